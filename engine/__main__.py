@@ -1,0 +1,179 @@
+"""`python -m shardtui.engine serve RUN_DIRECTORY`: trains one run.  `… presets CONFIG`: says which presets fit here."""
+
+import os
+import queue
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from . import protocol
+from .config import Invalid, RunConfig, problems_of
+from .event_log import EventLog
+from .preset import Preset, load_preset, load_presets
+from .protocol import EngineReady, EngineStarted, EngineStopped, Event, Failed, PresetInfo, Stop
+from .run_directory import RunDirectory
+from .server import Server
+
+if TYPE_CHECKING:
+    import jax
+
+    from .loop import Command
+    from .task import Task
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "numpy")
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["serve", directory]:
+            return serve(RunDirectory(Path(directory)))
+        case ["presets", config]:
+            return presets(msgspec.json.decode(config, type=RunConfig))
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+
+
+def serve(directory: RunDirectory) -> int:
+    """Trains until it is over. What happens stands in the directory's events; stdout and stderr are its log."""
+    inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    signalled: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        signalled.append(number)
+        inbox.put(Stop())
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    lock = directory.hold()
+    server = Server(directory.socket, inbox.put)
+    log = EventLog(directory.events, server.publish)
+    config = directory.config
+    log.append(EngineStarted(protocol=protocol.VERSION, pid=os.getpid(), config=config))
+    server.start()
+    try:
+        done = _train(config, log.append, inbox)
+        reason = "signalled" if signalled else "finished" if done == config.steps else "stopped"
+        log.append(EngineStopped(step=done, reason=reason))
+        return 0
+    except Invalid as error:
+        log.append(Failed(problems=list(error.problems), refused=True))
+        return 2
+    except Exception as error:
+        traceback.print_exc()
+        log.append(Failed(problems=[f"{type(error).__name__}: {error}"], refused=False))
+        return 1
+    finally:
+        server.close()
+        lock.close()
+
+
+def presets(config: RunConfig) -> int:
+    """Prints every preset as it stands on the devices of `config`, as JSON."""
+    devices, task = _devices_and_task(config)
+    known, problems = _known_presets(config)
+    infos = [_info(preset, task, devices) for preset in known.values()]
+    sys.stdout.buffer.write(msgspec.json.encode({"presets": infos, "problems": problems}) + b"\n")
+    return 0
+
+
+def _train(config: RunConfig, publish: Callable[[Event], None], inbox: "queue.SimpleQueue[Command]") -> int:
+    """Checks everything, says that it is ready, and trains. Raises Invalid before any device work."""
+    devices, task = _devices_and_task(config)
+
+    from .compiler import Compiler
+    from .data import Batches, read_corpus
+    from .loop import Loop
+    from .mesh import describe_device
+    from .model import flops_per_token, parameter_count
+
+    known, preset_problems = _known_presets(config)
+    infos = [_info(preset, task, devices) for preset in known.values()]
+    problems = problems_of(config) + _asked_for(config, infos)
+    corpus = batches = None
+    try:
+        corpus = read_corpus(config.data)
+        batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
+    except Invalid as error:
+        problems += error.problems
+    if problems or corpus is None or batches is None:
+        raise Invalid(*problems)
+    tokens = config.training.batch_size * config.training.seq_len
+    publish(
+        EngineReady(
+            versions={"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}},
+            devices=[describe_device(device) for device in devices],
+            simulated=devices[0].platform == "cpu" and len(devices) > 1,
+            dtype=task.dtype,
+            parameters=parameter_count(config.model),
+            padding_parameters=(config.model.vocab_rows - config.model.vocab) * config.model.embed,
+            tokens_per_step=tokens,
+            flops_per_step=tokens * flops_per_token(config.model, config.training.seq_len),
+            corpus=corpus.describe(),
+            presets=infos,
+            preset_problems=preset_problems,
+        )
+    )
+    return Loop(config, task, batches, Compiler(task, known, devices), publish, inbox).run()
+
+
+def _devices_and_task(config: RunConfig) -> "tuple[list[jax.Device], Task]":
+    """Loads jax; the number of simulated devices has to be known before."""
+    from .config import SIMULATED_DEVICES
+
+    os.environ["JAX_NUM_CPU_DEVICES"] = str(config.devices or SIMULATED_DEVICES)
+    if config.platform:
+        os.environ["JAX_PLATFORMS"] = config.platform
+
+    from .mesh import find_devices
+    from .task import Task
+
+    devices = find_devices(config.devices)
+    return devices, Task(config, devices[0].platform)
+
+
+def _known_presets(config: RunConfig) -> tuple[dict[str, Preset], list[str]]:
+    """By name: the built-in ones, the user's, and those that the run names by file."""
+    found, problems = load_presets()
+    known = {preset.name: preset for preset in found}
+    for name in (config.preset, *(switch.preset for switch in config.switches)):
+        if name not in known:
+            preset = load_preset(name)
+            known[preset.name] = preset
+    return known, problems
+
+
+def _info(preset: Preset, task: "Task", devices: "list[jax.Device]") -> PresetInfo:
+    from .program import place
+
+    axes: dict[str, int] = {}
+    problems: list[str] = []
+    try:
+        axes = preset.sizes(len(devices))
+        place(task, preset, devices)
+    except Invalid as error:
+        problems = list(error.problems)
+    return PresetInfo(
+        name=preset.name,
+        summary=preset.summary,
+        teaches=preset.teaches,
+        source=preset.source,
+        axes=axes,
+        problems=problems,
+    )
+
+
+def _asked_for(config: RunConfig, infos: list[PresetInfo]) -> list[str]:
+    """Why presets that the run names cannot be."""
+    names = {Path(name).stem for name in (config.preset, *(switch.preset for switch in config.switches))}
+    return [problem for info in infos if info.name in names for problem in info.problems]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

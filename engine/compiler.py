@@ -1,0 +1,57 @@
+"""The programs of this run: compiled in a background thread while training goes on, and kept."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import jax
+
+from .preset import Preset, load_preset
+from .program import Program, compile_program, place
+from .reshard import Movers
+from .task import Task
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A program, and movers to it from where the state stands."""
+
+    program: Program
+    compile_seconds: float
+    """Spent to get there; 0 where all was kept from before."""
+
+
+class Compiler:
+    """One background thread, so that at most one core is taken from the steps. Programs are kept for the whole run."""
+
+    def __init__(self, task: Task, presets: dict[str, Preset], devices: Sequence[jax.Device]) -> None:
+        self.movers = Movers()
+        self._task = task
+        self._presets = presets
+        self._devices = devices
+        self._programs: dict[str, Program] = {}
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
+
+    def compiled(self, name: str) -> Program:
+        """Now, in this thread. Raises Invalid where the preset cannot be, and what XLA raises where it fails."""
+        preset = self._presets.get(name) or load_preset(name)
+        if preset.name not in self._programs:
+            placement = place(self._task, preset, self._devices)
+            self._programs[preset.name] = compile_program(self._task, placement)
+        return self._programs[preset.name]
+
+    def request(self, source: Program, name: str, done: Callable[[], None]) -> Future[Ready]:
+        """All that a switch from `source` needs. `done` is called in another thread once the future is settled."""
+        future = self._thread.submit(self._ready, source, name)
+        future.add_done_callback(lambda _: done())
+        return future
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _ready(self, source: Program, name: str) -> Ready:
+        began, kept = time.perf_counter(), len(self._programs)
+        program = self.compiled(name)
+        made = self.movers.prepare(self._task.abstract_state, source.state_shardings, program.state_shardings)
+        return Ready(program, time.perf_counter() - began if made or len(self._programs) > kept else 0.0)

@@ -1,0 +1,186 @@
+"""What a run is made of: the model, the training and where it runs. No jax here: the UI process reads this too."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+SIMULATED_DEVICES = 8
+"""CPU devices where there is no accelerator and no other number is asked for."""
+
+PRESETS = Path(__file__).parent.parent / "presets"
+
+
+class Invalid(Exception):
+    """The user asked for something that cannot be. `problems` holds one line each: what, with numbers; then a way out."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A GPT-2 style decoder. Sizes are counts of elements along the dim of that name."""
+
+    layers: int
+    embed: int
+    heads: int
+    mlp: int
+    vocab: int
+    vocab_rows: int
+    """Rows of the token table, `vocab` or more. Padding rows make the table divide; their logits are masked."""
+    context: int
+    """Rows of the position table: the longest sequence that the model can read."""
+    dropout: float = 0.1
+    remat: bool = False
+    """Recompute each block's activations in the backward pass instead of keeping them."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the computation; parameters are float32. `auto`: bfloat16 on accelerators, float32 on CPU."""
+
+    @property
+    def head_dim(self) -> int:
+        return self.embed // self.heads
+
+
+class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """AdamW with linear warm-up to a constant rate, on batches of `batch_size` × `seq_len` tokens."""
+
+    batch_size: int
+    seq_len: int
+    learning_rate: float = 1e-3
+    warmup_steps: int = 20
+    weight_decay: float = 0.1
+    grad_clip: float = 1.0
+
+
+class ScheduledSwitch(Struct, frozen=True):
+    """Go on under `preset` once `step` steps are done."""
+
+    step: int
+    preset: str
+
+
+class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All that the engine needs to start; stands in the run directory as `run.json`."""
+
+    run: str
+    model_name: str
+    model: ModelConfig
+    training: TrainingConfig
+    preset: str
+    data: str | None = None
+    """A text file or a directory of them; None for the standard library's sources."""
+    seed: int = 0
+    devices: int | None = None
+    platform: str | None = None
+    steps: int | None = None
+    """Stop after this many; None runs until it is told to."""
+    switches: tuple[ScheduledSwitch, ...] = ()
+
+
+class ModelPreset(Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of `presets/models/`."""
+
+    summary: str
+    model: ModelConfig
+    training: TrainingConfig
+
+
+def user_presets() -> Path:
+    """The directory of the user's own presets, `$XDG_CONFIG_HOME/shardtui/presets`."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "shardtui" / "presets"
+
+
+def preset_files(kind: Literal["models", "parallelism"]) -> dict[str, Path]:
+    """Name to file, by name and the pitfalls last; a file of the user's with a built-in name takes its place."""
+    folders = (PRESETS / kind, user_presets() / kind)
+    paths = [path for folder in folders for path in folder.glob("*.toml")]
+    return {path.stem: path for path in sorted(paths, key=lambda path: (path.stem.startswith("pitfall"), path.stem))}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises Invalid with the file's name and place."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise Invalid(f"{path}: not valid TOML: {error}") from error
+
+
+def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
+    """The model preset `name`, with `KEY=VALUE` settings put over its tables. Raises Invalid."""
+    files = preset_files("models")
+    if name not in files:
+        raise Invalid(f"--model {name}: no such model: choose from {', '.join(files)}")
+    tables = read_toml(files[name])
+    problems = [problem for setting in settings if (problem := _override(tables, setting))]
+    if problems:
+        raise Invalid(*problems)
+    try:
+        preset = msgspec.convert(tables, ModelPreset)
+    except msgspec.ValidationError as error:
+        where = f"--set {' '.join(settings)} on {name}" if settings else str(files[name])
+        raise Invalid(f"{where}: {error}") from error
+    return preset
+
+
+def _override(tables: dict[str, Any], setting: str) -> str | None:
+    """Puts one KEY=VALUE into the table that knows the key; says what is wrong if none does."""
+    key, equals, text = setting.partition("=")
+    structs = {"model": ModelConfig, "training": TrainingConfig}
+    table = next((name for name, struct in structs.items() if key in struct.__struct_fields__), None)
+    if not equals or table is None:
+        known = ", ".join(field for struct in structs.values() for field in struct.__struct_fields__)
+        return f"--set {setting}: not KEY=VALUE with a known key: {known}"
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    tables.setdefault(table, {})[key] = value
+    return None
+
+
+def problems_of(config: RunConfig) -> list[str]:
+    """What is wrong with the numbers of `config`, one line each with a way out. Needs no device."""
+    model, training = config.model, config.training
+    checks = [
+        (model.layers >= 1, f"layers {model.layers}: at least 1"),
+        (model.heads >= 1, f"heads {model.heads}: at least 1"),
+        (model.embed >= 1, f"embed {model.embed}: at least 1"),
+        (model.mlp >= 1, f"mlp {model.mlp}: at least 1"),
+        (model.vocab >= 256, f"vocab {model.vocab}: the tokens are bytes: at least 256"),
+        (model.vocab_rows >= model.vocab, f"vocab_rows {model.vocab_rows}: at least vocab, {model.vocab}"),
+        (0 <= model.dropout < 1, f"dropout {model.dropout}: from 0 to below 1"),
+        (
+            model.heads < 1 or model.embed % model.heads == 0,
+            f"embed {model.embed} does not divide by heads {model.heads}: set one of them",
+        ),
+        (training.batch_size >= 1, f"--batch-size {training.batch_size}: at least 1"),
+        (training.seq_len >= 1, f"--seq-len {training.seq_len}: at least 1"),
+        (
+            training.seq_len <= model.context,
+            f"--seq-len {training.seq_len} is longer than the model's context of {model.context}: "
+            f"add --set context={training.seq_len}",
+        ),
+        (training.learning_rate > 0, f"learning_rate {training.learning_rate}: above 0"),
+        (training.warmup_steps >= 0, f"warmup_steps {training.warmup_steps}: 0 or more"),
+        (training.grad_clip > 0, f"grad_clip {training.grad_clip}: above 0"),
+        (0 <= config.seed < 2**32, f"--seed {config.seed}: from 0 to {2**32 - 1}"),
+        (config.devices is None or config.devices >= 1, f"--devices {config.devices}: at least 1"),
+        (config.steps is None or config.steps >= 1, f"--steps {config.steps}: at least 1"),
+    ]
+    problems = [text for holds, text in checks if not holds]
+    for switch in config.switches:
+        if config.steps is not None and not 0 < switch.step < config.steps:
+            problems.append(
+                f"--switch {switch.step}:{switch.preset}: the step lies outside 1…{config.steps - 1}: "
+                "it is the number of steps done before the switch"
+            )
+    return problems

@@ -1,0 +1,40 @@
+"""Devices and the meshes made of them."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+from .config import Invalid
+from .protocol import DeviceInfo, MeshInfo
+
+def find_devices(count: int | None) -> list[jax.Device]:
+    """The first `count` devices, all with None, in the one order that every preset's mesh is filled in.
+
+    One order for all: arrays can only be moved between meshes by a compiled program where both have the same order
+    of devices, and `jax.make_mesh` picks another order for each shape on some TPU slices. Raises Invalid.
+    """
+    devices = jax.devices()
+    if count is not None and count > len(devices):
+        raise Invalid(f"--devices {count}: {len(devices)} {devices[0].platform} devices found: use at most that many")
+    return canonical_order(devices[:count])
+
+
+def canonical_order(devices: Sequence[jax.Device]) -> list[jax.Device]:
+    """Neighbours on the interconnect stay neighbours, as `mesh_utils` lays out a one-dimensional mesh."""
+    return list(mesh_utils.create_device_mesh((len(devices),), devices).flat)
+
+
+def build_mesh(axes: dict[str, int], devices: Sequence[jax.Device]) -> Mesh:
+    grid = np.array(devices).reshape(tuple(axes.values()))
+    return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+
+
+def describe_mesh(mesh: Mesh) -> MeshInfo:
+    return MeshInfo(dict(mesh.shape), [device.id for device in mesh.devices.flat])
+
+
+def describe_device(device: jax.Device) -> DeviceInfo:
+    return DeviceInfo(device.id, device.platform, device.device_kind, device.process_index)

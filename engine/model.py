@@ -1,0 +1,194 @@
+"""A GPT-2 decoder in Flax NNX: pre-LayerNorm blocks, stacked and scanned, with logical axes on every array.
+
+Dims: B batch, T sequence, D embed, N heads, H head_dim, F mlp, V vocab, L layers.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from .config import ModelConfig
+from .sharding import shard
+
+INIT_STDDEV = 0.02
+"""Radford et al. 2019; projections into the residual stream are scaled by 1/√(2·layers) as there."""
+
+
+def _layer_norm(config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    return nnx.LayerNorm(
+        config.embed,
+        epsilon=1e-5,
+        dtype=dtype,
+        scale_init=nnx.with_partitioning(nnx.initializers.ones_init(), ("embed",)),
+        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), ("embed",)),
+        rngs=rngs,
+    )
+
+
+def _projection(
+    sizes_in: tuple[int, ...],
+    sizes_out: tuple[int, ...],
+    axes_in: tuple[str, ...],
+    axes_out: tuple[str, ...],
+    stddev: float,
+    dtype: DTypeLike,
+    rngs: nnx.Rngs,
+) -> nnx.LinearGeneral:
+    """A linear map from the last dims of its input, named `axes_in`, to new ones named `axes_out`."""
+    return nnx.LinearGeneral(
+        sizes_in,
+        sizes_out,
+        axis=tuple(range(-len(sizes_in), 0)),
+        dtype=dtype,
+        kernel_init=nnx.with_partitioning(nnx.initializers.normal(stddev), axes_in + axes_out),
+        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), axes_out),
+        rngs=rngs,
+    )
+
+
+class Attention(nnx.Module):
+    """Causal multi-head self-attention."""
+
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        width, heads = (config.embed,), (config.heads, config.head_dim)
+        into = (width, heads, ("embed",), ("heads", "head_dim"), INIT_STDDEV, dtype, rngs)
+        self.query = _projection(*into)
+        self.key = _projection(*into)
+        self.value = _projection(*into)
+        stddev = INIT_STDDEV / (2 * config.layers) ** 0.5
+        self.out = _projection(heads, width, ("heads", "head_dim"), ("embed",), stddev, dtype, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        q, k, v = (shard(project(x), "batch", "seq", "heads", "head_dim") for project in (self.query, self.key, self.value))
+        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)  # [B, T, N, H]
+        return self.out(shard(mixed, "batch", "seq", "heads", "head_dim"))
+
+
+class Mlp(nnx.Module):
+    """Two linear maps with a GELU (tanh form, as in GPT-2) between."""
+
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        width, hidden = (config.embed,), (config.mlp,)
+        stddev = INIT_STDDEV / (2 * config.layers) ** 0.5
+        self.up = _projection(width, hidden, ("embed",), ("mlp",), INIT_STDDEV, dtype, rngs)
+        self.down = _projection(hidden, width, ("mlp",), ("embed",), stddev, dtype, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.down(shard(nnx.gelu(self.up(x)), "batch", "seq", "mlp"))
+
+
+class Block(nnx.Module):
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        self.attention_norm = _layer_norm(config, dtype, rngs)
+        self.attention = Attention(config, dtype, rngs)
+        self.mlp_norm = _layer_norm(config, dtype, rngs)
+        self.mlp = Mlp(config, dtype, rngs)
+        self.dropout = nnx.Dropout(config.dropout)
+
+    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
+        attention_key, mlp_key = (None, None) if key is None else jax.random.split(key)
+        x = self._add(x, self.attention(self.attention_norm(x)), attention_key)
+        return self._add(x, self.mlp(self.mlp_norm(x)), mlp_key)
+
+    def _add(self, x: jax.Array, branch: jax.Array, key: jax.Array | None) -> jax.Array:
+        branch = self.dropout(shard(branch, "batch", "seq", "activation_embed"), deterministic=key is None, rngs=key)
+        return shard(x + branch, "batch", "seq", "activation_embed")
+
+
+class Gpt(nnx.Module):
+    """Tokens [B, T] to logits [B, T, V] over `vocab_rows`, with tied token table as in GPT-2.
+
+    Dropout falls on the embedding and on each residual branch when a key is given.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        self.config = config
+        table = nnx.initializers.normal(INIT_STDDEV)
+        self.token = nnx.Embed(
+            config.vocab_rows,
+            config.embed,
+            dtype=dtype,
+            embedding_init=nnx.with_partitioning(table, ("vocab", "embed")),
+            rngs=rngs,
+        )
+        self.position = nnx.Embed(
+            config.context,
+            config.embed,
+            dtype=dtype,
+            embedding_init=nnx.with_partitioning(table, ("positions", "embed")),
+            rngs=rngs,
+        )
+
+        @nnx.split_rngs(splits=config.layers)
+        @nnx.vmap(in_axes=0, out_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
+        def stack(rngs: nnx.Rngs) -> Block:
+            return Block(config, dtype, rngs)
+
+        self.blocks = stack(rngs)
+        self.norm = _layer_norm(config, dtype, rngs)
+        self.dropout = nnx.Dropout(config.dropout)
+
+    def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        x = self.token(tokens) + self.position(jnp.arange(tokens.shape[1]))  # [B, T, D]
+        keys = None if key is None else jax.random.split(key, self.config.layers + 1)
+        x = self.dropout(
+            shard(x, "batch", "seq", "activation_embed"),
+            deterministic=keys is None,
+            rngs=None if keys is None else keys[-1],
+        )
+        x = self._through_blocks(x, None if keys is None else keys[:-1])
+        logits = self.token.attend(self.norm(x)).astype(jnp.float32)  # [B, T, V]
+        return shard(self._mask_padding(logits), "batch", "seq", "vocab")
+
+    def _through_blocks(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
+        def through(block: Block, x: jax.Array, key: jax.Array | None) -> jax.Array:
+            return block(x, key)
+
+        body = nnx.remat(through) if self.config.remat else through
+        scan = nnx.scan(
+            body,
+            in_axes=(0, nnx.Carry, None if keys is None else 0),
+            out_axes=nnx.Carry,
+            transform_metadata={nnx.PARTITION_NAME: "layers"},
+        )
+        return scan(self.blocks, x, keys)
+
+    def _mask_padding(self, logits: jax.Array) -> jax.Array:
+        if self.config.vocab_rows == self.config.vocab:
+            return logits
+        row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
+        return jnp.where(row < self.config.vocab, logits, -jnp.inf)
+
+
+def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Mean cross-entropy in nats per token. Logits [B, T, V], targets [B, T].
+
+    The target's logit is picked by a comparison, not a gather: that needs no gather of logits split over `vocab`.
+    """
+    row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
+    chosen = jnp.sum(jnp.where(row == targets[..., None], logits, 0.0), axis=-1)
+    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
+
+
+def compute_dtype(config: ModelConfig, platform: str) -> str:
+    return ("float32" if platform == "cpu" else "bfloat16") if config.dtype == "auto" else config.dtype
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """Trainable elements, without the padding rows of the token table.
+
+    (V + context)·D, per layer 4·D² + 4·D (attention), 2·D·F + F + D (MLP), 4·D (norms), and 2·D for the last norm.
+    """
+    d, f = config.embed, config.mlp
+    layer = 4 * d * d + 4 * d + 2 * d * f + f + d + 4 * d
+    return (config.vocab + config.context) * d + config.layers * layer + 2 * d
+
+
+def flops_per_token(config: ModelConfig, seq_len: int) -> float:
+    """Forward and backward: 6 a parameter that multiplies, and 12·L·D·T for attention (PaLM, appendix B).
+
+    The position table and the lookup of the token table multiply nothing; the tied output layer does.
+    """
+    multiplying = parameter_count(config) - config.context * config.embed
+    return 6.0 * multiplying + 12.0 * config.layers * config.embed * seq_len

@@ -1,0 +1,180 @@
+"""Parallelism presets: a mesh, rules from logical axes to mesh axes, and overrides by array name. Data, not code."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .config import PRESETS, Invalid, preset_files, read_toml
+
+AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+REST = -1
+
+LOGICAL_AXES = {
+    "batch": "examples of the batch",
+    "seq": "positions of the sequence",
+    "activation_embed": "width of the residual stream",
+    "embed": "model width, in parameters",
+    "heads": "attention heads",
+    "head_dim": "width of one head",
+    "mlp": "hidden width of the MLP",
+    "vocab": "rows of the token table",
+    "positions": "rows of the position table",
+    "layers": "stacked blocks",
+}
+"""What the built-in models call their dims. A model may bring names of its own."""
+
+Axes = tuple[str, ...]
+"""The mesh axes that one dim is split over, major first; empty where the dim is whole."""
+
+
+class Override(Struct, frozen=True, forbid_unknown_fields=True):
+    """The layout of every array whose name matches. It speaks of one layer's array: `layers` is left out."""
+
+    spec: tuple[Axes, ...]
+    min_size: int = 0
+    """Arrays with fewer elements in one layer are replicated instead."""
+
+
+class Preset(Struct, frozen=True):
+    """A file of `presets/parallelism/`, checked against itself but not yet against a model or a device count."""
+
+    name: str
+    summary: str
+    teaches: str
+    mesh: dict[str, int]
+    rules: dict[str, Axes]
+    overrides: dict[str, Override]
+    source: str
+    """The file, `built-in` for those that come along."""
+
+    def sizes(self, device_count: int) -> dict[str, int]:
+        """Mesh axis to size on this many devices, in the preset's order. Raises Invalid where they do not fill them."""
+        fixed = math.prod(size for size in self.mesh.values() if size != REST)
+        text = " × ".join(f"{axis}={size}" for axis, size in self.mesh.items())
+        rest = next((axis for axis, size in self.mesh.items() if size == REST), None)
+        if rest is None and fixed != device_count:
+            first = next(iter(self.mesh))
+            raise Invalid(
+                f"{self.name}: mesh {text} needs {fixed} devices, {device_count} found: set {first} = -1 to take what is left"
+            )
+        if device_count % fixed:
+            raise Invalid(
+                f"{self.name}: mesh {text} needs a multiple of {fixed} devices, {device_count} found: "
+                f"use {device_count // fixed * fixed or fixed} devices or another size"
+            )
+        return {axis: device_count // fixed if size == REST else size for axis, size in self.mesh.items()}
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """The shape of the file itself, before names are looked up."""
+
+    mesh: dict[str, int]
+    summary: str = ""
+    teaches: str = ""
+    rules: dict[str, str | list[str]] = {}
+    overrides: dict[str, list[str | list[str]] | dict[str, Any]] = {}
+
+
+class _OverrideTable(Struct, frozen=True, forbid_unknown_fields=True):
+    spec: list[str | list[str]]
+    min_size: int = 0
+
+
+def load_preset(name: str) -> Preset:
+    """A preset by name or, where `name` holds a path separator or ends in `.toml`, by file. Raises Invalid."""
+    if "/" in name or name.endswith(".toml"):
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise Invalid(f"--preset {name}: no such file")
+        return read_preset(path)
+    files = preset_files("parallelism")
+    if name not in files:
+        raise Invalid(f"preset {name}: no such preset: choose from {', '.join(files)}, or give a path to a .toml file")
+    return read_preset(files[name])
+
+
+def read_preset(path: Path) -> Preset:
+    """The preset in a file. Raises Invalid with every problem, each with its file and key."""
+    tables = read_toml(path)
+    _refuse_unknown_keys(path, tables)
+    try:
+        file = msgspec.convert(tables, _File)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{path}: {_plain(error)}") from error
+    problems = _mesh_problems(file.mesh)
+    rules = {axis: _axes(value) for axis, value in file.rules.items()}
+    for logical, axes in rules.items():
+        problems += [f"[rules] {logical}: {text}" for text in _axis_problems(axes, file.mesh)]
+    overrides: dict[str, Override] = {}
+    for glob, value in file.overrides.items():
+        try:
+            override = _override(value)
+        except msgspec.ValidationError as error:
+            problems.append(f'[overrides] "{glob}": {_plain(error)}')
+            continue
+        used = tuple(axis for axes in override.spec for axis in axes)
+        problems += [f'[overrides] "{glob}": {text}' for text in _axis_problems(used, file.mesh)]
+        overrides[glob] = override
+    if problems:
+        raise Invalid(*(f"{path}: {problem}" for problem in problems))
+    source = "built-in" if path.is_relative_to(PRESETS) else str(path)
+    return Preset(path.stem, file.summary, file.teaches, file.mesh, rules, overrides, source)
+
+
+def load_presets() -> tuple[list[Preset], list[str]]:
+    """All presets that read well, built-in ones first, and the problems of those that do not."""
+    presets: list[Preset] = []
+    problems: list[str] = []
+    for path in preset_files("parallelism").values():
+        try:
+            presets.append(read_preset(path))
+        except Invalid as error:
+            problems += error.problems
+    return presets, problems
+
+
+def _refuse_unknown_keys(path: Path, tables: dict[str, Any]) -> None:
+    known = _File.__struct_fields__
+    unknown = [key for key in tables if key not in known]
+    if unknown:
+        raise Invalid(*(f"{path}: {key}: unknown key: the keys are {', '.join(known)}" for key in unknown))
+
+
+def _plain(error: msgspec.ValidationError) -> str:
+    """msgspec's message with its `$.mesh[...]` path as the words of the file."""
+    return str(error).replace(" - at `$", " at `")
+
+
+def _override(value: list[str | list[str]] | dict[str, Any]) -> Override:
+    table = msgspec.convert(value if isinstance(value, dict) else {"spec": value}, _OverrideTable)
+    return Override(tuple(_axes(entry) for entry in table.spec), table.min_size)
+
+
+def _axes(value: str | list[str]) -> Axes:
+    return tuple(axis for axis in ([value] if isinstance(value, str) else value) if axis)
+
+
+def _mesh_problems(mesh: dict[str, int]) -> list[str]:
+    problems = [] if mesh else ["[mesh]: no axis: give one, for example data = -1"]
+    for axis, size in mesh.items():
+        if not AXIS_NAME.fullmatch(axis):
+            problems.append(f"[mesh] {axis!r}: an axis name is letters, digits and _")
+        if size < 1 and size != REST:
+            problems.append(f"[mesh] {axis} = {size}: a size is 1 or more, or -1 for what is left")
+    if list(mesh.values()).count(REST) > 1:
+        problems.append("[mesh]: -1 stands more than once: only one axis can take what is left")
+    return problems
+
+
+def _axis_problems(axes: Axes, mesh: dict[str, int]) -> list[str]:
+    problems = [
+        f"no mesh axis {axis!r}: the mesh has {', '.join(mesh) or 'none'}"
+        for axis in dict.fromkeys(axes)
+        if axis not in mesh
+    ]
+    twice = [axis for axis in dict.fromkeys(axes) if axes.count(axis) > 1]
+    return problems + [f"mesh axis {axis!r} stands twice: one array can use an axis once" for axis in twice]

@@ -1,0 +1,293 @@
+"""The wire: events that say what happened and commands that ask for something, as length-prefixed msgpack.
+
+The same events, one JSON object a line, are the run's `events.jsonl`. That file is the history; the socket carries
+only what happens from now on, so a viewer that was away reads the file and then listens.
+"""
+
+import asyncio
+import struct
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from .config import RunConfig
+
+VERSION = 1
+LARGEST_COMMAND = 64 * 1024
+"""Bytes. No command comes near it."""
+LARGEST_EVENT = 64 * 1024 * 1024
+"""Bytes. A layout of a model with thousands of arrays stays far below."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class DeviceInfo(Struct, frozen=True):
+    id: int
+    platform: str
+    kind: str
+    process: int
+
+
+class MeshInfo(Struct, frozen=True):
+    """Devices on named axes. `device_ids` are in row-major order of `axes`."""
+
+    axes: dict[str, int]
+    device_ids: list[int]
+
+
+class ArrayInfo(Struct, frozen=True, kw_only=True):
+    """What one array of the state or the batch is and how it is laid out. Holds no data."""
+
+    name: str
+    kind: Literal["parameter", "moment", "scalar", "batch"]
+    shape: list[int]
+    dtype: str
+    bytes: int
+    logical_axes: list[str | None]
+    spec: list[list[str]]
+    """For each dim the mesh axes it is split over, major first; empty for a dim that is whole."""
+    reasons: list[str]
+    """For each dim, why its spec is what it is."""
+
+
+class PresetInfo(Struct, frozen=True, kw_only=True):
+    """A preset as it stands on the devices of this run. `axes` is empty where the mesh cannot be built."""
+
+    name: str
+    summary: str
+    teaches: str
+    source: str
+    axes: dict[str, int]
+    problems: list[str]
+    """Why it cannot run here, one line each; empty where it can."""
+
+
+class CorpusInfo(Struct, frozen=True):
+    source: str
+    files: int
+    bytes: int
+    sha256: str
+
+
+class Event(Struct, frozen=True, tag=True, kw_only=True):
+    """Something that happened. `seq` counts from 1 without gaps; 0 for what only one viewer is told."""
+
+    seq: int = 0
+    time: float = 0.0
+    """Seconds since the epoch, as the engine's clock has it."""
+
+
+class EngineStarted(Event, frozen=True):
+    """The process is there; jax is not loaded yet."""
+
+    protocol: int
+    pid: int
+    config: RunConfig
+
+
+class EngineReady(Event, frozen=True):
+    """Devices found, corpus read, presets checked."""
+
+    versions: dict[str, str]
+    devices: list[DeviceInfo]
+    simulated: bool
+    """The devices are CPU cores pretending to be several."""
+    dtype: str
+    parameters: int
+    """Trainable elements, without padding rows."""
+    padding_parameters: int
+    tokens_per_step: int
+    flops_per_step: float
+    """Of the model by formula (`model.flops_per_token`), not of what the compiler made of it."""
+    corpus: CorpusInfo
+    presets: list[PresetInfo]
+    preset_problems: list[str]
+
+
+class PresetCompiling(Event, frozen=True):
+    preset: str
+
+
+class PresetCompiled(Event, frozen=True):
+    """The program of a preset is ready; its layout will hold for as long as the preset is active."""
+
+    preset: str
+    compile_seconds: float
+    mesh: MeshInfo
+    arrays: list[ArrayInfo]
+
+
+class TrainingStarted(Event, frozen=True):
+    preset: str
+
+
+class StepsDone(Event, frozen=True):
+    """A batch of steps, a few a second. `losses` and `step_seconds` are in order and end with step `step`."""
+
+    step: int
+    losses: list[float | None]
+    """None where the loss was not a number or infinite; then `nonfinite` names the field."""
+    step_seconds: list[float]
+    input_wait_seconds: float
+    """Time in which the batches of these steps were awaited."""
+    nonfinite: list[str] = []
+
+
+class Switching(Event, frozen=True):
+    """Training stands still while the state moves."""
+
+    to_preset: str
+    step: int
+
+
+class Switched(Event, frozen=True):
+    """The receipt of a switch."""
+
+    from_preset: str
+    to_preset: str
+    step: int
+    """Steps done before the switch; step + 1 is the first under the new preset."""
+    arrays: int
+    bytes_moved: int
+    """Bytes that a device received and did not hold before, summed over devices."""
+    stall_seconds: float
+    """From the end of the last step under the old preset to the state's arrival under the new one, verified."""
+    compile_seconds: float
+    """Spent in the background for this switch; 0 where everything was kept from before."""
+    digests_equal: bool
+    loss_before: float | None
+
+
+class SwitchFailed(Event, frozen=True):
+    """The old preset goes on as if nothing had been asked."""
+
+    to_preset: str
+    step: int
+    problems: list[str]
+
+
+class SwitchCancelled(Event, frozen=True):
+    to_preset: str
+
+
+class Paused(Event, frozen=True):
+    step: int
+
+
+class Resumed(Event, frozen=True):
+    step: int
+
+
+class CommandRefused(Event, frozen=True):
+    """Told to the one viewer that sent it."""
+
+    problem: str
+
+
+class Failed(Event, frozen=True):
+    """The run cannot go on. `refused` where the request was at fault and nothing had begun."""
+
+    problems: list[str]
+    refused: bool
+
+
+class EngineStopped(Event, frozen=True):
+    """The last event of a run that ended by itself or was told to."""
+
+    step: int
+    reason: Literal["finished", "stopped", "signalled", "failed"]
+
+
+class EngineLost(Event, frozen=True):
+    """Not sent by an engine: what a viewer concludes when one is gone without a word."""
+
+    reason: str
+
+
+AnyEvent = (
+    EngineStarted
+    | EngineReady
+    | PresetCompiling
+    | PresetCompiled
+    | TrainingStarted
+    | StepsDone
+    | Switching
+    | Switched
+    | SwitchFailed
+    | SwitchCancelled
+    | Paused
+    | Resumed
+    | CommandRefused
+    | Failed
+    | EngineStopped
+    | EngineLost
+)
+
+
+class Command(Struct, frozen=True, tag=True):
+    """Something asked of the engine. It takes effect between two steps."""
+
+
+class SwitchPreset(Command, frozen=True):
+    """Go on under another preset. Asking for the active one takes back a switch that is still being compiled."""
+
+    preset: str
+
+
+class Pause(Command, frozen=True):
+    pass
+
+
+class Resume(Command, frozen=True):
+    pass
+
+
+class StepOnce(Command, frozen=True):
+    """One step, then pause."""
+
+
+class Stop(Command, frozen=True):
+    pass
+
+
+AnyCommand = SwitchPreset | Pause | Resume | StepOnce | Stop
+
+encode_json = msgspec.json.Encoder().encode
+decode_event_json = msgspec.json.Decoder(AnyEvent).decode
+_encode = msgspec.msgpack.Encoder().encode
+_decode_event = msgspec.msgpack.Decoder(AnyEvent).decode
+_decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
+
+
+class BadFrame(Exception):
+    """A frame that cannot be read: too long, or not one of the messages."""
+
+
+def frame(message: Event | Command) -> bytes:
+    body = _encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+async def read_command(reader: asyncio.StreamReader) -> AnyCommand:
+    """Raises BadFrame, and IncompleteReadError at the end of the stream."""
+    return _decoded(_decode_command, await _read_body(reader, LARGEST_COMMAND))
+
+
+async def read_event(reader: asyncio.StreamReader) -> AnyEvent:
+    """Raises BadFrame, and IncompleteReadError at the end of the stream."""
+    return _decoded(_decode_event, await _read_body(reader, LARGEST_EVENT))
+
+
+async def _read_body(reader: asyncio.StreamReader, largest: int) -> bytes:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > largest:
+        raise BadFrame(f"a frame of {length} bytes: at most {largest}")
+    return await reader.readexactly(length)
+
+
+def _decoded(decode: Any, body: bytes) -> Any:
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadFrame(f"not a message of protocol {VERSION}: {error}") from error

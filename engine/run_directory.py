@@ -1,0 +1,151 @@
+"""Where a run keeps its files, who holds it, and where its socket is.
+
+`$XDG_STATE_HOME/shardtui/runs/RUN/` holds `run.json`, `events.jsonl`, `engine.log` and `lock`; the socket lies in
+`/tmp/shardtui-UID/` because the paths of Unix sockets must be short. The engine holds an flock on `lock` while it
+lives, which the kernel takes back however it ends.
+"""
+
+import fcntl
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from .config import Invalid, RunConfig
+
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def state_home() -> Path:
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "shardtui" / "runs"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "engine.log"
+
+    @property
+    def config(self) -> RunConfig:
+        return msgspec.json.decode((self.path / "run.json").read_bytes(), type=RunConfig)
+
+    @property
+    def socket(self) -> Path:
+        """Raises Invalid where the runtime directory is not safe to use."""
+        digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:8]
+        return runtime_directory() / f"{self.name[:32]}-{digest}.sock"
+
+    def hold(self) -> IO[str]:
+        """Takes the lock; it stays taken while the returned file is open. Raises Invalid where another holds it."""
+        lock = (self.path / "lock").open("a+")
+        for _ in range(20):
+            if _locked(lock, fcntl.LOCK_EX):
+                break
+            time.sleep(0.05)  # `holder` takes the lock for a moment to look
+        else:
+            raise Invalid(f"run {self.name}: process {self.holder()} holds it: stop that one first")
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        return lock
+
+    def holder(self) -> int | None:
+        """The process id of the engine that lives in here, None where there is none."""
+        try:
+            with (self.path / "lock").open() as lock:
+                return None if _locked(lock, fcntl.LOCK_SH) else int(lock.read().strip() or 0)
+        except FileNotFoundError:
+            return None
+
+    def discard(self) -> None:
+        shutil.rmtree(self.path)
+
+
+def _locked(lock: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def create(config: RunConfig) -> RunDirectory:
+    """A new directory with the run's `run.json`. Raises Invalid where the name is taken or nothing can be written."""
+    directory = RunDirectory(state_home() / checked_name(config.run))
+    try:
+        directory.path.mkdir(parents=True, mode=0o700)
+        (directory.path / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+    except FileExistsError as error:
+        raise Invalid(f"--run {config.run}: the name is taken: choose another, or attach to it") from error
+    except OSError as error:
+        if directory.path.is_dir():
+            directory.discard()
+        raise Invalid(
+            f"{directory.path}: cannot be written: {error.strerror}: set XDG_STATE_HOME to a directory of yours"
+        ) from error
+    return directory
+
+
+def free_name(model: str) -> str:
+    """The first of MODEL-1, MODEL-2, … that no run has."""
+    return next(name for n in itertools.count(1) if not (state_home() / (name := f"{model}-{n}")).exists())
+
+
+def find(name: str | None) -> RunDirectory:
+    """The run of that name; with None the newest living one. Raises Invalid."""
+    if name is not None:
+        directory = RunDirectory(state_home() / checked_name(name))
+        if not (directory.path / "run.json").is_file():
+            raise Invalid(f"run {name}: there is none in {state_home()}: see `shardtui ls`")
+        return directory
+    living = [directory for directory in all_runs() if directory.holder() is not None]
+    if not living:
+        raise Invalid("no run is going on: start one with `shardtui`, or name an ended one: see `shardtui ls`")
+    return living[-1]
+
+
+def all_runs() -> list[RunDirectory]:
+    """Oldest first."""
+    files = state_home().glob("*/run.json")
+    return [RunDirectory(file.parent) for file in sorted(files, key=lambda file: file.stat().st_mtime)]
+
+
+def checked_name(name: str) -> str:
+    if not RUN_NAME.fullmatch(name):
+        raise Invalid(f"run {name!r}: a name is 1 to 64 of a–z, 0–9, '.', '_' and '-', and starts with a letter or digit")
+    return name
+
+
+def runtime_directory() -> Path:
+    """The directory of the sockets: made 0700, and refused where it is not ours alone. Raises Invalid."""
+    path = Path(os.environ.get("SHARDTUI_RUNTIME_DIR") or f"/tmp/shardtui-{os.getuid()}")
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.lstat()
+    except OSError as error:
+        raise Invalid(f"{path}: cannot be used for sockets: {error.strerror}: set SHARDTUI_RUNTIME_DIR") from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise Invalid(f"{path}: not a directory that only you can enter: remove it, or set SHARDTUI_RUNTIME_DIR")
+    if len(str(path)) > 60:
+        raise Invalid(f"{path}: too long for a socket ({len(str(path))} of 60 characters): set SHARDTUI_RUNTIME_DIR")
+    return path

@@ -1,0 +1,155 @@
+"""From logical axes and a preset's rules to specs, with the reason for each decision."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from .preset import LOGICAL_AXES, Axes, Override, Preset
+
+LogicalAxes = tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Dim:
+    """What was decided for one dim of an array."""
+
+    axes: Axes
+    reason: str
+    problem: str | None = None
+    """Why what was asked for cannot be; `axes` is then empty."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    dims: tuple[Dim, ...]
+
+    @property
+    def spec(self) -> PartitionSpec:
+        return PartitionSpec(*(_entry(dim.axes) for dim in self.dims))
+
+    @property
+    def problems(self) -> list[str]:
+        return [dim.problem for dim in self.dims if dim.problem]
+
+
+def by_rules(
+    shape: Sequence[int], logical_axes: LogicalAxes, rules: Mapping[str, Axes], mesh_axes: Mapping[str, int]
+) -> Decision:
+    """Dims are decided from the left. An axis that an earlier dim took, or that does not divide, is a problem."""
+    dims: list[Dim] = []
+    for size, logical in zip(shape, logical_axes, strict=True):
+        taken = {axis for dim in dims for axis in dim.axes}
+        if logical is None:
+            dims.append(Dim((), "no logical axis: whole"))
+        elif logical not in rules:
+            dims.append(Dim((), f"{logical}: no rule: whole"))
+        elif not rules[logical]:
+            dims.append(Dim((), f'{logical}: rule → "": whole'))
+        else:
+            dims.append(_split(f"{logical}: rule", logical, size, rules[logical], mesh_axes, taken))
+    return Decision(tuple(dims))
+
+
+def by_override(
+    shape: Sequence[int], logical_axes: LogicalAxes, glob: str, override: Override, mesh_axes: Mapping[str, int]
+) -> Decision:
+    """The override's spec on the dims of one layer's array; dims it does not reach are whole."""
+    stacked = 1 if logical_axes[:1] == ("layers",) else 0
+    place = f'override "{glob}"'
+    layer = shape[stacked:]
+    dims = [Dim((), f"layers: {place} leaves it whole")] * stacked
+    if math.prod(layer) < override.min_size:
+        text = f"{place}: {math.prod(layer):,} elements are below {override.min_size:,}: whole"
+        return Decision((*dims, *(Dim((), text) for _ in layer)))
+    if len(override.spec) > len(layer):
+        text = f"{place} names {len(override.spec)} dims, the array has {len(layer)}"
+        return Decision((*dims, *(Dim((), text, text) for _ in layer)))
+    for index, size in enumerate(layer):
+        axes = override.spec[index] if index < len(override.spec) else ()
+        logical = logical_axes[stacked + index] or f"dim {stacked + index}"
+        taken = {axis for dim in dims for axis in dim.axes}
+        dims.append(
+            _split(place, logical, size, axes, mesh_axes, taken) if axes else Dim((), f"{logical}: {place}: whole")
+        )
+    return Decision(tuple(dims))
+
+
+def decide(names: Sequence[str], shape: Sequence[int], logical_axes: LogicalAxes, preset: Preset, mesh_axes: Mapping[str, int]) -> Decision:
+    """The layout of one array of the state. An override by one of its `names`, the first that matches, beats the rules.
+
+    Names are tried in order: a moment answers to its own name and then to its parameter's.
+    """
+    for name in names:
+        for glob, override in preset.overrides.items():
+            if shape and fnmatchcase(name, glob):
+                return by_override(shape, logical_axes, glob, override, mesh_axes)
+    return by_rules(shape, logical_axes, preset.rules, mesh_axes)
+
+
+def preset_problems(preset: Preset, names: Sequence[str], logical_axes: set[str]) -> list[str]:
+    """What in a preset speaks of nothing: rules for unknown logical axes, overrides that match no array."""
+    known = set(LOGICAL_AXES) | logical_axes
+    problems = [
+        f"{preset.name}: [rules] {axis}: no such logical axis: the model has {', '.join(sorted(known))}"
+        for axis in preset.rules
+        if axis not in known
+    ]
+    return problems + [
+        f'{preset.name}: [overrides] "{glob}": matches no array: names look like {names[0]}'
+        for glob in preset.overrides
+        if not any(fnmatchcase(name, glob) for name in names)
+    ]
+
+
+@dataclass(frozen=True)
+class _Active:
+    mesh: Mesh
+    rules: Mapping[str, Axes]
+
+
+_active: ContextVar[_Active | None] = ContextVar("active rules", default=None)
+
+
+@contextlib.contextmanager
+def activation_rules(mesh: Mesh, rules: Mapping[str, Axes]) -> Iterator[None]:
+    """While a step is traced in here, `shard` lays activations out by these rules. Holds for this thread alone."""
+    token = _active.set(_Active(mesh, rules))
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def shard(x: jax.Array, *logical_axes: str | None) -> jax.Array:
+    """Asks the compiler to lay an activation out by the active rules; without any, `x` as it is.
+
+    A rule that cannot hold for an activation leaves that dim whole, as FSDP needs it: batch and embed share an axis.
+    """
+    active = _active.get()
+    if active is None:
+        return x
+    decision = by_rules(x.shape, logical_axes, active.rules, dict(active.mesh.shape))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(active.mesh, decision.spec))
+
+
+def _split(place: str, logical: str, size: int, axes: Axes, mesh_axes: Mapping[str, int], taken: set[str]) -> Dim:
+    count = math.prod(mesh_axes[axis] for axis in axes)
+    target = " × ".join(f"{axis} ({mesh_axes[axis]})" for axis in axes)
+    used = [axis for axis in axes if axis in taken]
+    if used:
+        text = f"{place} → {target}: {used[0]} already splits another dim: give {logical} another axis"
+        return Dim((), text, text)
+    if size % count:
+        text = f"{place} → {target}: {logical} {size} does not divide by {count}"
+        return Dim((), text, text)
+    return Dim(axes, f"{place} → {target}: {size} ÷ {count} = {size // count}")
+
+
+def _entry(axes: Axes) -> str | Axes | None:
+    return axes[0] if len(axes) == 1 else axes or None

@@ -1,0 +1,73 @@
+"""Losses and times of steps, read one step late and told a few times a second."""
+
+import math
+import time
+from collections.abc import Callable
+
+import jax
+
+from .protocol import Event, StepsDone
+
+REPORT_SECONDS = 0.25
+
+
+class StepReports:
+    """Reading a loss waits for its step. By then the next one is dispatched, so the devices do not wait."""
+
+    def __init__(self, publish: Callable[[Event], None]) -> None:
+        self.begun = 0
+        """Steps dispatched."""
+        self.done = 0
+        """Steps whose loss is here."""
+        self.last_loss: float | None = None
+        self._publish = publish
+        self._in_flight: jax.Array | None = None
+        self._losses: list[float | None] = []
+        self._seconds: list[float] = []
+        self._waited = 0.0
+        self._clock = self._reported = time.perf_counter()
+
+    def add(self, loss: jax.Array, waited: float) -> None:
+        """A step was dispatched after `waited` seconds for its batch."""
+        previous, self._in_flight = self._in_flight, loss
+        self.begun += 1
+        self._waited += waited
+        if previous is not None:
+            self._read(previous)
+        if self._losses and self._clock - self._reported >= REPORT_SECONDS:
+            self._report()
+
+    def settle(self) -> None:
+        """Waits for the step in flight and tells of all."""
+        if self._in_flight is not None:
+            self._read(self._in_flight)
+            self._in_flight = None
+        if self._losses:
+            self._report()
+
+    def restart_clock(self) -> None:
+        """The time since the last step was not spent on the next one."""
+        self._clock = time.perf_counter()
+
+    def _read(self, loss: jax.Array) -> None:
+        value = float(loss)
+        now = time.perf_counter()
+        self.last_loss = value if math.isfinite(value) else None
+        self.done += 1
+        self._losses.append(self.last_loss)
+        self._seconds.append(now - self._clock)
+        self._clock = now
+
+    def _report(self) -> None:
+        nonfinite = ["losses"] if None in self._losses else []
+        self._publish(
+            StepsDone(
+                step=self.done,
+                losses=self._losses,
+                step_seconds=self._seconds,
+                input_wait_seconds=self._waited,
+                nonfinite=nonfinite,
+            )
+        )
+        self._losses, self._seconds, self._waited = [], [], 0.0
+        self._reported = self._clock
