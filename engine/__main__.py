@@ -16,7 +16,16 @@ from . import protocol
 from .config import Invalid, RunConfig, problems_of
 from .event_log import EventLog
 from .preset import Preset, load_preset, load_presets
-from .protocol import EngineReady, EngineStarted, EngineStopped, Event, Failed, PresetInfo, Stop
+from .protocol import (
+    EngineReady,
+    EngineStarted,
+    EngineStopped,
+    Event,
+    Failed,
+    PresetInfo,
+    PresetListing,
+    Stop,
+)
 from .run_directory import RunDirectory
 from .server import Server
 
@@ -34,7 +43,11 @@ def main() -> int:
         case ["serve", directory]:
             return serve(RunDirectory(Path(directory)))
         case ["presets", config]:
-            return presets(msgspec.json.decode(config, type=RunConfig))
+            try:
+                return presets(msgspec.json.decode(config, type=RunConfig))
+            except Invalid as error:
+                print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+                return 2
         case _:
             print(__doc__, file=sys.stderr)
             return 2
@@ -79,7 +92,8 @@ def presets(config: RunConfig) -> int:
     devices, task = _devices_and_task(config)
     known, problems = _known_presets(config)
     infos = [_info(preset, task, devices) for preset in known.values()]
-    sys.stdout.buffer.write(msgspec.json.encode({"presets": infos, "problems": problems}) + b"\n")
+    listing = PresetListing(devices=len(devices), presets=infos, problems=problems)
+    sys.stdout.buffer.write(protocol.encode_json(listing) + b"\n")
     return 0
 
 
@@ -152,10 +166,10 @@ def _known_presets(config: RunConfig) -> tuple[dict[str, Preset], list[str]]:
 def _info(preset: Preset, task: "Task", devices: "list[jax.Device]") -> PresetInfo:
     from .program import place
 
-    axes: dict[str, int] = {}
+    mesh: dict[str, int] = {}
     problems: list[str] = []
     try:
-        axes = preset.sizes(len(devices))
+        mesh = preset.sizes(len(devices))
         place(task, preset, devices)
     except Invalid as error:
         problems = list(error.problems)
@@ -164,7 +178,8 @@ def _info(preset: Preset, task: "Task", devices: "list[jax.Device]") -> PresetIn
         summary=preset.summary,
         teaches=preset.teaches,
         source=preset.source,
-        axes=axes,
+        mesh=mesh,
+        fits=not problems,
         problems=problems,
     )
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,6 +10,9 @@ import msgspec
 from .protocol import AnyEvent, Event, decode_event_json, encode_json
 
 Listener = Callable[[Event], None]
+
+CHUNK = 4 * 1024 * 1024
+"""Bytes read at a time, so that a long history does not stand in memory whole."""
 
 
 class EventLog:
@@ -37,14 +40,21 @@ class LogReader:
         self._path = path
         self._offset = 0
 
-    def read(self) -> list[AnyEvent]:
-        """The events since the last call. A line still being written is left for the next; a broken one is skipped."""
+    def read(self, after: int = 0) -> Iterator[list[AnyEvent]]:
+        """Chunks of the events with a `seq` above `after`. A line still being written is left for the next call."""
         with self._path.open("rb") as file:
             file.seek(self._offset)
-            chunk = file.read()
-        whole = chunk.rfind(b"\n") + 1
-        self._offset += whole
-        return [event for line in chunk[:whole].splitlines() if (event := _decoded(line)) is not None]
+            while whole := _whole_lines(chunk := file.read(CHUNK)):
+                self._offset += whole
+                file.seek(self._offset)
+                events = [event for line in chunk[:whole].splitlines() if (event := _decoded(line))]
+                if fresh := [event for event in events if event.seq > after]:
+                    yield fresh
+
+
+def _whole_lines(chunk: bytes) -> int:
+    """Bytes of `chunk` up to the end of its last whole line; all of it where one line is longer than a chunk."""
+    return chunk.rfind(b"\n") + 1 or (len(chunk) if len(chunk) == CHUNK else 0)
 
 
 def _decoded(line: bytes) -> AnyEvent | None:

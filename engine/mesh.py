@@ -10,6 +10,7 @@ from jax.sharding import AxisType, Mesh
 from .config import Invalid
 from .protocol import DeviceInfo, MeshInfo
 
+
 def find_devices(count: int | None) -> list[jax.Device]:
     """The first `count` devices, all with None, in the one order that every preset's mesh is filled in.
 

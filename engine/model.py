@@ -60,7 +60,9 @@ class Attention(nnx.Module):
         self.out = _projection(heads, width, ("heads", "head_dim"), ("embed",), stddev, dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        q, k, v = (shard(project(x), "batch", "seq", "heads", "head_dim") for project in (self.query, self.key, self.value))
+        q, k, v = (
+            shard(project(x), "batch", "seq", "heads", "head_dim") for project in (self.query, self.key, self.value)
+        )
         mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)  # [B, T, N, H]
         return self.out(shard(mixed, "batch", "seq", "heads", "head_dim"))
 

@@ -123,5 +123,7 @@ def make_state(task: Task, placement: Placement) -> TrainState:
 
 def _with_shardings(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree, shardings
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        tree,
+        shardings,
     )

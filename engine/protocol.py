@@ -52,15 +52,26 @@ class ArrayInfo(Struct, frozen=True, kw_only=True):
 
 
 class PresetInfo(Struct, frozen=True, kw_only=True):
-    """A preset as it stands on the devices of this run. `axes` is empty where the mesh cannot be built."""
+    """A preset as it stands on the devices of this run. `mesh` is empty where it cannot be built."""
 
     name: str
     summary: str
     teaches: str
     source: str
-    axes: dict[str, int]
+    mesh: dict[str, int]
+    fits: bool
     problems: list[str]
-    """Why it cannot run here, one line each; empty where it can."""
+    """Why it cannot run here, one line each."""
+
+
+class PresetListing(Struct, frozen=True, kw_only=True):
+    """What `shardtui presets --json` prints."""
+
+    schema: int = 1
+    devices: int
+    presets: list[PresetInfo]
+    problems: list[str]
+    """Of preset files that cannot be read."""
 
 
 class CorpusInfo(Struct, frozen=True):

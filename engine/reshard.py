@@ -52,9 +52,7 @@ class Movers:
     def move(self, state: TrainState, target: TrainState) -> TrainState:
         """`state` under the target's shardings. The source stays as it is until its last reference goes."""
         leaves, treedef = jax.tree.flatten(state)
-        moved = [
-            self._moved(leaf, there) for leaf, there in zip(leaves, jax.tree.leaves(target), strict=True)
-        ]
+        moved = [self._moved(leaf, there) for leaf, there in zip(leaves, jax.tree.leaves(target), strict=True)]
         return treedef.unflatten(moved)
 
     def _moved(self, leaf: jax.Array, there: NamedSharding) -> jax.Array:

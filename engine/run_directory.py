@@ -132,7 +132,9 @@ def all_runs() -> list[RunDirectory]:
 
 def checked_name(name: str) -> str:
     if not RUN_NAME.fullmatch(name):
-        raise Invalid(f"run {name!r}: a name is 1 to 64 of a–z, 0–9, '.', '_' and '-', and starts with a letter or digit")
+        raise Invalid(
+            f"run {name!r}: a name is 1 to 64 of a–z, 0–9, '.', '_' and '-', and starts with a letter or digit"
+        )
     return name
 
 

@@ -57,7 +57,11 @@ def by_rules(
 
 
 def by_override(
-    shape: Sequence[int], logical_axes: LogicalAxes, glob: str, override: Override, mesh_axes: Mapping[str, int]
+    shape: Sequence[int],
+    logical_axes: LogicalAxes,
+    glob: str,
+    override: Override,
+    mesh_axes: Mapping[str, int],
 ) -> Decision:
     """The override's spec on the dims of one layer's array; dims it does not reach are whole."""
     stacked = 1 if logical_axes[:1] == ("layers",) else 0
@@ -80,7 +84,13 @@ def by_override(
     return Decision(tuple(dims))
 
 
-def decide(names: Sequence[str], shape: Sequence[int], logical_axes: LogicalAxes, preset: Preset, mesh_axes: Mapping[str, int]) -> Decision:
+def decide(
+    names: Sequence[str],
+    shape: Sequence[int],
+    logical_axes: LogicalAxes,
+    preset: Preset,
+    mesh_axes: Mapping[str, int],
+) -> Decision:
     """The layout of one array of the state. An override by one of its `names`, the first that matches, beats the rules.
 
     Names are tried in order: a moment answers to its own name and then to its parameter's.

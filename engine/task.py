@@ -72,9 +72,7 @@ class Task:
         """Traced under `jit`, so that each device makes its own shards and no full copy exists."""
         with nnx.use_eager_sharding(False):
             params = nnx.to_pure_dict(nnx.state(self._model()))
-        return TrainState(
-            params, self._optimizer.init(params), jnp.zeros((), jnp.int32), jnp.uint32(self.config.seed)
-        )
+        return TrainState(params, self._optimizer.init(params), jnp.zeros((), jnp.int32), jnp.uint32(self.config.seed))
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
         """One step: the state after it, and the loss before it, float32 []."""

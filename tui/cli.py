@@ -1,0 +1,220 @@
+"""The `shardtui` command. Heavy imports wait until the command that needs them runs."""
+
+import argparse
+import asyncio
+import os
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..engine import run_directory
+from ..engine.config import Invalid, RunConfig, ScheduledSwitch, load_model, preset_files, problems_of
+from ..engine.preset import load_preset
+from ..engine.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from .engine_client import EngineClient
+
+FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] not in (*COMMANDS, "-h", "--help", "--version"):
+        arguments = ["run", *arguments]
+    options = _parser().parse_args(arguments)
+    try:
+        return COMMANDS[options.command](options)
+    except Invalid as error:
+        for problem in error.problems:
+            print(f"shardtui: {problem}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout once more
+        return FAILED
+
+
+def _run(options: argparse.Namespace) -> int:
+    _need_terminal("shardtui train --steps N")
+    client = _new_client(_config(options))
+    return _show(client, starts=True)
+
+
+def _attach(options: argparse.Namespace) -> int:
+    directory = run_directory.find(options.run)
+    _need_terminal(f"tail -f {directory.events}")
+    return _show(_client(directory), starts=False)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from .headless import train
+
+    return asyncio.run(train(_new_client(_config(options)), options.json))
+
+
+def _ls(options: argparse.Namespace) -> int:
+    from .listing import list_runs
+
+    list_runs(options.json)
+    return FINE
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from .headless import stop
+
+    return asyncio.run(stop(_client(run_directory.find(options.run))))
+
+
+def _presets(options: argparse.Namespace) -> int:
+    from .listing import list_presets
+
+    return list_presets(_config(options), options.json)
+
+
+COMMANDS = {
+    "run": _run,
+    "attach": _attach,
+    "ls": _ls,
+    "stop": _stop,
+    "train": _train,
+    "presets": _presets,
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shardtui",
+        description="Train a sharded transformer, see how every array is laid out, and switch parallelism live.",
+        epilog="The engine is a process of its own: closing the UI or losing the terminal does not stop a run.",
+    )
+    parser.add_argument("--version", action="version", version=f"shardtui {version('shardtui')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    run = commands.add_parser("run", help="a new run in the UI; this is also what no command means")
+    attach = commands.add_parser("attach", help="return to a run, by default the newest living one")
+    ls = commands.add_parser("ls", help="list the runs")
+    stop = commands.add_parser("stop", help="end a run after its current step")
+    train = commands.add_parser("train", help="a new run without the UI")
+    presets = commands.add_parser("presets", help="list the presets and whether each fits these devices")
+    attach.add_argument("run", nargs="?", metavar="RUN")
+    stop.add_argument("run", metavar="RUN")
+    for command in (run, train, presets):
+        _add_run_options(command)
+    train.add_argument("--steps", type=int, required=True, metavar="N", help="stop after N steps")
+    train.add_argument(
+        "--switch",
+        action="append",
+        default=[],
+        type=_scheduled_switch,
+        metavar="STEP:PRESET",
+        help="go on under PRESET once STEP steps are done; may be given several times",
+    )
+    for command in (ls, train, presets):
+        command.add_argument("--json", action="store_true", help="JSON on stdout, for programs")
+    return parser
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    models, presets = (", ".join(preset_files(kind)) for kind in ("models", "parallelism"))
+    add = parser.add_argument
+    add("--model", default="nano", metavar="M", help=f"default nano; {models}")
+    add("--preset", default="dp", metavar="P", help=f"a name or a .toml file, default dp; {presets}")
+    add(
+        "--data",
+        metavar="PATH",
+        help="a text file or a directory of them; default: the standard library's sources",
+    )
+    add("--batch-size", type=int, metavar="N", help="sequences in the global batch")
+    add("--seq-len", type=int, metavar="N", help="tokens in a sequence")
+    add("--seed", type=int, default=0, metavar="N", help="of parameters, data order and dropout; default 0")
+    add(
+        "--devices",
+        type=int,
+        metavar="N",
+        help="how many to use; of simulated ones, how many to make (default 8)",
+    )
+    add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
+    add("--run", metavar="NAME", dest="run_name", help="a name for the run; default MODEL-1, MODEL-2, …")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a value of the model or the training, such as layers=8, remat=true, learning_rate=3e-4",
+    )
+
+
+def _scheduled_switch(text: str) -> ScheduledSwitch:
+    step, colon, preset = text.partition(":")
+    if not colon or not step.isdecimal() or not preset:
+        raise argparse.ArgumentTypeError(f"{text!r} is not STEP:PRESET, such as 10:fsdp")
+    return ScheduledSwitch(int(step), preset)
+
+
+def _config(options: argparse.Namespace) -> RunConfig:
+    """All that can be checked without jax is checked here. Raises Invalid with every problem."""
+    given = {"batch_size": options.batch_size, "seq_len": options.seq_len}
+    settings = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
+    problems: list[str] = []
+    switches: list[ScheduledSwitch] = getattr(options, "switch", [])
+    for name in dict.fromkeys((options.preset, *(switch.preset for switch in switches))):
+        try:
+            load_preset(name)
+        except Invalid as error:
+            problems += error.problems
+    try:
+        model = load_model(options.model, settings + tuple(options.set))
+        config = RunConfig(
+            run=options.run_name or run_directory.free_name(options.model),
+            model_name=options.model,
+            model=model.model,
+            training=model.training,
+            preset=options.preset,
+            data=options.data and os.path.abspath(options.data),
+            seed=options.seed,
+            devices=options.devices,
+            platform=options.platform,
+            steps=getattr(options, "steps", None),
+            switches=tuple(switches),
+        )
+    except Invalid as error:
+        raise Invalid(*problems, *error.problems) from error
+    problems += problems_of(config)
+    if problems:
+        raise Invalid(*problems)
+    return config
+
+
+def _client(directory: RunDirectory) -> "EngineClient":
+    from .engine_client import EngineClient
+
+    return EngineClient(directory)
+
+
+def _new_client(config: RunConfig) -> "EngineClient":
+    return _client(run_directory.create(config))
+
+
+def _show(client: "EngineClient", starts: bool) -> int:
+    from .app import ShardtuiApp
+
+    app = ShardtuiApp(client, starts)
+    app.run()
+    for line in app.last_words():
+        print(line, file=sys.stderr)
+    return app.return_code or FINE
+
+
+def _need_terminal(instead: str) -> None:
+    """The UI draws on a terminal that it can control. Raises Invalid where there is none."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Invalid(f"the UI needs a terminal, and stdin or stdout is none: use `{instead}`")
+    if os.environ.get("TERM", "dumb") in ("", "dumb"):
+        raise Invalid(f"the UI needs a terminal that can move its cursor, and TERM is dumb or unset: use `{instead}`")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""A run as a viewer reaches it: its history from the file, what happens from the socket, commands to the engine."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from ..engine import protocol
+from ..engine.event_log import LogReader
+from ..engine.protocol import AnyCommand, AnyEvent, BadFrame, EngineLost, EngineStopped, Failed
+from ..engine.run_directory import RunDirectory
+
+
+class EngineClient:
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._seq = 0
+
+    def start_engine(self) -> None:
+        """Starts it in a session of its own, so that it outlives this terminal."""
+        with self.directory.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "shardtui.engine", "serve", str(self.directory.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill_engine(self) -> None:
+        """Only an engine that was started from here."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def events(self) -> AsyncIterator[list[AnyEvent]]:
+        """Everything from the first event on, in order, until the engine has ended and the reason is known."""
+        last: AnyEvent | None = None
+        async for events in self._all():
+            last = events[-1]
+            yield events
+        if not isinstance(last, EngineStopped | Failed):
+            yield [EngineLost(reason=await self._reason())]
+
+    async def send(self, command: AnyCommand) -> None:
+        """Does nothing where no engine listens."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.write(protocol.frame(command))
+            await self._writer.drain()
+        except OSError:
+            pass
+
+    async def _all(self) -> AsyncIterator[list[AnyEvent]]:
+        """Connects first, so that what happens while the history is read is not missed."""
+        history = LogReader(self.directory.events)
+        reader = await self._connect()
+        for events in self._recorded(history):
+            yield events
+        if reader is None:
+            return
+        while event := await self._next(reader):
+            if event.seq > self._seq + 1:
+                for events in self._recorded(history):
+                    yield events
+            if event.seq == 0 or event.seq > self._seq:
+                self._seq = max(self._seq, event.seq)
+                yield [event]
+        self._writer = None
+        for events in self._recorded(history):
+            yield events
+
+    def _recorded(self, history: LogReader) -> Iterator[list[AnyEvent]]:
+        try:
+            for events in history.read(self._seq):
+                self._seq = events[-1].seq
+                yield events
+        except FileNotFoundError:  # the engine ended before it wrote a word
+            return
+
+    async def _next(self, reader: asyncio.StreamReader) -> AnyEvent | None:
+        try:
+            return await protocol.read_event(reader)
+        except (asyncio.IncompleteReadError, OSError, BadFrame):
+            return None
+
+    async def _connect(self) -> asyncio.StreamReader | None:
+        """Waits while the engine lives and does not listen yet; None where it is gone."""
+        while self._is_alive():
+            try:
+                reader, self._writer = await asyncio.open_unix_connection(self.directory.socket)
+                return reader
+            except OSError:
+                await asyncio.sleep(0.05)
+        return None
+
+    def _is_alive(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        return self.directory.holder() is not None
+
+    async def _reason(self) -> str:
+        """Why the engine is gone, as far as can be known from here."""
+        told = "its process is gone without a word: killed, or out of memory"
+        if self._process is not None:
+            told = _exit_reason(await asyncio.to_thread(self._process.wait))
+        last = _last_line(self.directory.log)
+        return f"{told}; {self.directory.log}" + (f" ends with: {last}" if last else " is empty")
+
+
+def _exit_reason(status: int) -> str:
+    if status < 0:
+        hint = ", which the system also does when memory runs out" if status == -signal.SIGKILL else ""
+        return f"its process was ended by {signal.Signals(-status).name}{hint}"
+    return f"its process ended with status {status} and said nothing"
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_bytes()[-4096:].decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

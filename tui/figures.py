@@ -1,0 +1,43 @@
+"""Numbers as people read them."""
+
+_BYTES = ("B", "kB", "MB", "GB", "TB")
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units, three digits: `9.87 MB`."""
+    return _scaled(count, 1000, _BYTES)
+
+
+def seconds(value: float) -> str:
+    """`31 ms`, `4.2 s`, `3 min 20 s`."""
+    if value < 0.0005:
+        return f"{value * 1e6:.0f} µs"
+    if value < 0.9995:
+        return f"{value * 1e3:.0f} ms" if value >= 0.0095 else f"{value * 1e3:.1f} ms"
+    if value < 59.95:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def count(value: float) -> str:
+    """`848 k`, `124.4 M`, `1.56 B`: of parameters."""
+    return _scaled(value, 1000, ("", "k", "M", "B", "T"))
+
+
+def rate(value: float) -> str:
+    """`2.3 GFLOP/s`: the prefix alone, for a unit to follow."""
+    return _scaled(value, 1000, ("", "k", "M", "G", "T", "P"))
+
+
+def axes(sizes: dict[str, int]) -> str:
+    """`data 4 × model 2`."""
+    return " × ".join(f"{name} {length}" for name, length in sizes.items())
+
+
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+    for unit in units[:-1]:
+        if abs(value) < step * 0.9995:
+            return f"{value:.3g} {unit}".strip() if abs(value) < 999.5 else f"{value:.0f} {unit}".strip()
+        value /= step
+    return f"{value:.3g} {units[-1]}"

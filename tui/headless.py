@@ -1,0 +1,144 @@
+"""`shardtui train` and `shardtui stop`: a run without the UI."""
+
+import asyncio
+import signal
+import sys
+import time
+
+from msgspec import Struct
+
+from ..engine.protocol import (
+    AnyEvent,
+    EngineLost,
+    EngineStopped,
+    Failed,
+    StepsDone,
+    Stop,
+    SwitchFailed,
+    encode_json,
+)
+from . import figures
+from .engine_client import EngineClient
+from .log_lines import in_words
+from .run_state import Phase, RunState
+
+PROGRESS_SECONDS = 2.0
+
+
+class StepDone(Struct, frozen=True, tag=True, kw_only=True):
+    """One step of a `StepsDone`: on stdout every step has a line of its own."""
+
+    seq: int
+    time: float
+    step: int
+    loss: float | None
+    step_seconds: float
+    nonfinite: list[str]
+
+
+async def train(client: EngineClient, as_json: bool) -> int:
+    """Starts the engine, tells what happens, and returns the exit code."""
+    interrupts = _Interrupts(client)
+    report = _print_json if as_json else _Progress().report
+    state = RunState()
+    code = 0
+    client.start_engine()
+    async for events in client.events():
+        for event in events:
+            state.apply(event)
+            report(event, state)
+            if isinstance(event, SwitchFailed | EngineLost | Failed):
+                print(f"shardtui: {in_words(event)}", file=sys.stderr)
+                code = 1
+            if isinstance(event, Failed) and event.refused:
+                client.directory.discard()
+                return 2
+    if not as_json and state.phase == Phase.STOPPED:
+        _print_summary(state)
+    return 130 if interrupts.count else code
+
+
+async def stop(client: EngineClient) -> int:
+    """Tells an engine to stop and waits until it has."""
+    if client.directory.holder() is None:
+        print(f"run {client.directory.name} has ended already")
+        return 0
+    told = False
+    async for events in client.events():
+        if not told:
+            await client.send(Stop())
+            print("waiting for the current step to end", file=sys.stderr)
+            told = True
+        if isinstance(events[-1], EngineStopped | Failed | EngineLost):
+            print(f"run {client.directory.name}: {in_words(events[-1])}")
+    return 0
+
+
+class _Interrupts:
+    """Ctrl-C or SIGTERM once: stop after the step. Twice: kill the engine."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self.count = 0
+        self._client = client
+        self._sending: asyncio.Task[None] | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
+
+    def _interrupt(self) -> None:
+        self.count += 1
+        if self.count > 1:
+            self._client.kill_engine()
+            return
+        print("shardtui: stopping after this step or compilation; again to kill the engine", file=sys.stderr)
+        self._sending = asyncio.ensure_future(self._client.send(Stop()))
+
+
+def _print_json(event: AnyEvent, _: RunState) -> None:
+    for line in _steps(event) if isinstance(event, StepsDone) else [event]:
+        print(encode_json(line).decode(), flush=True)
+
+
+def _steps(event: StepsDone) -> list[StepDone]:
+    first = event.step - len(event.losses) + 1
+    return [
+        StepDone(
+            seq=event.seq,
+            time=event.time,
+            step=first + index,
+            loss=loss,
+            step_seconds=seconds,
+            nonfinite=["loss"] if loss is None else [],
+        )
+        for index, (loss, seconds) in enumerate(zip(event.losses, event.step_seconds, strict=True))
+    ]
+
+
+class _Progress:
+    """Lines on stderr: every event in words, the steps every other second."""
+
+    def __init__(self) -> None:
+        self._told = 0.0
+
+    def report(self, event: AnyEvent, state: RunState) -> None:
+        if isinstance(event, SwitchFailed | Failed | EngineLost):
+            return
+        if not isinstance(event, StepsDone):
+            print(in_words(event), file=sys.stderr)
+        elif time.monotonic() - self._told > PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            rate = f"{state.tokens_per_second:,.0f} tokens/s" if state.tokens_per_second else ""
+            print(f"{in_words(event)}   {rate}   {state.preset}", file=sys.stderr)
+
+
+def _print_summary(state: RunState) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("preset", "mesh", "step time", "tokens/s", title=f"{state.step:,} steps")
+    for preset, step_seconds in state.step_seconds.items():
+        rate = state.ready.tokens_per_step / step_seconds if state.ready else 0
+        mesh = figures.axes(state.compiled[preset].mesh.axes)
+        table.add_row(preset, mesh, figures.seconds(step_seconds), f"{rate:,.0f}")
+    Console().print(table)
+    if state.losses:
+        print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")

@@ -1,0 +1,82 @@
+"""Events in words, one line each: for the Log view and for `shardtui train`."""
+
+from ..engine.protocol import (
+    AnyEvent,
+    CommandRefused,
+    EngineLost,
+    EngineReady,
+    EngineStarted,
+    EngineStopped,
+    Failed,
+    Paused,
+    PresetCompiled,
+    PresetCompiling,
+    Resumed,
+    StepsDone,
+    SwitchCancelled,
+    Switched,
+    SwitchFailed,
+    Switching,
+    TrainingStarted,
+)
+from . import figures
+
+
+def in_words(event: AnyEvent) -> str:
+    match event:
+        case EngineStarted():
+            return f"engine started: run {event.config.run}, process {event.pid}; loading jax"
+        case EngineReady():
+            return _ready(event)
+        case PresetCompiling():
+            return f"compiling {event.preset}"
+        case PresetCompiled():
+            return (
+                f"compiled {event.preset} in {figures.seconds(event.compile_seconds)}: {figures.axes(event.mesh.axes)}"
+            )
+        case TrainingStarted():
+            return f"training under {event.preset}"
+        case StepsDone():
+            loss = event.losses[-1]
+            return f"step {event.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}"
+        case Switching():
+            return f"moving the state to {event.to_preset} after step {event.step:,}"
+        case Switched():
+            return receipt(event)
+        case SwitchFailed():
+            return f"no switch to {event.to_preset}: {'; '.join(event.problems)}"
+        case SwitchCancelled():
+            return f"switch to {event.to_preset} taken back"
+        case Paused():
+            return f"paused after step {event.step:,}"
+        case Resumed():
+            return f"resumed after step {event.step:,}"
+        case CommandRefused():
+            return f"command refused: {event.problem}"
+        case Failed():
+            return f"{'refused' if event.refused else 'failed'}: {'; '.join(event.problems)}"
+        case EngineStopped():
+            return f"engine stopped ({event.reason}) after step {event.step:,}"
+        case EngineLost():
+            return f"engine lost: {event.reason}"
+
+
+def receipt(event: Switched) -> str:
+    digests = f"all {event.arrays} digests equal" if event.digests_equal else "DIGESTS DIFFER"
+    compiled = f", compiled {figures.seconds(event.compile_seconds)} beside the steps" if event.compile_seconds else ""
+    return (
+        f"{event.from_preset} → {event.to_preset} after step {event.step:,}: moved {figures.size(event.bytes_moved)}, "
+        f"stalled {figures.seconds(event.stall_seconds)}{compiled}, {digests}"
+    )
+
+
+def _ready(event: EngineReady) -> str:
+    device = event.devices[0]
+    padding = f" (+ {figures.count(event.padding_parameters)} padding)" if event.padding_parameters else ""
+    versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
+    return (
+        f"{len(event.devices)} × {device.kind}{' (simulated)' if event.simulated else ''}, "
+        f"{figures.count(event.parameters)} parameters{padding} computed in {event.dtype}, "
+        f"{figures.size(event.corpus.bytes)} of text from {event.corpus.source} "
+        f"({event.corpus.files} files, sha256 {event.corpus.sha256[:12]}); {versions}"
+    )

@@ -1,0 +1,155 @@
+"""What a viewer knows of a run. `apply` is the only place where events are interpreted: live, recorded or headless."""
+
+import math
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+
+from ..engine.config import RunConfig
+from ..engine.protocol import (
+    AnyEvent,
+    EngineLost,
+    EngineReady,
+    EngineStarted,
+    EngineStopped,
+    Failed,
+    Paused,
+    PresetCompiled,
+    PresetCompiling,
+    PresetInfo,
+    Resumed,
+    StepsDone,
+    SwitchCancelled,
+    Switched,
+    SwitchFailed,
+    Switching,
+    TrainingStarted,
+)
+
+RECENT_STEPS = 32
+"""Steps over which step time is taken, as their median."""
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    COMPILING = "compiling"
+    TRAINING = "training"
+    SWITCHING = "switching"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    LOST = "crashed"
+
+
+OVER = (Phase.STOPPED, Phase.FAILED, Phase.LOST)
+
+
+@dataclass
+class RunState:
+    phase: Phase = Phase.STARTING
+    config: RunConfig | None = None
+    pid: int | None = None
+    ready: EngineReady | None = None
+    preset: str = ""
+    """The active one; empty before training."""
+    step: int = 0
+    losses: "array[float]" = field(default_factory=lambda: array("d"))
+    """Of step 1, 2, …; NaN where a loss was not finite."""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    """Seconds of the last steps under the active preset."""
+    input_wait: float = 0.0
+    """Part of the time of the last report that was spent waiting for batches."""
+    compiling: PresetCompiling | None = None
+    """The switch that is being prepared while training goes on."""
+    compiled: dict[str, PresetCompiled] = field(default_factory=dict)
+    step_seconds: dict[str, float] = field(default_factory=dict)
+    """Median seconds of a step under each preset that ran."""
+    switches: list[Switched] = field(default_factory=list)
+    refused: SwitchFailed | None = None
+    """The last switch, if it failed."""
+    problems: list[str] = field(default_factory=list)
+    """Why the run ended, if it did not end well."""
+    events: list[AnyEvent] = field(default_factory=list)
+    """All but the steps, for the log."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in OVER
+
+    @property
+    def layout(self) -> PresetCompiled | None:
+        """The active preset's arrays and mesh."""
+        return self.compiled.get(self.preset)
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        return self.step_seconds.get(self.preset)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        seconds = self.seconds_per_step
+        return self.ready.tokens_per_step / seconds if self.ready and seconds else None
+
+    def preset_info(self, name: str) -> PresetInfo | None:
+        return next((info for info in self.ready.presets if info.name == name), None) if self.ready else None
+
+    def apply(self, event: AnyEvent) -> None:
+        if not isinstance(event, StepsDone):
+            self.events.append(event)
+        match event:
+            case EngineStarted():
+                self.config, self.pid = event.config, event.pid
+            case EngineReady():
+                self.ready = event
+            case PresetCompiling():
+                self.compiling = event
+                if not self.preset:
+                    self.phase = Phase.COMPILING
+            case PresetCompiled():
+                self.compiled[event.preset] = event
+            case TrainingStarted():
+                self._train_under(event.preset)
+            case StepsDone():
+                self._add_steps(event)
+            case Switching():
+                self.phase = Phase.SWITCHING
+            case Switched():
+                self.switches.append(event)
+                self._train_under(event.to_preset)
+            case SwitchFailed():
+                self.refused, self.compiling = event, None
+                self._go_on()
+            case SwitchCancelled():
+                self.compiling = None
+            case Paused():
+                self._paused, self.phase = True, Phase.PAUSED
+            case Resumed():
+                self._paused = False
+                self._go_on()
+            case Failed():
+                self.phase, self.problems, self.compiling = Phase.FAILED, event.problems, None
+            case EngineStopped():
+                self.phase, self.compiling = Phase.STOPPED, None
+            case EngineLost():
+                self.phase, self.problems, self.compiling = Phase.LOST, [event.reason], None
+            case _:
+                pass
+
+    _paused: bool = False
+
+    def _train_under(self, preset: str) -> None:
+        self.preset, self.compiling, self.refused = preset, None, None
+        self.recent.clear()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self.phase = Phase.PAUSED if self._paused else Phase.TRAINING
+
+    def _add_steps(self, event: StepsDone) -> None:
+        self.step = event.step
+        self.losses.extend(math.nan if loss is None else loss for loss in event.losses)
+        self.recent.extend(event.step_seconds)
+        self.step_seconds[self.preset] = median(self.recent)
+        self.input_wait = event.input_wait_seconds / max(sum(event.step_seconds), 1e-9)
