@@ -15,7 +15,7 @@ PRESETS = Path(__file__).parent.parent / "presets"
 
 
 class Invalid(Exception):
-    """The user asked for something that cannot be. `problems` holds one line each: what, with numbers; then a way out."""
+    """The user asked for something that cannot be. `problems`: one line each, what is wrong, then a way out."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))

@@ -26,7 +26,7 @@ class Corpus:
     """uint8 [bytes]"""
 
     def describe(self) -> CorpusInfo:
-        return CorpusInfo(self.source, self.files, self.tokens.size, hashlib.sha256(self.tokens).hexdigest())
+        return CorpusInfo(self.source, self.files, self.tokens.size, hashlib.sha256(self.tokens.data).hexdigest())
 
 
 def read_corpus(data: str | None) -> Corpus:
@@ -65,7 +65,7 @@ class Batches:
 
     def __getitem__(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets, each int32 [B, T]; the targets are the inputs one position on."""
-        windows = self._dataset[n].astype(np.int32)
+        windows = np.asarray(self._dataset[n], np.int32)
         return windows[:, :-1], windows[:, 1:]
 
 

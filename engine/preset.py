@@ -57,9 +57,9 @@ class Preset(Struct, frozen=True):
         text = " × ".join(f"{axis}={size}" for axis, size in self.mesh.items())
         rest = next((axis for axis, size in self.mesh.items() if size == REST), None)
         if rest is None and fixed != device_count:
-            first = next(iter(self.mesh))
             raise Invalid(
-                f"{self.name}: mesh {text} needs {fixed} devices, {device_count} found: set {first} = -1 to take what is left"
+                f"{self.name}: mesh {text} needs {fixed} devices, {device_count} found: "
+                f"set {next(iter(self.mesh))} = -1 to take what is left"
             )
         if device_count % fixed:
             raise Invalid(

@@ -1,7 +1,7 @@
 """Moving the live state from one placement to another, leaf by leaf, and proving that nothing changed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, Sharding
 from .program import Program
 from .task import TrainState
 
-Mover = Any
+Mover = Callable[[jax.Array], jax.Array]
 """A compiled identity from one sharding to another."""
 
 
@@ -46,7 +46,8 @@ class Movers:
         """
         kept = len(self._kept)
         for leaf, here, there in _zip_leaves(state, source, target):
-            self._mover(leaf, here, there)
+            if not _is_same(here, there, leaf.ndim):
+                self._mover(leaf, here, there)
         return len(self._kept) - kept
 
     def move(self, state: TrainState, target: TrainState) -> TrainState:
@@ -60,10 +61,8 @@ class Movers:
             return jax.device_put(leaf, there)  # moves nothing: the same shards under the new mesh's name
         return self._mover(leaf, leaf.sharding, there)(leaf)
 
-    def _mover(self, leaf: Any, here: Sharding, there: NamedSharding) -> Mover | None:
-        if _is_same(here, there, leaf.ndim):
-            return None
-        key = _key(leaf, here, there)
+    def _mover(self, leaf: Any, here: Sharding, there: NamedSharding) -> Mover:
+        key = (leaf.shape, leaf.dtype, here, there)
         if key not in self._kept:
             abstract = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
             self._kept[key] = jax.jit(_identity, out_shardings=there).lower(abstract).compile()
@@ -111,10 +110,6 @@ def _volume(shape: Sequence[int], a: Any, b: Any) -> int:
 
 def _zip_leaves(*trees: Any) -> Any:
     return zip(*(jax.tree.leaves(tree) for tree in trees), strict=True)
-
-
-def _key(leaf: Any, here: Sharding, there: Sharding) -> tuple[Any, ...]:
-    return (leaf.shape, leaf.dtype, here, there)
 
 
 def _is_same(here: Sharding, there: Sharding, ndim: int) -> bool:

@@ -5,9 +5,8 @@ import asyncio
 import os
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from ..engine import run_directory
 from ..engine.config import Invalid, RunConfig, ScheduledSwitch, load_model, preset_files, problems_of
@@ -173,7 +172,7 @@ def _config(options: argparse.Namespace) -> RunConfig:
             model=model.model,
             training=model.training,
             preset=options.preset,
-            data=options.data and os.path.abspath(options.data),
+            data=options.data and str(Path(options.data).absolute()),
             seed=options.seed,
             devices=options.devices,
             platform=options.platform,

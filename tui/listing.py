@@ -6,7 +6,7 @@ import sys
 import msgspec
 from msgspec import Struct
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..engine.config import RunConfig
@@ -42,7 +42,7 @@ def list_runs(as_json: bool) -> None:
     if not runs:
         print(f"no runs in {state_home()}: start one with `shardtui`")
         return
-    table = Table("run", "state", "model", "preset", Text("step", justify="right"), "process")
+    table = Table("run", "state", "model", "preset", Column("step", justify="right"), "process")
     for run in runs:
         table.add_row(run.run, run.state, run.model, run.preset, f"{run.step:,}", str(run.pid or "–"))
     Console().print(table)

@@ -63,15 +63,15 @@ class RunState:
     """Part of the time of the last report that was spent waiting for batches."""
     compiling: PresetCompiling | None = None
     """The switch that is being prepared while training goes on."""
-    compiled: dict[str, PresetCompiled] = field(default_factory=dict)
-    step_seconds: dict[str, float] = field(default_factory=dict)
+    compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
+    step_seconds: dict[str, float] = field(default_factory=dict[str, float])
     """Median seconds of a step under each preset that ran."""
-    switches: list[Switched] = field(default_factory=list)
+    switches: list[Switched] = field(default_factory=list[Switched])
     refused: SwitchFailed | None = None
     """The last switch, if it failed."""
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list[str])
     """Why the run ended, if it did not end well."""
-    events: list[AnyEvent] = field(default_factory=list)
+    events: list[AnyEvent] = field(default_factory=list[AnyEvent])
     """All but the steps, for the log."""
 
     @property

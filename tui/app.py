@@ -1,0 +1,151 @@
+"""The UI: keeps the run's state, shows it in the view that is up, and sends what the user asks for."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from ..engine.protocol import (
+    AnyCommand,
+    AnyEvent,
+    CommandRefused,
+    Failed,
+    Pause,
+    Resume,
+    StepOnce,
+    Stop,
+    SwitchFailed,
+    SwitchPreset,
+)
+from .engine_client import EngineClient
+from .messages import EventsArrived, PresetChosen, ViewShown
+from .run_state import Phase, RunState
+from .screens.arrays import ArraysScreen
+from .screens.confirm_stop import ConfirmStop
+from .screens.log import LogScreen
+from .screens.run_screen import RunScreen
+from .screens.watch import WatchScreen
+
+REFUSED = 2
+
+
+class ShardtuiApp(App[None]):
+    TITLE = "shardtui"
+    CSS_PATH = "app.tcss"
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[None]]]] = {
+        "watch": WatchScreen,
+        "arrays": ArraysScreen,
+        "log": LogScreen,
+    }
+    DEFAULT_MODE = "watch"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("1", "switch_mode('watch')", "Watch"),
+        ("2", "switch_mode('arrays')", "Arrays"),
+        ("3", "switch_mode('log')", "Log"),
+        ("space", "pause", "Pause"),
+        ("s", "step", "Step"),
+        ("d", "detach", "Detach"),
+        Binding("q,ctrl+q", "detach", "Detach", show=False),
+        ("x", "stop", "End run"),
+        ("question_mark", "help", "Help"),
+    ]
+
+    def __init__(self, client: EngineClient, starts: bool) -> None:
+        """`starts`: the run is new, and its engine is started once the first frame is drawn."""
+        super().__init__()
+        self.client = client
+        self.starts = starts
+        self.state = RunState()
+
+    def on_mount(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self.exit)
+        self.call_after_refresh(self.follow)
+
+    @work
+    async def follow(self) -> None:
+        if self.starts:
+            self.client.start_engine()
+        async for events in self.client.events():
+            self.post_message(EventsArrived(events))
+
+    @on(EventsArrived)
+    def apply(self, message: EventsArrived) -> None:
+        for event in message.events:
+            self.state.apply(event)
+            self.announce(event)
+        self.show_state()
+
+    def announce(self, event: AnyEvent) -> None:
+        """What went wrong is said where the user looks, whichever view is up."""
+        match event:
+            case CommandRefused():
+                self.notify(event.problem, severity="warning", markup=False)
+            case SwitchFailed():
+                self.notify(
+                    "\n".join(event.problems), title=f"no switch to {event.to_preset}", severity="error", markup=False
+                )
+            case Failed() if event.refused and self.starts:
+                self.client.directory.discard()
+                self.exit(return_code=REFUSED)
+            case _:
+                pass
+
+    @on(ViewShown)
+    def show_state(self) -> None:
+        if isinstance(self.screen, RunScreen):
+            self.screen.show_state(self.state)
+
+    @on(PresetChosen)
+    async def switch_to(self, message: PresetChosen) -> None:
+        await self.client.send(SwitchPreset(message.preset))
+
+    async def action_pause(self) -> None:
+        await self.client.send(Resume() if self.state.phase is Phase.PAUSED else Pause())
+
+    async def action_step(self) -> None:
+        await self.client.send(StepOnce())
+
+    def action_detach(self) -> None:
+        self.exit()
+
+    def action_help(self) -> None:
+        if self.screen.query("HelpPanel"):
+            self.action_hide_help_panel()
+        else:
+            self.action_show_help_panel()
+
+    @work
+    async def action_stop(self) -> None:
+        if self.state.is_over:
+            self.exit()
+        elif await self.push_screen_wait(ConfirmStop(self.client.directory.name, self.state.step)):
+            await self.client.send(Stop())
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        yield from super().get_system_commands(screen)  # pyright: ignore[reportUnknownMemberType]
+        yield SystemCommand("Pause or resume", "Between two steps", self.action_pause)
+        yield SystemCommand("Step", "One step, then pause", self.action_step)
+        yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)
+        yield SystemCommand("End run", "Stop the engine after its current step", self.action_stop)
+        for info in self.state.ready.presets if self.state.ready else ():
+            command: AnyCommand = SwitchPreset(info.name)
+            yield SystemCommand(
+                f"Switch to {info.name}", info.summary, lambda command=command: self.client.send(command)
+            )
+
+    def last_words(self) -> list[str]:
+        """What to say on the terminal once the UI has gone."""
+        run = self.client.directory.name
+        if self.return_code == REFUSED:
+            return [f"shardtui: {problem}" for problem in self.state.problems]
+        if self.state.phase is Phase.STOPPED:
+            return [f"run {run} has ended after step {self.state.step:,}: look at it with `shardtui attach {run}`"]
+        if self.state.is_over:
+            return [f"run {run}: {problem}" for problem in self.state.problems]
+        return [f"run {run} goes on training: `shardtui attach {run}` returns to it, `shardtui stop {run}` ends it"]

@@ -1,0 +1,42 @@
+"""Log: what happened, in words."""
+
+import time
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.text import Text
+from textual.widget import Widget
+from textual.widgets import RichLog
+
+from ...engine.protocol import AnyEvent, CommandRefused, EngineLost, Failed, SwitchFailed
+from ..log_lines import in_words
+from ..run_state import RunState
+from .run_screen import RunScreen
+
+
+class LogScreen(RunScreen):
+    HELP = """\
+## Log
+
+Every event of the run but the steps. The same, with the steps, stands in the run's `events.jsonl`.
+"""
+    AUTO_FOCUS: ClassVar[str | None] = "RichLog"
+
+    def body(self) -> Iterable[Widget]:
+        yield RichLog(wrap=True, markup=False)
+
+    def on_mount(self) -> None:
+        self.written = 0
+
+    def show_state(self, state: RunState) -> None:
+        super().show_state(state)
+        log = self.query_one(RichLog)
+        for event in state.events[self.written :]:
+            log.write(_line(event))
+        self.written = len(state.events)
+
+
+def _line(event: AnyEvent) -> Text:
+    bad = isinstance(event, Failed | SwitchFailed | EngineLost | CommandRefused)
+    clock = time.strftime("%H:%M:%S", time.localtime(event.time)) if event.time else "        "
+    return Text.assemble((f"{clock}  ", "dim"), (in_words(event), "bold red" if bad else ""))

@@ -1,0 +1,33 @@
+"""What all views share: the status line above, the keys below, and being shown the state."""
+
+from collections.abc import Iterable
+
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer
+
+from ..messages import ViewShown
+from ..run_state import RunState
+from ..widgets.status_bar import StatusBar
+
+
+class RunScreen(Screen[None]):
+    """A view shows the state when it comes up and whenever events arrive while it is up."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 # Textual declares it of the instance
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
+
+    def compose(self) -> ComposeResult:
+        yield StatusBar()
+        yield from self.body()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def body(self) -> Iterable[Widget]:
+        raise NotImplementedError
+
+    def on_screen_resume(self) -> None:
+        self.call_after_refresh(self.post_message, ViewShown())
+
+    def show_state(self, state: RunState) -> None:
+        self.query_one(StatusBar).show_state(state)

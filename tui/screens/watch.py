@@ -1,0 +1,39 @@
+"""Watch: the presets, the loss, and what a step costs."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
+from textual.widgets import OptionList
+
+from ..run_state import RunState
+from ..widgets.loss_chart import LossChart
+from ..widgets.panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep
+from ..widgets.preset_list import PresetList
+from .run_screen import RunScreen
+
+
+class WatchScreen(RunScreen):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("l", "log_axis", "Log axis", show=False)]
+
+    def body(self) -> Iterable[Widget]:
+        presets = Vertical(PresetList(), AboutPreset(), LastSwitch(), id="side")
+        figures = Horizontal(ThisStep(), MemoryPerDevice(), id="figures")
+        yield Horizontal(presets, Vertical(LossChart(), figures))
+
+    def show_state(self, state: RunState) -> None:
+        super().show_state(state)
+        self.query_one(PresetList).show_state(state)
+        self.query_one(LossChart).show_state(state)
+        for panel in self.query(Panel):
+            panel.show_state(state)
+
+    def action_log_axis(self) -> None:
+        self.query_one(LossChart).toggle_logarithmic()
+
+    @on(OptionList.OptionHighlighted)
+    def tell_about(self, event: OptionList.OptionHighlighted) -> None:
+        self.query_one(AboutPreset).show_preset(event.option.id)

@@ -1,0 +1,38 @@
+"""Lines of text of which only the changed ones are drawn again: over SSH every cell counts."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from rich.segment import Segment
+from textual.content import Content
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+EMPTY = Content()
+
+
+class Lines(Widget):
+    """Shows what it is given, cut at its edges. Content is never read as markup."""
+
+    DEFAULT_CSS = """
+    Lines { height: 1; }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.lines: Sequence[Content] = ()
+
+    def show(self, lines: Sequence[Content]) -> None:
+        previous, self.lines = self.lines, lines
+        pairs = enumerate(zip_longest(previous, lines, fillvalue=EMPTY))
+        changed = [Region(0, y, self.size.width, 1) for y, (old, new) in pairs if not old.is_same(new)]
+        if changed:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        line = self.lines[y] if y < len(self.lines) else EMPTY
+        base = self.visual_style
+        parts = line.render(base, end="")
+        strip = Strip([Segment(text, style.rich_style) for text, style in parts])
+        return strip.adjust_cell_length(self.size.width, base.rich_style)

@@ -1,0 +1,119 @@
+"""The small panels of the Watch view: what the preset teaches, the last switch, this step, memory per device."""
+
+import textwrap
+
+from textual.content import Content
+
+from ...engine.layout import bytes_per_device
+from .. import figures
+from ..run_state import RunState
+from .lines import Lines
+
+
+class Panel(Lines):
+    DEFAULT_CSS = """
+    Panel { border: round $surface-lighten-2; border-title-color: $text-muted; padding: 0 1; }
+    """
+
+    def on_mount(self) -> None:
+        self.state = RunState()
+
+    def show_state(self, state: RunState) -> None:
+        self.state = state
+        self.show(self.lines_for(state, self.size.width))
+
+    def on_resize(self) -> None:
+        self.show_state(self.state)
+
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        raise NotImplementedError
+
+
+class AboutPreset(Panel):
+    """Of the highlighted preset: why it does not fit, or what it teaches."""
+
+    preset: str | None = None
+
+    def show_preset(self, preset: str | None) -> None:
+        self.preset = preset
+        self.show_state(self.state)
+
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        info = state.preset_info(self.preset) if self.preset else None
+        if info is None:
+            return []
+        self.border_title = info.name
+        text = info.teaches or info.summary
+        return _wrapped(text, width) if info.fits else _wrapped(" ".join(info.problems), width, "$error")
+
+
+class LastSwitch(Panel):
+    """The receipt of the last switch, or why there was none."""
+
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        self.border_title = "last switch"
+        if state.refused:
+            return _wrapped(f"not to {state.refused.to_preset}: {' '.join(state.refused.problems)}", width, "$error")
+        if not state.switches:
+            return [Content.styled("none yet: enter on a preset", "$text-muted")]
+        switch = state.switches[-1]
+        digests = f"all {switch.arrays} digests equal" if switch.digests_equal else "DIGESTS DIFFER"
+        return [
+            Content(f"{switch.from_preset} → {switch.to_preset} after {switch.step:,}").truncate(width, ellipsis=True),
+            Content(f"moved {figures.size(switch.bytes_moved)}, stalled {figures.seconds(switch.stall_seconds)}"),
+            Content.styled(digests, "$success" if switch.digests_equal else "$error"),
+        ]
+
+
+class ThisStep(Panel):
+    """Rates and times of the last steps."""
+
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        self.border_title = "this step"
+        seconds, ready = state.seconds_per_step, state.ready
+        if not seconds or not ready:
+            return []
+        rows = [
+            ("step time", figures.seconds(seconds)),
+            ("tokens/s", f"{ready.tokens_per_step / seconds:,.0f}"),
+            ("model", f"{figures.rate(ready.flops_per_step / seconds)}FLOP/s"),
+            ("input wait", f"{state.input_wait:.1%}"),
+        ]
+        return [_row(label, value, width) for label, value in rows]
+
+
+class MemoryPerDevice(Panel):
+    """Bytes of the state on one device, from the shardings; bars against the same state unsharded."""
+
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        self.border_title = "state per device"
+        layout = state.layout
+        if layout is None:
+            return []
+        lines: list[Content] = []
+        for label, kind in (("params", "parameter"), ("moments", "moment"), ("batch", "batch")):
+            arrays = [array for array in layout.arrays if array.kind == kind]
+            here = sum(bytes_per_device(array, layout.mesh) for array in arrays)
+            lines.append(_bar(label, here, sum(array.bytes for array in arrays), width))
+        return lines
+
+
+def _row(label: str, value: str, width: int) -> Content:
+    return Content.assemble((label, "$text-muted"), value.rjust(width - len(label)))
+
+
+def _bar(label: str, part: int, whole: int, width: int) -> Content:
+    """`params  ▇▇▇░░░  1.6 MB`"""
+    value = figures.size(part).rjust(8)
+    room = max(0, width - 9 - len(value))
+    filled = max(1, round(room * part / whole)) if whole and room else 0
+    return Content.assemble(
+        (f"{label:<8} ", "$text-muted"),
+        ("━" * filled, "$primary"),
+        ("─" * (room - filled), "$surface-lighten-2"),
+        value,
+    )
+
+
+def _wrapped(text: str, width: int, style: str = "") -> list[Content]:
+    return [Content.styled(line, style) for line in textwrap.wrap(text, max(width, 8))]

@@ -1,0 +1,90 @@
+"""The presets with the mesh each gives on these devices. Enter goes on under the highlighted one."""
+
+from typing import ClassVar
+
+from textual import on
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from ...engine.protocol import PresetInfo
+from .. import figures
+from ..messages import PresetChosen
+from ..run_state import RunState
+
+MESH_WIDTH = 6
+TIME_WIDTH = 7
+
+
+class PresetList(OptionList):
+    """Selecting an option posts `PresetChosen`."""
+
+    HELP = """\
+## Presets
+
+Each row: the preset, its mesh here, and the step time once it has run. `●` is active, `◌` is being compiled,
+`✗` does not fit: the panel below says why. **Enter** moves the running training to the highlighted preset.
+"""
+    BINDING_GROUP_TITLE = "Presets"
+    BINDINGS: ClassVar[list[BindingType]] = [("enter", "select", "Switch")]
+
+    DEFAULT_CSS = """
+    PresetList {
+        height: 1fr; min-height: 5; border: round $surface-lighten-2; border-title-color: $text-muted;
+        padding: 0; background: transparent;
+    }
+    PresetList:focus { border: round $primary; }
+    """
+
+    def on_mount(self) -> None:
+        self.border_title = "presets"
+        self.shown: dict[str, Content] = {}
+
+    def show_state(self, state: RunState) -> None:
+        """Adds the presets once they are known, then redraws the rows that changed."""
+        if state.ready is None:
+            return
+        width = self.content_region.width - 1
+        rows = {info.name: preset_row(info, state, width) for info in state.ready.presets}
+        if rows.keys() != self.shown.keys():
+            self.set_options(Option(row, id=name) for name, row in rows.items())
+            self.highlighted = self.get_option_index(state.preset or next(iter(rows)))
+        else:
+            for name, row in rows.items():
+                if not row.is_same(self.shown[name]):
+                    self.replace_option_prompt(name, row)
+        self.shown = rows
+
+    @property
+    def highlighted_preset(self) -> str | None:
+        return self.highlighted_option.id if self.highlighted_option else None
+
+    @on(OptionList.OptionSelected)
+    def choose(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        if event.option_id:
+            self.post_message(PresetChosen(event.option_id))
+
+
+def preset_row(info: PresetInfo, state: RunState, width: int) -> Content:
+    """`● dp-tp2    4×2  212 ms`; the time goes first where the row is narrow."""
+    sign, style = _sign(info, state)
+    seconds = state.step_seconds.get(info.name)
+    time = (figures.seconds(seconds) if seconds else "").rjust(TIME_WIDTH) if width >= 32 else ""
+    mesh = "×".join(str(size) for size in info.mesh.values()).rjust(MESH_WIDTH)
+    room = max(4, width - 2 - MESH_WIDTH - len(time))
+    name = Content(info.name).truncate(room, ellipsis=True).pad_right(0)
+    padding = " " * (room - name.cell_length)
+    tone = "" if info.fits else "$text-muted"
+    return Content.assemble(
+        (f"{sign} ", style), name.stylize(tone), padding, (mesh, "$text-muted"), (time, "$text-muted")
+    )
+
+
+def _sign(info: PresetInfo, state: RunState) -> tuple[str, str]:
+    if info.name == state.preset:
+        return "●", "$success"
+    if state.compiling and info.name == state.compiling.preset:
+        return "◌", "$warning"
+    return (" ", "") if info.fits else ("✗", "$error")

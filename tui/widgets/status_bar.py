@@ -1,0 +1,88 @@
+"""The top line: what runs where, under what, how far, and in which state."""
+
+import time
+
+from textual.content import Content
+
+from .. import figures
+from ..run_state import Phase, RunState
+from .lines import Lines
+
+SIGNS = {
+    Phase.STARTING: ("◌", "$warning"),
+    Phase.COMPILING: ("◌", "$warning"),
+    Phase.TRAINING: ("●", "$success"),
+    Phase.SWITCHING: ("⇄", "$warning"),
+    Phase.PAUSED: ("‖", "$accent"),
+    Phase.STOPPED: ("■", "$text-muted"),
+    Phase.FAILED: ("✗", "$error"),
+    Phase.LOST: ("✗", "$error"),
+}
+GAP = 2
+
+
+class StatusBar(Lines):
+    DEFAULT_CSS = """
+    StatusBar { dock: top; height: 1; background: $panel; padding: 0 1; }
+    """
+
+    def on_mount(self) -> None:
+        self.state = RunState()
+        self.set_interval(1.0, self.tick)
+
+    def on_resize(self) -> None:
+        self.show_state(self.state)
+
+    def show_state(self, state: RunState) -> None:
+        self.state = state
+        self.show([status_line(state, self.size.width, time.time())])
+
+    def tick(self) -> None:
+        """Only the seconds of a compilation pass without an event."""
+        if self.state.compiling:
+            self.show_state(self.state)
+
+
+def status_line(state: RunState, width: int, now: float) -> Content:
+    """What does not fit is left out, the run's state never is."""
+    right = Content.assemble(*_right(state, now))
+    parts = _left(state)
+    for kept in range(len(parts), 0, -1):
+        left = Content(" · ").join(parts[:kept])
+        if left.cell_length + GAP + right.cell_length <= width:
+            return Content.assemble(left, " " * (width - left.cell_length - right.cell_length), right)
+    return right.truncate(width, ellipsis=True)
+
+
+def _left(state: RunState) -> list[Content]:
+    parts = [Content.assemble(("shardtui", "bold $primary"))]
+    if state.preset:
+        parts.append(Content.styled(state.preset, "bold"))
+        if state.layout:
+            parts.append(Content(figures.axes(state.layout.mesh.axes)))
+    model = state.config.model_name if state.config else ""
+    if state.ready:
+        parts.append(Content(f"{model} {figures.count(state.ready.parameters)}"))
+        device = state.ready.devices[0]
+        simulated = " (simulated)" if state.ready.simulated else ""
+        parts.append(Content(f"{len(state.ready.devices)} × {device.kind}{simulated}"))
+    elif model:
+        parts.append(Content(model))
+    if state.config:
+        parts.append(Content.styled(state.config.run, "$text-muted"))
+    return parts
+
+
+def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]:
+    sign, style = SIGNS[state.phase]
+    parts: list[Content | tuple[str, str] | str] = []
+    if state.compiling and state.preset:
+        waited = max(0, int(now - state.compiling.time))
+        parts.append((f"compiling {state.compiling.preset} {waited} s  ", "$warning"))
+    if state.step:
+        parts.append(f"step {state.step:,}  ")
+    word = "loading jax" if state.phase is Phase.STARTING else state.phase.value
+    if state.phase is Phase.COMPILING and state.compiling:
+        word = f"compiling {state.compiling.preset} {max(0, int(now - state.compiling.time))} s"
+    parts.append((f"{sign} {word}", style))
+    return parts
