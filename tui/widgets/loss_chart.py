@@ -26,7 +26,7 @@ class LossChart(Lines):
     BINDING_GROUP_TITLE = "Loss"
 
     DEFAULT_CSS = """
-    LossChart { height: 1fr; border: round $surface-lighten-2; border-title-color: $text-muted; padding: 0 1; }
+    LossChart { height: 1fr; border: round $surface-lighten-2; border-title-color: $foreground 60%; padding: 0 1; }
     """
 
     def on_mount(self) -> None:
@@ -63,7 +63,7 @@ def draw_chart(
     edge = right_edge(len(losses))
     points = _points(losses, edge, columns * 2, logarithmic)
     if not points:
-        return [Content.styled("no step done yet", "$text-muted")]
+        return [Content.styled("no step done yet", "$foreground 60%")]
     low, high, ticks = _log_scale(points) if logarithmic else _scale(points, max(2, rows // 4))
     dots = _plot(points, low, high, columns, rows)
     labels = {_row(value, low, high, rows * 4) // 4: text for value, text in ticks}
@@ -159,14 +159,14 @@ def _column(step: int, edge: int, columns: int) -> int:
 def _line(dots: Sequence[int], label: str, marks: Sequence[Mark], with_names: bool) -> Content:
     """One row: the curve over the marks, with the names of the presets in the first row."""
     text = [chr(0x2800 + bits) if bits else " " for bits in dots]
-    styles = ["$primary" if bits else "" for bits in dots]
+    styles = ["$primary-lighten-2" if bits else "" for bits in dots]
     for index, (column, name) in enumerate(marks):
         end = marks[index + 1][0] if index + 1 < len(marks) else len(text)
         for at, character in enumerate(f"┊{name}" if with_names else "┊", column):
             if at < max(end, column + 1) and text[at] == " ":
-                text[at], styles[at] = character, "$secondary"
+                text[at], styles[at] = character, "$accent"
     axis = "┤" if label else "│"
-    runs = [(f"{label[: LABEL_WIDTH - 2]:>{LABEL_WIDTH - 2}} {axis}", "$text-muted")]
+    runs = [(f"{label[: LABEL_WIDTH - 2]:>{LABEL_WIDTH - 2}} {axis}", "$foreground 60%")]
     for character, style in zip(text, styles, strict=True):
         if runs[-1][1] == style:
             runs[-1] = (runs[-1][0] + character, style)
@@ -181,4 +181,4 @@ def _axis(edge: int, columns: int) -> Content:
     text = "0".rjust(LABEL_WIDTH)
     for part in range(1, parts + 1):
         text += f"{edge * part // parts:,}".rjust(LABEL_WIDTH + columns * part // parts - len(text))
-    return Content.styled(text, "$text-muted")
+    return Content.styled(text, "$foreground 60%")

@@ -12,7 +12,7 @@ from .lines import Lines
 
 class Panel(Lines):
     DEFAULT_CSS = """
-    Panel { border: round $surface-lighten-2; border-title-color: $text-muted; padding: 0 1; }
+    Panel { border: round $surface-lighten-2; border-title-color: $foreground 60%; padding: 0 1; }
     """
 
     def on_mount(self) -> None:
@@ -55,7 +55,7 @@ class LastSwitch(Panel):
         if state.refused:
             return _wrapped(f"not to {state.refused.to_preset}: {' '.join(state.refused.problems)}", width, "$error")
         if not state.switches:
-            return [Content.styled("none yet: enter on a preset", "$text-muted")]
+            return [Content.styled("none yet: enter on a preset", "$foreground 60%")]
         switch = state.switches[-1]
         digests = f"all {switch.arrays} digests equal" if switch.digests_equal else "DIGESTS DIFFER"
         return [
@@ -99,7 +99,7 @@ class MemoryPerDevice(Panel):
 
 
 def _row(label: str, value: str, width: int) -> Content:
-    return Content.assemble((label, "$text-muted"), value.rjust(width - len(label)))
+    return Content.assemble((label, "$foreground 60%"), value.rjust(width - len(label)))
 
 
 def _bar(label: str, part: int, whole: int, width: int) -> Content:
@@ -108,7 +108,7 @@ def _bar(label: str, part: int, whole: int, width: int) -> Content:
     room = max(0, width - 9 - len(value))
     filled = max(1, round(room * part / whole)) if whole and room else 0
     return Content.assemble(
-        (f"{label:<8} ", "$text-muted"),
+        (f"{label:<8} ", "$foreground 60%"),
         ("━" * filled, "$primary"),
         ("─" * (room - filled), "$surface-lighten-2"),
         value,

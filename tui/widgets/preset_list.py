@@ -31,7 +31,7 @@ Each row: the preset, its mesh here, and the step time once it has run. `●` is
 
     DEFAULT_CSS = """
     PresetList {
-        height: 1fr; min-height: 5; border: round $surface-lighten-2; border-title-color: $text-muted;
+        height: 1fr; min-height: 5; border: round $surface-lighten-2; border-title-color: $foreground 60%;
         padding: 0; background: transparent;
     }
     PresetList:focus { border: round $primary; }
@@ -76,9 +76,9 @@ def preset_row(info: PresetInfo, state: RunState, width: int) -> Content:
     room = max(4, width - 2 - MESH_WIDTH - len(time))
     name = Content(info.name).truncate(room, ellipsis=True).pad_right(0)
     padding = " " * (room - name.cell_length)
-    tone = "" if info.fits else "$text-muted"
+    tone = "" if info.fits else "$foreground 60%"
     return Content.assemble(
-        (f"{sign} ", style), name.stylize(tone), padding, (mesh, "$text-muted"), (time, "$text-muted")
+        (f"{sign} ", style), name.stylize(tone), padding, (mesh, "$foreground 60%"), (time, "$foreground 60%")
     )
 
 

@@ -10,7 +10,7 @@ from .lines import Lines
 
 class Reasons(Lines):
     DEFAULT_CSS = """
-    Reasons { border: round $surface-lighten-2; border-title-color: $text-muted; padding: 0 1; }
+    Reasons { border: round $surface-lighten-2; border-title-color: $foreground 60%; padding: 0 1; }
     """
 
     def on_mount(self) -> None:
@@ -31,9 +31,9 @@ class Reasons(Lines):
 
 def reason_lines(array: ArrayInfo, width: int) -> list[Content]:
     if not array.shape:
-        return [Content.styled("a scalar: every device holds it", "$text-muted")]
+        return [Content.styled("a scalar: every device holds it", "$foreground 60%")]
     return [
-        Content.styled(line, "" if axes else "$text-muted")
+        Content.styled(line, "" if axes else "$foreground 60%")
         for reason, axes in zip(array.reasons, array.spec, strict=True)
         for line in textwrap.wrap(reason, max(width, 8), subsequent_indent="  ")
     ]

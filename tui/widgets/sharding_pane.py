@@ -14,8 +14,8 @@ from ...engine.protocol import ArrayInfo, MeshInfo
 from .. import figures
 from .lines import Lines
 
-TINTS = ("$primary", "$success", "$warning", "$accent", "$error", "$secondary")
-NARROWEST = 5
+TINTS = ("$primary", "$success", "$warning", "$error", "$secondary")
+NARROWEST = 3
 """Columns of a cell, below which columns are left out."""
 TALLEST, WIDEST = 5, 26
 
@@ -24,7 +24,7 @@ Part = tuple[int, ...]
 
 class ShardingPane(Lines):
     DEFAULT_CSS = """
-    ShardingPane { border: round $surface-lighten-2; border-title-color: $text-muted; padding: 0 1; }
+    ShardingPane { border: round $surface-lighten-2; border-title-color: $foreground 60%; padding: 0 1; }
     """
 
     def on_mount(self) -> None:
@@ -117,7 +117,7 @@ def draw_grid(grid: Sequence[Sequence[Sequence[int]]], platform: str, width: int
         lines.append(Content(rules[1] if y < rows - 1 else rules[2]))
     hidden = len(grid) * len(grid[0]) - rows * columns
     if hidden:
-        lines[-1] = Content.styled(f"… {hidden} more shards: enlarge the terminal", "$text-muted")
+        lines[-1] = Content.styled(f"… {hidden} more shards: enlarge the terminal", "$foreground 60%")
     return lines
 
 
@@ -155,7 +155,7 @@ def _legend(array: ArrayInfo, counts: Sequence[int], rows: int | None, columns: 
         if counts[dim] == 1 and dim not in (rows, columns)
     ]
     rest = f"   {', '.join(whole)} whole" if whole else ""
-    return Content.styled(f"{_name(array, rows)} ↓  {_name(array, columns)} →{rest}", "$text-muted")
+    return Content.styled(f"{_name(array, rows)} ↓  {_name(array, columns)} →{rest}", "$foreground 60%")
 
 
 def _caption(array: ArrayInfo, mesh: MeshInfo, others: list[int], place: Part, hidden: int) -> Content:
@@ -165,4 +165,4 @@ def _caption(array: ArrayInfo, mesh: MeshInfo, others: list[int], place: Part, h
         for dim, index in zip(others, place, strict=True)
     )
     more = f"   … and {hidden} more such grids" if hidden else ""
-    return Content.styled(", ".join(ranges) + more, "$text-muted")
+    return Content.styled(", ".join(ranges) + more, "$foreground 60%")

@@ -14,7 +14,7 @@ SIGNS = {
     Phase.TRAINING: ("●", "$success"),
     Phase.SWITCHING: ("⇄", "$warning"),
     Phase.PAUSED: ("‖", "$accent"),
-    Phase.STOPPED: ("■", "$text-muted"),
+    Phase.STOPPED: ("■", "$foreground 60%"),
     Phase.FAILED: ("✗", "$error"),
     Phase.LOST: ("✗", "$error"),
 }
@@ -69,7 +69,7 @@ def _left(state: RunState) -> list[Content]:
     elif model:
         parts.append(Content(model))
     if state.config:
-        parts.append(Content.styled(state.config.run, "$text-muted"))
+        parts.append(Content.styled(state.config.run, "$foreground 60%"))
     return parts
 
 

@@ -1,0 +1,61 @@
+"""Makes the pictures of the README from a real run: `python docs/pictures.py` (about two minutes)."""
+
+import asyncio
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from shardtui.engine import run_directory
+from shardtui.engine.config import RunConfig, load_model
+from shardtui.engine.protocol import Stop
+from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.engine_client import EngineClient
+from shardtui.tui.messages import PresetChosen
+
+DOCS = Path(__file__).parent
+SWITCHES = ("fsdp", "tp", "fsdp-tp2")
+STEPS_BETWEEN = 50
+ARRAY = "blocks.mlp.up.kernel"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.1)
+
+
+def save(app: ShardtuiApp, name: str) -> None:
+    """Without the fonts that the exporter would have a browser fetch: any monospaced one will do."""
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", app.export_screenshot(simplify=True), flags=re.DOTALL)
+    (DOCS / name).write_text(svg)
+
+
+async def main() -> None:
+    model = load_model("nano")
+    config = RunConfig(run="nano-1", model_name="nano", model=model.model, training=model.training, preset="dp")
+    app = ShardtuiApp(EngineClient(run_directory.create(config)), starts=True)
+    async with app.run_test(size=(140, 40)) as pilot:
+        for preset in SWITCHES:
+            goal = app.state.step + STEPS_BETWEEN
+            await until(lambda goal=goal: app.state.step >= goal)
+            app.post_message(PresetChosen(preset))
+            await until(lambda preset=preset: app.state.preset == preset)
+        goal = app.state.step + STEPS_BETWEEN
+        await until(lambda: app.state.step >= goal)
+        save(app, "watch.svg")
+        await pilot.press("2")
+        await until(lambda: bool(app.screen.query("DataTable")))
+        await pilot.pause(1)
+        table = app.screen.query_one("DataTable")
+        table.move_cursor(row=table.get_row_index(ARRAY))
+        await pilot.pause(1)
+        save(app, "arrays.svg")
+        await app.client.send(Stop())
+        await until(lambda: app.state.is_over)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"XDG_STATE_HOME": folder, "SHARDTUI_RUNTIME_DIR": f"{folder}/run"}
+        asyncio.run(main())
