@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from . import protocol
-from .config import Invalid, RunConfig, problems_of
+from .config import SIMULATED_DEVICES, Invalid, RunConfig, problems_of
 from .event_log import EventLog
 from .preset import Preset, load_preset, load_presets
 from .protocol import (
@@ -26,7 +26,7 @@ from .protocol import (
     PresetListing,
     Stop,
 )
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, compilation_cache
 from .server import Server
 
 if TYPE_CHECKING:
@@ -139,9 +139,9 @@ def _train(config: RunConfig, publish: Callable[[Event], None], inbox: "queue.Si
 
 def _devices_and_task(config: RunConfig) -> "tuple[list[jax.Device], Task]":
     """Loads jax; the number of simulated devices has to be known before."""
-    from .config import SIMULATED_DEVICES
-
     os.environ["JAX_NUM_CPU_DEVICES"] = str(config.devices or SIMULATED_DEVICES)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compilation_cache()))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     if config.platform:
         os.environ["JAX_PLATFORMS"] = config.platform
 

@@ -107,11 +107,10 @@ def compile_program(task: Task, placement: Placement) -> Program:
     began = time.perf_counter()
     state, batch = placement.state_shardings, placement.batch_shardings
     abstract_state = _with_shardings(task.abstract_state, state)
-    abstract_batch = _with_shardings(task.batch_arrays, batch)
     with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules):
         step = jax.jit(task.train_step, out_shardings=(state, None), donate_argnums=0)
-        compiled = step.lower(abstract_state, abstract_batch).compile()
-        digest = jax.jit(digests).lower(abstract_state).compile()
+        compiled = step.lower(abstract_state, _with_shardings(task.batch_arrays, batch)).compile()
+    digest = jax.jit(digests).lower(abstract_state).compile()
     return Program(placement, state, batch, compiled, digest, time.perf_counter() - began)
 
 

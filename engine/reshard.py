@@ -51,9 +51,16 @@ class Movers:
         return len(self._kept) - kept
 
     def move(self, state: TrainState, target: TrainState) -> TrainState:
-        """`state` under the target's shardings. The source stays as it is until its last reference goes."""
+        """`state` under the target's shardings. The source stays as it is until its last reference goes.
+
+        One leaf at a time: that bounds the memory, and on CPU collectives of programs that run side by side can
+        wait for each other's threads for ever.
+        """
         leaves, treedef = jax.tree.flatten(state)
-        moved = [self._moved(leaf, there) for leaf, there in zip(leaves, jax.tree.leaves(target), strict=True)]
+        moved = [
+            jax.block_until_ready(self._moved(leaf, there))
+            for leaf, there in zip(leaves, jax.tree.leaves(target), strict=True)
+        ]
         return treedef.unflatten(moved)
 
     def _moved(self, leaf: jax.Array, there: NamedSharding) -> jax.Array:

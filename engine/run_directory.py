@@ -29,6 +29,12 @@ def state_home() -> Path:
     return Path(home) / "shardtui" / "runs"
 
 
+def compilation_cache() -> Path:
+    """Where jax keeps compiled programs for the next run."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "shardtui" / "jax"
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     path: Path

@@ -23,12 +23,6 @@ Mark = tuple[int, str]
 
 
 class LossChart(Lines):
-    BINDING_GROUP_TITLE = "Loss"
-
-    DEFAULT_CSS = """
-    LossChart { height: 1fr; border: round $surface-lighten-2; border-title-color: $foreground 60%; padding: 0 1; }
-    """
-
     def on_mount(self) -> None:
         self.logarithmic = False
         self.border_title = "loss"

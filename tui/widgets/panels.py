@@ -11,10 +11,6 @@ from .lines import Lines
 
 
 class Panel(Lines):
-    DEFAULT_CSS = """
-    Panel { border: round $surface-lighten-2; border-title-color: $foreground 60%; padding: 0 1; }
-    """
-
     def on_mount(self) -> None:
         self.state = RunState()
 

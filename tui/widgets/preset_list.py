@@ -29,14 +29,6 @@ Each row: the preset, its mesh here, and the step time once it has run. `●` is
     BINDING_GROUP_TITLE = "Presets"
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "select", "Switch")]
 
-    DEFAULT_CSS = """
-    PresetList {
-        height: 1fr; min-height: 5; border: round $surface-lighten-2; border-title-color: $foreground 60%;
-        padding: 0; background: transparent;
-    }
-    PresetList:focus { border: round $primary; }
-    """
-
     def on_mount(self) -> None:
         self.border_title = "presets"
         self.shown: dict[str, Content] = {}

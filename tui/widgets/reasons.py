@@ -9,10 +9,6 @@ from .lines import Lines
 
 
 class Reasons(Lines):
-    DEFAULT_CSS = """
-    Reasons { border: round $surface-lighten-2; border-title-color: $foreground 60%; padding: 0 1; }
-    """
-
     def on_mount(self) -> None:
         self.border_title = "why"
         self.array: ArrayInfo | None = None

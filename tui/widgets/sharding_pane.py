@@ -23,10 +23,6 @@ Part = tuple[int, ...]
 
 
 class ShardingPane(Lines):
-    DEFAULT_CSS = """
-    ShardingPane { border: round $surface-lighten-2; border-title-color: $foreground 60%; padding: 0 1; }
-    """
-
     def on_mount(self) -> None:
         self.border_title = "sharding"
         self.subject: tuple[ArrayInfo, MeshInfo, str] | None = None

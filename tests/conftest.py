@@ -1,0 +1,36 @@
+"""Every test sees eight simulated devices; the environment is set before anything loads jax."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from shardtui.engine.config import ModelConfig, RunConfig, TrainingConfig
+
+settings.register_profile(
+    "shardtui", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("shardtui")
+
+TINY = ("layers=2", "embed=32", "heads=8", "mlp=64", "context=16", "seq_len=16", "batch_size=8")
+"""Settings under which every built-in preset fits eight devices and a step takes a few milliseconds."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Directories of this test's own for runs, sockets and presets."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", f"/tmp/shardtui-test-{os.getpid()}")
+    return tmp_path
+
+
+def tiny_config(**changes: object) -> RunConfig:
+    model = ModelConfig(layers=2, embed=32, heads=8, mlp=64, vocab=256, vocab_rows=256, context=16)
+    training = TrainingConfig(batch_size=8, seq_len=16)
+    values = {"run": "tiny-1", "model_name": "nano", "model": model, "training": training, "preset": "dp"}
+    return RunConfig(**{**values, **changes})

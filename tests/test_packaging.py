@@ -1,0 +1,39 @@
+"""What is installed is what is in the tree, and the UI process stays light."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("jax", "flax", "optax", "orbax", "grain", "numpy")
+
+
+def test_every_package_of_the_tree_is_listed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    inits = [path for folder in ("engine", "presets", "tui") for path in (ROOT / folder).rglob("__init__.py")]
+    found = {".".join(("shardtui", *path.parent.relative_to(ROOT).parts)) for path in inits}
+    assert set(project["tool"]["setuptools"]["packages"]) == found
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    folders = {path.parent for folder in ("engine", "presets", "tui") for path in (ROOT / folder).rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("module", ["shardtui.tui", "shardtui.tui.cli", "shardtui.tui.app", "shardtui.tui.headless"])
+def test_the_ui_process_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_presets_travel_with_the_package() -> None:
+    from shardtui.engine.config import preset_files
+
+    assert {"nano", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"} <= preset_files("models").keys()
+    built_in = {"dp", "tp", "dp-tp2", "dp-tp4", "fsdp", "fsdp-tp2", "hsdp", "tp-first-dim", "fsdp-1d"}
+    pitfalls = {"pitfall-same-axis", "pitfall-replicated-moments"}
+    assert built_in | pitfalls <= preset_files("parallelism").keys()

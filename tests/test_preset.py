@@ -1,0 +1,150 @@
+"""Presets: the built-in ones give the documented meshes; a bad one is refused with everything that is wrong."""
+
+from pathlib import Path
+
+import jax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardtui.engine.config import Invalid
+from shardtui.engine.mesh import canonical_order
+from shardtui.engine.preset import Preset, load_preset, load_presets, read_preset
+from shardtui.engine.program import place
+from shardtui.engine.task import Task
+
+from .conftest import tiny_config
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def problems(path: Path, text: str) -> str:
+    with pytest.raises(Invalid) as error:
+        read_preset(write(path, text))
+    return "\n".join(error.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        ("dp", {"data": 8, "model": 1}),
+        ("dp-tp2", {"data": 4, "model": 2}),
+        ("dp-tp4", {"data": 2, "model": 4}),
+        ("tp", {"data": 1, "model": 8}),
+        ("fsdp", {"fsdp": 8}),
+        ("fsdp-tp2", {"fsdp": 4, "model": 2}),
+        ("hsdp", {"data": 2, "fsdp": 4}),
+    ],
+)
+def test_built_in_meshes(name: str, mesh: dict[str, int]) -> None:
+    preset = load_preset(name)
+    assert preset.sizes(8) == mesh
+    assert preset.sizes(16) != mesh
+
+
+def test_all_built_in_presets_fit_eight_devices(home: Path) -> None:
+    presets, bad = load_presets()
+    assert bad == []
+    task = Task(tiny_config(), "cpu")
+    for preset in presets:
+        assert place(task, preset, jax.devices()).preset.teaches
+
+
+def test_one_message_tells_every_problem(tmp_path: Path) -> None:
+    text = problems(
+        tmp_path / "bad.toml",
+        '[mesh]\ndata = -1\nmodel = 0\n[rules]\nmlp = "modle"\nheads = ["data", "data"]\n'
+        '[overrides]\n"*.kernel" = ["expert"]\n"a" = { spec = ["data"], size = 3 }\n',
+    )
+    for place_and_fix in (
+        "[mesh] model = 0: a size is 1 or more, or -1",
+        "[rules] mlp: no mesh axis 'modle': the mesh has data, model",
+        "[rules] heads: mesh axis 'data' stands twice",
+        "[overrides] \"*.kernel\": no mesh axis 'expert'",
+        "unknown field `size`",
+    ):
+        assert place_and_fix in text
+    assert text.count(str(tmp_path / "bad.toml")) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[mesh\n", "not valid TOML"),
+        ("[mesh]\ndata = -1\n[rule]\n", "rule: unknown key: the keys are mesh"),
+        ("[mesh]\ndata = 'all'\n", "Expected `int`"),
+        ("[mesh]\n", "[mesh]: no axis"),
+        ("summary = 'x'\n", "missing required field `mesh`"),
+        ("[mesh]\na = -1\nb = -1\n", "-1 stands more than once"),
+        ("[mesh]\n'a b' = -1\n", "an axis name is letters"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
+    assert says in problems(tmp_path / "bad.toml", text)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "devices", "says"),
+    [
+        ({"data": 3, "model": 2}, 8, "mesh data=3 × model=2 needs 6 devices, 8 found: set data = -1"),
+        ({"data": -1, "model": 2}, 7, "needs a multiple of 2 devices, 7 found: use 6 devices"),
+        ({"data": -1, "model": 16}, 8, "needs a multiple of 16 devices, 8 found: use 16 devices"),
+    ],
+)
+def test_a_mesh_that_does_not_fill_the_devices(mesh: dict[str, int], devices: int, says: str) -> None:
+    with pytest.raises(Invalid, match=says.replace("+", "\\+")):
+        Preset("p", "", "", mesh, {}, {}, "").sizes(devices)
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ('embed = "data"\nmlp = "data"', "data already splits another dim"),
+        ('layers = "data"', "layers 2 does not divide by 8"),
+        ('embde = "data"', "embde: no such logical axis"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused_before_any_device_work(tmp_path: Path, rules: str, says: str) -> None:
+    preset = read_preset(write(tmp_path / "bad.toml", f"[mesh]\ndata = -1\n[rules]\n{rules}\n"))
+    with pytest.raises(Invalid, match=says):
+        place(Task(tiny_config(), "cpu"), preset, canonical_order(jax.devices()))
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ('"*.kernal" = ["data"]', "matches no array"),
+        ('"norm.scale" = ["", "data"]', "names 2 dims, the array has 1"),
+        ('"norm.scale" = [["data", "model"]]', "embed 32 does not divide by 64"),
+    ],
+)
+def test_overrides_that_cannot_be(tmp_path: Path, override: str, says: str) -> None:
+    text = f"[mesh]\ndata = 8\nmodel = 8\n[overrides]\n{override}\n"
+    preset = read_preset(write(tmp_path / "bad.toml", text))
+    with pytest.raises(Invalid, match=says):
+        place(Task(tiny_config(), "cpu"), preset, jax.devices() * 8)
+
+
+def test_users_presets_come_from_the_configuration_directory_or_a_path(home: Path) -> None:
+    path = home / "config/shardtui/presets/parallelism/mine.toml"
+    write(path, '[mesh]\nfsdp = -1\n[rules]\nmlp = "fsdp"\n')
+    assert load_preset("mine").source == str(path)
+    assert load_preset(str(path)).rules == {"mlp": ("fsdp",)}
+    assert "mine" in {preset.name for preset in load_presets()[0]}
+    write(path, "[mesh")
+    presets, bad = load_presets()
+    assert "mine" not in {preset.name for preset in presets}
+    assert "not valid TOML" in bad[0]
+
+
+@given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
+def test_any_text_is_a_preset_or_a_message(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "any.toml"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        assert read_preset(path).mesh
+    except Invalid as error:
+        assert str(path) in str(error)

@@ -1,0 +1,134 @@
+"""Every switch leaves every bit as it was, and a switch that fails leaves the old state."""
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from shardtui.engine.config import PRESETS
+from shardtui.engine.digest import digests
+from shardtui.engine.mesh import build_mesh
+from shardtui.engine.preset import read_preset
+from shardtui.engine.program import Program, compile_program, make_state, place
+from shardtui.engine.reshard import Movers, SwitchError, bytes_moved, move_state
+from shardtui.engine.task import Batch, Task, TrainState
+
+from .conftest import tiny_config
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return Task(tiny_config(), "cpu")
+
+
+@pytest.fixture(scope="module")
+def programs(task: Task) -> dict[str, Program]:
+    """Every built-in preset, compiled."""
+    presets = [read_preset(path) for path in sorted((PRESETS / "parallelism").glob("*.toml"))]
+    return {preset.name: compile_program(task, place(task, preset, jax.devices())) for preset in presets}
+
+
+def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Program:
+    """The same preset on devices in another order. Its step is not compiled: no step is made under it."""
+    placement = place(task, program.placement.preset, devices)
+    shardings = placement.state_shardings
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        task.abstract_state,
+        shardings,
+    )
+    digest = jax.jit(digests).lower(abstract).compile()
+    return replace(program, placement=placement, state_shardings=shardings, digest=digest)
+
+
+def on_host(state: TrainState) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+
+
+def trained(task: Task, program: Program, steps: int) -> TrainState:
+    """A state in which every array, moments too, holds something."""
+    state = make_state(task, program.placement)
+    tokens = np.random.default_rng(0).integers(0, 256, (steps, 8, 17), np.int32)
+    for row in tokens:
+        batch = Batch(*map(jax.device_put, (row[:, :-1], row[:, 1:]), program.batch_shardings))
+        state, _ = program.step(state, batch)
+    return state
+
+
+def move_between_all(state: TrainState, programs: list[Program]) -> None:
+    """Every ordered pair, each verified here as well, bit for bit."""
+    movers = Movers()
+    expected = on_host(state)
+    for source, target in itertools.permutations(programs, 2):
+        moved = move_state(movers.move(state, source.state_shardings), source, target, movers)
+        assert moved.digests_equal
+        for leaf, sharding in zip(jax.tree.leaves(moved.state), jax.tree.leaves(target.state_shardings), strict=True):
+            assert leaf.sharding == sharding
+        for leaf, value in zip(on_host(moved.state), expected, strict=True):
+            assert leaf.tobytes() == value.tobytes(), (source.name, target.name)
+    kept = [movers.prepare(state, source.state_shardings, programs[-1].state_shardings) for source in programs]
+    assert kept == [0] * len(programs)
+
+
+def test_every_pair_of_presets_both_ways(task: Task, programs: dict[str, Program]) -> None:
+    move_between_all(trained(task, programs["dp"], 3), list(programs.values()))
+
+
+def test_every_pair_with_a_permuted_device_order(task: Task, programs: dict[str, Program]) -> None:
+    devices = random.Random(4).sample(jax.devices(), 8)
+    permuted = [reordered(task, program, devices) for program in programs.values()]
+    state = jax.device_put(trained(task, programs["dp"], 3), permuted[0].state_shardings)
+    move_between_all(state, permuted)
+
+
+def test_a_step_keeps_its_shardings(task: Task, programs: dict[str, Program]) -> None:
+    for program in programs.values():
+        state = trained(task, program, 1)
+        for leaf, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(program.state_shardings), strict=True):
+            assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), program.name
+
+
+def test_a_failed_switch_leaves_the_old_state(task: Task, programs: dict[str, Program]) -> None:
+    source, target = programs["dp"], programs["tp"]
+    state = trained(task, source, 1)
+    before = on_host(state)
+    broken = replace(target, digest=lambda state: target.digest(state).at[3].add(1))
+    with pytest.raises(SwitchError, match="1 of 64 arrays changed"):
+        move_state(state, source, broken, Movers())
+    assert [a.tobytes() for a in on_host(state)] == [b.tobytes() for b in before]
+    assert move_state(state, source, target, Movers()).digests_equal
+
+
+def test_digests_see_one_bit_and_two_elements_that_changed_places() -> None:
+    x = jnp.arange(64, dtype=jnp.float32).reshape(8, 8)
+    flipped = jax.lax.bitcast_convert_type(
+        jax.lax.bitcast_convert_type(x, jnp.uint32).at[3, 4].add(jnp.uint32(1)), jnp.float32
+    )
+    swapped = x.at[0, 0].set(x[7, 7]).at[7, 7].set(x[0, 0])
+    half = x.astype(jnp.bfloat16)
+    assert len({int(digests([value])[0]) for value in (x, flipped, swapped, x.T, half)}) == 5
+
+
+def test_digests_do_not_depend_on_the_sharding() -> None:
+    x = jax.random.normal(jax.random.key(0), (16, 24))
+    mesh = build_mesh({"a": 2, "b": 4}, jax.devices())
+    specs = (PartitionSpec(), PartitionSpec("a", "b"), PartitionSpec(("b", "a")), PartitionSpec(None, "b"))
+    values = {int(digests([jax.device_put(x, NamedSharding(mesh, spec))])[0]) for spec in specs}
+    assert values == {int(digests([x])[0])}
+
+
+def test_bytes_moved_are_those_that_a_device_did_not_hold() -> None:
+    mesh = build_mesh({"a": 2, "b": 4}, jax.devices())
+    x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    whole, rows, columns = (
+        NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec("a"), PartitionSpec(None, "a"))
+    )
+    assert bytes_moved([x], [whole], [rows]) == 0
+    assert bytes_moved([x], [rows], [whole]) == 8 * 4 * 8 * 4  # each of 8 devices lacks half of 64 elements
+    assert bytes_moved([x], [rows], [columns]) == 8 * 4 * 4 * 4
+    assert bytes_moved([x], [rows], [rows]) == 0
