@@ -17,7 +17,10 @@ def find_devices(count: int | None) -> list[jax.Device]:
     One order for all: arrays can only be moved between meshes by a compiled program where both have the same order
     of devices, and `jax.make_mesh` picks another order for each shape on some TPU slices. Raises Invalid.
     """
-    devices = jax.devices()
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:  # jax's own word for a platform that is not there, or that another process holds
+        raise Invalid(f"no devices: {error}: try another --platform") from error
     if count is not None and count > len(devices):
         raise Invalid(f"--devices {count}: {len(devices)} {devices[0].platform} devices found: use at most that many")
     return canonical_order(devices[:count])

@@ -50,14 +50,18 @@ def on_host(state: TrainState) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 
-def trained(task: Task, program: Program, steps: int) -> TrainState:
-    """A state in which every array, moments too, holds something."""
-    state = make_state(task, program.placement)
+def step(state: TrainState, program: Program, steps: int) -> TrainState:
     tokens = np.random.default_rng(0).integers(0, 256, (steps, 8, 17), np.int32)
     for row in tokens:
         batch = Batch(*map(jax.device_put, (row[:, :-1], row[:, 1:]), program.batch_shardings))
         state, _ = program.step(state, batch)
     return state
+
+
+@pytest.fixture(scope="module")
+def state(task: Task, programs: dict[str, Program]) -> TrainState:
+    """Under `dp`, after steps that leave something in every array, moments too."""
+    return step(make_state(task, programs["dp"].placement), programs["dp"], steps=3)
 
 
 def move_between_all(state: TrainState, programs: list[Program]) -> None:
@@ -75,27 +79,25 @@ def move_between_all(state: TrainState, programs: list[Program]) -> None:
     assert kept == [0] * len(programs)
 
 
-def test_every_pair_of_presets_both_ways(task: Task, programs: dict[str, Program]) -> None:
-    move_between_all(trained(task, programs["dp"], 3), list(programs.values()))
+def test_every_pair_of_presets_both_ways(state: TrainState, programs: dict[str, Program]) -> None:
+    move_between_all(state, list(programs.values()))
 
 
-def test_every_pair_with_a_permuted_device_order(task: Task, programs: dict[str, Program]) -> None:
+def test_every_pair_with_a_permuted_device_order(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
     devices = random.Random(4).sample(jax.devices(), 8)
     permuted = [reordered(task, program, devices) for program in programs.values()]
-    state = jax.device_put(trained(task, programs["dp"], 3), permuted[0].state_shardings)
-    move_between_all(state, permuted)
+    move_between_all(jax.device_put(state, permuted[0].state_shardings), permuted)
 
 
-def test_a_step_keeps_its_shardings(task: Task, programs: dict[str, Program]) -> None:
+def test_a_step_keeps_its_shardings(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
     for program in programs.values():
-        state = trained(task, program, 1)
-        for leaf, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(program.state_shardings), strict=True):
+        after = step(Movers().move(state, program.state_shardings), program, steps=1)
+        for leaf, sharding in zip(jax.tree.leaves(after), jax.tree.leaves(program.state_shardings), strict=True):
             assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), program.name
 
 
-def test_a_failed_switch_leaves_the_old_state(task: Task, programs: dict[str, Program]) -> None:
+def test_a_failed_switch_leaves_the_old_state(state: TrainState, programs: dict[str, Program]) -> None:
     source, target = programs["dp"], programs["tp"]
-    state = trained(task, source, 1)
     before = on_host(state)
     broken = replace(target, digest=lambda state: target.digest(state).at[3].add(1))
     with pytest.raises(SwitchError, match="1 of 64 arrays changed"):

@@ -31,7 +31,7 @@ from .screens.log import LogScreen
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
 
-REFUSED = 2
+FAILED, REFUSED = 1, 2
 
 
 class ShardtuiApp(App[None]):
@@ -112,7 +112,7 @@ class ShardtuiApp(App[None]):
         await self.client.send(StepOnce())
 
     def action_detach(self) -> None:
-        self.exit()
+        self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST) else 0)
 
     def action_help(self) -> None:
         if self.screen.query("HelpPanel"):
@@ -123,7 +123,7 @@ class ShardtuiApp(App[None]):
     @work
     async def action_stop(self) -> None:
         if self.state.is_over:
-            self.exit()
+            self.action_detach()
         elif await self.push_screen_wait(ConfirmStop(self.client.directory.name, self.state.step)):
             await self.client.send(Stop())
 

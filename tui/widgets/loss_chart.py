@@ -175,4 +175,4 @@ def _axis(edge: int, columns: int) -> Content:
     text = "0".rjust(LABEL_WIDTH)
     for part in range(1, parts + 1):
         text += f"{edge * part // parts:,}".rjust(LABEL_WIDTH + columns * part // parts - len(text))
-    return Content.styled(text, "$foreground 60%")
+    return Content.styled(text[: LABEL_WIDTH + columns], "$foreground 60%")

@@ -1,0 +1,156 @@
+"""The UI on a real engine, driven by keys. No part of it is replaced."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from shardtui.engine import run_directory
+from shardtui.engine.protocol import Stop
+from shardtui.engine.run_directory import RunDirectory
+from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.engine_client import EngineClient
+from shardtui.tui.run_state import Phase
+from shardtui.tui.widgets.loss_chart import LossChart
+from shardtui.tui.widgets.preset_list import PresetList
+from shardtui.tui.widgets.sharding_pane import ShardingPane
+from shardtui.tui.widgets.status_bar import StatusBar
+from textual.pilot import Pilot
+from textual.widgets import DataTable, RichLog
+
+from .conftest import tiny_config
+
+SECONDS = 60
+
+
+async def until(holds: Callable[[], object], why: str) -> None:
+    for _ in range(SECONDS * 20):
+        if holds():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"waited {SECONDS} s in vain for: {why}")
+
+
+@asynccontextmanager
+async def shown(
+    directory: RunDirectory, starts: bool, size: tuple[int, int]
+) -> AsyncIterator[tuple[ShardtuiApp, Pilot]]:
+    app = ShardtuiApp(EngineClient(directory), starts)
+    async with app.run_test(size=size) as pilot:
+        yield app, pilot
+
+
+def status(app: ShardtuiApp) -> str:
+    return app.screen.query_one(StatusBar).lines[0].plain
+
+
+def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+
+    async def first() -> list[float]:
+        async with shown(directory, True, (140, 40)) as (app, pilot):
+            await until(lambda: app.state.step >= 5, "steps")
+            assert "● training" in status(app)
+            assert "data 8 × model 1" in status(app)
+            presets = app.screen.query_one(PresetList)
+            assert presets.option_count >= 11
+            await pilot.press("down", "enter")
+            assert presets.highlighted_preset == "dp-tp2"
+            await until(lambda: app.state.compiling or app.state.switches, "a compilation")
+            await until(lambda: app.state.preset == "dp-tp2", "the switch")
+            await pilot.pause(0.3)
+            assert "dp-tp2 · data 4 × model 2" in status(app)
+            assert any("┊dp-tp2" in line.plain for line in app.screen.query_one(LossChart).lines)
+            await pilot.press("space")
+            await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
+            paused_at = app.state.step
+            await pilot.press("s", "s")
+            await until(lambda: app.state.step == paused_at + 2, "two steps")
+            await asyncio.sleep(0.5)
+            assert app.state.step == paused_at + 2
+            await pilot.press("2")
+            await until(lambda: app.screen.query(DataTable) and app.screen.query_one(DataTable).row_count, "the table")
+            assert app.screen.query_one(DataTable).row_count == 66
+            await pilot.press("down")
+            await until(lambda: app.screen.query_one(ShardingPane).lines, "the pane")
+            assert any("CPU 0,2,4,6" in line.plain for line in app.screen.query_one(ShardingPane).lines)
+            await pilot.press("3")
+            await until(lambda: app.screen.query(RichLog) and app.screen.query_one(RichLog).lines, "the log")
+            await pilot.press("question_mark")
+            await until(lambda: app.screen.query("HelpPanel"), "the help")
+            await pilot.press("question_mark", "1", "space")
+            await until(lambda: app.state.step > paused_at + 4, "training again")
+            await pilot.press("d")
+        assert "goes on training" in app.last_words()[0]
+        return list(app.state.losses)
+
+    async def second(before: list[float]) -> None:
+        async with shown(directory, False, (80, 24)) as (app, pilot):
+            await until(lambda: app.state.step > len(before), "more steps")
+            assert list(app.state.losses[: len(before)]) == before
+            assert len(app.state.losses) == app.state.step
+            assert [switch.to_preset for switch in app.state.switches] == ["dp-tp2"]
+            assert "● training" in status(app)
+            await pilot.press("x")
+            await until(lambda: app.screen.query("#yes"), "the question")
+            await pilot.press("n")
+            await pilot.press("x")
+            await until(lambda: app.screen.query("#yes"), "the question again")
+            await pilot.press("y")
+            await until(lambda: app.state.phase is Phase.STOPPED, "the end")
+            await until(lambda: directory.holder() is None, "the engine's exit")
+            await pilot.press("d")
+        assert "has ended after step" in app.last_words()[0]
+
+    asyncio.run(second(asyncio.run(first())))
+
+
+def test_a_refused_run_ends_the_ui_with_the_reason(home: Path) -> None:
+    directory = run_directory.create(tiny_config(devices=7))
+
+    async def scenario() -> None:
+        async with shown(directory, True, (80, 24)) as (app, _):
+            await until(lambda: app.return_code == 2, "the refusal")
+        assert "batch 8 does not divide by 7" in app.last_words()[0]
+
+    asyncio.run(scenario())
+    assert not directory.path.exists()
+
+
+def test_an_engine_that_is_killed_becomes_a_state(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+
+    async def scenario() -> None:
+        async with shown(directory, True, (80, 24)) as (app, pilot):
+            await until(lambda: app.state.step >= 2, "steps")
+            app.client.kill_engine()
+            await until(lambda: app.state.phase is Phase.LOST, "the loss")
+            await pilot.pause(0.2)
+            assert "✗ crashed" in status(app)
+            assert "SIGKILL" in app.state.problems[0]
+            await pilot.press("space", "s", "enter", "2")
+            await until(lambda: app.screen.query(DataTable) and app.screen.query_one(DataTable).row_count, "the table")
+        assert "SIGKILL" in app.last_words()[0]
+
+    asyncio.run(scenario())
+
+
+def test_a_second_request_takes_the_place_of_the_first(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+
+    async def scenario() -> None:
+        async with shown(directory, True, (80, 24)) as (app, pilot):
+            await until(lambda: app.state.step >= 1, "steps")
+            await pilot.press("down", "enter", "down", "enter")
+            await until(lambda: app.state.switches, "a switch")
+            assert [switch.to_preset for switch in app.state.switches] == ["dp-tp4"]
+            await pilot.press("down", "enter")
+            await until(lambda: app.state.compiling, "a compilation")
+            await pilot.press("up", "enter")
+            await until(lambda: app.state.compiling is None, "it to be taken back")
+            await asyncio.sleep(4)
+            assert app.state.preset == "dp-tp4"
+            await app.client.send(Stop())
+            await until(lambda: app.state.is_over, "the end")
+
+    asyncio.run(scenario())
