@@ -1,5 +1,6 @@
 """The UI on a real terminal: what it needs of one, and what its death does to the engine."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -32,10 +33,8 @@ class Terminal:
     def until(self, holds: Callable[[str], object], why: str) -> None:
         end = time.monotonic() + 60
         while time.monotonic() < end:
-            try:
+            with contextlib.suppress(pexpect.TIMEOUT, pexpect.EOF):
                 self.stream.feed(self.process.read_nonblocking(65536, timeout=0.1))
-            except (pexpect.TIMEOUT, pexpect.EOF):
-                pass
             if holds("\n".join(self.screen.display)):
                 return
         raise AssertionError(f"waited in vain for {why}:\n" + "\n".join(self.screen.display))
