@@ -68,7 +68,7 @@ def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Batch)
     for array, decision in zip(task.arrays, decisions, strict=True):
         for problem in decision.problems:
             first.setdefault(problem, array.names[0])
-    return [f"{preset.name}: {problem}, in {name}" for problem, name in first.items()]
+    return [f"{preset.name}: {name}: {problem}" for problem, name in first.items()]
 
 
 def _describe(array: Array, decision: Decision) -> ArrayInfo:

@@ -156,7 +156,11 @@ def _split(place: str, logical: str, size: int, axes: Axes, mesh_axes: Mapping[s
         text = f"{place} → {target}: {used[0]} already splits another dim: give {logical} another axis"
         return Dim((), text, text)
     if size % count:
-        text = f"{place} → {target}: {logical} {size} does not divide by {count}"
+        below = size // count * count
+        sizes = f"{below} or {below + count}" if below else f"{count}"
+        text = (
+            f"{place} → {target}: {logical} {size} does not divide by {count}: make it {sizes}, or split it otherwise"
+        )
         return Dim((), text, text)
     return Dim(axes, f"{place} → {target}: {size} ÷ {count} = {size // count}")
 

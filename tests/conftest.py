@@ -1,10 +1,12 @@
 """Every test sees eight simulated devices; the environment is set before anything loads jax."""
 
 import os
+import shutil
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +22,20 @@ TINY = ("layers=2", "embed=32", "heads=8", "mlp=64", "context=16", "seq_len=16",
 """Settings under which every built-in preset fits eight devices and a step takes a few milliseconds."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def runtime_directory() -> Iterator[None]:
+    """Of this test run's own. Not under pytest's: the paths of sockets must be short."""
+    path = f"/tmp/shardtui-test-{os.getpid()}"
+    os.environ["SHARDTUI_RUNTIME_DIR"] = path
+    yield
+    shutil.rmtree(path, ignore_errors=True)
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Directories of this test's own for runs, sockets and presets."""
+    """Directories of this test's own for runs and presets."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", f"/tmp/shardtui-test-{os.getpid()}")
     return tmp_path
 
 

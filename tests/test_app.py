@@ -1,11 +1,15 @@
 """The UI on a real engine, driven by keys. No part of it is replaced."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from shardtui.engine import run_directory
+from shardtui.engine.config import ScheduledSwitch
 from shardtui.engine.protocol import Stop
 from shardtui.engine.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
@@ -38,6 +42,16 @@ async def shown(
     app = ShardtuiApp(EngineClient(directory), starts)
     async with app.run_test(size=size) as pilot:
         yield app, pilot
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run of four steps with a switch, which has ended."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        directory = run_directory.create(tiny_config(steps=4, switches=(ScheduledSwitch(2, "fsdp-tp2"),)))
+        subprocess.run([sys.executable, "-m", "shardtui.engine", "serve", str(directory.path)], check=True)
+    return directory
 
 
 def status(app: ShardtuiApp) -> str:
@@ -152,5 +166,23 @@ def test_a_second_request_takes_the_place_of_the_first(home: Path) -> None:
             assert app.state.preset == "dp-tp4"
             await app.client.send(Stop())
             await until(lambda: app.state.is_over, "the end")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [(1, 1), (10, 3), (40, 10), (80, 24), (140, 40), (300, 100)])
+def test_every_view_in_every_size(home: Path, ended: RunDirectory, size: tuple[int, int]) -> None:
+    """Over a run that has ended: its history alone is enough."""
+
+    async def scenario() -> None:
+        async with shown(ended, False, size) as (app, pilot):
+            await until(lambda: app.state.phase is Phase.STOPPED, "the history")
+            for key in ("2", "down", "question_mark", "3", "1", "l", "down", "question_mark"):
+                await pilot.press(key)
+                await pilot.pause(0.05)
+            await pilot.resize_terminal(80, 24)
+            await pilot.resize_terminal(*size)
+            await pilot.pause(0.05)
+            assert len(app.state.losses) == 4
 
     asyncio.run(scenario())

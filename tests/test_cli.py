@@ -82,7 +82,7 @@ def test_a_switch_that_cannot_be_is_told_and_training_goes_on(home: Path) -> Non
     (presets / "wide.toml").write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
     result = run("train", *SETTINGS, "--json", "--steps=4", "--switch=2:wide")
     assert result.returncode == 2, "a scheduled switch is checked before the run begins"
-    assert "wide: layers: rule → data (8): layers 2 does not divide by 8" in result.stderr
+    assert "layers: rule → data (8): layers 2 does not divide by 8: make it 8" in result.stderr
 
 
 def test_presets_as_json(home: Path) -> None:
@@ -95,7 +95,10 @@ def test_presets_as_json(home: Path) -> None:
     tp = next(preset for preset in gpt2["presets"] if preset["name"] == "tp")
     assert (tp["fits"], tp["problems"]) == (
         False,
-        ["tp: heads: rule → model (8): heads 12 does not divide by 8, in blocks.attention.key.bias"],
+        [
+            "tp: blocks.attention.key.bias: heads: rule → model (8): heads 12 does not divide by 8: "
+            "make it 8 or 16, or split it otherwise"
+        ],
     )
 
 
@@ -134,7 +137,7 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
         (["train", "--steps=3", "--data=/dev/null"], "--data /dev/null: the file is empty"),
         (["train", "--steps=3", f"--data={sys.executable}"], "the file is not text"),
         (["train", "--steps=3", "--batch-size=12"], "batch 12 does not divide by 8"),
-        (["train", "--steps=3", "--devices=7"], "batch 16 does not divide by 7"),
+        (["train", "--steps=3", "--devices=7"], "batch 16 does not divide by 7: make it 14 or 21"),
         (["train", "--steps=3", "--devices=7", "--preset=dp-tp2"], "needs a multiple of 2 devices, 7 found"),
         (["train", "--steps=3", "--platform=abacus"], "abacus"),
         (["attach", "nope"], "run nope: there is none"),

@@ -21,10 +21,13 @@ class EngineClient:
         self._seq = 0
 
     def start_engine(self) -> None:
-        """Starts it in a session of its own, so that it outlives this terminal."""
+        """Starts it in a session of its own, so that it outlives this terminal.
+
+        With `-P` modules in the user's directory, a `random.py` say, do not take the place of Python's.
+        """
         with self.directory.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "shardtui.engine", "serve", str(self.directory.path)],
+                [sys.executable, "-P", "-m", "shardtui.engine", "serve", str(self.directory.path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

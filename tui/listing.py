@@ -50,7 +50,7 @@ def list_runs(as_json: bool) -> None:
 
 def list_presets(config: RunConfig, as_json: bool) -> int:
     """Asks an engine process, which alone may touch the devices. Returns its exit code."""
-    command = [sys.executable, "-m", "shardtui.engine", "presets", encode_json(config).decode()]
+    command = [sys.executable, "-P", "-m", "shardtui.engine", "presets", encode_json(config).decode()]
     answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
     if answer.returncode:
         return answer.returncode

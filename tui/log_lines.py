@@ -79,4 +79,5 @@ def _ready(event: EngineReady) -> str:
         f"{figures.count(event.parameters)} parameters{padding} computed in {event.dtype}, "
         f"{figures.size(event.corpus.bytes)} of text from {event.corpus.source} "
         f"({event.corpus.files} files, sha256 {event.corpus.sha256[:12]}); {versions}"
+        + "".join(f"; preset left out: {problem}" for problem in event.preset_problems)
     )
