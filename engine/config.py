@@ -177,7 +177,10 @@ def problems_of(config: RunConfig) -> list[str]:
         (config.steps is None or config.steps >= 1, f"--steps {config.steps}: at least 1"),
     ]
     problems = [text for holds, text in checks if not holds]
+    steps = [switch.step for switch in config.switches]
     for switch in config.switches:
+        if steps.count(switch.step) > 1:
+            problems.append(f"--switch {switch.step}:{switch.preset}: another switch falls on that step: choose one")
         if config.steps is not None and not 0 < switch.step < config.steps:
             problems.append(
                 f"--switch {switch.step}:{switch.preset}: the step lies outside 1…{config.steps - 1}: "

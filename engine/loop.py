@@ -71,6 +71,7 @@ class Loop:
         self._pending: Pending | None = None
         self._ahead: Pending | None = None
         self._paused = False
+        self._single_steps = 0
         self._stopping = False
         self._reports = StepReports(publish)
 
@@ -87,8 +88,7 @@ class Loop:
             self._obey()
             self._take_scheduled()
             self._switch_if_ready()
-            if not self._paused and not self._is_over():
-                self._advance()
+            self._advance_if_wanted()
         self._reports.settle()
         self._compiler.close()
         return self._reports.done
@@ -99,6 +99,16 @@ class Loop:
 
     def _is_over(self) -> bool:
         return self._stopping or self._reports.begun == self._config.steps
+
+    def _advance_if_wanted(self) -> None:
+        if self._is_over() or (self._paused and not self._single_steps):
+            return
+        if self._paused:
+            self._single_steps -= 1
+            self._reports.restart_clock()
+        self._advance()
+        if self._paused:
+            self._reports.settle()
 
     def _advance(self) -> None:
         """Dispatches one step; the loss that is read meanwhile is that of the step before."""
@@ -113,7 +123,7 @@ class Loop:
         """Takes all commands that wait; while paused, waits for one."""
         while True:
             try:
-                command = self._inbox.get(block=self._paused)
+                command = self._inbox.get(block=self._paused and not self._single_steps)
             except queue.Empty:
                 return
             self._handle(command)
@@ -127,16 +137,13 @@ class Loop:
             case Pause() if not self._paused:
                 self._pause()
             case Resume() if self._paused:
-                self._paused = False
+                self._paused, self._single_steps = False, 0
                 self._reports.restart_clock()
                 self._publish(Resumed(step=self._reports.done))
             case StepOnce():
                 if not self._paused:
                     self._pause()
-                self._reports.restart_clock()
-                if not self._is_over():
-                    self._advance()
-                    self._reports.settle()
+                self._single_steps += 1
             case Stop():
                 self._stopping = True
             case _:

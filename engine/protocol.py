@@ -207,7 +207,7 @@ class EngineStopped(Event, frozen=True):
     """The last event of a run that ended by itself or was told to."""
 
     step: int
-    reason: Literal["finished", "stopped", "signalled", "failed"]
+    reason: Literal["finished", "stopped", "signalled"]
 
 
 class EngineLost(Event, frozen=True):

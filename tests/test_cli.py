@@ -127,6 +127,7 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
         (["train", "--steps=3", "--preset=nope"], "preset nope: no such preset: choose from dp"),
         (["train", "--steps=3", "--switch=1:nope"], "preset nope: no such preset"),
         (["train", "--steps=3", "--switch=9:tp"], "--switch 9:tp: the step lies outside 1…2"),
+        (["train", "--steps=3", "--switch=1:tp", "--switch=1:dp"], "another switch falls on that step"),
         (["train", "--steps=3", "--switch=tp"], "'tp' is not STEP:PRESET"),
         (["train", "--steps=3", "--model=nope"], "--model nope: no such model"),
         (["train", "--steps=3", "--set=layer=3"], "not KEY=VALUE with a known key: layers"),
