@@ -11,6 +11,7 @@ from msgspec import Struct
 from .config import PRESETS, Invalid, preset_files, read_toml
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PRESET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 REST = -1
 
 LOGICAL_AXES = {
@@ -106,6 +107,8 @@ def read_preset(path: Path) -> Preset:
     except msgspec.ValidationError as error:
         raise Invalid(f"{path}: {_plain(error)}") from error
     problems = _mesh_problems(file.mesh)
+    if not PRESET_NAME.fullmatch(path.stem):
+        problems.append("its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file")
     rules = {axis: _axes(value) for axis, value in file.rules.items()}
     for logical, axes in rules.items():
         problems += [f"[rules] {logical}: {text}" for text in _axis_problems(axes, file.mesh)]

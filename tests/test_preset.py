@@ -86,6 +86,10 @@ def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
     assert says in problems(tmp_path / "bad.toml", text)
 
 
+def test_a_name_that_is_not_one(tmp_path: Path) -> None:
+    assert "rename the file" in problems(tmp_path / "[red]\x1b[31m.toml", "[mesh]\ndata = -1\n")
+
+
 @pytest.mark.parametrize(
     ("mesh", "devices", "says"),
     [
