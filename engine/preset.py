@@ -101,31 +101,35 @@ def load_preset(name: str) -> Preset:
 def read_preset(path: Path) -> Preset:
     """The preset in a file. Raises Invalid with every problem, each with its file and key."""
     tables = read_toml(path)
-    _refuse_unknown_keys(path, tables)
-    try:
-        file = msgspec.convert(tables, _File)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"{path}: {_plain(error)}") from error
-    problems = _mesh_problems(file.mesh)
+    known = _File.__struct_fields__
+    problems = [f"{key}: unknown key: the keys are {', '.join(known)}" for key in tables if key not in known]
     if not PRESET_NAME.fullmatch(path.stem):
         problems.append("its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file")
+    try:
+        file = msgspec.convert({key: value for key, value in tables.items() if key in known}, _File)
+    except msgspec.ValidationError as error:
+        raise _invalid(path, [*problems, _plain(error)]) from error
+    problems += _mesh_problems(file.mesh)
     rules = {axis: _axes(value) for axis, value in file.rules.items()}
     for logical, axes in rules.items():
         problems += [f"[rules] {logical}: {text}" for text in _axis_problems(axes, file.mesh)]
     overrides: dict[str, Override] = {}
     for glob, value in file.overrides.items():
         try:
-            override = _override(value)
+            overrides[glob] = _override(value)
         except msgspec.ValidationError as error:
             problems.append(f'[overrides] "{glob}": {_plain(error)}')
             continue
-        used = tuple(axis for axes in override.spec for axis in axes)
+        used = tuple(axis for axes in overrides[glob].spec for axis in axes)
         problems += [f'[overrides] "{glob}": {text}' for text in _axis_problems(used, file.mesh)]
-        overrides[glob] = override
     if problems:
-        raise Invalid(*(f"{path}: {problem}" for problem in problems))
+        raise _invalid(path, problems)
     source = "built-in" if path.is_relative_to(PRESETS) else str(path)
     return Preset(path.stem, file.summary, file.teaches, file.mesh, rules, overrides, source)
+
+
+def _invalid(path: Path, problems: list[str]) -> Invalid:
+    return Invalid(*(f"{path}: {problem}" for problem in problems))
 
 
 def load_presets() -> tuple[list[Preset], list[str]]:
@@ -138,13 +142,6 @@ def load_presets() -> tuple[list[Preset], list[str]]:
         except Invalid as error:
             problems += error.problems
     return presets, problems
-
-
-def _refuse_unknown_keys(path: Path, tables: dict[str, Any]) -> None:
-    known = _File.__struct_fields__
-    unknown = [key for key in tables if key not in known]
-    if unknown:
-        raise Invalid(*(f"{path}: {key}: unknown key: the keys are {', '.join(known)}" for key in unknown))
 
 
 def _plain(error: msgspec.ValidationError) -> str:

@@ -56,10 +56,11 @@ def test_all_built_in_presets_fit_eight_devices(home: Path) -> None:
 def test_one_message_tells_every_problem(tmp_path: Path) -> None:
     text = problems(
         tmp_path / "bad.toml",
-        '[mesh]\ndata = -1\nmodel = 0\n[rules]\nmlp = "modle"\nheads = ["data", "data"]\n'
+        'colour = 1\n[mesh]\ndata = -1\nmodel = 0\n[rules]\nmlp = "modle"\nheads = ["data", "data"]\n'
         '[overrides]\n"*.kernel" = ["expert"]\n"a" = { spec = ["data"], size = 3 }\n',
     )
     for place_and_fix in (
+        "colour: unknown key",
         "[mesh] model = 0: a size is 1 or more, or -1",
         "[rules] mlp: no mesh axis 'modle': the mesh has data, model",
         "[rules] heads: mesh axis 'data' stands twice",
@@ -67,7 +68,7 @@ def test_one_message_tells_every_problem(tmp_path: Path) -> None:
         "unknown field `size`",
     ):
         assert place_and_fix in text
-    assert text.count(str(tmp_path / "bad.toml")) == 5
+    assert text.count(str(tmp_path / "bad.toml")) == 6
 
 
 @pytest.mark.parametrize(
