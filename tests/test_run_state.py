@@ -99,6 +99,15 @@ def test_steps_are_kept_whole_and_timed_by_preset() -> None:
     assert state.input_wait == 0.01 / 0.4
 
 
+def test_steps_beside_a_compilation_do_not_count_for_their_preset() -> None:
+    state = after(steps(1, 2.0, seconds=0.1), PresetCompiling(preset="tp"), steps(4, 2.0, 2.0, 2.0, seconds=0.5))
+    assert state.step_seconds == {"dp": 0.1}
+    assert state.seconds_per_step == 0.5
+    state.apply(SwitchCancelled(to_preset="tp"))
+    state.apply(steps(5, 2.0, seconds=0.2))
+    assert state.step_seconds == {"dp": 0.2} == {"dp": state.seconds_per_step}
+
+
 def test_a_failed_or_cancelled_switch_changes_nothing() -> None:
     failed = SwitchFailed(to_preset="tp", step=3, problems=["out of memory"])
     state = after(PresetCompiling(preset="tp"), Switching(to_preset="tp", step=3), failed)

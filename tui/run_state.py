@@ -65,7 +65,7 @@ class RunState:
     """The switch that is being prepared while training goes on."""
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
     step_seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """Median seconds of a step under each preset that ran."""
+    """Median seconds of a step under each preset that ran, while nothing was compiled beside it if there were such."""
     switches: list[Switched] = field(default_factory=list[Switched])
     refused: SwitchFailed | None = None
     """The last switch, if it failed."""
@@ -85,7 +85,7 @@ class RunState:
 
     @property
     def seconds_per_step(self) -> float | None:
-        return self.step_seconds.get(self.preset)
+        return median(self.recent) if self.recent else None
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -119,10 +119,11 @@ class RunState:
                 self.switches.append(event)
                 self._train_under(event.to_preset)
             case SwitchFailed():
-                self.refused, self.compiling = event, None
+                self.refused = event
+                self._end_compiling()
                 self._go_on()
             case SwitchCancelled():
-                self.compiling = None
+                self._end_compiling()
             case Paused():
                 self._paused, self.phase = True, Phase.PAUSED
             case Resumed():
@@ -140,9 +141,14 @@ class RunState:
     _paused: bool = False
 
     def _train_under(self, preset: str) -> None:
-        self.preset, self.compiling, self.refused = preset, None, None
-        self.recent.clear()
+        self.preset, self.refused = preset, None
+        self._end_compiling()
         self._go_on()
+
+    def _end_compiling(self) -> None:
+        """The times of steps beside a compilation say nothing of the next ones."""
+        self.compiling = None
+        self.recent.clear()
 
     def _go_on(self) -> None:
         self.phase = Phase.PAUSED if self._paused else Phase.TRAINING
@@ -151,5 +157,6 @@ class RunState:
         self.step = event.step
         self.losses.extend(math.nan if loss is None else loss for loss in event.losses)
         self.recent.extend(event.step_seconds)
-        self.step_seconds[self.preset] = median(self.recent)
+        if self.compiling is None or self.preset not in self.step_seconds:
+            self.step_seconds[self.preset] = median(self.recent)
         self.input_wait = event.input_wait_seconds / max(sum(event.step_seconds), 1e-9)
