@@ -16,6 +16,7 @@ from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.engine_client import EngineClient
 from shardtui.tui.run_state import Phase
 from shardtui.tui.widgets.loss_chart import LossChart
+from shardtui.tui.widgets.panels import LastSwitch
 from shardtui.tui.widgets.preset_list import PresetList
 from shardtui.tui.widgets.sharding_pane import ShardingPane
 from shardtui.tui.widgets.status_bar import StatusBar
@@ -141,7 +142,7 @@ def test_an_engine_that_is_killed_becomes_a_state(home: Path) -> None:
             await until(lambda: app.state.phase is Phase.LOST, "the loss")
             await pilot.pause(0.2)
             assert "✗ crashed" in status(app)
-            assert "SIGKILL" in app.state.problems[0]
+            assert "SIGKILL" in " ".join(line.plain for line in app.screen.query_one(LastSwitch).lines)
             await pilot.press("space", "s", "enter", "2")
             await until(lambda: app.screen.query(DataTable) and app.screen.query_one(DataTable).row_count, "the table")
         assert "SIGKILL" in app.last_words()[0]

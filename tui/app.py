@@ -14,6 +14,7 @@ from ..engine.protocol import (
     AnyCommand,
     AnyEvent,
     CommandRefused,
+    EngineLost,
     Failed,
     Pause,
     Resume,
@@ -23,6 +24,7 @@ from ..engine.protocol import (
     SwitchPreset,
 )
 from .engine_client import EngineClient
+from .log_lines import in_words
 from .messages import EventsArrived, PresetChosen, ViewShown
 from .run_state import Phase, RunState
 from .screens.arrays import ArraysScreen
@@ -93,6 +95,8 @@ class ShardtuiApp(App[None]):
             case Failed() if event.refused and self.starts:
                 self.client.directory.discard()
                 self.exit(return_code=REFUSED)
+            case Failed() | EngineLost():
+                self.notify(in_words(event), title="the run cannot go on", severity="error", timeout=60, markup=False)
             case _:
                 pass
 

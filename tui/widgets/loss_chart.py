@@ -18,6 +18,8 @@ LOG_TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of the braille cell at U+2800 by row and column."""
 
+CURVE_STYLE, MARK_STYLE, NAME_STYLE = "$primary-lighten-2", "$foreground 30%", "$accent"
+
 Mark = tuple[int, str]
 """Steps done before a switch, and the preset after it."""
 
@@ -153,12 +155,12 @@ def _column(step: int, edge: int, columns: int) -> int:
 def _line(dots: Sequence[int], label: str, marks: Sequence[Mark], with_names: bool) -> Content:
     """One row: the curve over the marks, with the names of the presets in the first row."""
     text = [chr(0x2800 + bits) if bits else " " for bits in dots]
-    styles = ["$primary-lighten-2" if bits else "" for bits in dots]
+    styles = [CURVE_STYLE if bits else "" for bits in dots]
     for index, (column, name) in enumerate(marks):
         end = marks[index + 1][0] if index + 1 < len(marks) else len(text)
         for at, character in enumerate(f"┊{name}" if with_names else "┊", column):
             if at < max(end, column + 1) and text[at] == " ":
-                text[at], styles[at] = character, "$accent"
+                text[at], styles[at] = character, MARK_STYLE if character == "┊" else NAME_STYLE
     axis = "┤" if label else "│"
     runs = [(f"{label[: LABEL_WIDTH - 2]:>{LABEL_WIDTH - 2}} {axis}", "$foreground 60%")]
     for character, style in zip(text, styles, strict=True):

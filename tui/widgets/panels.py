@@ -5,6 +5,7 @@ import textwrap
 from textual.content import Content
 
 from ...engine.layout import bytes_per_device
+from ...engine.protocol import Switched
 from .. import figures
 from ..run_state import RunState
 from .lines import Lines
@@ -44,21 +45,17 @@ class AboutPreset(Panel):
 
 
 class LastSwitch(Panel):
-    """The receipt of the last switch, or why there was none."""
+    """The receipt of the last switch, or why there was none; in the end, why the run ended badly."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        self.border_title = "last switch"
+        self.border_title = "what happened" if state.problems else "last switch"
+        if state.problems:
+            return _wrapped(" ".join(state.problems), width, "$error")
         if state.refused:
             return _wrapped(f"not to {state.refused.to_preset}: {' '.join(state.refused.problems)}", width, "$error")
         if not state.switches:
             return [Content.styled("none yet: enter on a preset", "$foreground 60%")]
-        switch = state.switches[-1]
-        digests = f"all {switch.arrays} digests equal" if switch.digests_equal else "DIGESTS DIFFER"
-        return [
-            Content(f"{switch.from_preset} → {switch.to_preset} after {switch.step:,}").truncate(width, ellipsis=True),
-            Content(f"moved {figures.size(switch.bytes_moved)}, stalled {figures.seconds(switch.stall_seconds)}"),
-            Content.styled(digests, "$success" if switch.digests_equal else "$error"),
-        ]
+        return _receipt(state.switches[-1], width)
 
 
 class ThisStep(Panel):
@@ -92,6 +89,17 @@ class MemoryPerDevice(Panel):
             here = sum(bytes_per_device(array, layout.mesh) for array in arrays)
             lines.append(_bar(label, here, sum(array.bytes for array in arrays), width))
         return lines
+
+
+def _receipt(switch: Switched, width: int) -> list[Content]:
+    moved, stalled = figures.size(switch.bytes_moved), figures.seconds(switch.stall_seconds)
+    texts = (f"moved {moved}, stalled {stalled}", f"{moved}, stalled {stalled}")
+    digests = f"all {switch.arrays} digests equal" if switch.digests_equal else "DIGESTS DIFFER"
+    return [
+        Content(f"{switch.from_preset} → {switch.to_preset} after {switch.step:,}").truncate(width, ellipsis=True),
+        Content(next((text for text in texts if len(text) <= width), texts[-1])),
+        Content.styled(digests, "$success" if switch.digests_equal else "$error"),
+    ]
 
 
 def _row(label: str, value: str, width: int) -> Content:
