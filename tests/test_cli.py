@@ -175,6 +175,14 @@ def test_no_permission_in_the_state_directory(home: Path) -> None:
     assert "set XDG_STATE_HOME" in result.stderr
 
 
+def test_a_runtime_directory_that_is_not_ours_alone(home: Path) -> None:
+    (home / "open").mkdir(mode=0o755)
+    result = run("train", "--steps=3", SHARDTUI_RUNTIME_DIR=str(home / "open"))
+    assert result.returncode == 2
+    assert "not a directory that only you can enter" in result.stderr
+    assert not (home / "state").exists()
+
+
 def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
     process = subprocess.Popen(
         [*SHARDTUI, "train", *SETTINGS, "--steps=1000000", "--run=doomed"],

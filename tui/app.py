@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -63,6 +64,7 @@ class ShardtuiApp(App[None]):
         self.client = client
         self.starts = starts
         self.state = RunState()
+        self.opened = time.time()
 
     def on_mount(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -88,7 +90,7 @@ class ShardtuiApp(App[None]):
         match event:
             case CommandRefused():
                 self.notify(event.problem, severity="warning", markup=False)
-            case SwitchFailed():
+            case SwitchFailed() if event.time >= self.opened:
                 self.notify(
                     "\n".join(event.problems), title=f"no switch to {event.to_preset}", severity="error", markup=False
                 )

@@ -194,6 +194,7 @@ def _client(directory: RunDirectory) -> "EngineClient":
 
 
 def _new_client(config: RunConfig) -> "EngineClient":
+    run_directory.runtime_directory()  # refused before anything is made
     return _client(run_directory.create(config))
 
 
