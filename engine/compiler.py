@@ -53,5 +53,7 @@ class Compiler:
     def _ready(self, source: Program, name: str) -> Ready:
         began, kept = time.perf_counter(), len(self._programs)
         program = self.compiled(name)
-        made = self.movers.prepare(self._task.abstract_state, source.state_shardings, program.state_shardings)
+        made = self.movers.prepare(
+            self._task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
+        )
         return Ready(program, time.perf_counter() - began if made or len(self._programs) > kept else 0.0)

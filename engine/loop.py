@@ -114,7 +114,7 @@ class Loop:
         """Dispatches one step; the loss that is read meanwhile is that of the step before."""
         began = time.perf_counter()
         inputs, targets = self._batches[self._reports.begun]
-        batch = Batch(*map(jax.device_put, (inputs, targets), self._program.batch_shardings))
+        batch = Batch(*map(jax.device_put, (inputs, targets), self._program.placement.batch_shardings))
         waited = time.perf_counter() - began
         self._state, loss = self._program.step(self._state, batch)
         self._reports.add(loss, waited)
@@ -216,7 +216,7 @@ class Loop:
             to_preset=target.name,
             step=self._reports.done,
             arrays=moved.before.size,
-            bytes_moved=bytes_moved(moved.state, source.state_shardings, target.state_shardings),
+            bytes_moved=bytes_moved(moved.state, source.placement.state_shardings, target.placement.state_shardings),
             stall_seconds=stalled,
             compile_seconds=ready.compile_seconds,
             digests_equal=moved.digests_equal,

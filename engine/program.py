@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -29,11 +30,11 @@ class Placement:
     batch: Batch
     """`Decision`s."""
 
-    @property
+    @cached_property
     def state_shardings(self) -> TrainState:
         return jax.tree.map(self._sharding, self.state)
 
-    @property
+    @cached_property
     def batch_shardings(self) -> Batch:
         return jax.tree.map(self._sharding, self.batch)
 
@@ -87,13 +88,11 @@ def _describe(array: Array, decision: Decision) -> ArrayInfo:
 
 @dataclass(frozen=True)
 class Program:
-    """A preset compiled: what trains under it, and the shardings that go in and come out."""
+    """A preset placed and compiled."""
 
     placement: Placement
-    state_shardings: TrainState
-    batch_shardings: Batch
     step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
-    """Donates the state it is given."""
+    """Donates the state it is given. State goes in and comes out under the placement's shardings."""
     digest: Callable[[TrainState], jax.Array]
     compile_seconds: float
 
@@ -111,7 +110,7 @@ def compile_program(task: Task, placement: Placement) -> Program:
         step = jax.jit(task.train_step, out_shardings=(state, None), donate_argnums=0)
         compiled = step.lower(abstract_state, _with_shardings(task.batch_arrays, batch)).compile()
     digest = jax.jit(digests).lower(abstract_state).compile()
-    return Program(placement, state, batch, compiled, digest, time.perf_counter() - began)
+    return Program(placement, compiled, digest, time.perf_counter() - began)
 
 
 def make_state(task: Task, placement: Placement) -> TrainState:

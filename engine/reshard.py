@@ -79,8 +79,8 @@ class Movers:
 def move_state(state: TrainState, source: Program, target: Program, movers: Movers) -> Moved:
     """The same state under the target's shardings. Raises SwitchError; `state` is good either way."""
     before = np.asarray(source.digest(state))
-    moved = movers.move(state, target.state_shardings)
-    for leaf, there in _zip_leaves(moved, target.state_shardings):
+    moved = movers.move(state, target.placement.state_shardings)
+    for leaf, there in _zip_leaves(moved, target.placement.state_shardings):
         if leaf.sharding != there:
             raise SwitchError(f"an array {leaf.shape} came out as {leaf.sharding}, not as {there}")
     result = Moved(moved, before, np.asarray(target.digest(moved)))

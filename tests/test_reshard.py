@@ -43,7 +43,7 @@ def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Pr
         shardings,
     )
     digest = jax.jit(digests).lower(abstract).compile()
-    return replace(program, placement=placement, state_shardings=shardings, digest=digest)
+    return replace(program, placement=placement, digest=digest)
 
 
 def on_host(state: TrainState) -> list[np.ndarray]:
@@ -53,7 +53,7 @@ def on_host(state: TrainState) -> list[np.ndarray]:
 def step(state: TrainState, program: Program, steps: int) -> TrainState:
     tokens = np.random.default_rng(0).integers(0, 256, (steps, 8, 17), np.int32)
     for row in tokens:
-        batch = Batch(*map(jax.device_put, (row[:, :-1], row[:, 1:]), program.batch_shardings))
+        batch = Batch(*map(jax.device_put, (row[:, :-1], row[:, 1:]), program.placement.batch_shardings))
         state, _ = program.step(state, batch)
     return state
 
@@ -69,13 +69,18 @@ def move_between_all(state: TrainState, programs: list[Program]) -> None:
     movers = Movers()
     expected = on_host(state)
     for source, target in itertools.permutations(programs, 2):
-        moved = move_state(movers.move(state, source.state_shardings), source, target, movers)
+        moved = move_state(movers.move(state, source.placement.state_shardings), source, target, movers)
         assert moved.digests_equal
-        for leaf, sharding in zip(jax.tree.leaves(moved.state), jax.tree.leaves(target.state_shardings), strict=True):
+        for leaf, sharding in zip(
+            jax.tree.leaves(moved.state), jax.tree.leaves(target.placement.state_shardings), strict=True
+        ):
             assert leaf.sharding == sharding
         for leaf, value in zip(on_host(moved.state), expected, strict=True):
             assert leaf.tobytes() == value.tobytes(), (source.name, target.name)
-    kept = [movers.prepare(state, source.state_shardings, programs[-1].state_shardings) for source in programs]
+    kept = [
+        movers.prepare(state, source.placement.state_shardings, programs[-1].placement.state_shardings)
+        for source in programs
+    ]
     assert kept == [0] * len(programs)
 
 
@@ -86,14 +91,18 @@ def test_every_pair_of_presets_both_ways(state: TrainState, programs: dict[str, 
 def test_every_pair_with_a_permuted_device_order(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
     devices = random.Random(4).sample(jax.devices(), 8)
     permuted = [reordered(task, program, devices) for program in programs.values()]
-    move_between_all(jax.device_put(state, permuted[0].state_shardings), permuted)
+    move_between_all(jax.device_put(state, permuted[0].placement.state_shardings), permuted)
 
 
 def test_a_step_keeps_its_shardings(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
     for program in programs.values():
-        own = jax.tree.map(jnp.copy, Movers().move(state, program.state_shardings))  # a step donates its state
+        own = jax.tree.map(
+            jnp.copy, Movers().move(state, program.placement.state_shardings)
+        )  # a step donates its state
         after = step(own, program, steps=1)
-        for leaf, sharding in zip(jax.tree.leaves(after), jax.tree.leaves(program.state_shardings), strict=True):
+        for leaf, sharding in zip(
+            jax.tree.leaves(after), jax.tree.leaves(program.placement.state_shardings), strict=True
+        ):
             assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), program.name
 
 
