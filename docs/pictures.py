@@ -12,7 +12,7 @@ from shardtui.engine.config import RunConfig, load_model
 from shardtui.engine.protocol import Stop
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.engine_client import EngineClient
-from shardtui.tui.messages import PresetChosen
+from shardtui.tui.widgets.preset_list import PresetList
 
 DOCS = Path(__file__).parent
 SWITCHES = ("fsdp", "tp", "fsdp-tp2")
@@ -39,7 +39,9 @@ async def main() -> None:
         for preset in SWITCHES:
             goal = app.state.step + STEPS_BETWEEN
             await until(lambda goal=goal: app.state.step >= goal)
-            app.post_message(PresetChosen(preset))
+            presets = app.screen.query_one(PresetList)
+            presets.highlighted = presets.get_option_index(preset)
+            await pilot.press("enter")
             await until(lambda preset=preset: app.state.preset == preset)
         goal = app.state.step + STEPS_BETWEEN
         await until(lambda: app.state.step >= goal)

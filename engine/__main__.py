@@ -166,10 +166,8 @@ def _known_presets(config: RunConfig) -> tuple[dict[str, Preset], list[str]]:
 def _info(preset: Preset, task: "Task", devices: "list[jax.Device]") -> PresetInfo:
     from .program import place
 
-    mesh: dict[str, int] = {}
     problems: list[str] = []
     try:
-        mesh = preset.sizes(len(devices))
         place(task, preset, devices)
     except Invalid as error:
         problems = list(error.problems)
@@ -178,7 +176,7 @@ def _info(preset: Preset, task: "Task", devices: "list[jax.Device]") -> PresetIn
         summary=preset.summary,
         teaches=preset.teaches,
         source=preset.source,
-        mesh=mesh,
+        mesh={} if preset.size_problem(len(devices)) else preset.sizes(len(devices)),
         fits=not problems,
         problems=problems,
     )

@@ -41,7 +41,7 @@ class Override(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Preset(Struct, frozen=True):
-    """A file of `presets/parallelism/`, checked against itself but not yet against a model or a device count."""
+    """A file of `presets/parallelism/`, not yet checked against a model or a device count."""
 
     name: str
     summary: str
@@ -51,23 +51,34 @@ class Preset(Struct, frozen=True):
     overrides: dict[str, Override]
     source: str
     """The file, `built-in` for those that come along."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with the file; rules and overrides that cannot be are left out of the others."""
 
     def sizes(self, device_count: int) -> dict[str, int]:
-        """Mesh axis to size on this many devices, in the preset's order. Raises Invalid where they do not fill them."""
-        fixed = math.prod(size for size in self.mesh.values() if size != REST)
-        text = " × ".join(f"{axis}={size}" for axis, size in self.mesh.items())
-        rest = next((axis for axis, size in self.mesh.items() if size == REST), None)
-        if rest is None and fixed != device_count:
-            raise Invalid(
-                f"{self.name}: mesh {text} needs {fixed} devices, {device_count} found: "
-                f"set {next(iter(self.mesh))} = -1 to take what is left"
+        """Mesh axis to size on this many devices, in the preset's order; see `size_problem` for whether they fill them.
+
+        -1 becomes what is left, 1 at the least.
+        """
+        rest = max(1, device_count // self._fixed)
+        return {axis: rest if size == REST else size for axis, size in self.mesh.items()}
+
+    def size_problem(self, device_count: int) -> str | None:
+        """Why the mesh does not fill this many devices."""
+        text = f"{self.name}: mesh {' × '.join(f'{axis}={size}' for axis, size in self.mesh.items())}"
+        if REST not in self.mesh.values() and self._fixed != device_count:
+            axis = next(iter(self.mesh))
+            return f"{text} needs {self._fixed} devices, {device_count} found: set {axis} = -1 to take what is left"
+        if device_count % self._fixed:
+            fitting = device_count // self._fixed * self._fixed or self._fixed
+            return (
+                f"{text} needs a multiple of {self._fixed} devices, {device_count} found: "
+                f"use {fitting} devices or another size"
             )
-        if device_count % fixed:
-            raise Invalid(
-                f"{self.name}: mesh {text} needs a multiple of {fixed} devices, {device_count} found: "
-                f"use {device_count // fixed * fixed or fixed} devices or another size"
-            )
-        return {axis: device_count // fixed if size == REST else size for axis, size in self.mesh.items()}
+        return None
+
+    @property
+    def _fixed(self) -> int:
+        return math.prod(size for size in self.mesh.values() if size != REST)
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +110,10 @@ def load_preset(name: str) -> Preset:
 
 
 def read_preset(path: Path) -> Preset:
-    """The preset in a file. Raises Invalid with every problem, each with its file and key."""
+    """The preset in a file, with the problems that are told together with those of its placement.
+
+    Raises Invalid where there is no mesh to go on with.
+    """
     tables = read_toml(path)
     known = _File.__struct_fields__
     problems = [f"{key}: unknown key: the keys are {', '.join(known)}" for key in tables if key not in known]
@@ -109,23 +123,41 @@ def read_preset(path: Path) -> Preset:
         file = msgspec.convert({key: value for key, value in tables.items() if key in known}, _File)
     except msgspec.ValidationError as error:
         raise _invalid(path, [*problems, _plain(error)]) from error
-    problems += _mesh_problems(file.mesh)
-    rules = {axis: _axes(value) for axis, value in file.rules.items()}
-    for logical, axes in rules.items():
-        problems += [f"[rules] {logical}: {text}" for text in _axis_problems(axes, file.mesh)]
+    mesh_problems = _mesh_problems(file.mesh)
+    rules = _rules(file, problems)
+    overrides = _overrides(file, problems)
+    if mesh_problems:
+        raise _invalid(path, problems + mesh_problems)
+    source = "built-in" if path.is_relative_to(PRESETS) else str(path)
+    told = _invalid(path, problems).problems
+    return Preset(path.stem, file.summary, file.teaches, file.mesh, rules, overrides, source, told)
+
+
+def _rules(file: _File, problems: list[str]) -> dict[str, Axes]:
+    """The rules that name axes of the mesh; what is wrong with the others is added to `problems`."""
+    rules: dict[str, Axes] = {}
+    for logical, value in file.rules.items():
+        wrong = _axis_problems(_axes(value), file.mesh)
+        problems += [f"[rules] {logical}: {text}" for text in wrong]
+        if not wrong:
+            rules[logical] = _axes(value)
+    return rules
+
+
+def _overrides(file: _File, problems: list[str]) -> dict[str, Override]:
+    """The overrides that can be read; what is wrong with the others is added to `problems`."""
     overrides: dict[str, Override] = {}
     for glob, value in file.overrides.items():
         try:
-            overrides[glob] = _override(value)
+            override = _override(value)
         except msgspec.ValidationError as error:
             problems.append(f'[overrides] "{glob}": {_plain(error)}')
             continue
-        used = tuple(axis for axes in overrides[glob].spec for axis in axes)
-        problems += [f'[overrides] "{glob}": {text}' for text in _axis_problems(used, file.mesh)]
-    if problems:
-        raise _invalid(path, problems)
-    source = "built-in" if path.is_relative_to(PRESETS) else str(path)
-    return Preset(path.stem, file.summary, file.teaches, file.mesh, rules, overrides, source)
+        wrong = _axis_problems(tuple(axis for axes in override.spec for axis in axes), file.mesh)
+        problems += [f'[overrides] "{glob}": {text}' for text in wrong]
+        if not wrong:
+            overrides[glob] = override
+    return overrides
 
 
 def _invalid(path: Path, problems: list[str]) -> Invalid:

@@ -56,7 +56,12 @@ def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placemen
     state, batch = jax.tree.map(decided, (task.state_arrays, task.batch_arrays))
     names = [array.names[0] for array in task.arrays if array.kind in ("parameter", "moment")]
     logical = {axis for array in task.arrays for axis in array.logical_axes if axis}
-    problems = preset_problems(preset, names, logical) + _array_problems(task, preset, state, batch)
+    problems = [
+        *preset.problems,
+        *filter(None, [preset.size_problem(len(devices))]),
+        *preset_problems(preset, names, logical),
+        *_array_problems(task, preset, state, batch),
+    ]
     if problems:
         raise Invalid(*problems)
     return Placement(preset, build_mesh(sizes, devices), state, batch)

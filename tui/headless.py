@@ -7,6 +7,7 @@ import time
 
 from msgspec import Struct
 
+from ..engine.config import Invalid
 from ..engine.protocol import (
     AnyEvent,
     EngineLost,
@@ -37,7 +38,7 @@ class StepDone(Struct, frozen=True, tag=True, kw_only=True):
 
 
 async def train(client: EngineClient, as_json: bool) -> int:
-    """Starts the engine, tells what happens, and returns the exit code."""
+    """Starts the engine, tells what happens, and returns the exit code. Raises Invalid where the engine refuses."""
     interrupts = _Interrupts(client)
     report = _print_json if as_json else _Progress().report
     state = RunState()
@@ -47,12 +48,12 @@ async def train(client: EngineClient, as_json: bool) -> int:
         for event in events:
             state.apply(event)
             report(event, state)
+            if isinstance(event, Failed) and event.refused:
+                client.directory.discard()
+                raise Invalid(*event.problems)
             if isinstance(event, SwitchFailed | EngineLost | Failed):
                 print(f"shardtui: {in_words(event)}", file=sys.stderr)
                 code = 1
-            if isinstance(event, Failed) and event.refused:
-                client.directory.discard()
-                return 2
     if not as_json and state.phase == Phase.STOPPED:
         _print_summary(state)
     return 130 if interrupts.count else code
