@@ -23,10 +23,10 @@ TINY = ("layers=2", "embed=32", "heads=8", "mlp=64", "context=16", "seq_len=16",
 
 
 @pytest.fixture(scope="session", autouse=True)
-def runtime_directory() -> Iterator[None]:
-    """Of this test run's own. Not under pytest's: the paths of sockets must be short."""
+def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For sockets and compiled programs. The sockets' is not under pytest's: their paths must be short."""
     path = f"/tmp/shardtui-test-{os.getpid()}"
-    os.environ["SHARDTUI_RUNTIME_DIR"] = path
+    os.environ |= {"SHARDTUI_RUNTIME_DIR": path, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     yield
     shutil.rmtree(path, ignore_errors=True)
 
