@@ -1,5 +1,6 @@
 """The run's history: every event numbered, stamped and appended to `events.jsonl` before anyone is told of it."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,15 +23,23 @@ class EventLog:
         self._file = path.open("ab", buffering=0)
         self._listener = listener
         self._seq = 0
+        self._whole = True
+        """The last line stands in the file to its end."""
 
     def append(self, event: Event) -> None:
         self._seq += 1
         event = msgspec.structs.replace(event, seq=self._seq, time=time.time())
-        try:
-            self._file.write(encode_json(event) + b"\n")
-        except OSError as error:  # a full disk must not end the training
-            print(f"event {self._seq} not written: {error}", file=sys.stderr)
+        self._write(encode_json(event) + b"\n")
         self._listener(event)
+
+    def _write(self, line: bytes) -> None:
+        """A full disk must not end the training. A line that was cut short is ended before the next one."""
+        try:
+            self._whole = self._file.write(line if self._whole else b"\n" + line) >= len(line)
+        except OSError as error:
+            self._whole = False
+            with contextlib.suppress(OSError):  # engine.log may lie on the same disk
+                print(f"event {self._seq} not written: {error}", file=sys.stderr)
 
 
 class LogReader:

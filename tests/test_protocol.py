@@ -89,6 +89,15 @@ def test_the_log_numbers_events_and_is_json(tmp_path: Path) -> None:
     assert lines[1]["nonfinite"] == ["losses"]
 
 
+def test_a_full_disk_costs_lines_and_nothing_else() -> None:
+    """/dev/full refuses every write."""
+    told: list[Event] = []
+    log = EventLog(Path("/dev/full"), told.append)
+    for step in (1, 2):
+        log.append(steps(step))
+    assert [event.seq for event in told] == [1, 2]
+
+
 def test_a_reader_leaves_a_line_that_is_being_written(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path, lambda event: None)
