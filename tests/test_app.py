@@ -75,7 +75,8 @@ def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
             await until(lambda: app.state.preset == "dp-tp2", "the switch")
             await pilot.pause(0.3)
             assert "dp-tp2 · data 4 × model 2" in status(app)
-            assert any("┊dp-tp2" in line.plain for line in app.screen.query_one(LossChart).lines)
+            marked = app.screen.query_one(LossChart).lines[0].plain
+            assert "┊dp-tp2" in marked or "dp-tp2┊" in marked
             await pilot.press("space")
             await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
             paused_at = app.state.step

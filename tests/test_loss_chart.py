@@ -55,6 +55,12 @@ def test_any_losses_in_any_size(losses: list[float], width: int, height: int, lo
         assert braille(lines)
 
 
+def test_a_mark_at_the_right_edge_has_its_name_on_the_left() -> None:
+    lines = drawn([2.0] * 100, width=107, marks=[(50, "fsdp"), (98, "fsdp-tp2")])
+    assert lines[0].index("fsdp-tp2┊") == 7 + 98 - len("fsdp-tp2")
+    assert "┊fsdp" in lines[0]
+
+
 def test_losses_that_are_not_finite_leave_a_gap() -> None:
     lines = drawn([2.0] * 10 + [math.nan] * 80 + [1.0] * 10, width=107)
     xs = {x for x, _ in braille(lines)}

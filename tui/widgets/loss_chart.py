@@ -158,7 +158,8 @@ def _line(dots: Sequence[int], label: str, marks: Sequence[Mark], with_names: bo
     styles = [CURVE_STYLE if bits else "" for bits in dots]
     for index, (column, name) in enumerate(marks):
         end = marks[index + 1][0] if index + 1 < len(marks) else len(text)
-        for at, character in enumerate(f"┊{name}" if with_names else "┊", column):
+        start, shown = _label(text, column, name) if with_names else (column, "┊")
+        for at, character in enumerate(shown, start):
             if at < max(end, column + 1) and text[at] == " ":
                 text[at], styles[at] = character, MARK_STYLE if character == "┊" else NAME_STYLE
     axis = "┤" if label else "│"
@@ -169,6 +170,14 @@ def _line(dots: Sequence[int], label: str, marks: Sequence[Mark], with_names: bo
         else:
             runs.append((character, style))
     return Content.assemble(*runs)
+
+
+def _label(text: Sequence[str], column: int, name: str) -> tuple[int, str]:
+    """Where a mark's name begins: right of the mark, or left of it where the chart ends and there is room."""
+    left = column - len(name)
+    if column + len(name) >= len(text) and left >= 0 and all(character == " " for character in text[left:column]):
+        return left, f"{name}┊"
+    return column, f"┊{name}"
 
 
 def _axis(edge: int, columns: int) -> Content:
