@@ -73,10 +73,9 @@ def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
             assert presets.highlighted_preset == "dp-tp2"
             await until(lambda: app.state.compiling or app.state.switches, "a compilation")
             await until(lambda: app.state.preset == "dp-tp2", "the switch")
-            await pilot.pause(0.3)
-            assert "dp-tp2 · data 4 × model 2" in status(app)
-            marked = app.screen.query_one(LossChart).lines[0].plain
-            assert "┊dp-tp2" in marked or "dp-tp2┊" in marked
+            await until(lambda: "dp-tp2 · data 4 × model 2" in status(app), "the status line")
+            chart = app.screen.query_one(LossChart)
+            await until(lambda: any("┊" in line.plain for line in chart.lines), "the mark of the switch")
             await pilot.press("space")
             await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
             paused_at = app.state.step
