@@ -42,7 +42,11 @@ async def shown(
 ) -> AsyncIterator[tuple[ShardtuiApp, Pilot]]:
     app = ShardtuiApp(EngineClient(directory), starts)
     async with app.run_test(size=size) as pilot:
-        yield app, pilot
+        try:
+            yield app, pilot
+        except AssertionError:
+            app.client.kill_engine()
+            raise
 
 
 @pytest.fixture(scope="module")
