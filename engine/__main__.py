@@ -1,4 +1,6 @@
-"""`python -m shardtui.engine serve RUN_DIRECTORY`: trains one run.  `… presets CONFIG`: says which presets fit here."""
+"""`python -m shardtui.engine serve RUN_DIRECTORY`: trains one run.
+`… presets CONFIG`: says which presets fit here.  `… inspect CONFIG [PRESET …]`: describes the step under each preset.
+"""
 
 import os
 import queue
@@ -22,6 +24,7 @@ from .protocol import (
     EngineStopped,
     Event,
     Failed,
+    Inspection,
     PresetInfo,
     PresetListing,
     Stop,
@@ -43,11 +46,9 @@ def main() -> int:
         case ["serve", directory]:
             return serve(RunDirectory(Path(directory)))
         case ["presets", config]:
-            try:
-                return presets(msgspec.json.decode(config, type=RunConfig))
-            except Invalid as error:
-                print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
-                return 2
+            return _answered(presets, config)
+        case ["inspect", config, *others]:
+            return _answered(inspect, config, *others)
         case _:
             print(__doc__, file=sys.stderr)
             return 2
@@ -87,14 +88,50 @@ def serve(directory: RunDirectory) -> int:
         lock.close()
 
 
-def presets(config: RunConfig) -> int:
+def _answered(answer: Callable[..., None], config: str, *names: str) -> int:
+    try:
+        answer(msgspec.json.decode(config, type=RunConfig), *names)
+    except Invalid as error:
+        print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+        return 2
+    return 0
+
+
+def presets(config: RunConfig) -> None:
     """Prints every preset as it stands on the devices of `config`, as JSON."""
     devices, task = _devices_and_task(config)
     known, problems = _known_presets(config)
     infos = [_info(preset, task, devices) for preset in known.values()]
     listing = PresetListing(devices=len(devices), presets=infos, problems=problems)
     sys.stdout.buffer.write(protocol.encode_json(listing) + b"\n")
-    return 0
+
+
+def inspect(config: RunConfig, *others: str) -> None:
+    """Prints an `Inspection` of the preset of `config` and of each other one, as JSON, a line each."""
+    devices, task = _devices_and_task(config)
+
+    from .inspection import inspect_program
+    from .mesh import describe_device
+    from .model import flops_per_token
+    from .program import compile_program, describe_program, place
+
+    problems = problems_of(config)
+    if problems:
+        raise Invalid(*problems)
+    for name in (config.preset, *others):
+        placement = place(task, load_preset(name), devices)
+        inspection = Inspection(
+            devices=[describe_device(device) for device in devices],
+            versions=_versions(),
+            flops_per_step=config.training.tokens_per_step * flops_per_token(config.model, config.training.seq_len),
+            compiled=describe_program(compile_program(task, placement)),
+            inspected=inspect_program(task, placement),
+        )
+        sys.stdout.buffer.write(protocol.encode_json(inspection) + b"\n")
+
+
+def _versions() -> dict[str, str]:
+    return {"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}}
 
 
 def _train(config: RunConfig, publish: Callable[[Event], None], inbox: "queue.SimpleQueue[Command]") -> int:
@@ -118,10 +155,10 @@ def _train(config: RunConfig, publish: Callable[[Event], None], inbox: "queue.Si
         problems += error.problems
     if problems or corpus is None or batches is None:
         raise Invalid(*problems)
-    tokens = config.training.batch_size * config.training.seq_len
+    tokens = config.training.tokens_per_step
     publish(
         EngineReady(
-            versions={"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}},
+            versions=_versions(),
             devices=[describe_device(device) for device in devices],
             simulated=devices[0].platform == "cpu" and len(devices) > 1,
             dtype=task.dtype,

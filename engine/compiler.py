@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import jax
 
+from .inspection import inspect_program
 from .preset import Preset, load_preset
 from .program import Program, compile_program, place
+from .protocol import PresetInspected
 from .reshard import Movers
 from .task import Task
 
@@ -29,7 +31,7 @@ class Compiler:
         self.movers = Movers()
         self._task = task
         self._presets = presets
-        self._devices = devices
+        self.devices = devices
         self._programs: dict[str, Program] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
 
@@ -37,13 +39,19 @@ class Compiler:
         """Now, in this thread. Raises Invalid where the preset cannot be, and what XLA raises where it fails."""
         preset = self._presets.get(name) or load_preset(name)
         if preset.name not in self._programs:
-            placement = place(self._task, preset, self._devices)
+            placement = place(self._task, preset, self.devices)
             self._programs[preset.name] = compile_program(self._task, placement)
         return self._programs[preset.name]
 
     def request(self, source: Program, name: str, done: Callable[[], None]) -> Future[Ready]:
         """All that a switch from `source` needs. `done` is called in another thread once the future is settled."""
         future = self._thread.submit(self._ready, source, name)
+        future.add_done_callback(lambda _: done())
+        return future
+
+    def inspect(self, name: str, done: Callable[[], None]) -> Future[PresetInspected]:
+        """What `inspect_program` tells of a preset. `done` as above."""
+        future = self._thread.submit(lambda: inspect_program(self._task, self.compiled(name).placement))
         future.add_done_callback(lambda _: done())
         return future
 

@@ -55,6 +55,10 @@ class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     weight_decay: float = 0.1
     grad_clip: float = 1.0
 
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.seq_len
+
 
 class ScheduledSwitch(Struct, frozen=True):
     """Go on under `preset` once `step` steps are done."""

@@ -28,7 +28,8 @@ def parts(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> tuple[int, ...]:
 
 
 def shard_shape(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> tuple[int, ...]:
-    return tuple(size // count for size, count in zip(shape, parts(spec, mesh), strict=True))
+    """Of the largest shard: where the compiler cuts a dim that does not divide, the last ones are smaller."""
+    return tuple(-(-size // count) for size, count in zip(shape, parts(spec, mesh), strict=True))
 
 
 def device_parts(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> dict[int, tuple[int, ...]]:
@@ -48,8 +49,8 @@ def shards(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) 
     sizes = shard_shape(shape, spec, mesh)
     return [
         Shard(
-            tuple(index * size for index, size in zip(part, sizes, strict=True)),
-            tuple((index + 1) * size for index, size in zip(part, sizes, strict=True)),
+            tuple(min(index * size, whole) for index, size, whole in zip(part, sizes, shape, strict=True)),
+            tuple(min((index + 1) * size, whole) for index, size, whole in zip(part, sizes, shape, strict=True)),
             tuple(sorted(devices)),
         )
         for part, devices in sorted(holders.items())
@@ -62,7 +63,33 @@ def replicas(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> int:
 
 
 def bytes_per_device(array: ArrayInfo, mesh: MeshInfo) -> int:
-    return array.bytes // math.prod(parts(array.spec, mesh))
+    """As compiled, on the fullest device."""
+    return (
+        array.bytes * math.prod(shard_shape(array.shape, array.compiled_spec, mesh)) // max(1, math.prod(array.shape))
+    )
+
+
+def wasted_bytes(array: ArrayInfo, mesh: MeshInfo) -> int:
+    """What all devices hold beyond one copy."""
+    return bytes_per_device(array, mesh) * len(mesh.device_ids) - array.bytes
+
+
+def notation(array: ArrayInfo) -> str:
+    """`[layers, embed, mlp_model]`: each dim's name with its mesh axes as subscript, as compiled."""
+    names = (
+        "_".join((logical or str(size), *axes))
+        for logical, size, axes in zip(array.logical_axes, array.shape, array.compiled_spec, strict=True)
+    )
+    return f"[{', '.join(names)}]" if array.shape else ""
+
+
+def is_same_layout(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]], mesh: MeshInfo) -> bool:
+    """Axes of size 1 split nothing."""
+    return _without_ones(a, mesh) == _without_ones(b, mesh)
+
+
+def _without_ones(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> list[list[str]]:
+    return [[axis for axis in axes if mesh.axes[axis] > 1] for axes in spec]
 
 
 def _part(axes: Sequence[str], mesh: MeshInfo, place: dict[str, int]) -> int:

@@ -6,21 +6,23 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 
 from .compiler import Compiler, Ready
 from .config import Invalid, RunConfig
 from .data import Batches
-from .mesh import describe_mesh
-from .program import Program, make_state
+from .memory import measure
+from .program import Program, describe_program, make_state
 from .protocol import (
     AnyCommand,
     Event,
+    InspectPreset,
     Pause,
     Paused,
-    PresetCompiled,
     PresetCompiling,
+    PresetInspected,
     Resume,
     Resumed,
     StepOnce,
@@ -70,10 +72,12 @@ class Loop:
         self._described: set[str] = set()
         self._pending: Pending | None = None
         self._ahead: Pending | None = None
+        self._inspecting: dict[str, Future[PresetInspected] | None] = {}
+        """By preset; None once told."""
         self._paused = False
         self._single_steps = 0
         self._stopping = False
-        self._reports = StepReports(publish)
+        self._reports = StepReports(publish, partial(measure, compiler.devices))
 
     def run(self) -> int:
         """Trains until the last step or until it is told to stop. Returns the number of steps done."""
@@ -88,6 +92,7 @@ class Loop:
             self._obey()
             self._take_scheduled()
             self._switch_if_ready()
+            self._tell_inspected()
             self._advance_if_wanted()
         self._reports.settle()
         self._compiler.close()
@@ -144,6 +149,8 @@ class Loop:
                 if not self._paused:
                     self._pause()
                 self._single_steps += 1
+            case InspectPreset(preset) if preset not in self._inspecting:
+                self._inspecting[preset] = self._compiler.inspect(preset, lambda: self._inbox.put(None))
             case Stop():
                 self._stopping = True
             case _:
@@ -191,6 +198,12 @@ class Loop:
             pending, self._pending = self._pending, None
             self._switch(pending)
 
+    def _tell_inspected(self) -> None:
+        for preset, future in self._inspecting.items():
+            if future is not None and future.done():
+                self._inspecting[preset] = None
+                self._publish(_inspected(preset, future))
+
     def _switch(self, pending: Pending) -> None:
         """Waits for the program, then moves the state. Whatever fails, the old program goes on with the old state."""
         self._reports.settle()
@@ -228,11 +241,14 @@ class Loop:
         if program.name in self._described:
             return
         self._described.add(program.name)
-        self._publish(
-            PresetCompiled(
-                preset=program.name,
-                compile_seconds=program.compile_seconds,
-                mesh=describe_mesh(program.placement.mesh),
-                arrays=program.placement.describe(self._task),
-            )
+        self._publish(describe_program(program))
+
+
+def _inspected(preset: str, future: Future[PresetInspected]) -> PresetInspected:
+    """What came out, also where nothing did: a viewer waits for it."""
+    try:
+        return future.result()
+    except Exception as error:
+        return PresetInspected(
+            preset=preset, arrays=[], rematerializations=[], problem=f"{type(error).__name__}: {error}"
         )

@@ -19,6 +19,7 @@ LOGICAL_AXES = {
     "seq": "positions of the sequence",
     "activation_embed": "width of the residual stream",
     "embed": "model width, in parameters",
+    "qkv": "query, key and value",
     "heads": "attention heads",
     "head_dim": "width of one head",
     "mlp": "hidden width of the MLP",

@@ -2,20 +2,25 @@
 
 import math
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
+from jax.stages import Compiled, Lowered
 
+from .collectives import inventory
 from .config import Invalid
 from .digest import digests
-from .mesh import build_mesh
+from .hlo import parse
+from .memory import predict
+from .mesh import build_mesh, describe_mesh
 from .preset import Preset
-from .protocol import ArrayInfo
-from .sharding import Decision, activation_rules, decide, preset_problems
+from .protocol import ArrayInfo, CollectiveInfo, MemoryInfo, PresetCompiled
+from .sharding import Decision, Observed, activation_rules, decide, preset_problems, spec_of
 from .task import Array, Batch, Task, TrainState
 
 
@@ -41,9 +46,19 @@ class Placement:
     def _sharding(self, decision: Decision) -> NamedSharding:
         return NamedSharding(self.mesh, decision.spec)
 
-    def describe(self, task: Task) -> list[ArrayInfo]:
-        decisions = jax.tree.leaves((self.state, self.batch))
-        return [_describe(array, decision) for array, decision in zip(task.arrays, decisions, strict=True)]
+    def describe(self, array: Array, decision: Decision, compiled: Sharding) -> ArrayInfo:
+        return ArrayInfo(
+            name=array.names[0],
+            kind=array.kind,  # type: ignore[arg-type]
+            shape=list(array.shape),
+            dtype=array.dtype.name,
+            bytes=math.prod(array.shape) * array.dtype.itemsize,
+            logical_axes=list(array.logical_axes),
+            spec=[list(dim.axes) for dim in decision.dims],
+            compiled_spec=spec_of(compiled, array.shape, self.mesh),
+            reasons=[dim.reason for dim in decision.dims],
+            fell_back=decision.fell_back,
+        )
 
 
 def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placement:
@@ -77,29 +92,19 @@ def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Batch)
     return [f"{preset.name}: {name}: {problem}" for problem, name in first.items()]
 
 
-def _describe(array: Array, decision: Decision) -> ArrayInfo:
-    dtype = array.dtype
-    return ArrayInfo(
-        name=array.names[0],
-        kind=array.kind,  # type: ignore[arg-type]
-        shape=list(array.shape),
-        dtype=dtype.name,
-        bytes=math.prod(array.shape) * dtype.itemsize,
-        logical_axes=list(array.logical_axes),
-        spec=[list(dim.axes) for dim in decision.dims],
-        reasons=[dim.reason for dim in decision.dims],
-    )
-
-
 @dataclass(frozen=True)
 class Program:
-    """A preset placed and compiled."""
+    """A preset placed and compiled, with a description of what came out."""
 
     placement: Placement
     step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
     """Donates the state it is given. State goes in and comes out under the placement's shardings."""
     digest: Callable[[TrainState], jax.Array]
     compile_seconds: float
+    arrays: list[ArrayInfo]
+    """Of the state and the batch."""
+    collectives: list[CollectiveInfo] | None
+    memory: MemoryInfo | None
 
     @property
     def name(self) -> str:
@@ -109,19 +114,67 @@ class Program:
 def compile_program(task: Task, placement: Placement) -> Program:
     """Compiles the step and the digest. May run in any thread, beside a step that is running."""
     began = time.perf_counter()
+    step = lower_step(task, placement).compile()
+    digest = jax.jit(digests).lower(_with_shardings(task.abstract_state, placement.state_shardings)).compile()
+    seconds = time.perf_counter() - began
+    arrays = _describe_arguments(task, placement, step)
+    mesh = placement.mesh
+    return Program(
+        placement=placement,
+        step=step,
+        digest=digest,
+        compile_seconds=seconds,
+        arrays=arrays,
+        collectives=_collectives(step, mesh),
+        memory=predict(step, arrays, describe_mesh(mesh), mesh.devices.flat[0].platform),
+    )
+
+
+def describe_program(program: Program) -> PresetCompiled:
+    return PresetCompiled(
+        preset=program.name,
+        compile_seconds=program.compile_seconds,
+        mesh=describe_mesh(program.placement.mesh),
+        arrays=program.arrays,
+        collectives=program.collectives,
+        memory=program.memory,
+    )
+
+
+def lower_step(task: Task, placement: Placement, observed: Observed | None = None) -> Lowered:
+    """The step under the placement's shardings; with `observed`, a program whose compilation fills it in."""
     state, batch = placement.state_shardings, placement.batch_shardings
-    abstract_state = _with_shardings(task.abstract_state, state)
-    with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules):
-        step = jax.jit(task.train_step, out_shardings=(state, None), donate_argnums=0)
-        compiled = step.lower(abstract_state, _with_shardings(task.batch_arrays, batch)).compile()
-    digest = jax.jit(digests).lower(abstract_state).compile()
-    return Program(placement, compiled, digest, time.perf_counter() - began)
+
+    def train_step(arrays: TrainState, inputs: Batch) -> tuple[TrainState, jax.Array]:
+        return task.train_step(arrays, inputs, state.params)
+
+    with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules, observed):
+        return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).lower(
+            _with_shardings(task.abstract_state, state), _with_shardings(task.batch_arrays, batch)
+        )
 
 
 def make_state(task: Task, placement: Placement) -> TrainState:
     """The initial state, born in its shardings; the same numbers whatever they are."""
     with jax.set_mesh(placement.mesh):
         return jax.jit(task.initial_state, out_shardings=placement.state_shardings)()
+
+
+def _describe_arguments(task: Task, placement: Placement, step: Compiled) -> list[ArrayInfo]:
+    (shardings, _), decisions = step.input_shardings, jax.tree.leaves((placement.state, placement.batch))
+    return [
+        placement.describe(array, decision, sharding)
+        for array, decision, sharding in zip(task.arrays, decisions, jax.tree.leaves(shardings), strict=True)
+    ]
+
+
+def _collectives(step: Compiled, mesh: Mesh) -> list[CollectiveInfo] | None:
+    """None, and a traceback in the log, where the compiler prints what we cannot read: that must not end a run."""
+    try:
+        return inventory(parse(step.as_text() or ""), dict(mesh.shape))
+    except ValueError:
+        traceback.print_exc()
+        return None
 
 
 def _with_shardings(tree: Any, shardings: Any) -> Any:

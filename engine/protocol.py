@@ -37,18 +37,78 @@ class MeshInfo(Struct, frozen=True):
 
 
 class ArrayInfo(Struct, frozen=True, kw_only=True):
-    """What one array of the state or the batch is and how it is laid out. Holds no data."""
+    """What one array of a step is and how it is laid out. Holds no data."""
 
     name: str
-    kind: Literal["parameter", "moment", "scalar", "batch"]
+    kind: Literal["parameter", "moment", "scalar", "batch", "gradient", "activation"]
     shape: list[int]
     dtype: str
     bytes: int
     logical_axes: list[str | None]
     spec: list[list[str]]
-    """For each dim the mesh axes it is split over, major first; empty for a dim that is whole."""
+    """As intended: for each dim the mesh axes it is split over, major first; empty for a dim that is whole."""
+    compiled_spec: list[list[str]]
+    """The same as the compiler has it."""
     reasons: list[str]
     """For each dim, why its spec is what it is."""
+    fell_back: list[list[str]] = []
+    """For each dim the mesh axes that a rule asked for and that it could not take; empty where all dims could."""
+
+
+class CollectiveInfo(Struct, frozen=True, kw_only=True):
+    """One collective of a compiled step."""
+
+    kind: str
+    """`all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute` …"""
+    axes: list[str]
+    """The mesh axes along which its devices lie."""
+    group_size: int
+    """Devices in a group: the product of the axes' sizes, or less where it takes only a part of an axis."""
+    count: int | None
+    """Times it runs in a step; None where that depends on data."""
+    bytes_each: int
+    """Of the whole array on one device: what is reduced or exchanged, what a gather yields, what a scatter takes."""
+    bytes_per_device: int | None
+    """`count` × `bytes_each`: in one step."""
+    dtype: str
+    shapes: list[list[int]]
+    """Of its results on one device."""
+    op_name: str
+    source: str
+    """`file:line` of the operation it belongs to; empty where the compiler does not say."""
+    written: bool
+    """It stands in the user's code; otherwise the compiler inserted it."""
+
+
+class MemoryInfo(Struct, frozen=True, kw_only=True):
+    """Predicted bytes on one device, from the compiled step. The arguments' kinds and `padding` sum to `arguments`."""
+
+    parameters: int
+    moments: int
+    scalars: int
+    batch: int
+    padding: int
+    """What the device's layouts add to the arguments."""
+    arguments: int
+    outputs: int
+    aliased: int
+    """Of the outputs, what takes the place of arguments."""
+    temporaries: int
+    peak: int
+    peak_source: Literal["compiler", "sum"]
+    """`compiler`: its own figure; `sum`: arguments + outputs - aliased + temporaries."""
+
+
+class RematerializationInfo(Struct, frozen=True, kw_only=True):
+    """An "involuntary full rematerialization" that the compiler warned of: it replicates an array to re-split it."""
+
+    operation: str
+    """The HLO operation's name and type."""
+    shape: list[int]
+    from_sharding: str
+    to_sharding: str
+    op_name: str
+    source: str
 
 
 class PresetInfo(Struct, frozen=True, kw_only=True):
@@ -127,6 +187,22 @@ class PresetCompiled(Event, frozen=True):
     compile_seconds: float
     mesh: MeshInfo
     arrays: list[ArrayInfo]
+    """Of the state and the batch."""
+    collectives: list[CollectiveInfo] | None
+    """None where the compiler's text cannot be read."""
+    memory: MemoryInfo | None
+    """None where the backend does not tell."""
+
+
+class PresetInspected(Event, frozen=True):
+    """What had to be asked of the compiler apart: layouts inside the step, and its warnings."""
+
+    preset: str
+    arrays: list[ArrayInfo]
+    """Gradients and activations. One of the stacked blocks stands for all."""
+    rematerializations: list[RematerializationInfo]
+    problem: str | None
+    """Why layouts are missing."""
 
 
 class TrainingStarted(Event, frozen=True):
@@ -143,6 +219,16 @@ class StepsDone(Event, frozen=True):
     input_wait_seconds: float
     """Time in which the batches of these steps were awaited."""
     nonfinite: list[str] = []
+
+
+class MemoryMeasured(Event, frozen=True):
+    """Bytes of the fullest device; told when they change."""
+
+    source: Literal["allocator", "live arrays"]
+    bytes_in_use: int
+    peak_bytes: int | None
+    """The allocator's, since the engine began. Temporaries of a program may be missing from it."""
+    limit_bytes: int | None
 
 
 class Switching(Event, frozen=True):
@@ -190,6 +276,16 @@ class Resumed(Event, frozen=True):
     step: int
 
 
+class Inspection(Struct, frozen=True, kw_only=True):
+    """What is to be known of one preset on some devices without training; not an event."""
+
+    devices: list[DeviceInfo]
+    versions: dict[str, str]
+    flops_per_step: float
+    compiled: PresetCompiled
+    inspected: PresetInspected
+
+
 class CommandRefused(Event, frozen=True):
     """Told to the one viewer that sent it."""
 
@@ -221,8 +317,10 @@ AnyEvent = (
     | EngineReady
     | PresetCompiling
     | PresetCompiled
+    | PresetInspected
     | TrainingStarted
     | StepsDone
+    | MemoryMeasured
     | Switching
     | Switched
     | SwitchFailed
@@ -246,6 +344,12 @@ class SwitchPreset(Command, frozen=True):
     preset: str
 
 
+class InspectPreset(Command, frozen=True):
+    """Ask the compiler for what `PresetInspected` tells. It costs about half a compilation beside the steps."""
+
+    preset: str
+
+
 class Pause(Command, frozen=True):
     pass
 
@@ -262,7 +366,7 @@ class Stop(Command, frozen=True):
     pass
 
 
-AnyCommand = SwitchPreset | Pause | Resume | StepOnce | Stop
+AnyCommand = SwitchPreset | InspectPreset | Pause | Resume | StepOnce | Stop
 
 encode_json = msgspec.json.Encoder().encode
 decode_event_json = msgspec.json.Decoder(AnyEvent).decode

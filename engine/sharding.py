@@ -4,11 +4,13 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from .preset import LOGICAL_AXES, Axes, Override, Preset
 
@@ -23,6 +25,8 @@ class Dim:
     reason: str
     problem: str | None = None
     """Why what was asked for cannot be; `axes` is then empty."""
+    wanted: Axes = ()
+    """With a problem: the axes that were asked for."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Decision:
     @property
     def problems(self) -> list[str]:
         return [dim.problem for dim in self.dims if dim.problem]
+
+    @property
+    def fell_back(self) -> list[list[str]]:
+        """For each dim the axes it was meant to be split over and could not; empty where all could."""
+        wanted = [list(dim.wanted) for dim in self.dims]
+        return wanted if any(wanted) else []
 
 
 def by_rules(
@@ -118,25 +128,52 @@ def preset_problems(preset: Preset, names: Sequence[str], logical_axes: set[str]
 
 
 @dataclass(frozen=True)
+class Activation:
+    shape: tuple[int, ...]
+    dtype: Any
+    logical_axes: LogicalAxes
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was seen of a step while it was traced and compiled, by name."""
+
+    activations: dict[str, Activation] = field(default_factory=dict)
+    """As asked for."""
+    shardings: dict[str, Sharding] = field(default_factory=dict)
+    """As the compiler laid them out: activations and gradients."""
+
+    def note(self, name: str, sharding: Sharding) -> None:
+        """The first time counts: what is recomputed later is the same activation."""
+        self.shardings.setdefault(name, sharding)
+
+
+@dataclass(frozen=True)
 class _Active:
     mesh: Mesh
     rules: Mapping[str, Axes]
+    observed: Observed | None
 
 
 _active: ContextVar[_Active | None] = ContextVar("active rules", default=None)
 
 
 @contextlib.contextmanager
-def activation_rules(mesh: Mesh, rules: Mapping[str, Axes]) -> Iterator[None]:
-    """While a step is traced in here, `shard` lays activations out by these rules. Holds for this thread alone."""
-    token = _active.set(_Active(mesh, rules))
+def activation_rules(mesh: Mesh, rules: Mapping[str, Axes], observed: Observed | None = None) -> Iterator[None]:
+    """While a step is traced in here, `shard` lays activations out by these rules. Holds for this thread alone.
+
+    With `observed` the traced program is one to look at: compiling it tells the layouts that the compiler chose. It
+    computes the same, but its callbacks keep it out of the compilation cache.
+    """
+    token = _active.set(_Active(mesh, rules, observed))
     try:
         yield
     finally:
         _active.reset(token)
 
 
-def shard(x: jax.Array, *logical_axes: str | None) -> jax.Array:
+def shard(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
     """Asks the compiler to lay an activation out by the active rules; without any, `x` as it is.
 
     A rule that cannot hold for an activation leaves that dim whole, as FSDP needs it: batch and embed share an axis.
@@ -145,7 +182,36 @@ def shard(x: jax.Array, *logical_axes: str | None) -> jax.Array:
     if active is None:
         return x
     decision = by_rules(x.shape, logical_axes, active.rules, dict(active.mesh.shape))
-    return jax.lax.with_sharding_constraint(x, NamedSharding(active.mesh, decision.spec))
+    return observe(
+        jax.lax.with_sharding_constraint(x, NamedSharding(active.mesh, decision.spec)), *logical_axes, name=name
+    )
+
+
+def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
+    """`x` as it is: an activation whose layout is left to the compiler, to be compared with what the rules say."""
+    active = _active.get()
+    if active is not None and active.observed is not None:
+        decision = by_rules(x.shape, logical_axes, active.rules, dict(active.mesh.shape))
+        active.observed.activations[name] = Activation(x.shape, x.dtype, logical_axes, decision)
+        look(x, name)
+    return x
+
+
+def look(x: jax.Array, name: str) -> None:
+    """Where the program is one to look at, has the compiler tell how it lays `x` out."""
+    active = _active.get()
+    if active is not None and active.observed is not None:
+        jax.debug.inspect_array_sharding(x, callback=partial(active.observed.note, name))
+
+
+def spec_of(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> list[list[str]]:
+    """For each dim the mesh axes it is split over, major first, of a sharding over the devices of `mesh`.
+
+    Axes of size 1 split nothing: they are only in it where the sharding names them.
+    """
+    assert isinstance(sharding, NamedSharding), sharding
+    entries = (*sharding.spec, *[None] * (len(shape) - len(sharding.spec)))
+    return [[entry] if isinstance(entry, str) else list(entry or ()) for entry in entries]
 
 
 def _split(place: str, logical: str, size: int, axes: Axes, mesh_axes: Mapping[str, int], taken: set[str]) -> Dim:
@@ -154,14 +220,14 @@ def _split(place: str, logical: str, size: int, axes: Axes, mesh_axes: Mapping[s
     used = [axis for axis in axes if axis in taken]
     if used:
         text = f"{place} → {target}: {used[0]} already splits another dim: give {logical} another axis"
-        return Dim((), text, text)
+        return Dim((), text, text, axes)
     if size % count:
         below = size // count * count
         sizes = f"{below} or {below + count}" if below else f"{count}"
         text = (
             f"{place} → {target}: {logical} {size} does not divide by {count}: make it {sizes}, or split it otherwise"
         )
-        return Dim((), text, text)
+        return Dim((), text, text, axes)
     return Dim(axes, f"{place} → {target}: {size} ÷ {count} = {size // count}")
 
 

@@ -1,4 +1,4 @@
-"""Losses and times of steps, read one step late and told a few times a second."""
+"""Losses, times and memory of steps, read one step late and told a few times a second."""
 
 import math
 import time
@@ -6,21 +6,25 @@ from collections.abc import Callable
 
 import jax
 
-from .protocol import Event, StepsDone
+from .protocol import Event, MemoryMeasured, StepsDone
 
 REPORT_SECONDS = 0.25
+MEMORY_CHANGE = 0.01
+"""Part by which memory in use has to change to be told again."""
 
 
 class StepReports:
     """Reading a loss waits for its step. By then the next one is dispatched, so the devices do not wait."""
 
-    def __init__(self, publish: Callable[[Event], None]) -> None:
+    def __init__(self, publish: Callable[[Event], None], measure: Callable[[], MemoryMeasured]) -> None:
         self.begun = 0
         """Steps dispatched."""
         self.done = 0
         """Steps whose loss is here."""
         self.last_loss: float | None = None
         self._publish = publish
+        self._measure = measure
+        self._bytes_in_use = 0
         self._in_flight: jax.Array | None = None
         self._losses: list[float | None] = []
         self._seconds: list[float] = []
@@ -69,5 +73,12 @@ class StepReports:
                 nonfinite=nonfinite,
             )
         )
+        self._report_memory()
         self._losses, self._seconds, self._waited = [], [], 0.0
         self._reported = self._clock
+
+    def _report_memory(self) -> None:
+        measured = self._measure()
+        if abs(measured.bytes_in_use - self._bytes_in_use) > MEMORY_CHANGE * self._bytes_in_use:
+            self._bytes_in_use = measured.bytes_in_use
+            self._publish(measured)

@@ -11,7 +11,7 @@ from flax import nnx
 
 from .config import RunConfig, TrainingConfig
 from .model import Gpt, compute_dtype, loss
-from .sharding import LogicalAxes
+from .sharding import LogicalAxes, look
 
 Tree = Any
 
@@ -74,10 +74,16 @@ class Task:
             params = nnx.to_pure_dict(nnx.state(self._model()))
         return TrainState(params, self._optimizer.init(params), jnp.zeros((), jnp.int32), jnp.uint32(self.config.seed))
 
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
+    def train_step(
+        self, state: TrainState, batch: Batch, gradient_shardings: Tree = None
+    ) -> tuple[TrainState, jax.Array]:
         """One step: the state after it, and the loss before it, float32 []."""
         key = jax.random.fold_in(jax.random.key(state.seed), state.step)
         value, gradients = jax.value_and_grad(self.loss)(state.params, batch, key)
+        if gradient_shardings is not None:
+            gradients = jax.lax.with_sharding_constraint(gradients, gradient_shardings)
+        for path, gradient in jax.tree.leaves_with_path(gradients):
+            look(gradient, gradient_name(_name(path)))
         with jax.named_scope("optimizer"):
             updates, opt_state = self._optimizer.update(gradients, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
@@ -130,6 +136,10 @@ class Task:
     @cached_property
     def arrays(self) -> list[Array]:
         return jax.tree.leaves((self.state_arrays, self.batch_arrays))
+
+
+def gradient_name(parameter: str) -> str:
+    return f"grad.{parameter}"
 
 
 def _name(path: tuple[Any, ...]) -> str:

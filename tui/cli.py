@@ -74,6 +74,24 @@ def _presets(options: argparse.Namespace) -> int:
     return list_presets(_config(options), options.json)
 
 
+def _inspect(options: argparse.Namespace) -> int:
+    from .inspecting import inspect, inspect_hlo
+
+    if options.hlo or options.mesh:
+        if not (options.hlo and options.mesh):
+            raise Invalid("--hlo FILE and --mesh data=4,model=2 go together: give both, or none")
+        return inspect_hlo(options.hlo, options.mesh, options.json, options.svg)
+    if options.diff:
+        load_preset(options.diff)
+    return inspect(_config(options), options.json, options.svg, options.diff)
+
+
+def _lint(options: argparse.Namespace) -> int:
+    from .inspecting import lint
+
+    return lint(_config(options), options.json)
+
+
 COMMANDS = {
     "run": _run,
     "attach": _attach,
@@ -81,6 +99,8 @@ COMMANDS = {
     "stop": _stop,
     "train": _train,
     "presets": _presets,
+    "inspect": _inspect,
+    "lint": _lint,
 }
 
 
@@ -98,10 +118,13 @@ def _parser() -> argparse.ArgumentParser:
     stop = commands.add_parser("stop", help="end a run after its current step")
     train = commands.add_parser("train", help="a new run without the UI")
     presets = commands.add_parser("presets", help="list the presets and whether each fits these devices")
+    inspect = commands.add_parser("inspect", help="arrays, collectives and memory of one preset, without training")
+    lint = commands.add_parser("lint", help="what is likely wrong with one preset; exit 1 when there are findings")
     attach.add_argument("run", nargs="?", metavar="RUN")
     stop.add_argument("run", metavar="RUN")
-    for command in (run, train, presets):
+    for command in (run, train, presets, inspect, lint):
         _add_run_options(command)
+    _add_inspect_options(inspect)
     train.add_argument("--steps", type=int, required=True, metavar="N", help="stop after N steps")
     train.add_argument(
         "--switch",
@@ -111,9 +134,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="STEP:PRESET",
         help="go on under PRESET once STEP steps are done; may be given several times",
     )
-    for command in (ls, train, presets):
+    for command in (ls, train, presets, inspect, lint):
         command.add_argument("--json", action="store_true", help="JSON on stdout, for programs")
     return parser
+
+
+def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--diff", metavar="PRESET", help="what differs between the preset and this other one")
+    parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture instead")
+    parser.add_argument("--hlo", metavar="FILE", help="the collectives of a compiled module's text, from any program")
+    parser.add_argument("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh it was compiled for")
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +181,16 @@ def _scheduled_switch(text: str) -> ScheduledSwitch:
     if not colon or not step.isdecimal() or not preset:
         raise argparse.ArgumentTypeError(f"{text!r} is not STEP:PRESET, such as 10:fsdp")
     return ScheduledSwitch(int(step), preset)
+
+
+def _mesh(text: str) -> dict[str, int]:
+    try:
+        sizes = {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        sizes = {}
+    if not sizes or min(sizes.values()) < 1 or "" in sizes:
+        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2")
+    return sizes
 
 
 def _config(options: argparse.Namespace) -> RunConfig:

@@ -7,6 +7,7 @@ import time
 
 from msgspec import Struct
 
+from ..engine import figures
 from ..engine.config import Invalid
 from ..engine.protocol import (
     AnyEvent,
@@ -18,7 +19,6 @@ from ..engine.protocol import (
     SwitchFailed,
     encode_json,
 )
-from . import figures
 from .engine_client import EngineClient
 from .log_lines import in_words
 from .run_state import Phase, RunState

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from ..engine import figures
 from ..engine.config import RunConfig
 from ..engine.event_log import LogReader
 from ..engine.protocol import PresetListing, encode_json
 from ..engine.run_directory import RunDirectory, all_runs, state_home
-from . import figures
 from .run_state import RunState
 
 

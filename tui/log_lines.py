@@ -1,5 +1,6 @@
 """Events in words, one line each: for the Log view and for `shardtui train`."""
 
+from ..engine import figures
 from ..engine.protocol import (
     AnyEvent,
     CommandRefused,
@@ -8,9 +9,11 @@ from ..engine.protocol import (
     EngineStarted,
     EngineStopped,
     Failed,
+    MemoryMeasured,
     Paused,
     PresetCompiled,
     PresetCompiling,
+    PresetInspected,
     Resumed,
     StepsDone,
     SwitchCancelled,
@@ -19,7 +22,6 @@ from ..engine.protocol import (
     Switching,
     TrainingStarted,
 )
-from . import figures
 
 
 def in_words(event: AnyEvent) -> str:
@@ -34,6 +36,10 @@ def in_words(event: AnyEvent) -> str:
             return (
                 f"compiled {event.preset} in {figures.seconds(event.compile_seconds)}: {figures.axes(event.mesh.axes)}"
             )
+        case PresetInspected():
+            return f"looked into {event.preset}: {event.problem or f'{len(event.arrays)} gradients and activations'}"
+        case MemoryMeasured():
+            return f"memory in use on a device: {figures.size(event.bytes_in_use)} ({event.source})"
         case TrainingStarted():
             return f"training under {event.preset}"
         case StepsDone():

@@ -9,12 +9,12 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from ...engine.layout import bytes_per_device, replicas
+from ...engine import figures
+from ...engine.layout import bytes_per_device, notation, replicas
 from ...engine.protocol import ArrayInfo, PresetCompiled
-from .. import figures
 from ..run_state import RunState
 from ..widgets.reasons import Reasons
-from ..widgets.sharding_pane import ShardingPane, dims
+from ..widgets.sharding_pane import ShardingPane
 from .run_screen import RunScreen
 
 COLUMNS = ("array", "per device", "copies", "dims, with their mesh axes as subscript", "shape", "bytes", "kind")
@@ -70,7 +70,7 @@ def _cells(array: ArrayInfo, layout: PresetCompiled) -> list[Text]:
         Text(array.name),
         Text(figures.size(each), justify="right"),
         Text(f"{replicas(array.spec, layout.mesh)}", justify="right"),
-        Text(dims(array)),
+        Text(notation(array)),
         Text(" × ".join(str(size) for size in array.shape) or "–"),
         Text(figures.size(array.bytes), justify="right"),
         Text(array.kind, "dim"),

@@ -4,9 +4,9 @@ import textwrap
 
 from textual.content import Content
 
+from ...engine import figures
 from ...engine.layout import bytes_per_device
 from ...engine.protocol import Switched
-from .. import figures
 from ..run_state import RunState
 from .lines import Lines
 

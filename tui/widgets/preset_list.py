@@ -8,8 +8,8 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from ...engine import figures
 from ...engine.protocol import PresetInfo
-from .. import figures
 from ..messages import PresetChosen
 from ..run_state import RunState
 

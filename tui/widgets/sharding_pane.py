@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from ...engine.layout import bytes_per_device, device_parts, parts, replicas, shard_shape
+from ...engine import figures
+from ...engine.layout import bytes_per_device, device_parts, notation, parts, replicas, shard_shape
 from ...engine.protocol import ArrayInfo, MeshInfo
-from .. import figures
 from .lines import Lines
 
 TINTS = ("$primary", "$success", "$warning", "$error", "$secondary")
@@ -29,7 +29,7 @@ class ShardingPane(Lines):
 
     def show_array(self, array: ArrayInfo, mesh: MeshInfo, platform: str) -> None:
         self.subject = (array, mesh, platform)
-        self.border_title = Content(array.name + dims(array))
+        self.border_title = Content(array.name + notation(array))
         self.border_subtitle = Content(in_figures(array, mesh))
         self.draw()
 
@@ -39,15 +39,6 @@ class ShardingPane(Lines):
     def draw(self) -> None:
         if self.subject:
             self.show(draw_sharding(*self.subject, self.size.width, self.size.height))
-
-
-def dims(array: ArrayInfo) -> str:
-    """`[layers, embed, mlp_model]`: each dim's name with its mesh axes as subscript."""
-    names = (
-        "_".join((logical or str(size), *axes))
-        for logical, size, axes in zip(array.logical_axes, array.shape, array.spec, strict=True)
-    )
-    return f"[{', '.join(names)}]" if array.shape else ""
 
 
 def in_figures(array: ArrayInfo, mesh: MeshInfo) -> str:

@@ -4,7 +4,7 @@ import time
 
 from textual.content import Content
 
-from .. import figures
+from ...engine import figures
 from ..run_state import Phase, RunState
 from .lines import Lines
 

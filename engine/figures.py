@@ -1,5 +1,8 @@
 """Numbers as people read them."""
 
+from collections.abc import Sequence
+
+WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond")
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -33,6 +36,17 @@ def rate(value: float) -> str:
 def axes(sizes: dict[str, int]) -> str:
     """`data 4 × model 2`."""
     return " × ".join(f"{name} {length}" for name, length in sizes.items())
+
+
+def shape(sizes: Sequence[int]) -> str:
+    """`4 × 128 × 512`, `–` for a scalar."""
+    return " × ".join(str(size) for size in sizes) or "–"
+
+
+def op(name: str) -> str:
+    """An HLO op name without the wrappers of `jit`, `while` and the like: `transpose(blocks)/mlp/dot_general`."""
+    parts = [part for part in name.split("/") if part and part not in WRAPPERS]
+    return "/".join(parts[1:] if parts and parts[0].startswith("jit(") else parts)
 
 
 def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:

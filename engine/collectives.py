@@ -1,0 +1,190 @@
+"""The communication of a compiled program: each collective with its mesh axes, how often it runs and what it moves."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from .hlo import Computation, Instruction, Module, type_bytes, type_shapes
+from .protocol import CollectiveInfo
+
+KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+WRITTEN = re.compile(
+    r"(psum|pmax|pmin|pmean|all_gather|reduce_scatter|psum_scatter|all_to_all|ragged_all_to_all|ppermute|pbroadcast)\w*$"
+)
+"""jax primitives that are collectives: the last part of the op name of one that stands in the user's code."""
+
+GROUPS = re.compile(
+    r"replica_groups=(?P<lists>\{(?:\{[\d,]*\},?)*\})"
+    r"|replica_groups=\[(?P<iota>[\d,]+)\]<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
+    r"|replica_groups=@?\w*mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\((?P<ids>[^{]*)\))? \{(?P<axes>[^}]*)\}"
+)
+PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
+
+Groups = list[tuple[int, ...]]
+"""Positions in the mesh, in row-major order of its axes, that communicate with each other."""
+
+
+def inventory(module: Module, mesh: Mapping[str, int]) -> list[CollectiveInfo]:
+    """Every collective of the program, the one that moves most first. `mesh`: axis to size, in the mesh's order."""
+    fused: set[tuple[str, str]] = set()
+    found: list[CollectiveInfo] = []
+    callers = {call.callee: call for call in module.calls}
+    for computation in module.computations.values():
+        call = callers.get(computation.name)
+        for instruction in computation.instructions.values():
+            if _kind(instruction) is None:
+                continue
+            channel = instruction.attribute(r"channel_id=(\d+)")
+            if call is not None and call.opcode == "fusion" and channel:
+                # The parts of an asynchronous fusion on TPU each repeat the collective that they carry on.
+                if (call.caller, channel) in fused:
+                    continue
+                fused.add((call.caller, channel))
+            found.append(_describe(module, computation, instruction, mesh))
+    return sorted(found, key=lambda info: -(info.bytes_per_device or info.bytes_each))
+
+
+def _describe(
+    module: Module, computation: Computation, instruction: Instruction, mesh: Mapping[str, int]
+) -> CollectiveInfo:
+    kind, carrier = _kind(instruction) or "", instruction
+    if kind == "all-reduce" and computation.name.startswith("all-reduce-scatter"):
+        kind = "reduce-scatter"  # TPU: a fusion of this name around an all-reduce and the slice of its own part
+        carrier = _fusion_of(module, computation) or instruction
+    groups = groups_of(instruction, math.prod(mesh.values()))
+    axes = axes_of(groups, mesh)
+    each = _payload(kind, instruction, computation, groups)
+    count = module.runs[computation.name]
+    op_name = instruction.op_name or carrier.op_name
+    return CollectiveInfo(
+        kind=kind,
+        axes=axes,
+        group_size=max(map(len, groups), default=1),
+        count=count,
+        bytes_each=each,
+        bytes_per_device=None if count is None else count * each,
+        dtype=", ".join(dict.fromkeys(dtype for dtype, _ in type_shapes(_operand_types(instruction, computation)))),
+        shapes=[list(shape) for _, shape in type_shapes(instruction.type)],
+        op_name=op_name,
+        source=module.source(instruction) or module.source(carrier),
+        written=bool(WRITTEN.search(op_name)),
+    )
+
+
+def _kind(instruction: Instruction) -> str | None:
+    opcode = instruction.opcode.removesuffix("-start")
+    return opcode if opcode in KINDS else None
+
+
+def _payload(kind: str, instruction: Instruction, computation: Computation, groups: Groups) -> int:
+    """Bytes of the array that is reduced, gathered, scattered or exchanged, as one device holds it when it is whole."""
+    operands = type_bytes(_operand_types(instruction, computation))
+    if kind == "all-gather":
+        return operands * max(map(len, groups), default=1)
+    return operands
+
+
+def _operand_types(instruction: Instruction, computation: Computation) -> str:
+    known = (computation.instructions.get(name) for name in instruction.operands)
+    return " ".join(operand.type for operand in known if operand)
+
+
+def _fusion_of(module: Module, computation: Computation) -> Instruction | None:
+    return next(
+        (
+            instruction
+            for other in module.computations.values()
+            for instruction in other.instructions.values()
+            if instruction.opcode == "fusion" and f"calls=%{computation.name}" in instruction.rest
+        ),
+        None,
+    )
+
+
+def groups_of(instruction: Instruction, devices: int) -> Groups:
+    """Which positions communicate; the pairs of a permutation that stay where they are left out."""
+    pairs = PAIRS.search(instruction.attributes)
+    if pairs:
+        numbers = [int(number) for number in re.findall(r"\d+", pairs.group(1))]
+        return [(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True) if a != b]
+    found = GROUPS.search(instruction.attributes)
+    if found is None or found["lists"] == "{}":
+        return [tuple(range(devices))]
+    if found["lists"]:
+        return [tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", found["lists"])]
+    if found["iota"]:
+        size = _numbers(found["iota"])[-1]
+        order = _iota(_numbers(found["dims"]), _numbers(found["order"] or ""))
+        return [tuple(order[at : at + size]) for at in range(0, len(order), size)]
+    return _mesh_groups(found["mesh"], found["ids"] or "", found["axes"])
+
+
+def _mesh_groups(mesh: str, ids: str, axes: str) -> Groups:
+    """`mesh['a'=4,'b'=2], device_ids=([4,2]T(1,0)) {'a', 'b':(1)2}`: groups along some axes, or parts of axes."""
+    sizes = {name: int(size) for name, size in re.findall(r"['\"]?(\w+)['\"]?=(\d+)", mesh)}
+    parts: dict[str, list[tuple[int, int]]] = {}
+    for name, before, size in re.findall(r"['\"]?([A-Za-z_]\w*)['\"]?(?::\((\d+)\)(\d+))?", axes):
+        parts.setdefault(name, []).append((int(before or 1), int(size or sizes[name])))
+    order = list(range(math.prod(sizes.values())))
+    if listed := re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", ids):
+        order = _iota(_numbers(listed[1]), _numbers(listed[2] or ""))
+    elif ids:
+        order = _numbers(ids)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for device, place in zip(order, itertools.product(*(range(size) for size in sizes.values())), strict=True):
+        fixed = tuple(
+            _without(index, sizes[name], parts.get(name, [])) for name, index in zip(sizes, place, strict=True)
+        )
+        groups.setdefault(fixed, []).append(device)
+    return [tuple(group) for group in groups.values()]
+
+
+def _without(index: int, size: int, parts: Iterable[tuple[int, int]]) -> int:
+    """A coordinate with the digits taken out that the parts (what stands before, size) of its axis give."""
+    for before, count in parts:
+        after = size // (before * count)
+        index -= index // after % count * after
+    return index
+
+
+def axes_of(groups: Groups, mesh: Mapping[str, int]) -> list[str]:
+    """The mesh axes along which members of a group differ: the groups run over all of these, or a part of them."""
+    sizes = list(mesh.values())
+    differing = [False] * len(sizes)
+    for group in groups:
+        first = _coordinates(group[0], sizes)
+        for member in group[1:]:
+            place = _coordinates(member, sizes)
+            differing = [known or a != b for known, a, b in zip(differing, first, place, strict=True)]
+    return [axis for axis, differs in zip(mesh, differing, strict=True) if differs]
+
+
+def _coordinates(position: int, sizes: Sequence[int]) -> list[int]:
+    place: list[int] = []
+    for size in reversed(sizes):
+        position, index = divmod(position, size)
+        place.append(index)
+    return place[::-1]
+
+
+def _iota(dims: Sequence[int], order: Sequence[int]) -> list[int]:
+    """`arange(prod(dims)).reshape(dims).transpose(order).ravel()`."""
+    order = order or range(len(dims))
+    strides = [math.prod(dims[at + 1 :]) for at in range(len(dims))]
+    return [
+        sum(index * strides[dim] for index, dim in zip(place, order, strict=True))
+        for place in itertools.product(*(range(dims[dim]) for dim in order))
+    ]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]

@@ -1,0 +1,64 @@
+"""Memory of a step on one device: predicted from the compiled program, and what is there while it runs."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+from jax.stages import Compiled
+
+from .layout import bytes_per_device
+from .protocol import ArrayInfo, MemoryInfo, MemoryMeasured, MeshInfo
+
+
+def predict(compiled: Compiled, arrays: Sequence[ArrayInfo], mesh: MeshInfo, platform: str) -> MemoryInfo | None:
+    """`arrays`: all arguments of the step. None where the backend does not tell.
+
+    The compiler's own peak includes temporaries on TPU; on CPU and GPU it does not, so there the peak is summed:
+    arguments + outputs - aliased + temporaries.
+    """
+
+    def held(kind: str) -> int:
+        return sum(bytes_per_device(array, mesh) for array in arrays if array.kind == kind)
+
+    stats = compiled.memory_analysis()
+    if stats is None:
+        return None
+    parameters, moments, scalars, batch = (held(kind) for kind in ("parameter", "moment", "scalar", "batch"))
+    arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
+    aliased, temporaries = stats.alias_size_in_bytes, stats.temp_size_in_bytes
+    own = getattr(stats, "peak_memory_in_bytes", 0) if platform == "tpu" else 0
+    return MemoryInfo(
+        parameters=parameters,
+        moments=moments,
+        scalars=scalars,
+        batch=batch,
+        padding=arguments - parameters - moments - scalars - batch,
+        arguments=arguments,
+        outputs=outputs,
+        aliased=aliased,
+        temporaries=temporaries,
+        peak=own or arguments + outputs - aliased + temporaries,
+        peak_source="compiler" if own else "sum",
+    )
+
+
+def measure(devices: Sequence[jax.Device]) -> MemoryMeasured:
+    """Of the fullest device, as its allocator tells; where it does not (CPU), the shards of the living arrays."""
+    told = [stats for device in devices if (stats := device.memory_stats())]
+    if told:
+        fullest = max(told, key=lambda stats: stats["bytes_in_use"])
+        return MemoryMeasured(
+            source="allocator",
+            bytes_in_use=fullest["bytes_in_use"],
+            peak_bytes=fullest.get("peak_bytes_in_use"),
+            limit_bytes=fullest.get("bytes_limit"),
+        )
+    return MemoryMeasured(source="live arrays", bytes_in_use=_live_bytes(devices[0]), peak_bytes=None, limit_bytes=None)
+
+
+def _live_bytes(device: jax.Device) -> int:
+    return sum(
+        array.dtype.itemsize * math.prod(array.sharding.shard_shape(array.shape))
+        for array in jax.live_arrays()
+        if device in array.sharding.device_set
+    )

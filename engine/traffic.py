@@ -1,0 +1,72 @@
+"""Collectives added up by kind and mesh axes: what a step moves where, and how two presets differ in it."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from .protocol import CollectiveInfo
+
+Key = tuple[str, tuple[str, ...]]
+"""Kind and axes."""
+
+
+class Flow(Struct, frozen=True, kw_only=True):
+    """All collectives of one kind over the same axes."""
+
+    kind: str
+    axes: list[str]
+    count: int | None
+    """Times in a step; None where one of them runs an unknown number of times."""
+    bytes_per_device: int | None
+    """In a step; None likewise."""
+    bytes_known: int
+    """Of those whose number is known."""
+
+
+class FlowChange(Struct, frozen=True, kw_only=True):
+    """A flow under one preset and under another; 0 times where it is not there."""
+
+    kind: str
+    axes: list[str]
+    count: int | None
+    other_count: int | None
+    bytes_per_device: int | None
+    other_bytes_per_device: int | None
+
+
+def flows(collectives: Sequence[CollectiveInfo]) -> list[Flow]:
+    """The one that moves most first."""
+    groups: dict[Key, list[CollectiveInfo]] = {}
+    for info in collectives:
+        groups.setdefault((info.kind, tuple(info.axes)), []).append(info)
+    found = [_flow(kind, axes, infos) for (kind, axes), infos in groups.items()]
+    return sorted(found, key=lambda flow: -flow.bytes_known)
+
+
+def changes(before: Sequence[CollectiveInfo], after: Sequence[CollectiveInfo]) -> list[FlowChange]:
+    """Every flow of either side."""
+    old, new = ({(flow.kind, tuple(flow.axes)): flow for flow in flows(side)} for side in (before, after))
+    return [
+        FlowChange(
+            kind=kind,
+            axes=list(axes),
+            count=there.count if (there := old.get((kind, axes))) else 0,
+            other_count=here.count if (here := new.get((kind, axes))) else 0,
+            bytes_per_device=there.bytes_per_device if there else 0,
+            other_bytes_per_device=here.bytes_per_device if here else 0,
+        )
+        for kind, axes in dict.fromkeys((*old, *new))
+    ]
+
+
+def _flow(kind: str, axes: tuple[str, ...], infos: Sequence[CollectiveInfo]) -> Flow:
+    counts = [info.count for info in infos if info.count is not None]
+    known = sum(info.bytes_per_device or 0 for info in infos)
+    complete = len(counts) == len(infos)
+    return Flow(
+        kind=kind,
+        axes=list(axes),
+        count=sum(counts) if complete else None,
+        bytes_per_device=known if complete else None,
+        bytes_known=known,
+    )

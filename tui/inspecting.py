@@ -1,0 +1,264 @@
+"""`shardtui inspect` and `shardtui lint`: one preset's compiled step, described without training."""
+
+import io
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from ..engine import figures
+from ..engine.collectives import inventory
+from ..engine.config import Invalid, RunConfig
+from ..engine.hlo import parse
+from ..engine.layout import bytes_per_device, notation, replicas, wasted_bytes
+from ..engine.lint import Finding
+from ..engine.protocol import ArrayInfo, CollectiveInfo, Inspection, MemoryInfo, MeshInfo, encode_json
+from ..engine.traffic import FlowChange, flows
+from .report import (
+    DiffReport,
+    HloReport,
+    LintReport,
+    SpecEntry,
+    all_arrays,
+    diff_report,
+    findings,
+    inspect_report,
+)
+
+PIPE_WIDTH = 140
+"""Columns of a table that does not go to a terminal."""
+FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""In exported pictures: fonts that a browser would fetch. Any monospaced one will do."""
+
+
+def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
+    """Describes the preset of `config`; with `other`, what differs between the two."""
+    inspections = _ask_engine(config, *([other] if other else []))
+    if not inspections:
+        return 2
+    if other:
+        difference = diff_report(*inspections)
+        return _answer(difference, _diff_tables(difference), as_json, svg)
+    return _answer(inspect_report(inspections[0]), _tables(inspections[0]), as_json, svg)
+
+
+def lint(config: RunConfig, as_json: bool) -> int:
+    """0 without findings, 1 with some."""
+    inspections = _ask_engine(config)
+    if not inspections:
+        return 2
+    inspection = inspections[0]
+    found = findings(inspection)
+    tables: list[RenderableType] = [_findings_table(found)] if found else [f"{config.preset}: no findings"]
+    if inspection.inspected.problem:
+        tables.append(Text(inspection.inspected.problem, "red"))
+    _answer(LintReport(preset=inspection.compiled.preset, findings=found), tables, as_json, None)
+    return 1 if found else 0
+
+
+def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
+    """The collectives of a compiled module's text. Raises Invalid."""
+    try:
+        module = parse(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Invalid(f"--hlo {path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise Invalid(f"--hlo {path}: not the text of a compiled module: {error}") from error
+    if module.partitions != (count := math.prod(mesh.values())):
+        raise Invalid(
+            f"--mesh {figures.axes(mesh)} makes {count} devices, the module was compiled for {module.partitions}: "
+            "give the mesh that it was compiled with"
+        )
+    collectives = inventory(module, mesh)
+    return _answer(HloReport(mesh=mesh, collectives=collectives), _traffic(collectives), as_json, svg)
+
+
+def save_svg(svg: str, path: str) -> None:
+    """Raises Invalid."""
+    try:
+        Path(path).write_text(FONT_FACE.sub("", svg), encoding="utf-8")
+    except OSError as error:
+        raise Invalid(f"--svg {path}: cannot be written: {error.strerror}") from error
+
+
+def _ask_engine(config: RunConfig, *others: str) -> list[Inspection]:
+    """From an engine process, which alone may touch the devices. Empty where it refused, and then it said why."""
+    command = [sys.executable, "-P", "-m", "shardtui.engine", "inspect", encode_json(config).decode(), *others]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
+    if answer.returncode:
+        return []
+    return [msgspec.json.decode(line, type=Inspection) for line in answer.stdout.splitlines()]
+
+
+def _answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: bool, svg: str | None) -> int:
+    if svg:
+        console = Console(record=True, file=io.StringIO(), width=PIPE_WIDTH)
+        console.print(Group(*tables))
+        save_svg(console.export_svg(title="shardtui"), svg)
+    if as_json:
+        print(encode_json(report).decode())
+    elif not svg:
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=PIPE_WIDTH)
+        console.print(*tables, sep="\n")
+    return 0
+
+
+def _tables(inspection: Inspection) -> list[RenderableType]:
+    compiled, mesh = inspection.compiled, inspection.compiled.mesh
+    device = inspection.devices[0]
+    title = f"{compiled.preset}: {figures.axes(mesh.axes)} on {len(inspection.devices)} × {device.kind}"
+    arrays = sorted(all_arrays(inspection), key=lambda array: -wasted_bytes(array, mesh))
+    tables: list[RenderableType] = [Text(title, "bold"), _array_table(arrays, mesh)]
+    if inspection.inspected.problem:
+        tables.append(Text(f"no gradients and activations: {inspection.inspected.problem}", "red"))
+    if compiled.memory:
+        tables.append(_memory_table(compiled.memory))
+    tables += _traffic(compiled.collectives) if compiled.collectives is not None else ["collectives: not readable"]
+    found = findings(inspection)
+    return [*tables, _findings_table(found) if found else Text("no findings", "green")]
+
+
+def _array_table(arrays: Sequence[ArrayInfo], mesh: MeshInfo) -> Table:
+    table = _table(
+        Column("array", overflow="fold"),
+        "kind",
+        "dtype",
+        "shape",
+        _right("bytes"),
+        _right("per device"),
+        _right("copies"),
+        _right("wasted"),
+        title="arrays, dims with their mesh axes as subscript",
+    )
+    for array in arrays:
+        table.add_row(
+            Text(array.name + notation(array)),
+            array.kind,
+            array.dtype,
+            figures.shape(array.shape),
+            figures.size(array.bytes),
+            figures.size(bytes_per_device(array, mesh)),
+            str(replicas(array.compiled_spec, mesh)),
+            figures.size(wasted_bytes(array, mesh)),
+        )
+    return table
+
+
+def _memory_table(memory: MemoryInfo) -> Table:
+    table = _table("memory per device", _right("predicted"))
+    for name in ("parameters", "moments", "scalars", "batch", "padding", "temporaries"):
+        table.add_row(name, figures.size(getattr(memory, name)))
+    of = "the compiler's figure" if memory.peak_source == "compiler" else "arguments + outputs - aliased + temporaries"
+    table.add_row(f"peak ({of})", figures.size(memory.peak))
+    return table
+
+
+def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
+    """In sums and one by one."""
+    if not collectives:
+        return ["no collectives"]
+    sums = _table("collectives", "over", _right("times"), _right("bytes a device and step"), title="traffic")
+    for flow in flows(collectives):
+        sums.add_row(flow.kind, over(flow.axes), times(flow.count), in_step(flow.bytes_per_device))
+    each = _table(
+        "collective",
+        "over",
+        _right("times"),
+        _right("each"),
+        _right("a step"),
+        "by",
+        "op",
+        Column("source", overflow="fold"),
+    )
+    for info in collectives:
+        each.add_row(
+            info.kind,
+            over(info.axes),
+            times(info.count),
+            figures.size(info.bytes_each),
+            in_step(info.bytes_per_device),
+            "user" if info.written else "compiler",
+            Text(figures.op(info.op_name)),
+            Text(info.source),
+        )
+    return [sums, each]
+
+
+def _findings_table(found: Sequence[Finding]) -> Table:
+    table = _table("code", "finding", "what to do", title="findings", lines=True)
+    for finding in found:
+        table.add_row(f"{finding.code}\n{finding.name}", Text(finding.message), Text(finding.fix))
+    return table
+
+
+def _diff_tables(difference: DiffReport) -> list[RenderableType]:
+    one, other = difference.preset, difference.other
+    arrays = _table("array", one, other, _right(f"a device, {one}"), _right(other), title="arrays laid out differently")
+    for change in difference.arrays:
+        arrays.add_row(
+            Text(change.name),
+            Text(_spec(change.compiled_spec)),
+            Text(_spec(change.other_compiled_spec)),
+            figures.size(change.bytes_per_device),
+            figures.size(change.other_bytes_per_device),
+        )
+    moved = _table(
+        "collectives", "over", _right(f"times, {one}"), _right(other), _right(f"a step, {one}"), _right(other)
+    )
+    moved.title = "traffic"
+    for change in difference.collectives:
+        moved.add_row(*_flow_cells(change))
+    tables: list[RenderableType] = [arrays, moved]
+    if difference.memory and difference.other_memory:
+        memory = _table("memory per device, predicted", _right(one), _right(other))
+        for name in ("parameters", "moments", "batch", "temporaries", "peak"):
+            sizes = (figures.size(getattr(side, name)) for side in (difference.memory, difference.other_memory))
+            memory.add_row(name, *sizes)
+        tables.append(memory)
+    return tables
+
+
+def _flow_cells(change: FlowChange) -> list[str]:
+    return [
+        change.kind,
+        over(change.axes),
+        times(change.count),
+        times(change.other_count),
+        in_step(change.bytes_per_device),
+        in_step(change.other_bytes_per_device),
+    ]
+
+
+def over(axes: Sequence[str]) -> str:
+    return " × ".join(axes) or "–"
+
+
+def times(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"
+
+
+def in_step(count: int | None) -> str:
+    return "unknown" if count is None else figures.size(count)
+
+
+def _spec(spec: Sequence[SpecEntry]) -> str:
+    entries = ("–" if entry is None else entry if isinstance(entry, str) else "+".join(entry) for entry in spec)
+    return f"({', '.join(entries)})"
+
+
+def _table(*columns: str | Column, title: str | None = None, lines: bool = False) -> Table:
+    return Table(*columns, title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left", show_lines=lines)
+
+
+def _right(name: str) -> Column:
+    return Column(name, justify="right", no_wrap=True)
