@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from shardtui.engine.config import RunConfig, load_model
 from shardtui.engine.protocol import Stop
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.engine_client import EngineClient
+from shardtui.tui.export import screen_svg
 from shardtui.tui.widgets.preset_list import PresetList
 
 DOCS = Path(__file__).parent
@@ -26,9 +26,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def save(app: ShardtuiApp, name: str) -> None:
-    """Without the fonts that the exporter would have a browser fetch: any monospaced one will do."""
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", app.export_screenshot(simplify=True), flags=re.DOTALL)
-    (DOCS / name).write_text(svg)
+    (DOCS / name).write_text(screen_svg(app))
 
 
 async def main() -> None:

@@ -43,10 +43,36 @@ def shape(sizes: Sequence[int]) -> str:
     return " × ".join(str(size) for size in sizes) or "–"
 
 
+def over(axes: Sequence[str]) -> str:
+    """Mesh axes of a collective: `data × model`."""
+    return " × ".join(axes) or "–"
+
+
+def times(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
+
+
+def in_step(count: int | None) -> str:
+    """Bytes, where it is known how often they move."""
+    return "?" if count is None else size(count)
+
+
+def short_source(source: str) -> str:
+    """`model.py:93` of `/home/me/engine/model.py:93`."""
+    return source.rpartition("/")[2]
+
+
 def op(name: str) -> str:
-    """An HLO op name without the wrappers of `jit`, `while` and the like: `transpose(blocks)/mlp/dot_general`."""
-    parts = [part for part in name.split("/") if part and part not in WRAPPERS]
-    return "/".join(parts[1:] if parts and parts[0].startswith("jit(") else parts)
+    """An HLO op name without the wrappers of `jit`, `while` and the like: `transpose(jvp(blocks))/mlp/dot_general`.
+
+    Of a combined collective, `…/(a:b:c)`, the first: `…/a and 2 more`.
+    """
+    head, bracket, combined = name.partition("/(")
+    first, *others = combined.removesuffix(")").split(":") if bracket else [""]
+    path = f"{head}/{first}" if first else head
+    parts = [part for part in path.split("/") if part and part not in WRAPPERS]
+    short = "/".join(parts[1:] if parts and parts[0].startswith("jit(") else parts)
+    return f"{short} and {len(others)} more" if others else short
 
 
 def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:

@@ -32,13 +32,17 @@ def shard_shape(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshI
     return tuple(-(-size // count) for size, count in zip(shape, parts(spec, mesh), strict=True))
 
 
+def coordinates(mesh: MeshInfo) -> dict[int, dict[str, int]]:
+    """Device id to its place along each axis."""
+    places = itertools.product(*(range(size) for size in mesh.axes.values()))
+    return {
+        device: dict(zip(mesh.axes, place, strict=True)) for device, place in zip(mesh.device_ids, places, strict=True)
+    }
+
+
 def device_parts(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> dict[int, tuple[int, ...]]:
     """Device id to the index of its part along each dim."""
-    coordinates = itertools.product(*(range(size) for size in mesh.axes.values()))
-    return {
-        device: tuple(_part(axes, mesh, dict(zip(mesh.axes, place, strict=True))) for axes in spec)
-        for device, place in zip(mesh.device_ids, coordinates, strict=True)
-    }
+    return {device: tuple(_part(axes, mesh, place) for axes in spec) for device, place in coordinates(mesh).items()}
 
 
 def shards(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> list[Shard]:
@@ -55,6 +59,11 @@ def shards(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) 
         )
         for part, devices in sorted(holders.items())
     ]
+
+
+def box_of(device: int, shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> Shard:
+    """The shard that a device holds."""
+    return next(shard for shard in shards(shape, spec, mesh) if device in shard.devices)
 
 
 def replicas(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> int:
@@ -83,9 +92,19 @@ def notation(array: ArrayInfo) -> str:
     return f"[{', '.join(names)}]" if array.shape else ""
 
 
+def used_axes(array: ArrayInfo) -> set[str]:
+    """The mesh axes that split it, as compiled."""
+    return {axis for axes in array.compiled_spec for axis in axes}
+
+
 def is_same_layout(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]], mesh: MeshInfo) -> bool:
     """Axes of size 1 split nothing."""
     return _without_ones(a, mesh) == _without_ones(b, mesh)
+
+
+def shards_differ(a: ArrayInfo, b: ArrayInfo, a_mesh: MeshInfo, b_mesh: MeshInfo) -> bool:
+    """The devices hold other parts of it, whatever the axes are called."""
+    return shards(a.shape, a.compiled_spec, a_mesh) != shards(b.shape, b.compiled_spec, b_mesh)
 
 
 def _without_ones(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> list[list[str]]:

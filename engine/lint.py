@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from . import figures
-from .layout import bytes_per_device, is_same_layout, replicas, shard_shape
+from .layout import bytes_per_device, is_same_layout, replicas, shard_shape, used_axes
 from .protocol import ArrayInfo, CollectiveInfo, MeshInfo, PresetCompiled, PresetInspected
 
 LARGE_BYTES = 2**20
@@ -90,11 +90,6 @@ def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_
     return [finding for check in checks for finding in check(subject)]
 
 
-def used_axes(array: ArrayInfo) -> set[str]:
-    """The mesh axes that split it, as compiled."""
-    return {axis for axes in array.compiled_spec for axis in axes}
-
-
 def _finding(
     code: str, message: str, fix: str, arrays: Sequence[ArrayInfo] = (), cost: int = 0, source: str = ""
 ) -> Finding:
@@ -120,17 +115,15 @@ def _replicated_parameters(subject: _Subject) -> Iterator[Finding]:
             saved = each - each // size
             if axis in used_axes(array) or saved < max(LARGE_BYTES, LARGE_PART * held):
                 continue
-            dims = [
-                _dim_name(array, dim)
-                for dim, length in enumerate(shard_shape(array.shape, array.compiled_spec, subject.mesh))
-                if length % size == 0
-            ]
-            if dims:
+            lengths = shard_shape(array.shape, array.compiled_spec, subject.mesh)
+            longest = max((length, dim) for dim, length in enumerate(lengths))[1]
+            if lengths[longest] % size == 0:
+                name = _dim_name(array, longest)
                 yield _finding(
                     "S101",
                     f"{array.name} is the same on all {size} devices along {axis}: {figures.size(saved)} of "
                     f"{figures.size(each)} on each device could be spared",
-                    f'split {dims[-1]} over it: a rule {dims[-1]} = "{axis}" or an override',
+                    f'split {name} over it: a rule {name} = "{axis}" or an override',
                     [array],
                     saved,
                 )

@@ -41,4 +41,12 @@ def describe_mesh(mesh: Mesh) -> MeshInfo:
 
 
 def describe_device(device: jax.Device) -> DeviceInfo:
-    return DeviceInfo(device.id, device.platform, device.device_kind, device.process_index)
+    coords = getattr(device, "coords", None)
+    return DeviceInfo(
+        id=device.id,
+        platform=device.platform,
+        kind=device.device_kind,
+        process=device.process_index,
+        coords=None if coords is None else list(coords),
+        core=getattr(device, "core_on_chip", None),
+    )

@@ -27,6 +27,10 @@ class DeviceInfo(Struct, frozen=True):
     platform: str
     kind: str
     process: int
+    coords: list[int] | None = None
+    """On the torus of a TPU slice."""
+    core: int | None = None
+    """On its chip."""
 
 
 class MeshInfo(Struct, frozen=True):

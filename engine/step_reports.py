@@ -9,7 +9,7 @@ import jax
 from .protocol import Event, MemoryMeasured, StepsDone
 
 REPORT_SECONDS = 0.25
-MEMORY_CHANGE = 0.01
+MEMORY_CHANGE = 0.05
 """Part by which memory in use has to change to be told again."""
 
 

@@ -89,11 +89,11 @@ def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
             assert app.state.step == paused_at + 2
             await pilot.press("2")
             await until(lambda: app.screen.query(DataTable) and app.screen.query_one(DataTable).row_count, "the table")
-            assert app.screen.query_one(DataTable).row_count == 66
+            await until(lambda: app.screen.query_one(DataTable).row_count == 85, "gradients and activations")
             await pilot.press("down")
             await until(lambda: app.screen.query_one(ShardingPane).lines, "the pane")
             assert any("CPU 0,2,4,6" in line.plain for line in app.screen.query_one(ShardingPane).lines)
-            await pilot.press("3")
+            await pilot.press("0")
             await until(lambda: app.screen.query(RichLog) and app.screen.query_one(RichLog).lines, "the log")
             await pilot.press("question_mark")
             await until(lambda: app.screen.query("HelpPanel"), "the help")
@@ -182,7 +182,21 @@ def test_every_view_in_every_size(home: Path, ended: RunDirectory, size: tuple[i
     async def scenario() -> None:
         async with shown(ended, False, size) as (app, pilot):
             await until(lambda: app.state.phase is Phase.STOPPED, "the history")
-            for key in ("2", "down", "question_mark", "3", "1", "l", "down", "question_mark"):
+            for key in (
+                "2",
+                "down",
+                "tab",
+                "right",
+                "question_mark",
+                "3",
+                "4",
+                "5",
+                "0",
+                "1",
+                "l",
+                "down",
+                "question_mark",
+            ):
                 await pilot.press(key)
                 await pilot.pause(0.05)
             await pilot.resize_terminal(80, 24)

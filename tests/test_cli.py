@@ -72,7 +72,7 @@ def test_progress_for_people_goes_to_stderr(home: Path) -> None:
     result = run("train", *SETTINGS, "--steps=3", "--switch=1:tp")
     assert result.returncode == 0
     assert "training under dp" in result.stderr
-    assert "all 64 digests equal" in result.stderr
+    assert "all 52 digests equal" in result.stderr
     assert "3 steps" in result.stdout
 
 
@@ -96,7 +96,7 @@ def test_presets_as_json(home: Path) -> None:
     assert (tp["fits"], tp["problems"]) == (
         False,
         [
-            "tp: blocks.attention.key.bias: heads: rule → model (8): heads 12 does not divide by 8: "
+            "tp: blocks.attention.out.kernel: heads: rule → model (8): heads 12 does not divide by 8: "
             "make it 8 or 16, or split it otherwise"
         ],
     )

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.layout import bytes_per_device, replicas, shards
 from shardtui.engine.mesh import build_mesh, describe_mesh
 from shardtui.engine.protocol import ArrayInfo, MeshInfo
-from shardtui.tui.widgets.sharding_pane import draw_sharding, label
+from shardtui.tui.widgets.sharding_pane import Subject, draw_sharding, label, next_slice, subject
 
 Spec = list[list[str]]
 MESHES = [
@@ -47,6 +47,7 @@ def array_info(shape: list[int], spec: Spec) -> ArrayInfo:
         bytes=4 * math.prod(shape),
         logical_axes=[None] * len(shape),
         spec=spec,
+        compiled_spec=spec,
         reasons=[""] * len(shape),
     )
 
@@ -62,6 +63,10 @@ def test_shards_are_those_of_jax(case: tuple[list[int], Spec, NamedSharding, Mes
     assert found == expected
     assert {len(devices) for devices in expected.values()} == {replicas(spec, mesh)}
     assert bytes_per_device(array_info(shape, spec), mesh) == 4 * math.prod(sharding.shard_shape(tuple(shape)))
+
+
+def pictured(shape: list[int], spec: Spec, mesh: MeshInfo, platform: str = "cpu") -> Subject:
+    return subject(array_info(shape, spec), mesh, platform)
 
 
 def cells(picture: str) -> list[list[str]]:
@@ -82,7 +87,7 @@ def test_panes_agree_cell_for_cell_with_jax(case: tuple[list[int], Spec, NamedSh
     drawn = io.StringIO()
     with contextlib.redirect_stdout(drawn):
         jax.debug.visualize_sharding(shape, sharding, use_color=False, max_width=800)
-    ours = draw_sharding(array_info(shape, spec), mesh, "cpu", width=400, height=100)
+    ours = draw_sharding(pictured(shape, spec, mesh), width=400, height=100)
     assert cells("\n".join(line.plain for line in ours)) == cells(drawn.getvalue())
 
 
@@ -90,24 +95,32 @@ def test_panes_agree_cell_for_cell_with_jax(case: tuple[list[int], Spec, NamedSh
 def test_higher_ranks_have_a_picture_that_fits(
     case: tuple[list[int], Spec, NamedSharding, MeshInfo], width: int, height: int
 ) -> None:
+    """Stepping through the slices shows every shard once."""
     shape, spec, _, mesh = case
-    lines = draw_sharding(array_info(shape, spec), mesh, "cpu", width, height)
-    assert 0 < len(lines) <= height
-    wide_open = draw_sharding(array_info(shape, spec), mesh, "cpu", 400, 400)
-    drawn = [cell for row in cells("\n".join(line.plain for line in wide_open)) for cell in row]
-    expected = [label("cpu", shard.devices, 26) for shard in shards(shape, spec, mesh)]
+    shown = pictured(shape, spec, mesh)
+    assert 0 < len(draw_sharding(shown, width, height)) <= height
+    drawn: list[str] = []
+    start = shown.cursor
+    while True:
+        lines = draw_sharding(shown, 400, 400)
+        drawn += [cell for row in cells("\n".join(line.plain for line in lines)) for cell in row]
+        shown = next_slice(shown, 1)
+        if shown.cursor == start:
+            break
+    expected = [label("cpu", shard.devices, 26, mesh) for shard in shards(shape, spec, mesh)]
     assert sorted(drawn) == sorted(expected)
 
 
 def test_a_scalar_is_one_cell() -> None:
     mesh = MeshInfo({"data": 8}, list(range(8)))
-    assert cells("\n".join(line.plain for line in draw_sharding(array_info([], []), mesh, "tpu", 60, 10))) == [
-        ["TPU 0,1,2,3,4,5,6,7"]
-    ]
+    lines = draw_sharding(pictured([], [], mesh, "tpu"), 60, 10)
+    assert cells("\n".join(line.plain for line in lines)) == [["TPU 0,1,2,3,4,5,6,7"]]
 
 
 def test_labels_shorten() -> None:
-    assert label("cpu", [2, 0], 26) == "CPU 0,2"
-    assert label("cpu", [2, 0], 5) == "0,2"
-    assert label("cpu", list(range(64)), 10) == "0…63 (64)"
-    assert label("cpu", list(range(64)), 3) == "×64"
+    mesh = MeshInfo({"data": 32, "model": 2}, list(range(64)))
+    assert label("cpu", [2, 0], 26, mesh) == "CPU 0,2"
+    assert label("cpu", [2, 0], 5, mesh) == "0,2"
+    assert label("cpu", list(range(1, 64, 2)), 12, mesh) == "model 1 (32)"
+    assert label("cpu", list(range(64)), 10, mesh) == "all (64)"
+    assert label("cpu", list(range(64)), 3, mesh) == "×64"

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.tui import figures
+from shardtui.engine import figures
 from shardtui.tui.widgets.loss_chart import draw_chart, right_edge
 
 

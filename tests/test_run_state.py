@@ -28,7 +28,14 @@ from .conftest import tiny_config
 START: list[AnyEvent] = [
     EngineStarted(protocol=1, pid=7, config=tiny_config()),
     PresetCompiling(preset="dp"),
-    PresetCompiled(preset="dp", compile_seconds=1.0, mesh=MeshInfo({"data": 8}, list(range(8))), arrays=[]),
+    PresetCompiled(
+        preset="dp",
+        compile_seconds=1.0,
+        mesh=MeshInfo({"data": 8}, list(range(8))),
+        arrays=[],
+        collectives=[],
+        memory=None,
+    ),
     TrainingStarted(preset="dp"),
 ]
 

@@ -133,7 +133,7 @@ def test_the_ui_outlives_the_engine(terminal: Terminal) -> None:
     assert engine
     os.kill(engine, signal.SIGKILL)
     terminal.until(lambda text: "✗ crashed" in text, "the crash to show")
-    terminal.send("3")
+    terminal.send("0")
     terminal.until(lambda text: "SIGKILL" in text, "the reason")
     terminal.send("d")
     assert terminal.exit_code() == 1
@@ -143,7 +143,7 @@ def test_without_colour(home: Path) -> None:
     terminal = Terminal(*NEW_RUN, NO_COLOR="1")
     terminal.until(training, "training")
     terminal.send("2")
-    terminal.until(lambda text: "blocks.attention.key.kernel" in text, "the arrays")
+    terminal.until(lambda text: "blocks.attention.qkv.kernel" in text, "the arrays")
     terminal.send("x")
     terminal.until(lambda text: "End run tiny" in text, "the question")
     terminal.send("y")

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import on, work
@@ -17,6 +18,7 @@ from ..engine.protocol import (
     CommandRefused,
     EngineLost,
     Failed,
+    InspectPreset,
     Pause,
     Resume,
     StepOnce,
@@ -25,13 +27,17 @@ from ..engine.protocol import (
     SwitchPreset,
 )
 from .engine_client import EngineClient
+from .export import save_view
 from .log_lines import in_words
-from .messages import EventsArrived, PresetChosen, ViewShown
+from .messages import ArrayChosen, DeviceFollowed, EventsArrived, PresetChosen, ViewShown
 from .run_state import Phase, RunState
 from .screens.arrays import ArraysScreen
 from .screens.confirm_stop import ConfirmStop
+from .screens.lint import LintScreen
 from .screens.log import LogScreen
+from .screens.mesh import MeshScreen
 from .screens.run_screen import RunScreen
+from .screens.traffic import TrafficScreen
 from .screens.watch import WatchScreen
 
 FAILED, REFUSED = 1, 2
@@ -43,18 +49,25 @@ class ShardtuiApp(App[None]):
     MODES: ClassVar[dict[str, str | Callable[[], Screen[None]]]] = {
         "watch": WatchScreen,
         "arrays": ArraysScreen,
+        "mesh": MeshScreen,
+        "traffic": TrafficScreen,
+        "lint": LintScreen,
         "log": LogScreen,
     }
     DEFAULT_MODE = "watch"
     BINDINGS: ClassVar[list[BindingType]] = [
         ("1", "switch_mode('watch')", "Watch"),
         ("2", "switch_mode('arrays')", "Arrays"),
-        ("3", "switch_mode('log')", "Log"),
+        ("3", "switch_mode('mesh')", "Mesh"),
+        ("4", "switch_mode('traffic')", "Traffic"),
+        ("5", "switch_mode('lint')", "Lint"),
+        ("0", "switch_mode('log')", "Log"),
         ("space", "pause", "Pause"),
         ("s", "step", "Step"),
         ("d", "detach", "Detach"),
         Binding("q,ctrl+q", "detach", "Detach", show=False),
         ("x", "stop", "End run"),
+        Binding("e", "export", "Export", show=False),
         ("question_mark", "help", "Help"),
     ]
 
@@ -65,6 +78,7 @@ class ShardtuiApp(App[None]):
         self.starts = starts
         self.state = RunState()
         self.opened = time.time()
+        self.asked: set[str] = set()
 
     def on_mount(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -106,6 +120,28 @@ class ShardtuiApp(App[None]):
     def show_state(self) -> None:
         if isinstance(self.screen, RunScreen):
             self.screen.show_state(self.state)
+            if self.screen.asks_compiler:
+                self.ask_compiler()
+
+    @work
+    async def ask_compiler(self) -> None:
+        """Once for each preset, and not before somebody looks: it costs half a compilation."""
+        preset = self.state.preset
+        if preset and preset not in self.asked and not self.state.inspection and not self.state.is_over:
+            self.asked.add(preset)
+            await self.client.send(InspectPreset(preset))
+
+    @on(DeviceFollowed)
+    def follow_device(self, message: DeviceFollowed) -> None:
+        self.state.followed = message.device
+        self.show_state()
+
+    @on(ArrayChosen)
+    async def show_array(self, message: ArrayChosen) -> None:
+        await self.switch_mode("arrays")
+        if isinstance(self.screen, ArraysScreen):
+            self.screen.show_state(self.state)
+            self.screen.select(message.name)
 
     @on(PresetChosen)
     async def switch_to(self, message: PresetChosen) -> None:
@@ -119,6 +155,15 @@ class ShardtuiApp(App[None]):
 
     def action_detach(self) -> None:
         self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST) else 0)
+
+    def action_export(self) -> None:
+        """The view that is up, as a picture and as text, into the working directory."""
+        try:
+            paths = save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")
+        except OSError as error:
+            self.notify(f"{error.filename}: {error.strerror}", title="not exported", severity="error", markup=False)
+        else:
+            self.notify("\n".join(path.name for path in paths), title=f"exported to {Path.cwd()}", markup=False)
 
     def action_help(self) -> None:
         if self.screen.query("HelpPanel"):
@@ -138,6 +183,7 @@ class ShardtuiApp(App[None]):
         yield SystemCommand("Pause or resume", "Between two steps", self.action_pause)
         yield SystemCommand("Step", "One step, then pause", self.action_step)
         yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)
+        yield SystemCommand("Export this view", "As .svg and .txt into the working directory", self.action_export)
         yield SystemCommand("End run", "Stop the engine after its current step", self.action_stop)
         for info in self.state.ready.presets if self.state.ready else ():
             command: AnyCommand = SwitchPreset(info.name)

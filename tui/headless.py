@@ -14,6 +14,7 @@ from ..engine.protocol import (
     EngineLost,
     EngineStopped,
     Failed,
+    MemoryMeasured,
     StepsDone,
     Stop,
     SwitchFailed,
@@ -121,7 +122,7 @@ class _Progress:
         self._told = 0.0
 
     def report(self, event: AnyEvent, state: RunState) -> None:
-        if isinstance(event, SwitchFailed | Failed | EngineLost):
+        if isinstance(event, SwitchFailed | Failed | EngineLost | MemoryMeasured):
             return
         if not isinstance(event, StepsDone):
             print(in_words(event), file=sys.stderr)

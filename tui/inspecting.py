@@ -2,7 +2,6 @@
 
 import io
 import math
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from ..engine.layout import bytes_per_device, notation, replicas, wasted_bytes
 from ..engine.lint import Finding
 from ..engine.protocol import ArrayInfo, CollectiveInfo, Inspection, MemoryInfo, MeshInfo, encode_json
 from ..engine.traffic import FlowChange, flows
+from .export import without_fonts
 from .report import (
     DiffReport,
     HloReport,
@@ -35,8 +35,6 @@ from .report import (
 
 PIPE_WIDTH = 140
 """Columns of a table that does not go to a terminal."""
-FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-"""In exported pictures: fonts that a browser would fetch. Any monospaced one will do."""
 
 
 def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
@@ -84,7 +82,7 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
 def save_svg(svg: str, path: str) -> None:
     """Raises Invalid."""
     try:
-        Path(path).write_text(FONT_FACE.sub("", svg), encoding="utf-8")
+        Path(path).write_text(without_fonts(svg), encoding="utf-8")
     except OSError as error:
         raise Invalid(f"--svg {path}: cannot be written: {error.strerror}") from error
 
@@ -169,7 +167,9 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
         return ["no collectives"]
     sums = _table("collectives", "over", _right("times"), _right("bytes a device and step"), title="traffic")
     for flow in flows(collectives):
-        sums.add_row(flow.kind, over(flow.axes), times(flow.count), in_step(flow.bytes_per_device))
+        sums.add_row(
+            flow.kind, figures.over(flow.axes), figures.times(flow.count), figures.in_step(flow.bytes_per_device)
+        )
     each = _table(
         "collective",
         "over",
@@ -183,10 +183,10 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
     for info in collectives:
         each.add_row(
             info.kind,
-            over(info.axes),
-            times(info.count),
+            figures.over(info.axes),
+            figures.times(info.count),
             figures.size(info.bytes_each),
-            in_step(info.bytes_per_device),
+            figures.in_step(info.bytes_per_device),
             "user" if info.written else "compiler",
             Text(figures.op(info.op_name)),
             Text(info.source),
@@ -231,24 +231,12 @@ def _diff_tables(difference: DiffReport) -> list[RenderableType]:
 def _flow_cells(change: FlowChange) -> list[str]:
     return [
         change.kind,
-        over(change.axes),
-        times(change.count),
-        times(change.other_count),
-        in_step(change.bytes_per_device),
-        in_step(change.other_bytes_per_device),
+        figures.over(change.axes),
+        figures.times(change.count),
+        figures.times(change.other_count),
+        figures.in_step(change.bytes_per_device),
+        figures.in_step(change.other_bytes_per_device),
     ]
-
-
-def over(axes: Sequence[str]) -> str:
-    return " × ".join(axes) or "–"
-
-
-def times(count: int | None) -> str:
-    return "unknown" if count is None else f"{count:,}"
-
-
-def in_step(count: int | None) -> str:
-    return "unknown" if count is None else figures.size(count)
 
 
 def _spec(spec: Sequence[SpecEntry]) -> str:

@@ -21,5 +21,26 @@ class PresetChosen(Message):
     preset: str
 
 
+@dataclass
+class ShardChosen(Message):
+    """The cursor of a pane stands on a shard that these devices hold."""
+
+    devices: list[int]
+
+
+@dataclass
+class ArrayChosen(Message):
+    """The user wants to see this array."""
+
+    name: str
+
+
+@dataclass
+class DeviceFollowed(Message):
+    """Mark this device's shard of every array; None for no device."""
+
+    device: int | None
+
+
 class ViewShown(Message):
     """A view has come up and shows nothing yet."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ..engine.layout import Shard, bytes_per_device, replicas, shards, wasted_bytes
+from ..engine.layout import Shard, bytes_per_device, replicas, shards, shards_differ, wasted_bytes
 from ..engine.lint import Finding, lint
 from ..engine.protocol import (
     ArrayInfo,
@@ -136,11 +136,6 @@ def diff_report(one: Inspection, other: Inspection) -> DiffReport:
         memory=one.compiled.memory,
         other_memory=other.compiled.memory,
     )
-
-
-def shards_differ(a: ArrayInfo, b: ArrayInfo, a_mesh: MeshInfo, b_mesh: MeshInfo) -> bool:
-    """The devices hold other parts of it, whatever the axes are called."""
-    return shards(a.shape, a.compiled_spec, a_mesh) != shards(b.shape, b.compiled_spec, b_mesh)
 
 
 def _mesh(mesh: MeshInfo) -> MeshReport:

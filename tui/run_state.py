@@ -8,17 +8,22 @@ from enum import StrEnum
 from statistics import median
 
 from ..engine.config import RunConfig
+from ..engine.layout import shards_differ
+from ..engine.lint import Finding, lint
 from ..engine.protocol import (
     AnyEvent,
+    ArrayInfo,
     EngineLost,
     EngineReady,
     EngineStarted,
     EngineStopped,
     Failed,
+    MemoryMeasured,
     Paused,
     PresetCompiled,
     PresetCompiling,
     PresetInfo,
+    PresetInspected,
     Resumed,
     StepsDone,
     SwitchCancelled,
@@ -66,13 +71,17 @@ class RunState:
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
     step_seconds: dict[str, float] = field(default_factory=dict[str, float])
     """Median seconds of a step under each preset that ran, while nothing was compiled beside it if there were such."""
+    inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
+    memory: MemoryMeasured | None = None
+    followed: int | None = None
+    """The device that the user follows through every array: the one thing here that no event tells."""
     switches: list[Switched] = field(default_factory=list[Switched])
     refused: SwitchFailed | None = None
     """The last switch, if it failed."""
     problems: list[str] = field(default_factory=list[str])
     """Why the run ended, if it did not end well."""
     events: list[AnyEvent] = field(default_factory=list[AnyEvent])
-    """All but the steps, for the log."""
+    """All but the steps and the memory they took, for the log."""
 
     @property
     def is_over(self) -> bool:
@@ -82,6 +91,35 @@ class RunState:
     def layout(self) -> PresetCompiled | None:
         """The active preset's arrays and mesh."""
         return self.compiled.get(self.preset)
+
+    @property
+    def inspection(self) -> PresetInspected | None:
+        return self.inspected.get(self.preset)
+
+    @property
+    def arrays(self) -> list[ArrayInfo]:
+        """Everything that is known of the active preset's step."""
+        inner = self.inspection.arrays if self.inspection else []
+        return [*self.layout.arrays, *inner] if self.layout else []
+
+    @property
+    def findings(self) -> list[Finding]:
+        return lint(self.layout, self.inspection, self.ready.flops_per_step) if self.layout and self.ready else []
+
+    @property
+    def previous(self) -> str | None:
+        """The preset before the last switch."""
+        return self.switches[-1].from_preset if self.switches else None
+
+    def is_changed(self, array: ArrayInfo) -> bool:
+        """The last switch laid it out otherwise."""
+        before = self.compiled.get(self.previous or "")
+        inner = self.inspected.get(self.previous or "")
+        if before is None or self.layout is None:
+            return False
+        known = (*before.arrays, *(inner.arrays if inner else ()))
+        old = next((other for other in known if other.name == array.name), None)
+        return old is not None and shards_differ(old, array, before.mesh, self.layout.mesh)
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -96,7 +134,7 @@ class RunState:
         return next((info for info in self.ready.presets if info.name == name), None) if self.ready else None
 
     def apply(self, event: AnyEvent) -> None:
-        if not isinstance(event, StepsDone):
+        if not isinstance(event, StepsDone | MemoryMeasured):
             self.events.append(event)
         match event:
             case EngineStarted():
@@ -109,6 +147,10 @@ class RunState:
                     self.phase = Phase.COMPILING
             case PresetCompiled():
                 self.compiled[event.preset] = event
+            case PresetInspected():
+                self.inspected[event.preset] = event
+            case MemoryMeasured():
+                self.memory = event
             case TrainingStarted():
                 self._train_under(event.preset)
             case StepsDone():

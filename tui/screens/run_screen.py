@@ -15,6 +15,9 @@ from ..widgets.status_bar import StatusBar
 class RunScreen(Screen[None]):
     """A view shows the state when it comes up and whenever events arrive while it is up."""
 
+    asks_compiler = False
+    """It shows what only `InspectPreset` tells."""
+
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 # Textual declares it of the instance
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
 

@@ -11,7 +11,7 @@ from textual.widgets import OptionList
 
 from ..run_state import RunState
 from ..widgets.loss_chart import LossChart
-from ..widgets.panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep
+from ..widgets.panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep, Traffic
 from ..widgets.preset_list import PresetList
 from .run_screen import RunScreen
 
@@ -21,7 +21,7 @@ class WatchScreen(RunScreen):
 
     def body(self) -> Iterable[Widget]:
         presets = Vertical(PresetList(), AboutPreset(), LastSwitch(), id="side")
-        figures = Horizontal(ThisStep(), MemoryPerDevice(), id="figures")
+        figures = Horizontal(ThisStep(), MemoryPerDevice(), Traffic(), id="figures")
         yield Horizontal(presets, Vertical(LossChart(), figures))
 
     def show_state(self, state: RunState) -> None:

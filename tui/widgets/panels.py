@@ -1,12 +1,12 @@
-"""The small panels of the Watch view: what the preset teaches, the last switch, this step, memory per device."""
+"""The small panels of the Watch view: what the preset teaches, the last switch, this step, memory, traffic."""
 
 import textwrap
 
 from textual.content import Content
 
 from ...engine import figures
-from ...engine.layout import bytes_per_device
 from ...engine.protocol import Switched
+from ...engine.traffic import Flow, flows
 from ..run_state import RunState
 from .lines import Lines
 
@@ -76,19 +76,33 @@ class ThisStep(Panel):
 
 
 class MemoryPerDevice(Panel):
-    """Bytes of the state on one device, from the shardings; bars against the same state unsharded."""
+    """What the compiled step needs of one device, as predicted, and what is in use as measured."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        self.border_title = "state per device"
-        layout = state.layout
-        if layout is None:
+        self.border_title = "memory per device"
+        memory = state.layout.memory if state.layout else None
+        if memory is None:
             return []
-        lines: list[Content] = []
-        for label, kind in (("params", "parameter"), ("moments", "moment"), ("batch", "batch")):
-            arrays = [array for array in layout.arrays if array.kind == kind]
-            here = sum(bytes_per_device(array, layout.mesh) for array in arrays)
-            lines.append(_bar(label, here, sum(array.bytes for array in arrays), width))
-        return lines
+        if state.memory:
+            self.border_subtitle = f"predicted; {figures.size(state.memory.bytes_in_use)} in use"
+        parts = (
+            ("params", memory.parameters),
+            ("moments", memory.moments),
+            ("temps", memory.temporaries),
+            ("peak", memory.peak),
+        )
+        return [_bar(label, part, memory.peak, width) for label, part in parts]
+
+
+class Traffic(Panel):
+    """What a step moves, by kind and mesh axes."""
+
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        self.border_title = "traffic per step"
+        if state.layout is None or state.layout.collectives is None:
+            return []
+        rows = [_flow(flow, width) for flow in flows(state.layout.collectives)]
+        return rows or [Content.styled("none", "$foreground 60%")]
 
 
 def _receipt(switch: Switched, width: int) -> list[Content]:
@@ -100,6 +114,11 @@ def _receipt(switch: Switched, width: int) -> list[Content]:
         Content(next((text for text in texts if len(text) <= width), texts[-1])),
         Content.styled(digests, "$success" if switch.digests_equal else "$error"),
     ]
+
+
+def _flow(flow: Flow, width: int) -> Content:
+    amount = f"{figures.times(flow.count)} × {figures.in_step(flow.bytes_per_device):>8}"
+    return _row(f"{flow.kind} {figures.over(flow.axes)}", amount, width)
 
 
 def _row(label: str, value: str, width: int) -> Content:
