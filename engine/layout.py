@@ -6,7 +6,8 @@ axis that no dim uses replicates.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -32,17 +33,31 @@ def shard_shape(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshI
     return tuple(-(-size // count) for size, count in zip(shape, parts(spec, mesh), strict=True))
 
 
-def coordinates(mesh: MeshInfo) -> dict[int, dict[str, int]]:
+def coordinates(mesh: MeshInfo) -> Mapping[int, Mapping[str, int]]:
     """Device id to its place along each axis."""
-    places = itertools.product(*(range(size) for size in mesh.axes.values()))
-    return {
-        device: dict(zip(mesh.axes, place, strict=True)) for device, place in zip(mesh.device_ids, places, strict=True)
-    }
+    return _coordinates(tuple(mesh.axes.items()), tuple(mesh.device_ids))
 
 
-def device_parts(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> dict[int, tuple[int, ...]]:
+@lru_cache(maxsize=64)
+def _coordinates(axes: tuple[tuple[str, int], ...], devices: tuple[int, ...]) -> Mapping[int, Mapping[str, int]]:
+    names = [axis for axis, _ in axes]
+    places = itertools.product(*(range(size) for _, size in axes))
+    return {device: dict(zip(names, place, strict=True)) for device, place in zip(devices, places, strict=True)}
+
+
+def device_parts(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> Mapping[int, tuple[int, ...]]:
     """Device id to the index of its part along each dim."""
-    return {device: tuple(_part(axes, mesh, place) for axes in spec) for device, place in coordinates(mesh).items()}
+    return _device_parts(tuple(map(tuple, spec)), tuple(mesh.axes.items()), tuple(mesh.device_ids))
+
+
+@lru_cache(maxsize=256)  # arrays by the dozen share a spec, and meshes have hundreds of devices
+def _device_parts(
+    spec: tuple[tuple[str, ...], ...], axes: tuple[tuple[str, int], ...], devices: tuple[int, ...]
+) -> Mapping[int, tuple[int, ...]]:
+    sizes = dict(axes)
+    return {
+        device: tuple(_part(dim, sizes, place) for dim in spec) for device, place in _coordinates(axes, devices).items()
+    }
 
 
 def shards(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> list[Shard]:
@@ -51,19 +66,20 @@ def shards(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) 
     for device, part in device_parts(spec, mesh).items():
         holders.setdefault(part, []).append(device)
     sizes = shard_shape(shape, spec, mesh)
-    return [
-        Shard(
-            tuple(min(index * size, whole) for index, size, whole in zip(part, sizes, shape, strict=True)),
-            tuple(min((index + 1) * size, whole) for index, size, whole in zip(part, sizes, shape, strict=True)),
-            tuple(sorted(devices)),
-        )
-        for part, devices in sorted(holders.items())
-    ]
+    return [_shard(part, shape, sizes, devices) for part, devices in sorted(holders.items())]
 
 
-def box_of(device: int, shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> Shard:
-    """The shard that a device holds."""
-    return next(shard for shard in shards(shape, spec, mesh) if device in shard.devices)
+def shard_of(device: int, shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> Shard:
+    """The box that a device holds, with that device alone."""
+    return _shard(device_parts(spec, mesh)[device], shape, shard_shape(shape, spec, mesh), [device])
+
+
+def _shard(part: Sequence[int], shape: Sequence[int], sizes: Sequence[int], devices: Sequence[int]) -> Shard:
+    return Shard(
+        tuple(min(index * size, whole) for index, size, whole in zip(part, sizes, shape, strict=True)),
+        tuple(min((index + 1) * size, whole) for index, size, whole in zip(part, sizes, shape, strict=True)),
+        tuple(sorted(devices)),
+    )
 
 
 def replicas(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> int:
@@ -104,15 +120,17 @@ def is_same_layout(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]], mesh:
 
 def shards_differ(a: ArrayInfo, b: ArrayInfo, a_mesh: MeshInfo, b_mesh: MeshInfo) -> bool:
     """The devices hold other parts of it, whatever the axes are called."""
-    return shards(a.shape, a.compiled_spec, a_mesh) != shards(b.shape, b.compiled_spec, b_mesh)
+    if parts(a.compiled_spec, a_mesh) != parts(b.compiled_spec, b_mesh):
+        return True
+    return device_parts(a.compiled_spec, a_mesh) != device_parts(b.compiled_spec, b_mesh)
 
 
 def _without_ones(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> list[list[str]]:
     return [[axis for axis in axes if mesh.axes[axis] > 1] for axes in spec]
 
 
-def _part(axes: Sequence[str], mesh: MeshInfo, place: dict[str, int]) -> int:
+def _part(axes: Sequence[str], sizes: Mapping[str, int], place: Mapping[str, int]) -> int:
     index = 0
     for axis in axes:
-        index = index * mesh.axes[axis] + place[axis]
+        index = index * sizes[axis] + place[axis]
     return index

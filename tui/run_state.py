@@ -111,15 +111,19 @@ class RunState:
         """The preset before the last switch."""
         return self.switches[-1].from_preset if self.switches else None
 
-    def is_changed(self, array: ArrayInfo) -> bool:
-        """The last switch laid it out otherwise."""
+    @property
+    def changed(self) -> set[str]:
+        """Names of the arrays that the last switch laid out otherwise."""
         before = self.compiled.get(self.previous or "")
-        inner = self.inspected.get(self.previous or "")
         if before is None or self.layout is None:
-            return False
-        known = (*before.arrays, *(inner.arrays if inner else ()))
-        old = next((other for other in known if other.name == array.name), None)
-        return old is not None and shards_differ(old, array, before.mesh, self.layout.mesh)
+            return set()
+        inner = self.inspected.get(before.preset)
+        old = {array.name: array for array in (*before.arrays, *(inner.arrays if inner else ()))}
+        return {
+            array.name
+            for array in self.arrays
+            if array.name in old and shards_differ(old[array.name], array, before.mesh, self.layout.mesh)
+        }
 
     @property
     def seconds_per_step(self) -> float | None:

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Input
 
 from ...engine import figures
-from ...engine.layout import box_of, bytes_per_device, notation, replicas, wasted_bytes
+from ...engine.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
 from ...engine.protocol import ArrayInfo
 from ..array_rows import Order, Row, flat_rows, matches, tree_rows
 from ..messages import DeviceFollowed
@@ -87,8 +87,9 @@ cursor, **tab** into the pane.
         table.clear(columns=True)
         followed = self.state.followed
         table.add_columns("array", *([] if followed is None else [f"device {followed} holds"]), *COLUMNS)
+        changed = self.state.changed
         for row in rows:
-            table.add_row(*_cells(row, self.state, self.folded), key=row.key)
+            table.add_row(*_cells(row, self.state, _mark(row, self.folded, changed)), key=row.key)
         table.border_title = f"{len(found)} of {len(self.state.arrays)} arrays, {self.order}"
         table.border_subtitle = _missing(self.state)
         if key in self.rows:
@@ -160,12 +161,17 @@ cursor, **tab** into the pane.
             self.post_message(DeviceFollowed(None if self.state.followed == first else first))
 
 
-def _cells(row: Row, state: RunState, folded: set[str]) -> list[Text]:
+def _mark(row: Row, folded: set[str], changed: set[str]) -> str:
+    if row.is_module:
+        return "▸ " if row.key in folded else "▾ "
+    return "● " if row.key in changed else "  "
+
+
+def _cells(row: Row, state: RunState, mark: str) -> list[Text]:
     """Rich text, which a table measures and never reads as markup."""
     assert state.layout
     mesh, arrays = state.layout.mesh, row.arrays
     array = arrays[0]
-    mark = ("▸ " if row.key in folded else "▾ ") if row.is_module else "● " if state.is_changed(array) else "  "
     cells = [Text("  " * row.depth + mark + row.label, "bold" if row.is_module else "")]
     if state.followed is not None:
         cells.append(Text("" if row.is_module else _held(array, state)))
@@ -189,7 +195,7 @@ def _cells(row: Row, state: RunState, folded: set[str]) -> list[Text]:
 def _held(array: ArrayInfo, state: RunState) -> str:
     """The index ranges that the followed device holds, as a slice is written."""
     assert state.layout and state.followed is not None
-    box = box_of(state.followed, array.shape, array.compiled_spec, state.layout.mesh)
+    box = shard_of(state.followed, array.shape, array.compiled_spec, state.layout.mesh)
     ranges = (
         ":" if (start, stop) == (0, size) else f"{start}:{stop}"
         for start, stop, size in zip(box.start, box.stop, array.shape, strict=True)

@@ -8,6 +8,8 @@ from textual.content import Content
 TINTS = ("$primary", "$success", "$warning", "$error", "$secondary")
 NARROWEST = 3
 """Columns of a cell."""
+FOLDED = 16
+"""Columns of a cell that stands for several places: room to say which."""
 TALLEST, WIDEST = 5, 26
 
 
@@ -35,21 +37,21 @@ class Cell:
     marked: bool = False
 
 
-def window(places: int, room: int, cursor: int, folds: bool) -> Window:
+def window(places: int, room: int, folded_room: int, cursor: int, folds: bool) -> Window:
     """All places where there is room; else folded in equal parts, or the part around the cursor."""
-    room = max(1, room)
     if places <= room:
         return Window(0, places, 1)
     if folds:
-        fold = next(size for size in range(2, places + 1) if places % size == 0 and places // size <= room)
+        sizes = (size for size in range(2, places + 1) if places % size == 0)
+        fold = next(size for size in sizes if places // size <= folded_room)
         return Window(0, places // fold, fold)
     first = min(max(0, cursor - room // 2), places - room)
     return Window(first, room, 1)
 
 
-def fitting(width: int, height: int) -> tuple[int, int]:
+def fitting(width: int, height: int, cell_width: int = NARROWEST) -> tuple[int, int]:
     """Rows and columns of cells that there is room for."""
-    return max(1, (height - 1) // 2), max(1, (width - 1) // (NARROWEST + 1))
+    return max(1, (height - 1) // 2), max(1, (width - 1) // (cell_width + 1))
 
 
 def draw_grid(cells: list[list[Cell]], cursor: tuple[int, int] | None, width: int, height: int) -> list[Content]:

@@ -15,7 +15,7 @@ from ...engine import figures
 from ...engine.layout import bytes_per_device, coordinates, device_parts, notation, parts, replicas, shard_shape
 from ...engine.protocol import ArrayInfo, MeshInfo
 from ..messages import ShardChosen
-from .grid import Cell, Window, draw_grid, fitting, window
+from .grid import FOLDED, Cell, Window, draw_grid, fitting, window
 from .lines import Lines
 
 SHORTEST_WITH_FOOT = 5
@@ -215,13 +215,15 @@ def label(platform: str, devices: Sequence[int], width: int, mesh: MeshInfo) -> 
 
 
 def _shared_axes(devices: Sequence[int], mesh: MeshInfo) -> str:
-    """The coordinates that these devices have in common."""
-    places = [place for device, place in coordinates(mesh).items() if device in set(devices)]
-    shared = (
-        f"{axis} {indices.pop()}"
-        for axis, indices in ((axis, {place[axis] for place in places}) for axis, size in mesh.axes.items() if size > 1)
-        if len(indices) == 1
-    )
+    """The coordinates that these devices have in common, or the range of them."""
+    known = coordinates(mesh)
+    places = [known[device] for device in devices]
+    shared: list[str] = []
+    for axis, size in mesh.axes.items():
+        indices = {place[axis] for place in places}
+        first, last = min(indices), max(indices)
+        if len(indices) < size and len(indices) == last - first + 1:
+            shared.append(f"{axis} {first}" + (f"…{last}" if last > first else ""))
     return ", ".join(shared) or "all"
 
 
@@ -242,10 +244,12 @@ def _cell(subject: Subject, holders: dict[Part, list[int]], down: range, across:
 
 def _windows(subject: Subject, width: int, height: int) -> tuple[Window, Window]:
     """What is drawn of the dims along the rows and along the columns."""
-    rows, columns = fitting(width, height - len(_legend(subject)))
+    height -= len(_legend(subject))
+    rows, columns = fitting(width, height)
+    _, folded_columns = fitting(width, height, FOLDED)
     return (
-        window(_count(subject, subject.rows), rows, _at(subject, subject.rows), subject.folds),
-        window(_count(subject, subject.columns), columns, _at(subject, subject.columns), subject.folds),
+        window(_count(subject, subject.rows), rows, rows, _at(subject, subject.rows), subject.folds),
+        window(_count(subject, subject.columns), columns, folded_columns, _at(subject, subject.columns), subject.folds),
     )
 
 
