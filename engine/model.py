@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from .config import ModelConfig
-from .sharding import observe, shard
+from .sharding import batch_groups, observe, shard
 
 INIT_STDDEV = 0.02
 """Radford et al. 2019; projections into the residual stream are scaled by 1/√(2·layers) as there."""
@@ -140,18 +140,20 @@ class Gpt(nnx.Module):
         self.dropout = nnx.Dropout(config.dropout)
 
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        table = _gathered(self.token, "vocab", name="token.table")  # [V, D]
-        positions = _gathered(self.position, "positions", name="position.table")[: tokens.shape[1]]
+        table = _spread(self.token, "vocab", name="token.table")  # [G, V, D]
+        positions = _spread(self.position, "positions", name="position.table")[:, : tokens.shape[1]]  # [G, T, D]
         keys = None if key is None else jax.random.split(key, self.config.layers + 1)
         with jax.named_scope("embed"):
-            x = jnp.take(table, tokens, axis=0) + positions  # [B, T, D]
+            x = jax.vmap(jnp.take, in_axes=(0, 0, None))(table, _grouped(tokens, table), 0) + positions[:, None]
+            x = x.reshape(*tokens.shape, -1)  # [B, T, D]
             x = shard(x, "batch", "seq", "activation_embed", name="embedding")
             x = self.dropout(x, deterministic=keys is None, rngs=None if keys is None else keys[-1])
         with jax.named_scope("blocks"):
             x = self._through_blocks(x, None if keys is None else keys[:-1])
         with jax.named_scope("logits"):
             x = shard(self.norm(x), "batch", "seq", "activation_embed", name="norm")
-            logits = jnp.einsum("BTD,VD->BTV", x, table).astype(jnp.float32)
+            logits = jnp.einsum("GBTD,GVD->GBTV", _grouped(x, table), table).astype(jnp.float32)
+            logits = logits.reshape(*tokens.shape, -1)  # [B, T, V]
             return shard(self._mask_padding(logits), "batch", "seq", "vocab", name="logits")
 
     def _through_blocks(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
@@ -174,9 +176,20 @@ class Gpt(nnx.Module):
         return jnp.where(row < self.config.vocab, logits, -jnp.inf)
 
 
-def _gathered(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
-    """A table as lookups need it, whole along its width; gathered in the dtype of the computation."""
-    return shard(embed.embedding[...].astype(embed.dtype), rows, "activation_embed", name=name)
+def _spread(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
+    """A table as lookups need it, [G, rows, D]: whole along its width, and a copy for each group of the batch.
+
+    Devices hold no more than one copy for it. But the gradients of all uses of the table are summed inside a group
+    before the groups are, so that they cross the mesh once and not once for each use.
+    """
+    table = embed.embedding[...].astype(embed.dtype)
+    copies = jnp.broadcast_to(table, (batch_groups(), *table.shape))
+    return shard(copies, "batch", rows, "activation_embed", name=name)
+
+
+def _grouped(x: jax.Array, spread: jax.Array) -> jax.Array:
+    """[B, …] as [G, B ÷ G, …], to meet what `_spread` gives."""
+    return x.reshape(len(spread), -1, *x.shape[1:])
 
 
 def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:

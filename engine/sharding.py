@@ -187,6 +187,12 @@ def shard(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
     )
 
 
+def batch_groups() -> int:
+    """Into how many parts the active rules split the batch; 1 without any."""
+    active = _active.get()
+    return math.prod(active.mesh.shape[axis] for axis in active.rules.get("batch", ())) if active else 1
+
+
 def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
     """`x` as it is: an activation whose layout is left to the compiler, to be compared with what the rules say."""
     active = _active.get()
