@@ -35,39 +35,53 @@ Groups = list[tuple[int, ...]]
 
 def inventory(module: Module, mesh: Mapping[str, int]) -> list[CollectiveInfo]:
     """Every collective of the program, the one that moves most first. `mesh`: axis to size, in the mesh's order."""
-    fused: set[tuple[str, str]] = set()
+    fusions = _fusions(module)
+    carried: set[tuple[str, str]] = set()
     found: list[CollectiveInfo] = []
-    callers = {call.callee: call for call in module.calls}
     for computation in module.computations.values():
-        call = callers.get(computation.name)
         for instruction in computation.instructions.values():
             if _kind(instruction) is None:
                 continue
+            caller, fusion = fusions.get(computation.name, ("", None))
             channel = instruction.attribute(r"channel_id=(\d+)")
-            if call is not None and call.opcode == "fusion" and channel:
+            if fusion and channel:
                 # The parts of an asynchronous fusion on TPU each repeat the collective that they carry on.
-                if (call.caller, channel) in fused:
+                if (caller, channel) in carried:
                     continue
-                fused.add((call.caller, channel))
-            found.append(_describe(module, computation, instruction, mesh))
+                carried.add((caller, channel))
+            found.append(_describe(module, computation, instruction, fusion, mesh))
     return sorted(found, key=lambda info: -(info.bytes_per_device or info.bytes_each))
 
 
+def _fusions(module: Module) -> dict[str, tuple[str, Instruction]]:
+    """A fused computation's name to the computation and the instruction that call it."""
+    return {
+        called: (computation.name, instruction)
+        for computation in module.computations.values()
+        for instruction in computation.instructions.values()
+        if instruction.opcode == "fusion" and (called := instruction.attribute(r"\bcalls=%?([\w.\-]+)"))
+    }
+
+
 def _describe(
-    module: Module, computation: Computation, instruction: Instruction, mesh: Mapping[str, int]
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    fusion: Instruction | None,
+    mesh: Mapping[str, int],
 ) -> CollectiveInfo:
-    kind, carrier = _kind(instruction) or "", instruction
+    kind = _kind(instruction) or ""
     if kind == "all-reduce" and computation.name.startswith("all-reduce-scatter"):
         kind = "reduce-scatter"  # TPU: a fusion of this name around an all-reduce and the slice of its own part
-        carrier = _fusion_of(module, computation) or instruction
     groups = groups_of(instruction, math.prod(mesh.values()))
-    axes = axes_of(groups, mesh)
     each = _payload(kind, instruction, computation, groups)
     count = module.runs[computation.name]
-    op_name = instruction.op_name or carrier.op_name
+    operands = [found for name in instruction.operands if (found := computation.instructions.get(name))]
+    related = [instruction, *([fusion] if fusion else []), *operands]
+    op_name = next((found.op_name for found in related if found.op_name), "")
     return CollectiveInfo(
         kind=kind,
-        axes=axes,
+        axes=axes_of(groups, mesh),
         group_size=max(map(len, groups), default=1),
         count=count,
         bytes_each=each,
@@ -75,7 +89,7 @@ def _describe(
         dtype=", ".join(dict.fromkeys(dtype for dtype, _ in type_shapes(_operand_types(instruction, computation)))),
         shapes=[list(shape) for _, shape in type_shapes(instruction.type)],
         op_name=op_name,
-        source=module.source(instruction) or module.source(carrier),
+        source=next((source for found in related if (source := module.source(found))), ""),
         written=bool(WRITTEN.search(op_name)),
     )
 
@@ -98,47 +112,46 @@ def _operand_types(instruction: Instruction, computation: Computation) -> str:
     return " ".join(operand.type for operand in known if operand)
 
 
-def _fusion_of(module: Module, computation: Computation) -> Instruction | None:
-    return next(
-        (
-            instruction
-            for other in module.computations.values()
-            for instruction in other.instructions.values()
-            if instruction.opcode == "fusion" and f"calls=%{computation.name}" in instruction.rest
-        ),
-        None,
-    )
-
-
 def groups_of(instruction: Instruction, devices: int) -> Groups:
-    """Which positions communicate; the pairs of a permutation that stay where they are left out."""
+    """Which positions communicate; the pairs of a permutation that stay where they are left out.
+
+    Raises ValueError where they are not those of a program on `devices` devices.
+    """
+    groups = _groups(instruction, devices)
+    if any(member >= devices for group in groups for member in group):
+        raise ValueError(f"{instruction.name}: its groups name more than {devices} devices")
+    return groups
+
+
+def _groups(instruction: Instruction, devices: int) -> Groups:
     pairs = PAIRS.search(instruction.attributes)
     if pairs:
-        numbers = [int(number) for number in re.findall(r"\d+", pairs.group(1))]
+        numbers = _numbers(pairs.group(1))
         return [(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True) if a != b]
     found = GROUPS.search(instruction.attributes)
     if found is None or found["lists"] == "{}":
         return [tuple(range(devices))]
     if found["lists"]:
-        return [tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", found["lists"])]
+        return [tuple(_numbers(group)) for group in re.findall(r"\{([\d,]+)\}", found["lists"])]
     if found["iota"]:
-        size = _numbers(found["iota"])[-1]
-        order = _iota(_numbers(found["dims"]), _numbers(found["order"] or ""))
+        size = max(1, _numbers(found["iota"])[-1])
+        order = _iota(_numbers(found["dims"]), _numbers(found["order"] or ""), devices)
         return [tuple(order[at : at + size]) for at in range(0, len(order), size)]
-    return _mesh_groups(found["mesh"], found["ids"] or "", found["axes"])
+    return _mesh_groups(found["mesh"], found["ids"] or "", found["axes"], devices)
 
 
-def _mesh_groups(mesh: str, ids: str, axes: str) -> Groups:
+def _mesh_groups(mesh: str, ids: str, axes: str, devices: int) -> Groups:
     """`mesh['a'=4,'b'=2], device_ids=([4,2]T(1,0)) {'a', 'b':(1)2}`: groups along some axes, or parts of axes."""
     sizes = {name: int(size) for name, size in re.findall(r"['\"]?(\w+)['\"]?=(\d+)", mesh)}
     parts: dict[str, list[tuple[int, int]]] = {}
     for name, before, size in re.findall(r"['\"]?([A-Za-z_]\w*)['\"]?(?::\((\d+)\)(\d+))?", axes):
-        parts.setdefault(name, []).append((int(before or 1), int(size or sizes[name])))
-    order = list(range(math.prod(sizes.values())))
+        parts.setdefault(name, []).append((int(before or 1), int(size or sizes.get(name, 1))))
     if listed := re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", ids):
-        order = _iota(_numbers(listed[1]), _numbers(listed[2] or ""))
-    elif ids:
-        order = _numbers(ids)
+        order = _iota(_numbers(listed[1]), _numbers(listed[2] or ""), devices)
+    else:
+        order = _numbers(ids) or _iota(list(sizes.values()), [], devices)
+    if math.prod(sizes.values()) != len(order):
+        raise ValueError(f"a mesh of {sizes} for {len(order)} devices")
     groups: dict[tuple[int, ...], list[int]] = {}
     for device, place in zip(order, itertools.product(*(range(size) for size in sizes.values())), strict=True):
         fixed = tuple(
@@ -151,7 +164,9 @@ def _mesh_groups(mesh: str, ids: str, axes: str) -> Groups:
 def _without(index: int, size: int, parts: Iterable[tuple[int, int]]) -> int:
     """A coordinate with the digits taken out that the parts (what stands before, size) of its axis give."""
     for before, count in parts:
-        after = size // (before * count)
+        after = size // max(1, before * count)
+        if before * count * after != size:
+            raise ValueError(f"an axis of {size} has no part ({before}){count}")
         index -= index // after % count * after
     return index
 
@@ -176,9 +191,11 @@ def _coordinates(position: int, sizes: Sequence[int]) -> list[int]:
     return place[::-1]
 
 
-def _iota(dims: Sequence[int], order: Sequence[int]) -> list[int]:
+def _iota(dims: Sequence[int], order: Sequence[int], devices: int) -> list[int]:
     """`arange(prod(dims)).reshape(dims).transpose(order).ravel()`."""
     order = order or range(len(dims))
+    if math.prod(dims) != devices or sorted(order) != list(range(len(dims))):
+        raise ValueError(f"groups of an iota {dims} in order {list(order)} for {devices} devices")
     strides = [math.prod(dims[at + 1 :]) for at in range(len(dims))]
     return [
         sum(index * strides[dim] for index, dim in zip(place, order, strict=True))

@@ -17,7 +17,7 @@ COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{$")
 CALLED = re.compile(r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-ARRAY_TYPE = re.compile(r"([a-z]\w*)\[([\d,<=]*)\]")
+ARRAY_TYPE = re.compile(r"([a-z]\w*)\[((?:(?:<=)?\d+(?:,(?:<=)?\d+)*)?)\]")
 NUMBERED = re.compile(r'(\d+) (?:"(.*)"|\{(.*)\})')
 LIBRARIES = re.compile(r"-packages/(jax|jaxlib|flax|optax|chex|haiku|equinox|orbax)/|/shardtui/engine/sharding\.py$")
 """Files that a reader did not write: a source line is looked for below them."""
@@ -41,6 +41,11 @@ class Instruction:
         if "%" in inner:
             return re.findall(r"%([\w.\-]+)", inner)
         return [part.split()[-1] for part in inner.split(",") if part.strip()]
+
+    @property
+    def operand(self) -> str:
+        """The first one."""
+        return self.operands[0] if self.operands else ""
 
     @cached_property
     def attributes(self) -> str:
@@ -154,12 +159,15 @@ class Frames:
         return next(own, lines[0] if lines else "")
 
     def _stack(self, frame: int) -> Iterator[str]:
-        """From the innermost frame out."""
+        """From the innermost frame out. A parent comes before its frame; a table that runs in circles ends there."""
         while frame in self.frames:
-            location, frame = self.frames[frame]
+            location, parent = self.frames[frame]
             file, line = self.locations.get(location, (0, 0))
             if file in self.files:
                 yield f"{self.files[file]}:{line}"
+            if parent >= frame:
+                return
+            frame = parent
 
 
 def parse(text: str) -> Module:
@@ -207,7 +215,7 @@ def trip_count(module: Module, caller: Computation, loop: Instruction) -> int | 
         return int(noted.group(1))
     body = module.computations.get(loop.attribute(r"body=%?([\w.\-]+)") or "")
     condition = module.computations.get(loop.attribute(r"condition=%?([\w.\-]+)") or "")
-    start = caller.instructions.get(loop.operands[0]) if loop.operands else None
+    start = caller.instructions.get(loop.operand)
     if not (body and body.root and body.root.opcode == "tuple" and condition and start and start.opcode == "tuple"):
         return None
     states = [[_integer(module, caller, operand, {}) for operand in start.operands]]
@@ -227,7 +235,7 @@ def _trips(module: Module, condition: Computation, states: list[list[int | None]
     for state in states:
         element: dict[int, int | None] = dict(enumerate(state))
         parameters = [_integer(module, condition, name, element) for name in outer] if outer else None
-        for side, operand in zip(sides, instruction.operands, strict=True):
+        for side, operand in zip(sides, (*instruction.operands, "", ""), strict=False):
             side.append(_integer(module, inside, operand, element, parameters))
     left, right = (_even(side) for side in sides)
     if left is None or right is None:
@@ -284,16 +292,17 @@ def _integer(
             found = re.match(r"\{?(-?\d+)\}?\)", instruction.rest)
             return int(found.group(1)) if found else None
         case "parameter":
-            index = int(instruction.rest[: _closing(instruction.rest)])
-            return parameters[index] if parameters is not None and index < len(parameters) else None
+            index = instruction.rest[: _closing(instruction.rest)]
+            given = dict(enumerate(parameters or ()))
+            return given.get(int(index)) if index.isdecimal() else None
         case "get-tuple-element":
-            source = computation.instructions.get(instruction.operands[0])
+            source = computation.instructions.get(instruction.operand)
             index = instruction.attribute(r"index=(\d+)")
             return element.get(int(index)) if source and source.opcode == "parameter" and index else None
         case "copy" | "bitcast" | "convert" | "reshape":
-            return of(instruction.operands[0])
+            return of(instruction.operand)
         case "add" | "subtract" | "multiply":
-            left, right = (of(operand) for operand in instruction.operands)
+            left, right = (of(operand) for operand in (*instruction.operands, "", "")[:2])
             if left is None or right is None:
                 return None
             return {"add": left + right, "subtract": left - right, "multiply": left * right}[instruction.opcode]
