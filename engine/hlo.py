@@ -19,7 +19,7 @@ BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 ARRAY_TYPE = re.compile(r"([a-z]\w*)\[((?:(?:<=)?\d+(?:,(?:<=)?\d+)*)?)\]")
 NUMBERED = re.compile(r'(\d+) (?:"(.*)"|\{(.*)\})')
-LIBRARIES = re.compile(r"-packages/(jax|jaxlib|flax|optax|chex|haiku|equinox|orbax)/|/shardtui/engine/sharding\.py$")
+LIBRARIES = re.compile(r"-packages/(jax|jaxlib|flax|optax|chex|haiku|equinox|orbax)/|/engine/sharding\.py$")
 """Files that a reader did not write: a source line is looked for below them."""
 
 BYTES = {"pred": 1, "token": 0, "opaque": 0, "c64": 8, "c128": 16}

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from .hlo import LIBRARIES
 from .program import Placement, lower_step
 from .protocol import ArrayInfo, PresetInspected, RematerializationInfo
 from .sharding import Decision, Observed
@@ -33,12 +34,23 @@ def inspect_program(task: Task, placement: Placement) -> PresetInspected:
         try:
             lower_step(task, placement, observed).compile(compiler_options=_options(placement))
         except jax.errors.JaxRuntimeError as error:
-            problem = f"the compiler would not tell: {str(error).strip().splitlines()[0]}"
+            problem = _unnamed(str(error))
     return PresetInspected(
         preset=placement.preset.name,
         arrays=[*_gradients(task, placement, observed), *_activations(placement, observed)],
         rematerializations=[_rematerialization(found) for found in REMATERIALIZATION.finditer("\n".join(output))],
         problem=problem,
+    )
+
+
+def _unnamed(error: str) -> str:
+    """jax gives up on all layouts where the compiler splits a dim over a part of an axis, which no spec can say."""
+    lines = re.findall(r"(\S+\.py):(\d+):\d+ \[", error)
+    at = next((f" at {file}:{line}" for file, line in lines if not LIBRARIES.search(file)), "")
+    why = at or f": {error.strip().splitlines()[0]}"
+    return (
+        f"some layouts are missing: jax has no spec for what the compiler chose{why}: "
+        "ask for a layout there with a sharding constraint"
     )
 
 

@@ -9,9 +9,15 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from shardtui.engine.config import ModelConfig, RunConfig, TrainingConfig
+from shardtui.engine.config import PRESETS, ModelConfig, RunConfig, TrainingConfig
+from shardtui.engine.preset import read_preset
+from shardtui.engine.program import Program, compile_program, place
+from shardtui.engine.run_directory import compilation_cache
+from shardtui.engine.task import Batch, Task, TrainState
 
 settings.register_profile(
     "shardtui", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -27,6 +33,8 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """For sockets and compiled programs. The sockets' is not under pytest's: their paths must be short."""
     path = f"/tmp/shardtui-test-{os.getpid()}"
     os.environ |= {"SHARDTUI_RUNTIME_DIR": path, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))  # what engines use as well
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     yield
     shutil.rmtree(path, ignore_errors=True)
 
@@ -44,3 +52,23 @@ def tiny_config(**changes: object) -> RunConfig:
     training = TrainingConfig(batch_size=8, seq_len=16)
     values = {"run": "tiny-1", "model_name": "nano", "model": model, "training": training, "preset": "dp"}
     return RunConfig(**{**values, **changes})
+
+
+@pytest.fixture(scope="session")
+def task() -> Task:
+    return Task(tiny_config(), "cpu")
+
+
+@pytest.fixture(scope="session")
+def programs(task: Task) -> dict[str, Program]:
+    """Every built-in preset, compiled."""
+    presets = [read_preset(path) for path in sorted((PRESETS / "parallelism").glob("*.toml"))]
+    return {preset.name: compile_program(task, place(task, preset, jax.devices())) for preset in presets}
+
+
+def step(state: TrainState, program: Program, steps: int) -> TrainState:
+    tokens = np.random.default_rng(0).integers(0, 256, (steps, 8, 17), np.int32)
+    for row in tokens:
+        batch = Batch(*map(jax.device_put, (row[:, :-1], row[:, 1:]), program.placement.batch_shardings))
+        state, _ = program.step(state, batch)
+    return state

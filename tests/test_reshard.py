@@ -10,27 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from shardtui.engine.config import PRESETS
 from shardtui.engine.digest import digests
 from shardtui.engine.mesh import build_mesh
-from shardtui.engine.preset import read_preset
-from shardtui.engine.program import Program, compile_program, make_state, place
+from shardtui.engine.program import Program, make_state, place
 from shardtui.engine.reshard import Movers, SwitchError, bytes_moved, move_state
-from shardtui.engine.task import Batch, Task, TrainState
+from shardtui.engine.task import Task, TrainState
 
-from .conftest import tiny_config
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return Task(tiny_config(), "cpu")
-
-
-@pytest.fixture(scope="module")
-def programs(task: Task) -> dict[str, Program]:
-    """Every built-in preset, compiled."""
-    presets = [read_preset(path) for path in sorted((PRESETS / "parallelism").glob("*.toml"))]
-    return {preset.name: compile_program(task, place(task, preset, jax.devices())) for preset in presets}
+from .conftest import step
 
 
 def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Program:
@@ -48,14 +34,6 @@ def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Pr
 
 def on_host(state: TrainState) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
-
-
-def step(state: TrainState, program: Program, steps: int) -> TrainState:
-    tokens = np.random.default_rng(0).integers(0, 256, (steps, 8, 17), np.int32)
-    for row in tokens:
-        batch = Batch(*map(jax.device_put, (row[:, :-1], row[:, 1:]), program.placement.batch_shardings))
-        state, _ = program.step(state, batch)
-    return state
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,217 @@
+"""What is told of a compiled step is what jax says, for every array of every preset."""
+
+import math
+
+import jax
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from shardtui.engine.collectives import inventory
+from shardtui.engine.config import ModelConfig
+from shardtui.engine.hlo import parse
+from shardtui.engine.inspection import REMATERIALIZATION, inspect_program
+from shardtui.engine.layout import Shard, bytes_per_device, replicas, shards, wasted_bytes
+from shardtui.engine.memory import measure
+from shardtui.engine.mesh import describe_mesh
+from shardtui.engine.preset import load_preset, preset_files
+from shardtui.engine.program import Program, compile_program, lower_step, make_state, place
+from shardtui.engine.protocol import ArrayInfo, PresetInspected
+from shardtui.engine.sharding import Observed
+from shardtui.engine.task import Task
+
+from .conftest import step, tiny_config
+
+PRESETS = sorted(preset_files("parallelism"))
+ACTIVATIONS = {
+    "token.table",
+    "position.table",
+    "embedding",
+    "blocks.attention_norm",
+    "blocks.attention.qkv",
+    "blocks.attention.mixed",
+    "blocks.attention.branch",
+    "blocks.attention.residual",
+    "blocks.mlp_norm",
+    "blocks.mlp.up",
+    "blocks.mlp.hidden",
+    "blocks.mlp.branch",
+    "blocks.mlp.residual",
+    "norm",
+    "logits",
+}
+
+FAST: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
+
+Boxes = set[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+
+@pytest.fixture(scope="module")
+def observed(task: Task, programs: dict[str, Program]) -> dict[str, Observed]:
+    """What jax's own `inspect_array_sharding` says, by preset."""
+    seen = {}
+    for name, program in programs.items():
+        seen[name] = Observed()
+        compiled = lower_step(task, program.placement, seen[name]).compile(compiler_options=FAST)
+        again = inventory(parse(compiled.as_text() or ""), dict(program.placement.mesh.shape))
+        assert program.collectives
+        assert traffic(again) == traffic(program.collectives), "looking changed the program"
+    return seen
+
+
+@pytest.fixture(scope="module")
+def inspected(task: Task, programs: dict[str, Program]) -> dict[str, PresetInspected]:
+    return {name: inspect_program(task, program.placement) for name, program in programs.items()}
+
+
+def traffic(collectives: list) -> list[tuple[str, list[str], int | None, int]]:
+    return sorted((info.kind, info.axes, info.count or -1, info.bytes_each) for info in collectives)
+
+
+def boxes(sharding: Sharding, shape: tuple[int, ...]) -> Boxes:
+    """From jax: (start, stop, ids of the devices that hold it)."""
+    held: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for device, box in sharding.devices_indices_map(shape).items():
+        edges = [part.indices(size)[:2] for part, size in zip(box, shape, strict=True)]
+        held.setdefault((tuple(a for a, _ in edges), tuple(b for _, b in edges)), []).append(device.id)
+    return {(start, stop, tuple(sorted(ids))) for (start, stop), ids in held.items()}
+
+
+def told(found: list[Shard]) -> Boxes:
+    return {(shard.start, shard.stop, shard.devices) for shard in found}
+
+
+def shards_of(array: ArrayInfo, program: Program) -> Boxes:
+    return told(shards(array.shape, array.compiled_spec, describe_mesh(program.placement.mesh)))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_shard_is_where_jax_has_it(
+    preset: str, programs: dict[str, Program], inspected: dict[str, PresetInspected]
+) -> None:
+    program = programs[preset]
+    for array in (*program.arrays, *inspected[preset].arrays):
+        for spec in (array.spec, array.compiled_spec):
+            named = NamedSharding(program.placement.mesh, PartitionSpec(*(tuple(axes) or None for axes in spec)))
+            assert shards_of(array, program) == boxes(named, tuple(array.shape)), array.name
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_compiled_specs_are_those_of_live_arrays_after_a_step(
+    preset: str, task: Task, programs: dict[str, Program]
+) -> None:
+    program = programs[preset]
+    after = jax.tree.leaves(step(make_state(task, program.placement), program, 1))
+    arrays = [array for array in program.arrays if array.kind != "batch"]
+    assert len(after) == len(arrays) == 52
+    for leaf, array in zip(after, arrays, strict=True):
+        assert leaf.shape == tuple(array.shape)
+        assert boxes(leaf.sharding, leaf.shape) == shards_of(array, program), array.name
+        assert leaf.nbytes == array.bytes
+        assert {shard.data.nbytes for shard in leaf.addressable_shards} == {
+            bytes_per_device(array, describe_mesh(program.placement.mesh))
+        }
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_gradients_and_activations_agree_with_jax(
+    preset: str, programs: dict[str, Program], observed: dict[str, Observed], inspected: dict[str, PresetInspected]
+) -> None:
+    program, arrays = programs[preset], inspected[preset].arrays
+    assert inspected[preset].problem is None
+    assert {array.name for array in arrays if array.kind == "activation"} == ACTIVATIONS
+    parameters = [array.name for array in program.arrays if array.kind == "parameter"]
+    assert [array.name for array in arrays if array.kind == "gradient"] == [f"grad.{name}" for name in parameters]
+    for array in arrays:
+        seen = observed[preset].shardings[array.name]
+        assert shards_of(array, program) == boxes(seen, tuple(array.shape)), array.name
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_memory_by_kind_is_the_programs_arguments(preset: str, programs: dict[str, Program]) -> None:
+    memory = programs[preset].memory
+    assert memory
+    kinds = (memory.parameters, memory.moments, memory.scalars, memory.batch)
+    assert min(kinds) > 0
+    assert sum(kinds) == memory.arguments
+    assert memory.padding == 0
+    assert memory.peak == memory.arguments + memory.outputs - memory.aliased + memory.temporaries
+
+
+def test_memory_counts_arguments_that_the_step_does_not_read() -> None:
+    """Without dropout nothing reads the seed."""
+    fields = {f: getattr(tiny_config().model, f) for f in ModelConfig.__struct_fields__}
+    task = Task(tiny_config(model=ModelConfig(**{**fields, "dropout": 0.0})), "cpu")
+    memory = compile_program(task, place(task, load_preset("fsdp"), jax.devices())).memory
+    assert memory
+    assert memory.padding == 0
+
+
+def test_measured_memory_follows_the_arrays_that_live(task: Task, programs: dict[str, Program]) -> None:
+    devices = jax.devices()
+    before = measure(devices)
+    assert before.source == "live arrays"
+    state = make_state(task, programs["fsdp"].placement)
+    jax.block_until_ready(state)
+    memory = programs["fsdp"].memory
+    assert memory
+    held = measure(devices).bytes_in_use - before.bytes_in_use
+    assert held == memory.parameters + memory.moments + memory.scalars
+    del state
+    assert measure(devices).bytes_in_use == before.bytes_in_use
+
+
+def test_waste_is_what_stands_beyond_one_copy(programs: dict[str, Program]) -> None:
+    for program in programs.values():
+        mesh = describe_mesh(program.placement.mesh)
+        for array in program.arrays:
+            copies = replicas(array.compiled_spec, mesh)
+            assert wasted_bytes(array, mesh) == (copies - 1) * array.bytes
+            assert bytes_per_device(array, mesh) * 8 == copies * array.bytes
+            assert math.prod(array.shape) * jax.numpy.dtype(array.dtype).itemsize == array.bytes
+
+
+def test_a_layout_that_axes_cannot_express_is_told_and_ends_nothing(
+    task: Task, programs: dict[str, Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """jax itself refuses to name the half of an axis that a reshape leaves a dim split over."""
+
+    def halves(self: Task, params: object, batch: object, key: object) -> jax.Array:
+        from shardtui.engine.sharding import observe
+
+        x = batch.inputs.reshape(2, 4, 16)  # type: ignore[attr-defined] # 8 rows over 8 devices: 2 × 4
+        observe(x, None, None, None, name="halves")
+        return loss(self, params, batch, key)
+
+    loss = Task.loss
+    monkeypatch.setattr(Task, "loss", halves)
+    found = inspect_program(task, programs["dp"].placement)
+    assert found.problem
+    assert f"test_inspection.py:{halves.__code__.co_firstlineno + 4}" in found.problem
+    assert all(array.name != "halves" for array in found.arrays)
+
+
+@pytest.mark.parametrize(
+    ("line", "operation", "shape"),
+    [
+        (
+            "W1121 spmd_partitioner.cc:666] [SPMD] Involuntary full rematerialization. The compiler cannot "
+            "go from sharding {mesh['fsdp'=4,'model'=2], [{'fsdp'}, {}, {}]} to {devices=[1,1,4,2]<=[8] "
+            "last_tile_dim_replicate} efficiently for HLO operation %fake_parameter.2 = f32[4,128,128]{2,1,0} "
+            "parameter(2), sharding={mesh['fsdp'=4,'model'=2], [{'fsdp'}, {}, {}]}. As the last resort, …",
+            "%fake_parameter.2 = f32[4,128,128]{2,1,0} parameter",
+            [4, 128, 128],
+        ),
+        (
+            "E0101 spmd_partitioner.cc:630] [spmd] Involuntary full rematerialization. The compiler was not able to go "
+            "from sharding {devices=[2,4]<=[8]} to {devices=[4,2]<=[2,4]T(1,0)} without doing a full rematerialization "
+            'of the tensor for HLO operation: %dot.1 = f32[8,16] dot(%a, %b), metadata={op_name="jit(f)/dot_general" '
+            'source_file="/home/me/f.py" source_line=7}',
+            "%dot.1 = f32[8,16] dot",
+            [8, 16],
+        ),
+    ],
+)
+def test_both_wordings_of_the_compilers_warning_are_read(line: str, operation: str, shape: list[int]) -> None:
+    found = REMATERIALIZATION.search(line)
+    assert found
+    assert found["operation"] == operation
+    assert [int(size) for size in found["shape"].split(",")] == shape

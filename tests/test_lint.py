@@ -1,0 +1,147 @@
+"""Each code finds the fault that is planted for it; presets that are not pitfalls have none."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import jax
+import msgspec
+import pytest
+from shardtui.engine.config import ModelConfig, TrainingConfig
+from shardtui.engine.inspection import inspect_program
+from shardtui.engine.lint import RULES, Finding, lint
+from shardtui.engine.model import flops_per_token
+from shardtui.engine.preset import load_preset, preset_files, read_preset
+from shardtui.engine.program import compile_program, describe_program, place
+from shardtui.engine.protocol import Inspection, PresetCompiled, PresetInspected, RematerializationInfo
+from shardtui.engine.task import Task
+
+from .conftest import tiny_config
+
+NANO = ModelConfig(layers=2, embed=128, heads=8, mlp=512, vocab=256, vocab_rows=256, context=128)
+"""As large as nano, but for its depth: the smaller model of other tests has too little to compute."""
+TRAINING = TrainingConfig(batch_size=16, seq_len=128)
+
+Described = tuple[PresetCompiled, PresetInspected, float]
+
+
+@cache
+def described(preset: str, path: Path | None = None, training: TrainingConfig = TRAINING, **changes: int) -> Described:
+    """`preset` is a name or, with `path` for its file, the text of one."""
+    fields = {f: getattr(NANO, f) for f in ModelConfig.__struct_fields__}
+    model = ModelConfig(**{**fields, **changes})
+    task = Task(tiny_config(model=model, training=training), "cpu")
+    if path:
+        (path / "planted.toml").write_text(preset)
+        loaded = read_preset(path / "planted.toml")
+    else:
+        loaded = load_preset(preset)
+    placement = place(task, loaded, jax.devices())
+    flops = training.tokens_per_step * flops_per_token(model, training.seq_len)
+    return describe_program(compile_program(task, placement)), inspect_program(task, placement), flops
+
+
+def codes(found: list[Finding]) -> list[str]:
+    return [finding.code for finding in found]
+
+
+@pytest.mark.parametrize("name", [name for name in preset_files("parallelism") if not name.startswith("pitfall")])
+def test_good_presets_have_no_finding(name: str) -> None:
+    assert lint(*described(name)) == []
+
+
+def test_the_pitfall_of_replicated_moments() -> None:
+    (finding,) = lint(*described("pitfall-replicated-moments"))
+    assert finding.code == "S102"
+    assert len(finding.arrays) == 28
+    assert {name.partition(".")[0] for name in finding.arrays} == {"mu", "nu"}
+    parameters = 2 * 128 * 128 * 3 + 2 * 128 * 128 + 4 * 128 * 512 + 256 * 128 + 128 * 128
+    assert finding.bytes_per_device == pytest.approx(2 * 4 * parameters * 7 / 8, rel=0.02)
+
+
+def test_the_pitfall_of_one_axis_for_batch_and_weights() -> None:
+    idle, redundant = lint(*described("pitfall-same-axis"))
+    assert (idle.code, redundant.code) == ("S104", "S105")
+    assert "nothing is split over data: 2 devices" in idle.message
+    assert (
+        "every product is computed 2 times; heads, mlp, vocab want axes that the batch has taken" in redundant.message
+    )
+
+
+def test_the_pitfall_of_the_first_dim() -> None:
+    found = lint(*described("pitfall-first-dim"))
+    assert codes(found) == ["S105", "S106", "S106", "S106", "S106"]
+    assert "computed 2 times" in found[0].message
+    gathered = {name for finding in found[1:] for name in finding.arrays}
+    assert gathered == {f"blocks.{name}.kernel" for name in ("attention.qkv", "attention.out", "mlp.up", "mlp.down")}
+    assert all(re.search(r"model\.py:\d+$", finding.source) for finding in found[1:])
+
+
+def test_a_large_parameter_left_whole(tmp_path: Path) -> None:
+    preset = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\nheads = "model"\nmlp = "model"\n'
+    (finding,) = lint(*described(preset, tmp_path, vocab_rows=8192))
+    assert (finding.code, finding.arrays) == ("S101", ["token.embedding"])
+    assert finding.bytes_per_device == 8192 * 128 * 4 // 2
+    assert 'a rule vocab = "model"' in finding.fix
+
+
+def test_a_dim_that_does_not_divide(tmp_path: Path) -> None:
+    preset = '[mesh]\ndata = 1\nmodel = -1\n[rules]\nmlp = "model"\nactivation_embed = "model"\n'
+    found = [f for f in lint(*described(preset, tmp_path, embed=132, heads=4)) if f.code == "S103"]
+    assert {name for finding in found for name in finding.arrays} > {"embedding", "blocks.mlp.residual", "norm"}
+    assert "activation_embed 132 does not divide by 8 (model), so it is whole" in found[0].message
+
+
+def test_an_axis_that_nothing_uses(tmp_path: Path) -> None:
+    found = lint(*described('[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n', tmp_path))
+    assert codes(found) == ["S104", "S105"]
+    assert "nothing is split over spare" in found[0].message
+
+
+def test_traffic_over_compute() -> None:
+    found = lint(*described("dp", training=TrainingConfig(batch_size=8, seq_len=1)))
+    assert codes(found) == ["S109"]
+    assert re.search(
+        r"data carries 1\.\d+ MB a device and step for 2\.\d+ MFLOP of compute: 1\.\d FLOP a byte", found[0].message
+    )
+
+
+def test_a_layout_other_than_intended() -> None:
+    compiled, inspected, flops = described("fsdp")
+    gradient = next(array for array in inspected.arrays if array.name == "grad.blocks.mlp.up.kernel")
+    whole = msgspec.structs.replace(gradient, compiled_spec=[[], [], []])
+    arrays = [whole if array is gradient else array for array in inspected.arrays]
+    (finding,) = lint(compiled, msgspec.structs.replace(inspected, arrays=arrays), flops)
+    assert (finding.code, finding.arrays) == ("S108", ["grad.blocks.mlp.up.kernel"])
+    assert finding.message.endswith("intended (–, fsdp, –), compiled (–, –, –)")
+
+
+def test_an_involuntary_rematerialization_is_mapped_to_arrays() -> None:
+    compiled, inspected, flops = described("fsdp-tp2")
+    warned = RematerializationInfo(
+        operation="%dot.7 = f32[2,128,512]{2,1,0} dot",
+        shape=[16, 128, 512],
+        from_sharding="{devices=[4,1,2]<=[8]}",
+        to_sharding="{devices=[2,1,4]<=[8]}",
+        op_name="jit(train_step)/mlp/dot_general",
+        source="",
+    )
+    (finding,) = lint(compiled, msgspec.structs.replace(inspected, rematerializations=[warned]), flops)
+    assert (finding.code, finding.arrays) == ("S107", ["blocks.mlp.up", "blocks.mlp.hidden"])
+    assert "in jit(train_step)/mlp/dot_general is replicated to go from {devices=[4,1,2]<=[8]}" in finding.message
+
+
+def test_without_an_inspection_only_what_is_known_is_found() -> None:
+    compiled, _, flops = described("pitfall-first-dim")
+    assert set(codes(lint(compiled, None, flops))) == {"S106"}
+
+
+def test_every_code_has_a_test() -> None:
+    text = Path(__file__).read_text()
+    assert {code for code in RULES if f'"{code}"' not in text} == set()
+
+
+def test_descriptions_survive_the_wire() -> None:
+    compiled, inspected, flops = described("hsdp")
+    sent = Inspection(devices=[], versions={}, flops_per_step=flops, compiled=compiled, inspected=inspected)
+    assert msgspec.json.decode(msgspec.json.encode(sent), type=Inspection) == sent
