@@ -1,4 +1,4 @@
-"""Makes the pictures of the README from a real run: `python docs/pictures.py` (about two minutes)."""
+"""Makes the pictures of the README from a real run: `python docs/pictures.py` (about three minutes)."""
 
 import asyncio
 import os
@@ -13,11 +13,13 @@ from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.engine_client import EngineClient
 from shardtui.tui.export import screen_svg
 from shardtui.tui.widgets.preset_list import PresetList
+from textual.pilot import Pilot
 
 DOCS = Path(__file__).parent
 SWITCHES = ("fsdp", "tp", "fsdp-tp2")
 STEPS_BETWEEN = 50
 ARRAY = "blocks.mlp.up.kernel"
+PITFALL = "pitfall-first-dim"
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -29,28 +31,47 @@ def save(app: ShardtuiApp, name: str) -> None:
     (DOCS / name).write_text(screen_svg(app))
 
 
+async def switch_to(app: ShardtuiApp, pilot: Pilot[None], preset: str) -> None:
+    presets = app.screen.query_one(PresetList)
+    presets.highlighted = presets.get_option_index(preset)
+    await pilot.press("enter")
+    await until(lambda: app.state.preset == preset)
+
+
+async def steps(app: ShardtuiApp) -> None:
+    goal = app.state.step + STEPS_BETWEEN
+    await until(lambda: app.state.step >= goal)
+
+
 async def main() -> None:
     model = load_model("nano")
     config = RunConfig(run="nano-1", model_name="nano", model=model.model, training=model.training, preset="dp")
     app = ShardtuiApp(EngineClient(run_directory.create(config)), starts=True)
     async with app.run_test(size=(140, 40)) as pilot:
         for preset in SWITCHES:
-            goal = app.state.step + STEPS_BETWEEN
-            await until(lambda goal=goal: app.state.step >= goal)
-            presets = app.screen.query_one(PresetList)
-            presets.highlighted = presets.get_option_index(preset)
-            await pilot.press("enter")
-            await until(lambda preset=preset: app.state.preset == preset)
-        goal = app.state.step + STEPS_BETWEEN
-        await until(lambda: app.state.step >= goal)
+            await steps(app)
+            await switch_to(app, pilot, preset)
+        await steps(app)
         save(app, "watch.svg")
         await pilot.press("2")
-        await until(lambda: bool(app.screen.query("DataTable")))
+        await until(lambda: app.state.inspection is not None)
         await pilot.pause(1)
         table = app.screen.query_one("DataTable")
         table.move_cursor(row=table.get_row_index(ARRAY))
+        await pilot.press("tab", "right", "f")
         await pilot.pause(1)
         save(app, "arrays.svg")
+        for key, name in (("3", "mesh.svg"), ("4", "traffic.svg")):
+            await pilot.press(key)
+            await pilot.pause(1)
+            save(app, name)
+        await pilot.press("1")
+        await pilot.pause(1)
+        await switch_to(app, pilot, PITFALL)
+        await pilot.press("5")
+        await until(lambda: app.state.inspection is not None)
+        await pilot.pause(1)
+        save(app, "lint.svg")
         await app.client.send(Stop())
         await until(lambda: app.state.is_over)
 

@@ -5,6 +5,7 @@ import shutil
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # half the compile time; the partitioner does the same
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,15 @@ from hypothesis import HealthCheck, settings
 from shardtui.engine.config import PRESETS, ModelConfig, RunConfig, TrainingConfig
 from shardtui.engine.preset import read_preset
 from shardtui.engine.program import Program, compile_program, place
-from shardtui.engine.run_directory import compilation_cache
 from shardtui.engine.task import Batch, Task, TrainState
 
 settings.register_profile(
     "shardtui", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("shardtui")
+
+jax.devices()
+del os.environ["XLA_FLAGS"]  # read by now: engines that tests start compile as they always do
 
 TINY = ("layers=2", "embed=32", "heads=8", "mlp=64", "context=16", "seq_len=16", "batch_size=8")
 """Settings under which every built-in preset fits eight devices and a step takes a few milliseconds."""
@@ -33,8 +36,6 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """For sockets and compiled programs. The sockets' is not under pytest's: their paths must be short."""
     path = f"/tmp/shardtui-test-{os.getpid()}"
     os.environ |= {"SHARDTUI_RUNTIME_DIR": path, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
-    jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))  # what engines use as well
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     yield
     shutil.rmtree(path, ignore_errors=True)
 

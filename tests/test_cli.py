@@ -198,3 +198,107 @@ def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
     assert process.returncode == 1
     assert "ended by SIGKILL" in errors
     assert "Traceback" not in errors
+
+
+def inspect(*arguments: str) -> dict[str, Any]:
+    result = run("inspect", "--json", *SETTINGS, *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_inspect_describes_a_preset_as_json(home: Path) -> None:
+    report = inspect("--preset=fsdp-tp2")
+    assert report["schema"] == 1
+    assert report["mesh"] == {"axes": ["fsdp", "model"], "sizes": [4, 2], "device_ids": list(range(8))}
+    arrays = {array["name"]: array for array in report["arrays"]}
+    assert {array["kind"] for array in arrays.values()} == {
+        "parameter",
+        "moment",
+        "scalar",
+        "batch",
+        "gradient",
+        "activation",
+    }
+    kernel = arrays["blocks.mlp.up.kernel"]
+    assert kernel["spec"] == kernel["compiled_spec"] == [None, "fsdp", "model"]
+    assert kernel["logical_axes"] == ["layers", "embed", "mlp"]
+    assert (kernel["bytes"], kernel["bytes_per_device"], kernel["replicas"]) == (2 * 32 * 64 * 4, 2048, 1)
+    assert kernel["shards"][1] == {"start": [0, 0, 32], "stop": [2, 8, 64], "devices": [1]}
+    assert len(kernel["shards"]) == 8
+    scale = arrays["norm.scale"]
+    assert [shard["devices"] for shard in scale["shards"]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert arrays["step"]["shards"] == [{"start": [], "stop": [], "devices": list(range(8))}]
+    for collective in report["collectives"]:
+        assert {"kind", "axes", "count", "bytes_per_device", "op_name", "source"} <= collective.keys()
+    kinds = ("parameters", "moments", "scalars", "batch", "padding")
+    assert sum(report["memory"][kind] for kind in kinds) == report["memory"]["arguments"]
+    assert report["problem"] is None
+    assert list((home / "state").glob("**/*")) == [], "no run was made"
+
+
+def test_inspect_compares_two_presets(home: Path) -> None:
+    difference = inspect("--preset=dp", "--diff=tp")
+    assert (difference["preset"], difference["other"]) == ("dp", "tp")
+    flows = {(flow["kind"], *flow["axes"]): flow for flow in difference["collectives"]}
+    assert flows["all-reduce", "data"]["other_count"] == 0
+    assert flows["all-reduce", "model"]["count"] == 0
+    assert flows["all-reduce", "model"]["other_bytes_per_device"] > 0
+    changed = {array["name"] for array in difference["arrays"]}
+    assert "blocks.mlp.up.kernel" in changed
+    assert "norm.scale" not in changed
+
+
+def test_inspect_for_people_and_as_a_picture(home: Path) -> None:
+    picture = home / "out.svg"
+    assert run("inspect", *SETTINGS, "--preset=tp", f"--svg={picture}").returncode == 0
+    svg = picture.read_text()
+    assert svg.startswith("<svg")
+    assert "logits" in svg
+    assert "@font-face" not in svg
+    result = run("inspect", *SETTINGS, "--preset=tp")
+    assert "blocks.mlp.up.kernel[layers, embed, mlp_model]" in result.stdout
+    assert "arguments + outputs - aliased + temporaries" in result.stdout
+    refused = run("inspect", *SETTINGS, "--preset=tp", f"--svg={home}/no/such/folder.svg")
+    assert (refused.returncode, "cannot be written: No such file" in refused.stderr) == (2, True)
+
+
+def test_inspect_reads_the_text_of_any_compiled_program(tmp_path: Path) -> None:
+    text = Path(__file__).parent / "hlo" / "tpu-psum-in-two-loops.hlo"
+    result = run("inspect", f"--hlo={text}", "--mesh=data=4,model=2", "--json")
+    (collective,) = json.loads(result.stdout)["collectives"]
+    assert (collective["kind"], collective["axes"], collective["count"]) == ("all-reduce", ["data"], 15)
+    assert "collective_programs.py" in run("inspect", f"--hlo={text}", "--mesh=data=4,model=2").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--hlo=/no/such", "--mesh=data=8"], "--hlo /no/such: cannot be read: No such file"),
+        (["--hlo={hlo}"], "--hlo FILE and --mesh data=4,model=2 go together"),
+        (["--mesh=data=8"], "go together"),
+        (["--hlo={hlo}", "--mesh=data=4"], "--mesh data 4 makes 4 devices, the module was compiled for 8"),
+        (["--hlo={hlo}", "--mesh=data"], "'data' is not AXIS=SIZE"),
+        (["--hlo={hlo}", "--mesh=data=0"], "'data=0' is not AXIS=SIZE"),
+        (["--hlo={here}", "--mesh=data=8"], "not the text of a compiled module: it does not begin with `HloModule`"),
+        (["--diff=nope"], "preset nope: no such preset"),
+        (["--preset=tp", "--set=heads=4"], "heads 4 does not divide by 8"),
+    ],
+)
+def test_what_cannot_be_inspected_is_refused(home: Path, arguments: list[str], says: str) -> None:
+    hlo = Path(__file__).parent / "hlo" / "tpu-psum.hlo"
+    result = run("inspect", *(argument.format(hlo=hlo, here=__file__) for argument in arguments))
+    assert result.returncode == 2
+    assert says in result.stderr
+    assert result.stdout == ""
+
+
+def test_lint_exits_by_what_it_finds(home: Path) -> None:
+    """On nano itself: a smaller model has too little to compute for its traffic."""
+    good = run("lint", "--preset=dp", "--json")
+    assert (good.returncode, json.loads(good.stdout)["findings"]) == (0, [])
+    bad = run("lint", "--preset=pitfall-same-axis", "--json")
+    assert bad.returncode == 1
+    assert [finding["code"] for finding in json.loads(bad.stdout)["findings"]] == ["S104", "S105"]
+    told = run("lint", "--preset=pitfall-same-axis")
+    assert told.returncode == 1
+    assert "idle-axis" in told.stdout

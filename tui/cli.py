@@ -27,8 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return COMMANDS[options.command](options)
     except Invalid as error:
+        from .clean import printable
+
         for problem in error.problems:
-            print(f"shardtui: {problem}", file=sys.stderr)
+            print(f"shardtui: {printable(problem)}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED

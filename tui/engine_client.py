@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ..engine import protocol
 from ..engine.event_log import LogReader
-from ..engine.protocol import AnyCommand, AnyEvent, BadFrame, EngineLost, EngineStopped, Failed
+from ..engine.protocol import AnyCommand, AnyEvent, BadFrame, EngineLost, EngineStopped, Failed, StepsDone
 from ..engine.run_directory import RunDirectory
+from .clean import clean
 
 
 class EngineClient:
@@ -44,7 +45,7 @@ class EngineClient:
         last: AnyEvent | None = None
         async for events in self._all():
             last = events[-1]
-            yield events
+            yield [event if isinstance(event, StepsDone) else clean(event) for event in events]
         if not isinstance(last, EngineStopped | Failed):
             yield [EngineLost(reason=await self._reason())]
 

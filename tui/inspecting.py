@@ -21,6 +21,7 @@ from ..engine.layout import bytes_per_device, notation, replicas, wasted_bytes
 from ..engine.lint import Finding
 from ..engine.protocol import ArrayInfo, CollectiveInfo, Inspection, MemoryInfo, MeshInfo, encode_json
 from ..engine.traffic import FlowChange, flows
+from .clean import clean
 from .export import without_fonts
 from .report import (
     DiffReport,
@@ -75,7 +76,7 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
             f"--mesh {figures.axes(mesh)} makes {count} devices, the module was compiled for {module.partitions}: "
             "give the mesh that it was compiled with"
         )
-    collectives = inventory(module, mesh)
+    collectives = [clean(info) for info in inventory(module, mesh)]
     return _answer(HloReport(mesh=mesh, collectives=collectives), _traffic(collectives), as_json, svg)
 
 
@@ -93,7 +94,7 @@ def _ask_engine(config: RunConfig, *others: str) -> list[Inspection]:
     answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
     if answer.returncode:
         return []
-    return [msgspec.json.decode(line, type=Inspection) for line in answer.stdout.splitlines()]
+    return [clean(msgspec.json.decode(line, type=Inspection)) for line in answer.stdout.splitlines()]
 
 
 def _answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: bool, svg: str | None) -> int:
