@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .hlo import Computation, Instruction, Module, type_bytes, type_shapes
 from .protocol import CollectiveInfo
+from .runs import runs
 
 KINDS = (
     "all-reduce",
@@ -34,22 +35,24 @@ Groups = list[tuple[int, ...]]
 
 
 def inventory(module: Module, mesh: Mapping[str, int]) -> list[CollectiveInfo]:
-    """Every collective of the program, the one that moves most first. `mesh`: axis to size, in the mesh's order."""
-    fusions = _fusions(module)
+    """Every collective of the program, the one that moves most first. `mesh`: axis to size, in the mesh's order.
+
+    Raises ValueError where its groups are not those of a program on such a mesh.
+    """
+    fusions, counts = _fusions(module), runs(module)
     carried: set[tuple[str, str]] = set()
     found: list[CollectiveInfo] = []
-    for computation in module.computations.values():
-        for instruction in computation.instructions.values():
-            if _kind(instruction) is None:
+    for computation, instruction in module.instructions():
+        if _kind(instruction) is None:
+            continue
+        caller, fusion = fusions.get(computation.name, ("", None))
+        channel = instruction.attribute(r"channel_id=(\d+)")
+        if fusion and channel:
+            # The parts of an asynchronous fusion on TPU each repeat the collective that they carry on.
+            if (caller, channel) in carried:
                 continue
-            caller, fusion = fusions.get(computation.name, ("", None))
-            channel = instruction.attribute(r"channel_id=(\d+)")
-            if fusion and channel:
-                # The parts of an asynchronous fusion on TPU each repeat the collective that they carry on.
-                if (caller, channel) in carried:
-                    continue
-                carried.add((caller, channel))
-            found.append(_describe(module, computation, instruction, fusion, mesh))
+            carried.add((caller, channel))
+        found.append(_describe(module, computation, instruction, fusion, counts[computation.name], mesh))
     return sorted(found, key=lambda info: -(info.bytes_per_device or info.bytes_each))
 
 
@@ -57,8 +60,7 @@ def _fusions(module: Module) -> dict[str, tuple[str, Instruction]]:
     """A fused computation's name to the computation and the instruction that call it."""
     return {
         called: (computation.name, instruction)
-        for computation in module.computations.values()
-        for instruction in computation.instructions.values()
+        for computation, instruction in module.instructions()
         if instruction.opcode == "fusion" and (called := instruction.attribute(r"\bcalls=%?([\w.\-]+)"))
     }
 
@@ -68,6 +70,7 @@ def _describe(
     computation: Computation,
     instruction: Instruction,
     fusion: Instruction | None,
+    count: int | None,
     mesh: Mapping[str, int],
 ) -> CollectiveInfo:
     kind = _kind(instruction) or ""
@@ -75,7 +78,6 @@ def _describe(
         kind = "reduce-scatter"  # TPU: a fusion of this name around an all-reduce and the slice of its own part
     groups = groups_of(instruction, math.prod(mesh.values()))
     each = _payload(kind, instruction, computation, groups)
-    count = module.runs[computation.name]
     operands = [found for name in instruction.operands if (found := computation.instructions.get(name))]
     related = [instruction, *([fusion] if fusion else []), *operands]
     op_name = next((found.op_name for found in related if found.op_name), "")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from .hlo import LIBRARIES
+from .hlo import LIBRARIES, Instruction, Module, parse
 from .program import Placement, lower_step
 from .protocol import ArrayInfo, PresetInspected, RematerializationInfo
 from .sharding import Decision, Observed
@@ -29,16 +29,16 @@ REMATERIALIZATION = re.compile(
 def inspect_program(task: Task, placement: Placement) -> PresetInspected:
     """Lowers and compiles the step once more, to be looked at. May run in any thread."""
     observed = Observed()
-    problem = None
+    problem, text = None, ""
     with _compiler_output() as output:
         try:
-            lower_step(task, placement, observed).compile(compiler_options=_options(placement))
+            text = lower_step(task, placement, observed).compile(compiler_options=_options(placement)).as_text() or ""
         except jax.errors.JaxRuntimeError as error:
             problem = _unnamed(str(error))
     return PresetInspected(
         preset=placement.preset.name,
         arrays=[*_gradients(task, placement, observed), *_activations(placement, observed)],
-        rematerializations=[_rematerialization(found) for found in REMATERIALIZATION.finditer("\n".join(output))],
+        rematerializations=rematerializations("\n".join(output), text),
         problem=problem,
     )
 
@@ -76,17 +76,31 @@ def _activations(placement: Placement, observed: Observed) -> Iterator[ArrayInfo
             yield placement.describe(array, activation.decision, observed.shardings[name])
 
 
-def _rematerialization(found: re.Match[str]) -> RematerializationInfo:
-    op_name = re.search(r'op_name="([^"]*)"', found["rest"])
-    file, line = (re.search(rf'{key}="?([^"\s}}]*)', found["rest"]) for key in ("source_file", "source_line"))
+def rematerializations(output: str, text: str) -> list[RematerializationInfo]:
+    """What the compiler's log warns of. It names an operation of before partitioning, so the source line is that of
+    the same op name in `text`, the compiled module's; empty where there is none."""
+    found = list(REMATERIALIZATION.finditer(output))
+    module = parse(text) if found and text else None
+    return [_rematerialization(warning, module) for warning in found]
+
+
+def _rematerialization(warning: re.Match[str], module: Module | None) -> RematerializationInfo:
+    operation = Instruction("", "", "", f"){warning['rest']}")
     return RematerializationInfo(
-        operation=found["operation"],
-        shape=[int(size) for size in found["shape"].split(",") if size],
-        from_sharding=found["source"],
-        to_sharding=found["target"],
-        op_name=op_name.group(1) if op_name else "",
-        source=f"{file.group(1)}:{line.group(1)}" if file and line else "",
+        operation=warning["operation"],
+        shape=[int(size) for size in warning["shape"].split(",") if size],
+        from_sharding=warning["source"],
+        to_sharding=warning["target"],
+        op_name=operation.op_name,
+        source=_source(operation, module) if module else "",
     )
+
+
+def _source(operation: Instruction, module: Module) -> str:
+    if operation.attribute(r"(source_file)="):
+        return module.source(operation)
+    same = (found for _, found in module.instructions() if operation.op_name and found.op_name == operation.op_name)
+    return next(filter(None, map(module.source, same)), "")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """What is told of a compiled step is what jax says, for every array of every preset."""
 
 import math
+from pathlib import Path
 
 import jax
 import pytest
@@ -8,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from shardtui.engine.collectives import inventory
 from shardtui.engine.config import ModelConfig
 from shardtui.engine.hlo import parse
-from shardtui.engine.inspection import REMATERIALIZATION, inspect_program
+from shardtui.engine.inspection import inspect_program, rematerializations
 from shardtui.engine.layout import Shard, bytes_per_device, replicas, shards, wasted_bytes
 from shardtui.engine.memory import measure
 from shardtui.engine.mesh import describe_mesh
@@ -191,29 +192,31 @@ def test_a_layout_that_axes_cannot_express_is_told_and_ends_nothing(
     assert all(array.name != "halves" for array in found.arrays)
 
 
-@pytest.mark.parametrize(
-    ("line", "operation", "shape"),
-    [
-        (
-            "W1121 spmd_partitioner.cc:666] [SPMD] Involuntary full rematerialization. The compiler cannot "
-            "go from sharding {mesh['fsdp'=4,'model'=2], [{'fsdp'}, {}, {}]} to {devices=[1,1,4,2]<=[8] "
-            "last_tile_dim_replicate} efficiently for HLO operation %fake_parameter.2 = f32[4,128,128]{2,1,0} "
-            "parameter(2), sharding={mesh['fsdp'=4,'model'=2], [{'fsdp'}, {}, {}]}. As the last resort, …",
-            "%fake_parameter.2 = f32[4,128,128]{2,1,0} parameter",
-            [4, 128, 128],
-        ),
-        (
-            "E0101 spmd_partitioner.cc:630] [spmd] Involuntary full rematerialization. The compiler was not able to go "
-            "from sharding {devices=[2,4]<=[8]} to {devices=[4,2]<=[2,4]T(1,0)} without doing a full rematerialization "
-            'of the tensor for HLO operation: %dot.1 = f32[8,16] dot(%a, %b), metadata={op_name="jit(f)/dot_general" '
-            'source_file="/home/me/f.py" source_line=7}',
-            "%dot.1 = f32[8,16] dot",
-            [8, 16],
-        ),
-    ],
-)
-def test_both_wordings_of_the_compilers_warning_are_read(line: str, operation: str, shape: list[int]) -> None:
-    found = REMATERIALIZATION.search(line)
-    assert found
-    assert found["operation"] == operation
-    assert [int(size) for size in found["shape"].split(",")] == shape
+WARNINGS = """
+W1121 spmd_partitioner.cc:666] [SPMD] Involuntary full rematerialization. The compiler cannot go from \\
+sharding {mesh['fsdp'=4,'model'=2], [{'fsdp'}, {}, {}]} to {devices=[1,1,4,2]<=[8] last_tile_dim_replicate} \\
+efficiently for HLO operation %fake_parameter.2 = f32[4,128,128]{2,1,0} parameter(2). As the last resort, …
+I1121 something else
+E0101 spmd_partitioner.cc:630] [spmd] Involuntary full rematerialization. The compiler was not able to go from \\
+sharding {devices=[2,4]<=[8]} to {devices=[4,2]<=[2,4]T(1,0)} without doing a full rematerialization \\
+of the tensor for HLO operation: %dot.1 = f32[8,16] dot(%a, %b), \\
+metadata={op_name="jit(run)/shard_map/psum" stack_frame_id=7}
+E0101 [spmd] Involuntary full rematerialization. The compiler was not able to go from sharding {replicated} to \\
+{manual} without doing a full rematerialization of the tensor for HLO operation: %x = bf16[] add(%a, %b), \\
+metadata={op_name="jit(f)/add" source_file="/home/me/f.py" source_line=7}
+""".replace("\\\n", "")
+
+
+def test_both_wordings_of_the_compilers_warning_are_mapped_to_source_lines() -> None:
+    text = (Path(__file__).parent / "hlo" / "tpu-psum.hlo").read_text().replace("<lambda>", "run")
+    one, other, third = rematerializations(WARNINGS, text)
+    assert (one.operation, one.shape) == ("%fake_parameter.2 = f32[4,128,128]{2,1,0} parameter", [4, 128, 128])
+    assert one.from_sharding == "{mesh['fsdp'=4,'model'=2], [{'fsdp'}, {}, {}]}"
+    assert (one.op_name, one.source) == ("", "")
+    assert (other.operation, other.shape, other.op_name) == (
+        "%dot.1 = f32[8,16] dot",
+        [8, 16],
+        "jit(run)/shard_map/psum",
+    )
+    assert other.source.startswith("/home/me/shardtui/tests/collective_programs.py:")
+    assert third.source == "/home/me/f.py:7"

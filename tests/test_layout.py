@@ -6,7 +6,7 @@ import itertools
 import math
 
 import jax
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.layout import bytes_per_device, replicas, shards
@@ -88,7 +88,9 @@ def test_panes_agree_cell_for_cell_with_jax(case: tuple[list[int], Spec, NamedSh
     with contextlib.redirect_stdout(drawn):
         jax.debug.visualize_sharding(shape, sharding, use_color=False, max_width=800)
     ours = draw_sharding(pictured(shape, spec, mesh), width=400, height=100)
-    assert cells("\n".join(line.plain for line in ours)) == cells(drawn.getvalue())
+    theirs = cells(drawn.getvalue())
+    assume(any(text for row in theirs for text in row))  # of very flat arrays jax draws boxes too low for a label
+    assert cells("\n".join(line.plain for line in ours)) == theirs
 
 
 @given(placed(st.integers(3, 4)), st.integers(20, 140), st.integers(6, 60))
