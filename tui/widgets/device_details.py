@@ -23,9 +23,10 @@ class DeviceDetails(Lines):
 
 
 def _identity(info: DeviceInfo) -> list[Content]:
-    rows = [("platform", info.platform), ("kind", info.kind), ("process", str(info.process))]
-    rows += [("coordinates", ", ".join(map(str, info.coords)))] if info.coords is not None else []
-    rows += [("core on chip", str(info.core))] if info.core is not None else []
+    rows = [("device", f"{info.kind} ({info.platform}), process {info.process}")]
+    if info.coords is not None:
+        core = "" if info.core is None else f", core {info.core}"
+        rows.append(("on the torus", f"({', '.join(map(str, info.coords))}){core}"))
     return [_row(label, value) for label, value in rows]
 
 

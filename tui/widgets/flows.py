@@ -7,6 +7,7 @@ from ...engine.protocol import PresetCompiled
 from ...engine.traffic import FlowChange, changes
 from .lines import Lines
 
+MOST_LINES = 8
 KIND_WIDTH, AXES_WIDTH, TIMES_WIDTH, SIZE_WIDTH = 20, 14, 9, 9
 
 
@@ -25,7 +26,9 @@ class Flows(Lines):
 
     def draw(self) -> None:
         if self.subject:
-            self.show(flow_lines(*self.subject, self.size.width))
+            lines = flow_lines(*self.subject, self.size.width)
+            self.styles.height = min(len(lines), MOST_LINES) + 2
+            self.show(lines)
 
 
 def flow_lines(layout: PresetCompiled, compared: PresetCompiled | None, width: int) -> list[Content]:

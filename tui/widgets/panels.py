@@ -5,7 +5,7 @@ import textwrap
 from textual.content import Content
 
 from ...engine import figures
-from ...engine.protocol import Switched
+from ...engine.protocol import MemoryMeasured, Switched
 from ...engine.traffic import Flow, flows
 from ..run_state import RunState
 from .lines import Lines
@@ -79,12 +79,12 @@ class MemoryPerDevice(Panel):
     """What the compiled step needs of one device, as predicted, and what is in use as measured."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        self.border_title = "memory per device"
+        self.border_title = "memory, predicted"
         memory = state.layout.memory if state.layout else None
         if memory is None:
             return []
         if state.memory:
-            self.border_subtitle = f"predicted; {figures.size(state.memory.bytes_in_use)} in use"
+            self.border_subtitle = _in_use(state.memory)
         parts = (
             ("params", memory.parameters),
             ("moments", memory.moments),
@@ -114,6 +114,11 @@ def _receipt(switch: Switched, width: int) -> list[Content]:
         Content(next((text for text in texts if len(text) <= width), texts[-1])),
         Content.styled(digests, "$success" if switch.digests_equal else "$error"),
     ]
+
+
+def _in_use(measured: MemoryMeasured) -> str:
+    of = f" of {figures.size(measured.limit_bytes)}" if measured.limit_bytes else ""
+    return f"{figures.size(measured.bytes_in_use)}{of} in use"
 
 
 def _flow(flow: Flow, width: int) -> Content:
