@@ -28,7 +28,8 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def save(app: ShardtuiApp, name: str) -> None:
-    (DOCS / name).write_text(screen_svg(app))
+    """Without the path of the machine that it was made on."""
+    (DOCS / name).write_text(screen_svg(app).replace(str(DOCS.parent.absolute()), "~/shardtui"))
 
 
 async def switch_to(app: ShardtuiApp, pilot: Pilot[None], preset: str) -> None:

@@ -122,8 +122,10 @@ def _in_use(measured: MemoryMeasured) -> str:
 
 
 def _flow(flow: Flow, width: int) -> Content:
-    amount = f"{figures.times(flow.count)} × {figures.in_step(flow.bytes_per_device):>8}"
-    return _row(f"{flow.kind} {figures.over(flow.axes)}", amount, width)
+    """`all-reduce model    22 × 4.72 MB`; the count goes first where the row is narrow."""
+    label, moved = f"{flow.kind} {figures.over(flow.axes)}", figures.in_step(flow.bytes_per_device)
+    amount = f"{figures.times(flow.count)} × {moved:>7}"
+    return _row(label, amount if len(label) + len(amount) < width else moved, width)
 
 
 def _row(label: str, value: str, width: int) -> Content:
