@@ -281,16 +281,14 @@ def _range(subject: Subject, dim: int, fold: int = 1) -> str:
 
 def _legend(subject: Subject) -> list[str]:
     """Which dims run where, and where the others stand."""
-    array = subject.array
-    if len(array.shape) <= 2:
-        return []
-    assert subject.rows is not None and subject.columns is not None
+    array, flat = subject.array, (subject.rows, subject.columns)
     others = _others(subject)
-    rest = [dim for dim in range(len(array.shape)) if dim not in (subject.rows, subject.columns, *others)]
-    texts = [f"{_name(array, subject.rows)} ↓  {_name(array, subject.columns)} →"]
+    rest = [dim for dim in range(len(array.shape)) if dim not in (*flat, *others)]
+    arrows = (f"{_name(array, dim)} {arrow}" for dim, arrow in zip(flat, "↓→", strict=True) if dim is not None)
+    texts = ["  ".join(arrows)]
     texts += [f"{_range(subject, dim)} of {array.shape[dim]} (, .)" for dim in others]
     texts += [", ".join(f"{_name(array, dim)} 0…{array.shape[dim] - 1}" for dim in rest) + " whole"] if rest else []
-    return ["   ".join(texts)]
+    return ["   ".join(texts)] if array.shape else []
 
 
 def cursor_line(subject: Subject, width: int, height: int) -> Content:
