@@ -279,6 +279,7 @@ def test_inspect_reads_the_text_of_any_compiled_program(tmp_path: Path) -> None:
         (["--hlo={hlo}", "--mesh=data=4"], "--mesh data 4 makes 4 devices, the module was compiled for 8"),
         (["--hlo={hlo}", "--mesh=data"], "'data' is not AXIS=SIZE"),
         (["--hlo={hlo}", "--mesh=data=0"], "'data=0' is not AXIS=SIZE"),
+        (["--hlo={broken}", "--mesh=data=8"], "its groups name more than 8 devices"),
         (["--hlo={here}", "--mesh=data=8"], "not the text of a compiled module: it does not begin with `HloModule`"),
         (["--diff=nope"], "preset nope: no such preset"),
         (["--preset=tp", "--set=heads=4"], "heads 4 does not divide by 8"),
@@ -286,7 +287,9 @@ def test_inspect_reads_the_text_of_any_compiled_program(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_inspected_is_refused(home: Path, arguments: list[str], says: str) -> None:
     hlo = Path(__file__).parent / "hlo" / "tpu-psum.hlo"
-    result = run("inspect", *(argument.format(hlo=hlo, here=__file__) for argument in arguments))
+    broken = home / "broken.hlo"
+    broken.write_text(hlo.read_text().replace("{0,2,4,6}", "{0,2,4,9}"))
+    result = run("inspect", *(argument.format(hlo=hlo, here=__file__, broken=broken) for argument in arguments))
     assert result.returncode == 2
     assert says in result.stderr
     assert result.stdout == ""

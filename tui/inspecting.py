@@ -41,8 +41,6 @@ PIPE_WIDTH = 140
 def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
     """Describes the preset of `config`; with `other`, what differs between the two."""
     inspections = _ask_engine(config, *([other] if other else []))
-    if not inspections:
-        return 2
     if other:
         difference = diff_report(*inspections)
         return _answer(difference, _diff_tables(difference), as_json, svg)
@@ -51,12 +49,9 @@ def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None
 
 def lint(config: RunConfig, as_json: bool) -> int:
     """0 without findings, 1 with some."""
-    inspections = _ask_engine(config)
-    if not inspections:
-        return 2
-    inspection = inspections[0]
+    (inspection,) = _ask_engine(config)
     found = findings(inspection)
-    tables: list[RenderableType] = [_findings_table(found)] if found else [f"{config.preset}: no findings"]
+    tables: list[RenderableType] = [_findings_table(found)] if found else [Text(f"{config.preset}: no findings")]
     if inspection.inspected.problem:
         tables.append(Text(inspection.inspected.problem, "red"))
     _answer(LintReport(preset=inspection.compiled.preset, findings=found), tables, as_json, None)
@@ -65,18 +60,19 @@ def lint(config: RunConfig, as_json: bool) -> int:
 
 def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
     """The collectives of a compiled module's text. Raises Invalid."""
+    count = math.prod(mesh.values())
     try:
         module = parse(Path(path).read_text(encoding="utf-8"))
+        collectives = [clean(info) for info in inventory(module, mesh)] if module.partitions == count else []
     except OSError as error:
         raise Invalid(f"--hlo {path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # UnicodeDecodeError is one
         raise Invalid(f"--hlo {path}: not the text of a compiled module: {error}") from error
-    if module.partitions != (count := math.prod(mesh.values())):
+    if module.partitions != count:
         raise Invalid(
             f"--mesh {figures.axes(mesh)} makes {count} devices, the module was compiled for {module.partitions}: "
             "give the mesh that it was compiled with"
         )
-    collectives = [clean(info) for info in inventory(module, mesh)]
     return _answer(HloReport(mesh=mesh, collectives=collectives), _traffic(collectives), as_json, svg)
 
 
@@ -89,11 +85,11 @@ def save_svg(svg: str, path: str) -> None:
 
 
 def _ask_engine(config: RunConfig, *others: str) -> list[Inspection]:
-    """From an engine process, which alone may touch the devices. Empty where it refused, and then it said why."""
+    """From an engine process, which alone may touch the devices. Where it refuses it says why, and we end as it did."""
     command = [sys.executable, "-P", "-m", "shardtui.engine", "inspect", encode_json(config).decode(), *others]
     answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
     if answer.returncode:
-        return []
+        raise SystemExit(answer.returncode)
     return [clean(msgspec.json.decode(line, type=Inspection)) for line in answer.stdout.splitlines()]
 
 
