@@ -26,6 +26,7 @@ from shardtui.engine.protocol import (
 from shardtui.engine.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.export import screen_text
+from shardtui.tui.messages import EventsArrived
 from shardtui.tui.screens.mesh import MeshPane
 from shardtui.tui.widgets.device_details import DeviceDetails
 from shardtui.tui.widgets.flows import Flows
@@ -33,10 +34,9 @@ from shardtui.tui.widgets.sharding_pane import ShardingPane
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, OptionList
 
-from .conftest import tiny_config
+from .conftest import TINY, tiny_config
 from .test_app import shown, until
 
-MODEL = ("layers=2", "embed=32", "heads=8", "mlp=64", "context=16", "seq_len=16", "batch_size=8")
 WIDE = ("layers=48", "embed=512", "heads=8", "mlp=512", "batch_size=512")
 
 
@@ -105,7 +105,7 @@ def switch(before: str, after: str) -> Switched:
 
 @pytest.fixture(scope="module")
 def described() -> list[Inspection]:
-    return inspections(MODEL, 8, "dp", "pitfall-first-dim", "fsdp-tp2")
+    return inspections(TINY, 8, "dp", "pitfall-first-dim", "fsdp-tp2")
 
 
 def over(
@@ -234,6 +234,24 @@ def test_a_finding_leads_to_its_array(home: Path, described: list[Inspection]) -
         await until(lambda: pane.subject and pane.subject.array.name == "blocks.attention.out.kernel", "the array")
 
     over(record(described[:2], "finding"), scenario)
+
+
+def test_no_findings_are_so_far_until_the_compiler_was_asked(home: Path, described: list[Inspection]) -> None:
+    """Also where the answer finds nothing more."""
+    told = msgspec.structs.replace(described[0], flops_per_step=1e15)
+    directory = record([told], "asked")
+    lines = [line for line in directory.events.read_bytes().splitlines(True) if b'"PresetInspected"' not in line]
+    directory.events.write_bytes(b"".join(lines))
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await press(pilot, "5")
+        assert "no findings so far" in screen_text(app)
+        app.post_message(EventsArrived([told.inspected]))
+        await pilot.pause(0.1)
+        assert "✓ no findings" in screen_text(app)
+        assert "so far" not in screen_text(app)
+
+    over(directory, scenario)
 
 
 def test_views_are_exported(home: Path, described: list[Inspection], monkeypatch: pytest.MonkeyPatch) -> None:

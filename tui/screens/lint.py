@@ -10,6 +10,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ...engine.lint import Finding
+from ...engine.protocol import PresetCompiled, PresetInspected
 from ..messages import ArrayChosen
 from ..run_state import RunState
 from .run_screen import RunScreen
@@ -29,7 +30,9 @@ their meaning; `shardtui lint` gives the same without a run. **Enter** goes to t
         yield OptionList()
 
     def on_mount(self) -> None:
-        self.findings: list[Finding] | None = None
+        self.layout_shown: PresetCompiled | None = None
+        self.inspection_shown: PresetInspected | None = None
+        self.findings: list[Finding] = []
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
@@ -38,8 +41,8 @@ their meaning; `shardtui lint` gives the same without a run. **Enter** goes to t
         listed.border_subtitle = (
             "" if state.inspection or state.is_over or not state.layout else "asking the compiler about activations …"
         )
-        if state.layout and state.findings != self.findings:
-            self.findings = state.findings
+        if state.layout and (state.layout is not self.layout_shown or state.inspection is not self.inspection_shown):
+            self.layout_shown, self.inspection_shown, self.findings = state.layout, state.inspection, state.findings
             listed.clear_options()
             listed.add_options([Option(in_content(finding)) for finding in self.findings] or [nothing_found(state)])
 
