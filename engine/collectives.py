@@ -77,18 +77,20 @@ def _describe(
     if kind == "all-reduce" and computation.name.startswith("all-reduce-scatter"):
         kind = "reduce-scatter"  # TPU: a fusion of this name around an all-reduce and the slice of its own part
     groups = groups_of(instruction, math.prod(mesh.values()))
-    each = _payload(kind, instruction, computation, groups)
+    size = max(map(len, groups), default=1)
     operands = [found for name in instruction.operands if (found := computation.instructions.get(name))]
+    types = " ".join(operand.type for operand in operands)
+    each = type_bytes(types) * (size if kind == "all-gather" else 1)
     related = [instruction, *([fusion] if fusion else []), *operands]
     op_name = next((found.op_name for found in related if found.op_name), "")
     return CollectiveInfo(
         kind=kind,
         axes=axes_of(groups, mesh),
-        group_size=max(map(len, groups), default=1),
+        group_size=size,
         count=count,
         bytes_each=each,
         bytes_per_device=None if count is None else count * each,
-        dtype=", ".join(dict.fromkeys(dtype for dtype, _ in type_shapes(_operand_types(instruction, computation)))),
+        dtype=", ".join(dict.fromkeys(dtype for dtype, _ in type_shapes(types))),
         shapes=[list(shape) for _, shape in type_shapes(instruction.type)],
         op_name=op_name,
         source=next((source for found in related if (source := module.source(found))), ""),
@@ -99,19 +101,6 @@ def _describe(
 def _kind(instruction: Instruction) -> str | None:
     opcode = instruction.opcode.removesuffix("-start")
     return opcode if opcode in KINDS else None
-
-
-def _payload(kind: str, instruction: Instruction, computation: Computation, groups: Groups) -> int:
-    """Bytes of the array that is reduced, gathered, scattered or exchanged, as one device holds it when it is whole."""
-    operands = type_bytes(_operand_types(instruction, computation))
-    if kind == "all-gather":
-        return operands * max(map(len, groups), default=1)
-    return operands
-
-
-def _operand_types(instruction: Instruction, computation: Computation) -> str:
-    known = (computation.instructions.get(name) for name in instruction.operands)
-    return " ".join(operand.type for operand in known if operand)
 
 
 def groups_of(instruction: Instruction, devices: int) -> Groups:
@@ -175,22 +164,13 @@ def _without(index: int, size: int, parts: Iterable[tuple[int, int]]) -> int:
 
 def axes_of(groups: Groups, mesh: Mapping[str, int]) -> list[str]:
     """The mesh axes along which members of a group differ: the groups run over all of these, or a part of them."""
-    sizes = list(mesh.values())
-    differing = [False] * len(sizes)
+    places = list(itertools.product(*(range(size) for size in mesh.values())))
+    differing = [False] * len(mesh)
     for group in groups:
-        first = _coordinates(group[0], sizes)
         for member in group[1:]:
-            place = _coordinates(member, sizes)
-            differing = [known or a != b for known, a, b in zip(differing, first, place, strict=True)]
+            pairs = zip(differing, places[group[0]], places[member], strict=True)
+            differing = [known or a != b for known, a, b in pairs]
     return [axis for axis, differs in zip(mesh, differing, strict=True) if differs]
-
-
-def _coordinates(position: int, sizes: Sequence[int]) -> list[int]:
-    place: list[int] = []
-    for size in reversed(sizes):
-        position, index = divmod(position, size)
-        place.append(index)
-    return place[::-1]
 
 
 def _iota(dims: Sequence[int], order: Sequence[int], devices: int) -> list[int]:

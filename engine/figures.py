@@ -43,6 +43,11 @@ def shape(sizes: Sequence[int]) -> str:
     return " × ".join(str(size) for size in sizes) or "–"
 
 
+def spec(entries: Sequence[str | Sequence[str] | None]) -> str:
+    """`(–, fsdp, data+model)`: the axes of each dim."""
+    return f"({', '.join(entry if isinstance(entry, str) else '+'.join(entry or ()) or '–' for entry in entries)})"
+
+
 def over(axes: Sequence[str]) -> str:
     """Mesh axes of a collective: `data × model`."""
     return " × ".join(axes) or "–"

@@ -155,7 +155,7 @@ def parse(text: str) -> Module:
 
 def type_bytes(text: str) -> int:
     """Bytes of an array or of all arrays of a tuple, padding of tiled layouts left out."""
-    return sum(element_bits(dtype) * _elements(dims) for dtype, dims in ARRAY_TYPE.findall(text)) // 8
+    return sum(element_bits(dtype) * math.prod(dims) for dtype, dims in type_shapes(text)) // 8
 
 
 def type_shapes(text: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -172,10 +172,6 @@ def element_bits(dtype: str) -> int:
         return 8 * BYTES[dtype]
     bits = re.match(r"[a-z]+(\d+)", dtype)
     return int(bits.group(1)) if bits else 0
-
-
-def _elements(dims: str) -> int:
-    return math.prod(int(size.lstrip("<=")) for size in dims.split(",") if size)
 
 
 def closing(rest: str) -> int:

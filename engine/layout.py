@@ -108,6 +108,10 @@ def notation(array: ArrayInfo) -> str:
     return f"[{', '.join(names)}]" if array.shape else ""
 
 
+def dim_name(array: ArrayInfo, dim: int) -> str:
+    return array.logical_axes[dim] or f"dim {dim}"
+
+
 def used_axes(array: ArrayInfo) -> set[str]:
     """The mesh axes that split it, as compiled."""
     return {axis for axes in array.compiled_spec for axis in axes}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from . import figures
-from .layout import bytes_per_device, is_same_layout, replicas, shard_shape, used_axes
+from .layout import bytes_per_device, dim_name, is_same_layout, replicas, shard_shape, used_axes
 from .protocol import ArrayInfo, CollectiveInfo, MeshInfo, PresetCompiled, PresetInspected
 
 LARGE_BYTES = 2**20
@@ -118,7 +118,7 @@ def _replicated_parameters(subject: _Subject) -> Iterator[Finding]:
             lengths = shard_shape(array.shape, array.compiled_spec, subject.mesh)
             longest = max((length, dim) for dim, length in enumerate(lengths))[1]
             if lengths[longest] % size == 0:
-                name = _dim_name(array, longest)
+                name = dim_name(array, longest)
                 yield _finding(
                     "S101",
                     f"{array.name} is the same on all {size} devices along {axis}: {figures.size(saved)} of "
@@ -154,7 +154,7 @@ def _fallen_back(subject: _Subject) -> Iterator[Finding]:
         for dim, axes in enumerate(array.fell_back):
             count = math.prod(subject.mesh.axes[axis] for axis in axes)
             if array.shape[dim] % count:
-                name = _dim_name(array, dim)
+                name = dim_name(array, dim)
                 yield _finding(
                     "S103",
                     f"{array.name}: {name} {array.shape[dim]} does not divide by {count} ({' × '.join(axes)}), "
@@ -196,7 +196,7 @@ def _redundant_compute(subject: _Subject) -> Iterator[Finding]:
 def _crowded(subject: _Subject) -> set[str]:
     """Logical axes of activations that could not have their mesh axis, since another dim of the array has it."""
     return {
-        _dim_name(array, dim)
+        dim_name(array, dim)
         for array in subject.of_kind("activation")
         for dim, axes in enumerate(array.fell_back)
         if set(axes) & used_axes(array)
@@ -259,7 +259,7 @@ def _other_layouts(subject: _Subject) -> Iterator[Finding]:
             continue  # left to the compiler, which split it further
         yield _finding(
             "S108",
-            f"{array.name}: intended {_spec(array.spec)}, compiled {_spec(array.compiled_spec)}",
+            f"{array.name}: intended {figures.spec(array.spec)}, compiled {figures.spec(array.compiled_spec)}",
             "ask for it with a sharding constraint, or write what the compiler does into the preset",
             [array],
             bytes_per_device(array, subject.mesh),
@@ -283,14 +283,6 @@ def _traffic_over_compute(subject: _Subject) -> Iterator[Finding]:
             )
 
 
-def _dim_name(array: ArrayInfo, dim: int) -> str:
-    return array.logical_axes[dim] or f"dim {dim}"
-
-
 def _names(arrays: Sequence[ArrayInfo]) -> str:
     first = ", ".join(array.name for array in arrays[:2])
     return f"{first} and {len(arrays) - 2} more" if len(arrays) > 2 else first
-
-
-def _spec(spec: Sequence[Sequence[str]]) -> str:
-    return f"({', '.join('+'.join(axes) or '–' for axes in spec)})"

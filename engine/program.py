@@ -55,7 +55,7 @@ class Placement:
             bytes=math.prod(array.shape) * array.dtype.itemsize,
             logical_axes=list(array.logical_axes),
             spec=[list(dim.axes) for dim in decision.dims],
-            compiled_spec=spec_of(compiled, array.shape, self.mesh),
+            compiled_spec=spec_of(compiled, len(array.shape)),
             reasons=[dim.reason for dim in decision.dims],
             fell_back=decision.fell_back,
         )

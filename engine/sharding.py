@@ -210,13 +210,10 @@ def look(x: jax.Array, name: str) -> None:
         jax.debug.inspect_array_sharding(x, callback=partial(active.observed.note, name))
 
 
-def spec_of(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> list[list[str]]:
-    """For each dim the mesh axes it is split over, major first, of a sharding over the devices of `mesh`.
-
-    Axes of size 1 split nothing: they are only in it where the sharding names them.
-    """
+def spec_of(sharding: Sharding, rank: int) -> list[list[str]]:
+    """For each dim of an array of `rank` dims the mesh axes it is split over, major first."""
     assert isinstance(sharding, NamedSharding), sharding
-    entries = (*sharding.spec, *[None] * (len(shape) - len(sharding.spec)))
+    entries = (*sharding.spec, *[None] * (rank - len(sharding.spec)))
     return [[entry] if isinstance(entry, str) else list(entry or ()) for entry in entries]
 
 

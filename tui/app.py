@@ -123,13 +123,12 @@ class ShardtuiApp(App[None]):
             if self.screen.asks_compiler:
                 self.ask_compiler()
 
-    @work
-    async def ask_compiler(self) -> None:
+    def ask_compiler(self) -> None:
         """Once for each preset, and not before somebody looks: it costs half a compilation."""
         preset = self.state.preset
         if preset and preset not in self.asked and not self.state.inspection and not self.state.is_over:
             self.asked.add(preset)
-            await self.client.send(InspectPreset(preset))
+            self.run_worker(self.client.send(InspectPreset(preset)))
 
     @on(DeviceFollowed)
     def follow_device(self, message: DeviceFollowed) -> None:

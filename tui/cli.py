@@ -73,7 +73,8 @@ def _stop(options: argparse.Namespace) -> int:
 def _presets(options: argparse.Namespace) -> int:
     from .listing import list_presets
 
-    return list_presets(_config(options), options.json)
+    list_presets(_config(options), options.json)
+    return FINE
 
 
 def _inspect(options: argparse.Namespace) -> int:

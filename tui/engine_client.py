@@ -8,10 +8,21 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from ..engine import protocol
+from ..engine.config import RunConfig
 from ..engine.event_log import LogReader
 from ..engine.protocol import AnyCommand, AnyEvent, BadFrame, EngineLost, EngineStopped, Failed, StepsDone
 from ..engine.run_directory import RunDirectory
 from .clean import clean
+
+
+def ask_engine(question: str, config: RunConfig, *names: str) -> bytes:
+    """The answer of an engine process, which alone may touch the devices. Where it refuses it says why itself, and we
+    end as it did: raises SystemExit."""
+    command = [sys.executable, "-P", "-m", "shardtui.engine", question, protocol.encode_json(config).decode(), *names]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
+    if answer.returncode:
+        raise SystemExit(answer.returncode)
+    return answer.stdout
 
 
 class EngineClient:

@@ -2,8 +2,6 @@
 
 import io
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,12 +20,12 @@ from ..engine.lint import Finding
 from ..engine.protocol import ArrayInfo, CollectiveInfo, Inspection, MemoryInfo, MeshInfo, encode_json
 from ..engine.traffic import FlowChange, flows
 from .clean import clean
+from .engine_client import ask_engine
 from .export import without_fonts
 from .report import (
     DiffReport,
     HloReport,
     LintReport,
-    SpecEntry,
     all_arrays,
     diff_report,
     findings,
@@ -40,7 +38,7 @@ PIPE_WIDTH = 140
 
 def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
     """Describes the preset of `config`; with `other`, what differs between the two."""
-    inspections = _ask_engine(config, *([other] if other else []))
+    inspections = _inspections(config, *([other] if other else []))
     if other:
         difference = diff_report(*inspections)
         return _answer(difference, _diff_tables(difference), as_json, svg)
@@ -49,7 +47,7 @@ def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None
 
 def lint(config: RunConfig, as_json: bool) -> int:
     """0 without findings, 1 with some."""
-    (inspection,) = _ask_engine(config)
+    (inspection,) = _inspections(config)
     found = findings(inspection)
     tables: list[RenderableType] = [_findings_table(found)] if found else [Text(f"{config.preset}: no findings")]
     if inspection.inspected.problem:
@@ -84,13 +82,9 @@ def save_svg(svg: str, path: str) -> None:
         raise Invalid(f"--svg {path}: cannot be written: {error.strerror}") from error
 
 
-def _ask_engine(config: RunConfig, *others: str) -> list[Inspection]:
-    """From an engine process, which alone may touch the devices. Where it refuses it says why, and we end as it did."""
-    command = [sys.executable, "-P", "-m", "shardtui.engine", "inspect", encode_json(config).decode(), *others]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
-    if answer.returncode:
-        raise SystemExit(answer.returncode)
-    return [clean(msgspec.json.decode(line, type=Inspection)) for line in answer.stdout.splitlines()]
+def _inspections(config: RunConfig, *others: str) -> list[Inspection]:
+    lines = ask_engine("inspect", config, *others).splitlines()
+    return [clean(msgspec.json.decode(line, type=Inspection)) for line in lines]
 
 
 def _answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: bool, svg: str | None) -> int:
@@ -204,8 +198,8 @@ def _diff_tables(difference: DiffReport) -> list[RenderableType]:
     for change in difference.arrays:
         arrays.add_row(
             Text(change.name),
-            Text(_spec(change.compiled_spec)),
-            Text(_spec(change.other_compiled_spec)),
+            Text(figures.spec(change.compiled_spec)),
+            Text(figures.spec(change.other_compiled_spec)),
             figures.size(change.bytes_per_device),
             figures.size(change.other_bytes_per_device),
         )
@@ -234,11 +228,6 @@ def _flow_cells(change: FlowChange) -> list[str]:
         figures.in_step(change.bytes_per_device),
         figures.in_step(change.other_bytes_per_device),
     ]
-
-
-def _spec(spec: Sequence[SpecEntry]) -> str:
-    entries = ("–" if entry is None else entry if isinstance(entry, str) else "+".join(entry) for entry in spec)
-    return f"({', '.join(entries)})"
 
 
 def _table(*columns: str | Column, title: str | None = None, lines: bool = False) -> Table:

@@ -1,6 +1,5 @@
 """`shardtui ls` and `shardtui presets`: tables for people, JSON for programs."""
 
-import subprocess
 import sys
 
 import msgspec
@@ -14,6 +13,7 @@ from ..engine.config import RunConfig
 from ..engine.event_log import LogReader
 from ..engine.protocol import PresetListing, encode_json
 from ..engine.run_directory import RunDirectory, all_runs, state_home
+from .engine_client import ask_engine
 from .run_state import RunState
 
 
@@ -48,16 +48,12 @@ def list_runs(as_json: bool) -> None:
     Console().print(table)
 
 
-def list_presets(config: RunConfig, as_json: bool) -> int:
-    """Asks an engine process, which alone may touch the devices. Returns its exit code."""
-    command = [sys.executable, "-P", "-m", "shardtui.engine", "presets", encode_json(config).decode()]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
-    if answer.returncode:
-        return answer.returncode
+def list_presets(config: RunConfig, as_json: bool) -> None:
+    answer = ask_engine("presets", config)
     if as_json:
-        print(answer.stdout.decode(), end="")
-        return 0
-    listing = msgspec.json.decode(answer.stdout, type=PresetListing)
+        print(answer.decode(), end="")
+        return
+    listing = msgspec.json.decode(answer, type=PresetListing)
     table = Table("", "preset", f"mesh on {listing.devices}", "summary", title=f"presets for {config.model_name}")
     for info in listing.presets:
         why = info.summary if info.fits else "\n".join(info.problems)
@@ -65,7 +61,6 @@ def list_presets(config: RunConfig, as_json: bool) -> int:
     Console().print(table)
     for problem in listing.problems:
         print(f"shardtui: {problem}", file=sys.stderr)
-    return 0
 
 
 def _run_info(directory: RunDirectory) -> RunInfo:

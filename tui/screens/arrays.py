@@ -1,7 +1,7 @@
 """Arrays: everything that a step holds or makes, worst waste first; how the selected one is laid out, and why."""
 
 from collections.abc import Iterable
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
@@ -46,7 +46,8 @@ cursor, **tab** into the pane.
 
     def body(self) -> Iterable[Widget]:
         yield Input(placeholder="filter: words of a name, kind, dtype or mesh axis", compact=True)
-        yield DataTable[Text](cursor_type="row", zebra_stripes=True)
+        self.table = DataTable[Text](cursor_type="row", zebra_stripes=True)
+        yield self.table
         yield Horizontal(ShardingPane(), Reasons(), id="detail")
 
     def on_mount(self) -> None:
@@ -58,15 +59,11 @@ cursor, **tab** into the pane.
         self.shown: tuple[object, ...] = ()
         self.query_one(Input).display = False
 
-    @property
-    def table(self) -> DataTable[Text]:
-        return cast(DataTable[Text], self.query_one(DataTable))
-
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
         self.state = state
         shown = (state.layout, state.inspection, state.previous, state.followed)
-        if (state.layout and any(a is not b for a, b in zip(shown, self.shown, strict=False))) or not self.shown:
+        if not self.shown or any(a is not b for a, b in zip(shown, self.shown, strict=True)):
             self.shown = shown
             self.fill()
 

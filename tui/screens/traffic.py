@@ -1,7 +1,7 @@
 """Traffic: the collectives of the compiled step, added up and one by one, beside those of another preset."""
 
 from collections.abc import Iterable
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
@@ -32,7 +32,8 @@ are added up by kind and mesh axes; **c** compares with another preset of this r
 
     def body(self) -> Iterable[Widget]:
         yield Flows()
-        yield DataTable[Text](cursor_type="row", zebra_stripes=True)
+        self.table = DataTable[Text](cursor_type="row", zebra_stripes=True)
+        yield self.table
         yield CollectiveDetails()
 
     def on_mount(self) -> None:
@@ -40,10 +41,6 @@ are added up by kind and mesh axes; **c** compares with another preset of this r
         self.layout_shown: PresetCompiled | None = None
         self.compared: str | None = None
         self.table.add_columns(*COLUMNS)
-
-    @property
-    def table(self) -> DataTable[Text]:
-        return cast(DataTable[Text], self.query_one(DataTable))
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)

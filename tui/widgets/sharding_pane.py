@@ -12,7 +12,16 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 
 from ...engine import figures
-from ...engine.layout import bytes_per_device, coordinates, device_parts, notation, parts, replicas, shard_shape
+from ...engine.layout import (
+    bytes_per_device,
+    coordinates,
+    device_parts,
+    dim_name,
+    notation,
+    parts,
+    replicas,
+    shard_shape,
+)
 from ...engine.protocol import ArrayInfo, MeshInfo
 from ..messages import ShardChosen
 from .grid import FOLDED, Cell, Window, draw_grid, fitting, window
@@ -267,16 +276,12 @@ def _at(subject: Subject, dim: int | None) -> int:
     return 0 if dim is None else subject.cursor[dim]
 
 
-def _name(array: ArrayInfo, dim: int) -> str:
-    return array.logical_axes[dim] or f"dim {dim}"
-
-
 def _range(subject: Subject, dim: int, fold: int = 1) -> str:
     """`embed 0…15`: what the cursor's shard holds of a dim."""
     array = subject.array
     size = shard_shape(array.shape, array.compiled_spec, subject.mesh)[dim]
     start = subject.cursor[dim] * size
-    return f"{_name(array, dim)} {start}…{min(start + size * fold, array.shape[dim]) - 1}"
+    return f"{dim_name(array, dim)} {start}…{min(start + size * fold, array.shape[dim]) - 1}"
 
 
 def _legend(subject: Subject) -> list[str]:
@@ -284,10 +289,10 @@ def _legend(subject: Subject) -> list[str]:
     array, flat = subject.array, (subject.rows, subject.columns)
     others = _others(subject)
     rest = [dim for dim in range(len(array.shape)) if dim not in (*flat, *others)]
-    arrows = (f"{_name(array, dim)} {arrow}" for dim, arrow in zip(flat, "↓→", strict=True) if dim is not None)
+    arrows = (f"{dim_name(array, dim)} {arrow}" for dim, arrow in zip(flat, "↓→", strict=True) if dim is not None)
     texts = ["  ".join(arrows)]
     texts += [f"{_range(subject, dim)} of {array.shape[dim]} (, .)" for dim in others]
-    texts += [", ".join(f"{_name(array, dim)} 0…{array.shape[dim] - 1}" for dim in rest) + " whole"] if rest else []
+    texts += [", ".join(f"{dim_name(array, dim)} 0…{array.shape[dim] - 1}" for dim in rest) + " whole"] if rest else []
     return ["   ".join(texts)] if array.shape else []
 
 
