@@ -113,7 +113,7 @@ def inspect(config: RunConfig, *others: str) -> None:
     from .inspection import inspect_program
     from .mesh import describe_device
     from .model import flops_per_token
-    from .program import compile_program, describe_program, place
+    from .program import compile_program, place
 
     problems = problems_of(config)
     if problems:
@@ -124,7 +124,7 @@ def inspect(config: RunConfig, *others: str) -> None:
             devices=[describe_device(device) for device in devices],
             versions=_versions(),
             flops_per_step=config.training.tokens_per_step * flops_per_token(config.model, config.training.seq_len),
-            compiled=describe_program(compile_program(task, placement)),
+            compiled=compile_program(task, placement).description,
             inspected=inspect_program(task, placement),
         )
         sys.stdout.buffer.write(protocol.encode_json(inspection) + b"\n")

@@ -14,7 +14,7 @@ from .compiler import Compiler, Ready
 from .config import Invalid, RunConfig
 from .data import Batches
 from .memory import measure
-from .program import Program, describe_program, make_state
+from .program import Program, make_state
 from .protocol import (
     AnyCommand,
     Event,
@@ -241,7 +241,7 @@ class Loop:
         if program.name in self._described:
             return
         self._described.add(program.name)
-        self._publish(describe_program(program))
+        self._publish(program.description)
 
 
 def _inspected(preset: str, future: Future[PresetInspected]) -> PresetInspected:

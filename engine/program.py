@@ -19,7 +19,7 @@ from .hlo import parse
 from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
-from .protocol import ArrayInfo, CollectiveInfo, MemoryInfo, PresetCompiled
+from .protocol import ArrayInfo, CollectiveInfo, PresetCompiled
 from .sharding import Decision, Observed, activation_rules, decide, preset_problems, spec_of
 from .task import Array, Batch, Task, TrainState
 
@@ -100,11 +100,7 @@ class Program:
     step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
     """Donates the state it is given. State goes in and comes out under the placement's shardings."""
     digest: Callable[[TrainState], jax.Array]
-    compile_seconds: float
-    arrays: list[ArrayInfo]
-    """Of the state and the batch."""
-    collectives: list[CollectiveInfo] | None
-    memory: MemoryInfo | None
+    description: PresetCompiled
 
     @property
     def name(self) -> str:
@@ -117,28 +113,7 @@ def compile_program(task: Task, placement: Placement) -> Program:
     step = lower_step(task, placement).compile()
     digest = jax.jit(digests).lower(_with_shardings(task.abstract_state, placement.state_shardings)).compile()
     seconds = time.perf_counter() - began
-    arrays = _describe_arguments(task, placement, step)
-    mesh = placement.mesh
-    return Program(
-        placement=placement,
-        step=step,
-        digest=digest,
-        compile_seconds=seconds,
-        arrays=arrays,
-        collectives=_collectives(step, mesh),
-        memory=predict(step, arrays, describe_mesh(mesh), mesh.devices.flat[0].platform),
-    )
-
-
-def describe_program(program: Program) -> PresetCompiled:
-    return PresetCompiled(
-        preset=program.name,
-        compile_seconds=program.compile_seconds,
-        mesh=describe_mesh(program.placement.mesh),
-        arrays=program.arrays,
-        collectives=program.collectives,
-        memory=program.memory,
-    )
+    return Program(placement, step, digest, _describe(task, placement, step, seconds))
 
 
 def lower_step(task: Task, placement: Placement, observed: Observed | None = None) -> Lowered:
@@ -158,6 +133,18 @@ def make_state(task: Task, placement: Placement) -> TrainState:
     """The initial state, born in its shardings; the same numbers whatever they are."""
     with jax.set_mesh(placement.mesh):
         return jax.jit(task.initial_state, out_shardings=placement.state_shardings)()
+
+
+def _describe(task: Task, placement: Placement, step: Compiled, compile_seconds: float) -> PresetCompiled:
+    arrays, mesh = _describe_arguments(task, placement, step), describe_mesh(placement.mesh)
+    return PresetCompiled(
+        preset=placement.preset.name,
+        compile_seconds=compile_seconds,
+        mesh=mesh,
+        arrays=arrays,
+        collectives=_collectives(step, placement.mesh),
+        memory=predict(step, arrays, mesh, placement.mesh.devices.flat[0].platform),
+    )
 
 
 def _describe_arguments(task: Task, placement: Placement, step: Compiled) -> list[ArrayInfo]:

@@ -13,9 +13,8 @@ from shardtui.engine.collectives import axes_of, groups_of, inventory
 from shardtui.engine.config import ModelConfig, TrainingConfig
 from shardtui.engine.hlo import Instruction, Module, parse
 from shardtui.engine.preset import load_preset
-from shardtui.engine.program import Program as Compiled
 from shardtui.engine.program import compile_program, place
-from shardtui.engine.protocol import CollectiveInfo
+from shardtui.engine.protocol import CollectiveInfo, PresetCompiled
 from shardtui.engine.task import Task
 
 from .collective_programs import LAYERS, WIDTH, Program, lower_fsdp, programs
@@ -82,12 +81,12 @@ def test_what_the_compiler_inserts_for_fsdp(mesh: Mesh) -> None:
     assert not any(info.written for info in [*cpu, *tpu])
 
 
-def compiled(preset: str) -> Compiled:
+def compiled(preset: str) -> PresetCompiled:
     task = Task(tiny_config(model=MODEL, training=TrainingConfig(batch_size=BATCH, seq_len=TOKENS)), "cpu")
-    return compile_program(task, place(task, load_preset(preset), jax.devices()))
+    return compile_program(task, place(task, load_preset(preset), jax.devices())).description
 
 
-def parameter_bytes(program: Compiled) -> int:
+def parameter_bytes(program: PresetCompiled) -> int:
     return sum(array.bytes for array in program.arrays if array.kind == "parameter")
 
 

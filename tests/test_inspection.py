@@ -55,8 +55,8 @@ def observed(task: Task, programs: dict[str, Program]) -> dict[str, Observed]:
         seen[name] = Observed()
         compiled = lower_step(task, program.placement, seen[name]).compile(compiler_options=FAST)
         again = inventory(parse(compiled.as_text() or ""), dict(program.placement.mesh.shape))
-        assert program.collectives
-        assert traffic(again) == traffic(program.collectives), "looking changed the program"
+        assert program.description.collectives
+        assert traffic(again) == traffic(program.description.collectives), "looking changed the program"
     return seen
 
 
@@ -91,7 +91,7 @@ def test_every_shard_is_where_jax_has_it(
     preset: str, programs: dict[str, Program], inspected: dict[str, PresetInspected]
 ) -> None:
     program = programs[preset]
-    for array in (*program.arrays, *inspected[preset].arrays):
+    for array in (*program.description.arrays, *inspected[preset].arrays):
         for spec in (array.spec, array.compiled_spec):
             named = NamedSharding(program.placement.mesh, PartitionSpec(*(tuple(axes) or None for axes in spec)))
             assert shards_of(array, program) == boxes(named, tuple(array.shape)), array.name
@@ -103,7 +103,7 @@ def test_compiled_specs_are_those_of_live_arrays_after_a_step(
 ) -> None:
     program = programs[preset]
     after = jax.tree.leaves(step(make_state(task, program.placement), program, 1))
-    arrays = [array for array in program.arrays if array.kind != "batch"]
+    arrays = [array for array in program.description.arrays if array.kind != "batch"]
     assert len(after) == len(arrays) == 52
     for leaf, array in zip(after, arrays, strict=True):
         assert leaf.shape == tuple(array.shape)
@@ -121,7 +121,7 @@ def test_gradients_and_activations_agree_with_jax(
     program, arrays = programs[preset], inspected[preset].arrays
     assert inspected[preset].problem is None
     assert {array.name for array in arrays if array.kind == "activation"} == ACTIVATIONS
-    parameters = [array.name for array in program.arrays if array.kind == "parameter"]
+    parameters = [array.name for array in program.description.arrays if array.kind == "parameter"]
     assert [array.name for array in arrays if array.kind == "gradient"] == [f"grad.{name}" for name in parameters]
     for array in arrays:
         seen = observed[preset].shardings[array.name]
@@ -130,7 +130,7 @@ def test_gradients_and_activations_agree_with_jax(
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_memory_by_kind_is_the_programs_arguments(preset: str, programs: dict[str, Program]) -> None:
-    memory = programs[preset].memory
+    memory = programs[preset].description.memory
     assert memory
     kinds = (memory.parameters, memory.moments, memory.scalars, memory.batch)
     assert min(kinds) > 0
@@ -143,7 +143,7 @@ def test_memory_counts_arguments_that_the_step_does_not_read() -> None:
     """Without dropout nothing reads the seed."""
     fields = {f: getattr(tiny_config().model, f) for f in ModelConfig.__struct_fields__}
     task = Task(tiny_config(model=ModelConfig(**{**fields, "dropout": 0.0})), "cpu")
-    memory = compile_program(task, place(task, load_preset("fsdp"), jax.devices())).memory
+    memory = compile_program(task, place(task, load_preset("fsdp"), jax.devices())).description.memory
     assert memory
     assert memory.padding == 0
 
@@ -154,7 +154,7 @@ def test_measured_memory_follows_the_arrays_that_live(task: Task, programs: dict
     assert before.source == "live arrays"
     state = make_state(task, programs["fsdp"].placement)
     jax.block_until_ready(state)
-    memory = programs["fsdp"].memory
+    memory = programs["fsdp"].description.memory
     assert memory
     held = measure(devices).bytes_in_use - before.bytes_in_use
     assert held == memory.parameters + memory.moments + memory.scalars
@@ -165,7 +165,7 @@ def test_measured_memory_follows_the_arrays_that_live(task: Task, programs: dict
 def test_waste_is_what_stands_beyond_one_copy(programs: dict[str, Program]) -> None:
     for program in programs.values():
         mesh = describe_mesh(program.placement.mesh)
-        for array in program.arrays:
+        for array in program.description.arrays:
             copies = replicas(array.compiled_spec, mesh)
             assert wasted_bytes(array, mesh) == (copies - 1) * array.bytes
             assert bytes_per_device(array, mesh) * 8 == copies * array.bytes

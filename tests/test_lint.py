@@ -12,7 +12,7 @@ from shardtui.engine.inspection import inspect_program
 from shardtui.engine.lint import RULES, Finding, lint
 from shardtui.engine.model import flops_per_token
 from shardtui.engine.preset import load_preset, preset_files, read_preset
-from shardtui.engine.program import compile_program, describe_program, place
+from shardtui.engine.program import compile_program, place
 from shardtui.engine.protocol import Inspection, PresetCompiled, PresetInspected, RematerializationInfo
 from shardtui.engine.task import Task
 
@@ -38,7 +38,7 @@ def described(preset: str, path: Path | None = None, training: TrainingConfig = 
         loaded = load_preset(preset)
     placement = place(task, loaded, jax.devices())
     flops = training.tokens_per_step * flops_per_token(model, training.seq_len)
-    return describe_program(compile_program(task, placement)), inspect_program(task, placement), flops
+    return compile_program(task, placement).description, inspect_program(task, placement), flops
 
 
 def codes(found: list[Finding]) -> list[str]:

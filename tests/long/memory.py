@@ -45,7 +45,7 @@ def measure_one(preset: str) -> None:
     config = RunConfig(run="x", model_name="nano", model=model.model, training=model.training, preset=preset)
     task = Task(config, "cpu")
     program = compile_program(task, place(task, load_preset(preset), jax.devices()))
-    assert program.memory
+    assert program.description.memory
     tokens = np.zeros((model.training.batch_size, model.training.seq_len), np.int32)
     batch = Batch(*(jax.device_put(tokens, sharding) for sharding in program.placement.batch_shardings))
     before = status("VmRSS")
@@ -55,7 +55,7 @@ def measure_one(preset: str) -> None:
         state, loss = program.step(state, batch)
     loss.block_until_ready()
     live = measure(jax.devices()).bytes_in_use
-    print(program.memory.arguments, live, 8 * program.memory.peak, status("VmHWM") - before)
+    print(program.description.memory.arguments, live, 8 * program.description.memory.peak, status("VmHWM") - before)
 
 
 def status(key: str) -> int:
