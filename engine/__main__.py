@@ -1,5 +1,6 @@
-"""`python -m shardtui.engine serve RUN_DIRECTORY`: trains one run.
+"""`python -m shardtui.engine serve RUN_DIRECTORY [RESTART]`: trains one run, from its newest checkpoint if it has one.
 `… presets CONFIG`: says which presets fit here.  `… inspect CONFIG [PRESET …]`: describes the step under each preset.
+`… verify RUN_DIRECTORY`: checks every checkpoint.
 """
 
 import os
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from . import protocol
-from .config import SIMULATED_DEVICES, Invalid, RunConfig, problems_of
+from .advice import problems_in
+from .config import SIMULATED_DEVICES, Invalid, Restart, RunConfig, problems_of
 from .event_log import EventLog
 from .preset import Preset, load_preset, load_presets
 from .protocol import (
@@ -38,23 +40,33 @@ if TYPE_CHECKING:
     from .loop import Command
     from .task import Task
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "numpy")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
 def main() -> int:
     match sys.argv[1:]:
-        case ["serve", directory]:
-            return serve(RunDirectory(Path(directory)))
+        case ["serve", directory, *restart]:
+            return serve(RunDirectory(Path(directory)), _restart(*restart))
+        case ["verify", directory]:
+            return _answered(verify, directory)
         case ["presets", config]:
-            return _answered(presets, config)
+            return _answered(presets, _config(config))
         case ["inspect", config, *others]:
-            return _answered(inspect, config, *others)
+            return _answered(inspect, _config(config), *others)
         case _:
             print(__doc__, file=sys.stderr)
             return 2
 
 
-def serve(directory: RunDirectory) -> int:
+def _restart(text: str = "{}") -> Restart:
+    return msgspec.json.decode(text, type=Restart)
+
+
+def _config(text: str) -> RunConfig:
+    return msgspec.json.decode(text, type=RunConfig)
+
+
+def serve(directory: RunDirectory, restart: Restart) -> int:
     """Trains until it is over. What happens stands in the directory's events; stdout and stderr are its log."""
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     signalled: list[int] = []
@@ -65,15 +77,19 @@ def serve(directory: RunDirectory) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    lock = directory.hold()
-    server = Server(directory.socket, inbox.put)
-    log = EventLog(directory.events, server.publish)
-    config = directory.config
+    try:
+        lock = directory.hold()
+        server = Server(directory.socket, inbox.put)
+        log = EventLog(directory.events, server.publish)
+    except Invalid as error:
+        print(error, file=sys.stderr)
+        return 2
+    config = restart.config or directory.config
     log.append(EngineStarted(protocol=protocol.VERSION, pid=os.getpid(), config=config))
     server.start()
     try:
-        done = _train(config, log.append, inbox)
-        reason = "signalled" if signalled else "finished" if done == config.steps else "stopped"
+        done = _train(directory, config, restart, log.append, inbox)
+        reason = "finished" if done == config.steps else "signalled" if signalled else "stopped"
         log.append(EngineStopped(step=done, reason=reason))
         return 0
     except Invalid as error:
@@ -81,20 +97,33 @@ def serve(directory: RunDirectory) -> int:
         return 2
     except Exception as error:
         traceback.print_exc()
-        log.append(Failed(problems=[f"{type(error).__name__}: {error}"], refused=False))
+        log.append(Failed(problems=problems_in(error), refused=False))
         return 1
     finally:
         server.close()
         lock.close()
 
 
-def _answered(answer: Callable[..., None], config: str, *names: str) -> int:
+def _answered(answer: Callable[..., None], *arguments: object) -> int:
     try:
-        answer(msgspec.json.decode(config, type=RunConfig), *names)
+        answer(*arguments)
     except Invalid as error:
         print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         return 2
     return 0
+
+
+def verify(directory: str) -> None:
+    """Prints what a check of the run's checkpoints finds, as JSON. Uses one CPU device, whatever else is there."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+
+    from etils import epath
+
+    from . import checkpoint
+
+    run = RunDirectory(Path(directory))
+    place = checkpoint.Place(epath.Path(run.checkpoints(run.config)))
+    sys.stdout.buffer.write(protocol.encode_json(checkpoint.verify(place)) + b"\n")
 
 
 def presets(config: RunConfig) -> None:
@@ -134,19 +163,31 @@ def _versions() -> dict[str, str]:
     return {"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}}
 
 
-def _train(config: RunConfig, publish: Callable[[Event], None], inbox: "queue.SimpleQueue[Command]") -> int:
-    """Checks everything, says that it is ready, and trains. Raises Invalid before any device work."""
+def _train(
+    directory: RunDirectory,
+    config: RunConfig,
+    restart: Restart,
+    publish: Callable[[Event], None],
+    inbox: "queue.SimpleQueue[Command]",
+) -> int:
+    """Checks everything, says that it is ready, and trains. Raises Invalid before any device work.
+
+    Returns the number of steps done.
+    """
     devices, task = _devices_and_task(config)
 
+    from etils import epath
+
+    from .checkpoint import Place
     from .compiler import Compiler
     from .data import Batches, read_corpus
     from .loop import Loop
-    from .mesh import describe_device
+    from .memory import limit
+    from .mesh import describe_device, fallback
     from .model import flops_per_token, parameter_count
+    from .saver import Saver
 
-    known, preset_problems = _known_presets(config)
-    infos = [_info(preset, task, devices) for preset in known.values()]
-    problems = problems_of(config) + _asked_for(config, infos)
+    problems = problems_of(config)
     corpus = batches = None
     try:
         corpus = read_corpus(config.data)
@@ -155,12 +196,30 @@ def _train(config: RunConfig, publish: Callable[[Event], None], inbox: "queue.Si
         problems += error.problems
     if problems or corpus is None or batches is None:
         raise Invalid(*problems)
+    place = Place(epath.Path(directory.checkpoints(config)))
+    saver = Saver(place, config, task, corpus.describe(), devices, publish, lambda: inbox.put(None))
+    origin = saver.newest(restart.step)
+    if origin is not None:
+        problems += origin.problems_with(config, corpus.describe(), devices[0].platform, restart)
+        ahead = tuple(switch for switch in config.switches if switch.step >= origin.step)
+        config = msgspec.structs.replace(config, preset=origin.preset, switches=ahead)
+    if restart.preset is not None:
+        config = msgspec.structs.replace(config, preset=restart.preset)
+    known, preset_problems = _known_presets(config)
+    infos = [_info(preset, task, devices) for preset in known.values()]
+    problems += _asked_for(config, infos)
+    if problems:
+        raise Invalid(*problems)
+    if restart.config is not None:
+        directory.write_config(restart.config)
     tokens = config.training.tokens_per_step
     publish(
         EngineReady(
             versions=_versions(),
             devices=[describe_device(device) for device in devices],
             simulated=devices[0].platform == "cpu" and len(devices) > 1,
+            memory_limit=limit(devices, config.device_memory),
+            warnings=fallback(devices, config.platform),
             dtype=task.dtype,
             parameters=parameter_count(config.model),
             padding_parameters=(config.model.vocab_rows - config.model.vocab) * config.model.embed,
@@ -171,7 +230,8 @@ def _train(config: RunConfig, publish: Callable[[Event], None], inbox: "queue.Si
             preset_problems=preset_problems,
         )
     )
-    return Loop(config, task, batches, Compiler(task, known, devices), publish, inbox).run()
+    loop = Loop(config, task, batches, Compiler(task, known, devices), saver, publish, inbox)
+    return loop.run(origin)
 
 
 def _devices_and_task(config: RunConfig) -> "tuple[list[jax.Device], Task]":
@@ -226,4 +286,6 @@ def _asked_for(config: RunConfig, infos: list[PresetInfo]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a compilation that nobody awaits any more must not hold the process

@@ -33,7 +33,7 @@ class Compiler:
         self._presets = presets
         self.devices = devices
         self._programs: dict[str, Program] = {}
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
+        self._thread = _one_thread()
 
     def compiled(self, name: str) -> Program:
         """Now, in this thread. Raises Invalid where the preset cannot be, and what XLA raises where it fails."""
@@ -43,8 +43,14 @@ class Compiler:
             self._programs[preset.name] = compile_program(self._task, placement)
         return self._programs[preset.name]
 
+    def first(self, name: str, done: Callable[[], None]) -> Future[Program]:
+        """The program that a run begins with. `done` is called in another thread once the future is settled."""
+        future = self._thread.submit(self.compiled, name)
+        future.add_done_callback(lambda _: done())
+        return future
+
     def request(self, source: Program, name: str, done: Callable[[], None]) -> Future[Ready]:
-        """All that a switch from `source` needs. `done` is called in another thread once the future is settled."""
+        """All that a switch from `source` needs. `done` as above."""
         future = self._thread.submit(self._ready, source, name)
         future.add_done_callback(lambda _: done())
         return future
@@ -54,6 +60,11 @@ class Compiler:
         future = self._thread.submit(lambda: inspect_program(self._task, self.compiled(name).placement))
         future.add_done_callback(lambda _: done())
         return future
+
+    def abandon(self) -> None:
+        """A compilation cannot be interrupted: what runs or waits keeps its thread, what comes next has a new one."""
+        self._thread.shutdown(wait=False)
+        self._thread = _one_thread()
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -65,3 +76,7 @@ class Compiler:
             self._task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
         )
         return Ready(program, time.perf_counter() - began if made or len(self._programs) > kept else 0.0)
+
+
+def _one_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")

@@ -67,6 +67,17 @@ class ScheduledSwitch(Struct, frozen=True):
     preset: str
 
 
+class CheckpointConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When the state is saved beside the steps, and where. It is saved when a run ends, too."""
+
+    every_steps: int | None = None
+    every_minutes: float | None = 10.0
+    keep: int = 3
+    """The last ones; the one with the least loss is kept besides."""
+    directory: str | None = None
+    """A folder of this name is made for the run in it; also `gs://…`. None: in the run directory."""
+
+
 class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All that the engine needs to start; stands in the run directory as `run.json`."""
 
@@ -83,6 +94,22 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     steps: int | None = None
     """Stop after this many; None runs until it is told to."""
     switches: tuple[ScheduledSwitch, ...] = ()
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    device_memory: int | None = None
+    """Bytes that a device may use, less than it has: a preset whose predicted peak is above is refused."""
+
+
+class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a run goes on in a new engine."""
+
+    step: int | None = None
+    """Of the checkpoint to go on from; None: the newest that is good, the beginning where there is none."""
+    preset: str | None = None
+    """None: the one it was saved under."""
+    other_data: bool = False
+    """Also where the corpus is not the one of the checkpoint."""
+    config: RunConfig | None = None
+    """In the place of the run's own from now on; None leaves that as it is."""
 
 
 class ModelPreset(Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,16 +150,19 @@ def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
     files = preset_files("models")
     if name not in files:
         raise Invalid(f"--model {name}: no such model: choose from {', '.join(files)}")
-    tables = read_toml(files[name])
+    where = f"--set {' '.join(settings)} on {name}" if settings else str(files[name])
+    return with_settings(read_toml(files[name]), settings, where)
+
+
+def with_settings(tables: dict[str, Any], settings: tuple[str, ...], where: str) -> ModelPreset:
+    """The tables of a model preset with `KEY=VALUE` settings put over them. Raises Invalid, naming `where`."""
     problems = [problem for setting in settings if (problem := _override(tables, setting))]
     if problems:
         raise Invalid(*problems)
     try:
-        preset = msgspec.convert(tables, ModelPreset)
+        return msgspec.convert(tables, ModelPreset)
     except msgspec.ValidationError as error:
-        where = f"--set {' '.join(settings)} on {name}" if settings else str(files[name])
         raise Invalid(f"{where}: {error}") from error
-    return preset
 
 
 def _override(tables: dict[str, Any], setting: str) -> str | None:
@@ -153,7 +183,8 @@ def _override(tables: dict[str, Any], setting: str) -> str | None:
 
 def problems_of(config: RunConfig) -> list[str]:
     """What is wrong with the numbers of `config`, one line each with a way out. Needs no device."""
-    model, training = config.model, config.training
+    model, training, memory = config.model, config.training, config.device_memory
+    every, minutes = config.checkpoints.every_steps, config.checkpoints.every_minutes
     checks = [
         (model.layers >= 1, f"layers {model.layers}: at least 1"),
         (model.heads >= 1, f"heads {model.heads}: at least 1"),
@@ -179,6 +210,10 @@ def problems_of(config: RunConfig) -> list[str]:
         (0 <= config.seed < 2**32, f"--seed {config.seed}: from 0 to {2**32 - 1}"),
         (config.devices is None or config.devices >= 1, f"--devices {config.devices}: at least 1"),
         (config.steps is None or config.steps >= 1, f"--steps {config.steps}: at least 1"),
+        (every is None or every >= 1, f"--checkpoint-every {every}: at least 1"),
+        (minutes is None or minutes > 0, f"--checkpoint-minutes {minutes}: above 0, or 0 for never"),
+        (config.checkpoints.keep >= 1, f"--keep {config.checkpoints.keep}: at least 1"),
+        (memory is None or memory >= 1, f"--device-memory {memory}: at least 1 byte"),
     ]
     problems = [text for holds, text in checks if not holds]
     steps = [switch.step for switch in config.switches]

@@ -15,6 +15,12 @@ def digests(tree: Any) -> jax.Array:
     return jnp.stack([_digest(leaf) for leaf in jax.tree.leaves(tree)])
 
 
+def is_finite(tree: Any) -> jax.Array:
+    """bool []: no element of any floating-point leaf is infinite or not a number."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+
+
 def _digest(x: jax.Array) -> jax.Array:
     unsigned = jnp.dtype(f"uint{x.dtype.itemsize * 8}")
     bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from .protocol import AnyEvent, Event, decode_event_json, encode_json
+from .protocol import LARGEST_EVENT, AnyEvent, Event, decode_event_json, encode_json
 
 Listener = Callable[[Event], None]
 
@@ -20,11 +20,10 @@ class EventLog:
     """Appends from one thread, the training thread."""
 
     def __init__(self, path: Path, listener: Listener) -> None:
+        self._seq, self._whole = _end_of(path)
+        """The last number, and whether its line stands in the file to its end."""
         self._file = path.open("ab", buffering=0)
         self._listener = listener
-        self._seq = 0
-        self._whole = True
-        """The last line stands in the file to its end."""
 
     def append(self, event: Event) -> None:
         self._seq += 1
@@ -59,6 +58,22 @@ class LogReader:
                 events = [event for line in chunk[:whole].splitlines() if (event := _decoded(line))]
                 if fresh := [event for event in events if event.seq > after]:
                     yield fresh
+
+
+def last_seq(path: Path) -> int:
+    """Of the events in the file; 0 where there is none."""
+    return _end_of(path)[0]
+
+
+def _end_of(path: Path) -> tuple[int, bool]:
+    """The number of the last event that can be read, and whether the file ends with a whole line."""
+    if not path.exists():
+        return 0, True
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LARGEST_EVENT))
+        tail = file.read()
+    seqs = (event.seq for line in reversed(tail.splitlines()) if (event := _decoded(line)))
+    return next(seqs, 0), tail.endswith(b"\n") or not tail
 
 
 def _whole_lines(chunk: bytes) -> int:

@@ -10,10 +10,12 @@ from functools import partial
 
 import jax
 
+from .advice import problems_in
 from .compiler import Compiler, Ready
 from .config import Invalid, RunConfig
 from .data import Batches
-from .memory import measure
+from .manifest import Damaged, Manifest
+from .memory import limit, measure, shortage
 from .program import Program, make_state
 from .protocol import (
     AnyCommand,
@@ -23,8 +25,11 @@ from .protocol import (
     Paused,
     PresetCompiling,
     PresetInspected,
+    RestoreCheckpoint,
+    RestoreFailed,
     Resume,
     Resumed,
+    SaveCheckpoint,
     StepOnce,
     Stop,
     SwitchCancelled,
@@ -35,6 +40,7 @@ from .protocol import (
     TrainingStarted,
 )
 from .reshard import bytes_moved, move_state
+from .saver import Saver
 from .step_reports import StepReports
 from .task import Batch, Task
 
@@ -59,6 +65,7 @@ class Loop:
         task: Task,
         batches: Batches,
         compiler: Compiler,
+        saver: Saver,
         publish: Callable[[Event], None],
         inbox: "queue.SimpleQueue[Command]",
     ) -> None:
@@ -66,10 +73,13 @@ class Loop:
         self._task = task
         self._batches = batches
         self._compiler = compiler
+        self._saver = saver
         self._publish = publish
         self._inbox = inbox
         self._scheduled = sorted(config.switches, key=lambda switch: switch.step)
         self._described: set[str] = set()
+        self._before: Program | None = None
+        """The one before the last switch, until a step under the new one is done."""
         self._pending: Pending | None = None
         self._ahead: Pending | None = None
         self._inspecting: dict[str, Future[PresetInspected] | None] = {}
@@ -79,24 +89,72 @@ class Loop:
         self._stopping = False
         self._reports = StepReports(publish, partial(measure, compiler.devices))
 
-    def run(self) -> int:
-        """Trains until the last step or until it is told to stop. Returns the number of steps done."""
-        self._publish(PresetCompiling(preset=self._config.preset))
-        self._program = self._compiler.compiled(self._config.preset)
-        self._describe(self._program)
-        self._state = make_state(self._task, self._program.placement)
-        self._publish(TrainingStarted(preset=self._preset))
-        self._prepare_scheduled()
-        self._reports.restart_clock()
-        while not self._is_over():
-            self._obey()
-            self._take_scheduled()
-            self._switch_if_ready()
-            self._tell_inspected()
-            self._advance_if_wanted()
-        self._reports.settle()
+    def run(self, origin: Manifest | None) -> int:
+        """Trains until the last step or until it is told to stop. `origin`: the checkpoint to go on from, whose files
+        are good. Returns the number of steps done."""
+        if self._compile_first():
+            self._take_up(origin)
+            self._publish(TrainingStarted(preset=self._preset, step=self._reports.done))
+            self._prepare_scheduled()
+            self._reports.restart_clock()
+            while not self._is_over():
+                self._between_steps()
+                self._advance_if_wanted()
+            self._end()
         self._compiler.close()
         return self._reports.done
+
+    def _compile_first(self) -> bool:
+        """False where the run was ended meanwhile: a compilation cannot be interrupted, but it need not be awaited."""
+        self._publish(PresetCompiling(preset=self._config.preset))
+        first = self._compiler.first(self._config.preset, self._wake)
+        while not first.done():
+            if isinstance(self._inbox.get(), Stop):
+                return False
+        self._program = first.result()
+        self._describe(self._program)
+        self._refuse_shortage(self._program)
+        return True
+
+    def _take_up(self, origin: Manifest | None) -> None:
+        """The state to begin with: the checkpoint's, an older one's where that turns out damaged, or a new one."""
+        while origin is not None:
+            try:
+                self._restore(origin.step)
+                break
+            except Damaged:
+                origin = self._saver.newest()
+        else:
+            self._state = make_state(self._task, self._program.placement)
+        self._begun_at = self._reports.done
+
+    def _restore(self, step: int) -> None:
+        self._state, receipt = self._saver.load(step, self._program)
+        self._reports.go_on_from(step)
+        self._publish(receipt)
+        self._saver.tell_kept()
+
+    def _between_steps(self) -> None:
+        self._obey()
+        self._take_scheduled()
+        self._switch_if_ready()
+        self._tell_inspected()
+        self._saver.tell()
+
+    def _end(self) -> None:
+        """Saves what was reached. A state whose loss was not finite is nothing to go on from."""
+        self._reports.settle()
+        if self._reports.done > self._begun_at and self._reports.last_loss is not None:
+            self._save()
+        self._saver.finish()
+
+    def _save(self) -> None:
+        self._reports.settle()
+        self._saver.save(self._state, self._program, self._reports.done, self._reports.recent_loss)
+        self._reports.restart_clock()
+
+    def _wake(self) -> None:
+        self._inbox.put(None)
 
     @property
     def _preset(self) -> str:
@@ -111,9 +169,42 @@ class Loop:
         if self._paused:
             self._single_steps -= 1
             self._reports.restart_clock()
-        self._advance()
-        if self._paused:
+        was_finite = self._reports.is_finite
+        try:
+            self._advance()
+            if self._paused:
+                self._reports.settle()
+        except jax.errors.JaxRuntimeError as error:
+            self._take_back_switch(error)
+            return
+        if was_finite and not self._reports.is_finite:
+            self._pause(self._what_to_do_about_loss())
+        elif self._saver.is_due(self._reports.begun):
+            self._save()
+
+    def _what_to_do_about_loss(self) -> str:
+        kept = self._saver.kept()
+        back = f"go back to the checkpoint of step {kept[-1].step}, or resume" if kept else "resume, or begin anew"
+        return f"the loss is not finite: {back}, with a smaller learning_rate if it happens again"
+
+    def _take_back_switch(self, error: Exception) -> None:
+        """Where the first step under a preset fails, for want of memory say, the one before goes on: with the state
+        that was moved if it is still there, else with the newest checkpoint. Raises `error` where nothing helps."""
+        before, failed = self._before, self._program
+        if before is None:
+            raise error
+        self._program, self._before = before, None
+        try:
             self._reports.settle()
+            if any(leaf.is_deleted() for leaf in jax.tree.leaves(self._state)):
+                raise error
+            self._state = self._compiler.movers.move(self._state, before.placement.state_shardings)
+        except jax.errors.JaxRuntimeError:
+            newest = self._saver.newest()
+            if newest is None:
+                raise error from None
+            self._restore(newest.step)
+        self._publish(SwitchFailed(to_preset=failed.name, step=self._reports.done, problems=problems_in(error)))
 
     def _advance(self) -> None:
         """Dispatches one step; the loss that is read meanwhile is that of the step before."""
@@ -122,7 +213,10 @@ class Loop:
         batch = Batch(*map(jax.device_put, (inputs, targets), self._program.placement.batch_shardings))
         waited = time.perf_counter() - began
         self._state, loss = self._program.step(self._state, batch)
+        done = self._reports.done
         self._reports.add(loss, waited)
+        if self._reports.done > done:
+            self._before = None
 
     def _obey(self) -> None:
         """Takes all commands that wait; while paused, waits for one."""
@@ -150,16 +244,29 @@ class Loop:
                     self._pause()
                 self._single_steps += 1
             case InspectPreset(preset) if preset not in self._inspecting:
-                self._inspecting[preset] = self._compiler.inspect(preset, lambda: self._inbox.put(None))
+                self._inspecting[preset] = self._compiler.inspect(preset, self._wake)
+            case SaveCheckpoint():
+                self._save()
+            case RestoreCheckpoint(step):
+                self._go_back(step)
             case Stop():
                 self._stopping = True
             case _:
                 pass
 
-    def _pause(self) -> None:
+    def _pause(self, problem: str | None = None) -> None:
         self._reports.settle()
         self._paused = True
-        self._publish(Paused(step=self._reports.done))
+        self._publish(Paused(step=self._reports.done, problem=problem))
+
+    def _go_back(self, step: int) -> None:
+        """To a checkpoint. Whatever fails, the state is the one from before."""
+        self._reports.settle()
+        try:
+            self._restore(step)
+        except Exception as error:
+            traceback.print_exc()
+            self._publish(RestoreFailed(step=step, problems=problems_in(error)))
 
     def _request(self, preset: str) -> None:
         """Begins to prepare a switch, in the place of one that is not finished."""
@@ -168,12 +275,13 @@ class Loop:
                 return
             self._publish(SwitchCancelled(to_preset=self._pending.preset))
             self._pending = None
+            self._compiler.abandon()
         if preset != self._preset:
             self._pending = self._prepare(preset)
 
     def _prepare(self, preset: str) -> Pending:
         self._publish(PresetCompiling(preset=preset))
-        return Pending(preset, self._compiler.request(self._program, preset, lambda: self._inbox.put(None)))
+        return Pending(preset, self._compiler.request(self._program, preset, self._wake))
 
     def _prepare_scheduled(self) -> None:
         """The next switch of the schedule is compiled ahead."""
@@ -213,17 +321,17 @@ class Loop:
             self._publish(self._moved_to(ready))
         except Exception as error:
             traceback.print_exc()
-            problems = list(error.problems) if isinstance(error, Invalid) else [f"{type(error).__name__}: {error}"]
-            self._publish(SwitchFailed(to_preset=pending.preset, step=self._reports.done, problems=problems))
+            self._publish(SwitchFailed(to_preset=pending.preset, step=self._reports.done, problems=problems_in(error)))
         self._reports.restart_clock()
 
     def _moved_to(self, ready: Ready) -> Switched:
         source, target = self._program, ready.program
+        self._refuse_shortage(target)
         self._publish(Switching(to_preset=target.name, step=self._reports.done))
         began = time.perf_counter()
         moved = move_state(self._state, source, target, self._compiler.movers)
         stalled = time.perf_counter() - began
-        self._state, self._program = moved.state, target
+        self._state, self._program, self._before = moved.state, target, source
         return Switched(
             from_preset=source.name,
             to_preset=target.name,
@@ -235,6 +343,11 @@ class Loop:
             digests_equal=moved.digests_equal,
             loss_before=self._reports.last_loss,
         )
+
+    def _refuse_shortage(self, program: Program) -> None:
+        available = limit(self._compiler.devices, self._config.device_memory)
+        if problem := shortage(program.name, program.description.memory, available):
+            raise Invalid(problem)
 
     def _describe(self, program: Program) -> None:
         """Tells of a preset's layout, once a run."""

@@ -1,11 +1,14 @@
 """Memory of a step on one device: predicted from the compiled program, and what is there while it runs."""
 
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 from jax.stages import Compiled
 
+from .figures import size
 from .layout import bytes_per_device
 from .protocol import ArrayInfo, MemoryInfo, MemoryMeasured, MeshInfo
 
@@ -40,6 +43,34 @@ def predict(compiled: Compiled, arrays: Sequence[ArrayInfo], mesh: MeshInfo, pla
         peak=own or arguments + outputs - aliased + temporaries,
         peak_source="compiler" if own else "sum",
     )
+
+
+def limit(devices: Sequence[jax.Device], asked: int | None) -> int | None:
+    """Bytes that one device has: what was asked for, and no more than its allocator tells. Simulated devices share
+    this machine's memory. None where nobody can tell."""
+    told = [stats["bytes_limit"] for device in devices if "bytes_limit" in (stats := device.memory_stats() or {})]
+    if devices[0].platform == "cpu":
+        told = [_machine_bytes() // len(devices)]
+    return min([*told, *([asked] if asked else [])], default=None)
+
+
+def shortage(preset: str, memory: MemoryInfo | None, limit: int | None) -> str | None:
+    """Why a step would not fit, by its predicted peak."""
+    if memory is None or limit is None or memory.peak <= limit:
+        return None
+    return (
+        f"{preset}: a step needs {size(memory.peak)} on a device (predicted), {size(limit)} are there: choose a preset "
+        "that splits more, such as fsdp, a smaller --batch-size, or --set remat=true"
+    )
+
+
+def _machine_bytes() -> int:
+    """Of this machine, or of the container that we are in."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no such limit
+        return total
 
 
 def measure(devices: Sequence[jax.Device]) -> MemoryMeasured:

@@ -1,14 +1,20 @@
 """Devices and the meshes made of them."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
+from .advice import advice
 from .config import Invalid
 from .protocol import DeviceInfo, MeshInfo
+
+ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
+"""Device files of TPUs and GPUs."""
 
 
 def find_devices(count: int | None) -> list[jax.Device]:
@@ -20,10 +26,21 @@ def find_devices(count: int | None) -> list[jax.Device]:
     try:
         devices = jax.devices()
     except RuntimeError as error:  # jax's own word for a platform that is not there, or that another process holds
-        raise Invalid(f"no devices: {error}: try another --platform") from error
+        raise Invalid(advice(str(error)) or f"no devices: {error}: try another --platform") from error
     if count is not None and count > len(devices):
         raise Invalid(f"--devices {count}: {len(devices)} {devices[0].platform} devices found: use at most that many")
     return canonical_order(devices[:count])
+
+
+def fallback(devices: Sequence[jax.Device], asked: str | None) -> list[str]:
+    """Says so where jax took the CPU by itself although this machine has an accelerator."""
+    present = [name for name in ACCELERATORS if next(Path("/dev").glob(name), None)]
+    if devices[0].platform != "cpu" or asked or os.environ.get("JAX_PLATFORMS") == "cpu" or not present:
+        return []
+    return [
+        f"this runs on the CPU although /dev/{present[0].rstrip('*[0-9]')}… is there: install the extra tpu or gpu, "
+        "and see why jax does not find it in engine.log; --platform cpu if it is meant"
+    ]
 
 
 def canonical_order(devices: Sequence[jax.Device]) -> list[jax.Device]:

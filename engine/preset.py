@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .config import PRESETS, Invalid, preset_files, read_toml
+from .config import PRESETS, Invalid, preset_files, read_toml, user_presets
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PRESET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -55,6 +55,12 @@ class Preset(Struct, frozen=True):
     problems: tuple[str, ...] = ()
     """What is wrong with the file; rules and overrides that cannot be are left out of the others."""
 
+    @property
+    def reference(self) -> str:
+        """What `load_preset` finds it by: its name, or its file."""
+        by_name = self.source == "built-in" or Path(self.source).parent == user_presets() / "parallelism"
+        return self.name if by_name else self.source
+
     def sizes(self, device_count: int) -> dict[str, int]:
         """Mesh axis to size on this many devices, in the preset's order; see `size_problem` for whether they fill them.
 
@@ -99,7 +105,7 @@ class _OverrideTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_preset(name: str) -> Preset:
     """A preset by name or, where `name` holds a path separator or ends in `.toml`, by file. Raises Invalid."""
-    if "/" in name or name.endswith(".toml"):
+    if is_file(name):
         path = Path(name).expanduser()
         if not path.is_file():
             raise Invalid(f"--preset {name}: no such file")
@@ -108,6 +114,11 @@ def load_preset(name: str) -> Preset:
     if name not in files:
         raise Invalid(f"preset {name}: no such preset: choose from {', '.join(files)}, or give a path to a .toml file")
     return read_preset(files[name])
+
+
+def is_file(name: str) -> bool:
+    """A preset named so is one of a file, not one of the known directories."""
+    return "/" in name or name.endswith(".toml")
 
 
 def read_preset(path: Path) -> Preset:

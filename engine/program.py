@@ -14,7 +14,7 @@ from jax.stages import Compiled, Lowered
 
 from .collectives import inventory
 from .config import Invalid
-from .digest import digests
+from .digest import digests, is_finite
 from .hlo import parse
 from .memory import predict
 from .mesh import build_mesh, describe_mesh
@@ -45,6 +45,10 @@ class Placement:
 
     def _sharding(self, decision: Decision) -> NamedSharding:
         return NamedSharding(self.mesh, decision.spec)
+
+    def abstract_state(self, task: Task) -> TrainState:
+        """Shapes, dtypes and shardings in the place of the arrays."""
+        return _with_shardings(task.abstract_state, self.state_shardings)
 
     def describe(self, array: Array, decision: Decision, compiled: Sharding) -> ArrayInfo:
         return ArrayInfo(
@@ -100,6 +104,7 @@ class Program:
     step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
     """Donates the state it is given. State goes in and comes out under the placement's shardings."""
     digest: Callable[[TrainState], jax.Array]
+    is_finite: Callable[[TrainState], jax.Array]
     description: PresetCompiled
 
     @property
@@ -108,12 +113,13 @@ class Program:
 
 
 def compile_program(task: Task, placement: Placement) -> Program:
-    """Compiles the step and the digest. May run in any thread, beside a step that is running."""
+    """Compiles the step and what is asked of its state. May run in any thread, beside a step that is running."""
     began = time.perf_counter()
     step = lower_step(task, placement).compile()
-    digest = jax.jit(digests).lower(_with_shardings(task.abstract_state, placement.state_shardings)).compile()
+    state = placement.abstract_state(task)
+    digest, finite = (jax.jit(question).lower(state).compile() for question in (digests, is_finite))
     seconds = time.perf_counter() - began
-    return Program(placement, step, digest, _describe(task, placement, step, seconds))
+    return Program(placement, step, digest, finite, _describe(task, placement, step, seconds))
 
 
 def lower_step(task: Task, placement: Placement, observed: Observed | None = None) -> Lowered:
@@ -125,7 +131,7 @@ def lower_step(task: Task, placement: Placement, observed: Observed | None = Non
 
     with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules, observed):
         return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).lower(
-            _with_shardings(task.abstract_state, state), _with_shardings(task.batch_arrays, batch)
+            placement.abstract_state(task), _with_shardings(task.batch_arrays, batch)
         )
 
 

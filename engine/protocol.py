@@ -138,6 +138,36 @@ class PresetListing(Struct, frozen=True, kw_only=True):
     """Of preset files that cannot be read."""
 
 
+class CheckpointInfo(Struct, frozen=True, kw_only=True):
+    """A checkpoint that a run can go on from."""
+
+    step: int
+    time: float
+    preset: str
+    devices: int
+    loss: float | None
+    bytes: int
+
+
+class CheckedInfo(Struct, frozen=True, kw_only=True):
+    """What a check of one checkpoint found: each file and each array against its digest."""
+
+    step: int
+    checkpoint: CheckpointInfo | None
+    """None where it cannot even say what it is."""
+    problems: list[str]
+
+
+class Verification(Struct, frozen=True, kw_only=True):
+    """What `shardtui verify --json` prints."""
+
+    schema: int = 1
+    directory: str
+    checkpoints: list[CheckedInfo]
+    set_aside: list[str]
+    """Names of the damaged and the rolled back ones."""
+
+
 class CorpusInfo(Struct, frozen=True):
     source: str
     files: int
@@ -168,6 +198,9 @@ class EngineReady(Event, frozen=True):
     devices: list[DeviceInfo]
     simulated: bool
     """The devices are CPU cores pretending to be several."""
+    memory_limit: int | None
+    """Bytes that one device has for the run, as far as can be told."""
+    warnings: list[str]
     dtype: str
     parameters: int
     """Trainable elements, without padding rows."""
@@ -211,6 +244,8 @@ class PresetInspected(Event, frozen=True):
 
 class TrainingStarted(Event, frozen=True):
     preset: str
+    step: int = 0
+    """Done before, by an engine of the same run."""
 
 
 class StepsDone(Event, frozen=True):
@@ -272,22 +307,76 @@ class SwitchCancelled(Event, frozen=True):
     to_preset: str
 
 
+class CheckpointSaving(Event, frozen=True):
+    """The state is copied; writing goes on beside the steps."""
+
+    step: int
+    stall_seconds: float
+    """In which training stood still for it."""
+
+
+class CheckpointSaved(Event, frozen=True):
+    """It is on the disk, and what was written was read again for its digests."""
+
+    step: int
+    bytes: int
+    arrays: int
+    seconds: float
+    """From the copy to the end."""
+
+
+class CheckpointFailed(Event, frozen=True):
+    """Nothing was kept of it; training goes on."""
+
+    step: int
+    problems: list[str]
+
+
+class CheckpointDamaged(Event, frozen=True):
+    """One that was found damaged when it was wanted, and renamed."""
+
+    step: int
+    problems: list[str]
+    set_aside: str
+
+
+class CheckpointsKept(Event, frozen=True):
+    """All that the run can go on from, oldest first; told when that changes."""
+
+    checkpoints: list[CheckpointInfo]
+
+
+class Restored(Event, frozen=True):
+    """The receipt of a checkpoint that was loaded."""
+
+    step: int
+    """Steps done: step + 1 is the next."""
+    from_preset: str
+    from_devices: int
+    preset: str
+    arrays: int
+    seconds: float
+    """To check the files, load, and compare the digests."""
+    digests_equal: bool
+    rolled_back: list[int]
+    """Later checkpoints, which were set aside."""
+
+
+class RestoreFailed(Event, frozen=True):
+    """The state is the one from before."""
+
+    step: int
+    problems: list[str]
+
+
 class Paused(Event, frozen=True):
     step: int
+    problem: str | None = None
+    """Why the engine paused by itself, and what to do."""
 
 
 class Resumed(Event, frozen=True):
     step: int
-
-
-class Inspection(Struct, frozen=True, kw_only=True):
-    """What is to be known of one preset on some devices without training; not an event."""
-
-    devices: list[DeviceInfo]
-    versions: dict[str, str]
-    flops_per_step: float
-    compiled: PresetCompiled
-    inspected: PresetInspected
 
 
 class CommandRefused(Event, frozen=True):
@@ -316,6 +405,16 @@ class EngineLost(Event, frozen=True):
     reason: str
 
 
+class Inspection(Struct, frozen=True, kw_only=True):
+    """What is to be known of one preset on some devices without training; not an event."""
+
+    devices: list[DeviceInfo]
+    versions: dict[str, str]
+    flops_per_step: float
+    compiled: PresetCompiled
+    inspected: PresetInspected
+
+
 AnyEvent = (
     EngineStarted
     | EngineReady
@@ -329,6 +428,13 @@ AnyEvent = (
     | Switched
     | SwitchFailed
     | SwitchCancelled
+    | CheckpointSaving
+    | CheckpointSaved
+    | CheckpointFailed
+    | CheckpointDamaged
+    | CheckpointsKept
+    | Restored
+    | RestoreFailed
     | Paused
     | Resumed
     | CommandRefused
@@ -366,11 +472,21 @@ class StepOnce(Command, frozen=True):
     """One step, then pause."""
 
 
-class Stop(Command, frozen=True):
+class SaveCheckpoint(Command, frozen=True):
     pass
 
 
-AnyCommand = SwitchPreset | InspectPreset | Pause | Resume | StepOnce | Stop
+class RestoreCheckpoint(Command, frozen=True):
+    """Go back to a checkpoint; later ones are set aside."""
+
+    step: int
+
+
+class Stop(Command, frozen=True):
+    """Finish the step, save, and end."""
+
+
+AnyCommand = SwitchPreset | InspectPreset | SaveCheckpoint | RestoreCheckpoint | Pause | Resume | StepOnce | Stop
 
 encode_json = msgspec.json.Encoder().encode
 decode_event_json = msgspec.json.Decoder(AnyEvent).decode

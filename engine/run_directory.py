@@ -61,6 +61,17 @@ class RunDirectory:
         digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:8]
         return runtime_directory() / f"{self.name[:32]}-{digest}.sock"
 
+    def write_config(self, config: RunConfig) -> None:
+        """All or nothing."""
+        new = self.path / "run.json.new"
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+        new.replace(self.path / "run.json")
+
+    def checkpoints(self, config: RunConfig) -> str:
+        """Where the run's checkpoints are; not always a path of this machine."""
+        elsewhere = config.checkpoints.directory
+        return f"{elsewhere.rstrip('/')}/{self.name}" if elsewhere else str(self.path / "checkpoints")
+
     def hold(self) -> IO[str]:
         """Takes the lock; it stays taken while the returned file is open. Raises Invalid where another holds it."""
         lock = (self.path / "lock").open("a+")
@@ -100,7 +111,7 @@ def create(config: RunConfig) -> RunDirectory:
     directory = RunDirectory(state_home() / checked_name(config.run))
     try:
         directory.path.mkdir(parents=True, mode=0o700)
-        (directory.path / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+        directory.write_config(config)
     except FileExistsError as error:
         raise Invalid(f"--run {config.run}: the name is taken: choose another, or attach to it") from error
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 import jax
@@ -9,6 +10,8 @@ import jax
 from .protocol import Event, MemoryMeasured, StepsDone
 
 REPORT_SECONDS = 0.25
+RECENT_STEPS = 32
+"""Steps whose losses are averaged, to tell which checkpoint is the best."""
 MEMORY_CHANGE = 0.05
 """Part by which memory in use has to change to be told again."""
 
@@ -22,6 +25,9 @@ class StepReports:
         self.done = 0
         """Steps whose loss is here."""
         self.last_loss: float | None = None
+        self.is_finite = True
+        """The last loss was."""
+        self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._publish = publish
         self._measure = measure
         self._bytes_in_use = 0
@@ -30,6 +36,20 @@ class StepReports:
         self._seconds: list[float] = []
         self._waited = 0.0
         self._clock = self._reported = time.perf_counter()
+
+    @property
+    def recent_loss(self) -> float | None:
+        """Mean of the last steps'; None where one of them was not finite."""
+        mean = sum(self._recent) / len(self._recent) if self._recent else math.nan
+        return mean if math.isfinite(mean) else None
+
+    def go_on_from(self, step: int) -> None:
+        """Another state was put in the place of the one whose steps were counted."""
+        self._in_flight = None
+        self.begun = self.done = step
+        self.last_loss, self.is_finite = None, True
+        self._recent.clear()
+        self.restart_clock()
 
     def add(self, loss: jax.Array, waited: float) -> None:
         """A step was dispatched after `waited` seconds for its batch."""
@@ -56,8 +76,10 @@ class StepReports:
     def _read(self, loss: jax.Array) -> None:
         value = float(loss)
         now = time.perf_counter()
-        self.last_loss = value if math.isfinite(value) else None
+        self.is_finite = math.isfinite(value)
+        self.last_loss = value if self.is_finite else None
         self.done += 1
+        self._recent.append(value)
         self._losses.append(self.last_loss)
         self._seconds.append(now - self._clock)
         self._clock = now

@@ -22,13 +22,7 @@ from .conftest import step
 def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Program:
     """The same preset on devices in another order. Its step is not compiled: no step is made under it."""
     placement = place(task, program.placement.preset, devices)
-    shardings = placement.state_shardings
-    abstract = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        task.abstract_state,
-        shardings,
-    )
-    digest = jax.jit(digests).lower(abstract).compile()
+    digest = jax.jit(digests).lower(placement.abstract_state(task)).compile()
     return replace(program, placement=placement, digest=digest)
 
 

@@ -67,6 +67,8 @@ def record(inspections: list[Inspection], stem: str) -> RunDirectory:
             versions={},
             devices=first.devices,
             simulated=True,
+            memory_limit=None,
+            warnings=[],
             dtype="float32",
             parameters=1,
             padding_parameters=0,

@@ -12,15 +12,23 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from ..engine.config import Restart
 from ..engine.protocol import (
     AnyCommand,
     AnyEvent,
+    CheckpointDamaged,
+    CheckpointFailed,
     CommandRefused,
     EngineLost,
+    EngineReady,
     Failed,
     InspectPreset,
     Pause,
+    Paused,
+    RestoreCheckpoint,
+    RestoreFailed,
     Resume,
+    SaveCheckpoint,
     StepOnce,
     Stop,
     SwitchFailed,
@@ -32,7 +40,8 @@ from .log_lines import in_words
 from .messages import ArrayChosen, DeviceFollowed, EventsArrived, PresetChosen, ViewShown
 from .run_state import Phase, RunState
 from .screens.arrays import ArraysScreen
-from .screens.confirm_stop import ConfirmStop
+from .screens.checkpoints import CheckpointsScreen
+from .screens.confirm import ConfirmRestart, ConfirmStop
 from .screens.lint import LintScreen
 from .screens.log import LogScreen
 from .screens.mesh import MeshScreen
@@ -64,6 +73,9 @@ class ShardtuiApp(App[None]):
         ("0", "switch_mode('log')", "Log"),
         ("space", "pause", "Pause"),
         ("s", "step", "Step"),
+        ("c", "checkpoints", "Checkpoints"),
+        Binding("w", "save", "Save now", show=False),
+        Binding("r", "restart", "Restart", show=False),
         ("d", "detach", "Detach"),
         Binding("q,ctrl+q", "detach", "Detach", show=False),
         ("x", "stop", "End run"),
@@ -71,11 +83,12 @@ class ShardtuiApp(App[None]):
         ("question_mark", "help", "Help"),
     ]
 
-    def __init__(self, client: EngineClient, starts: bool) -> None:
-        """`starts`: the run is new, and its engine is started once the first frame is drawn."""
+    def __init__(self, client: EngineClient, starts: bool, restart: Restart | None = None) -> None:
+        """`starts`: an engine is started once the first frame is drawn; `restart` says how it goes on with a run."""
         super().__init__()
         self.client = client
         self.starts = starts
+        self.restart = restart
         self.state = RunState()
         self.opened = time.time()
         self.asked: set[str] = set()
@@ -83,12 +96,15 @@ class ShardtuiApp(App[None]):
     def on_mount(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
-        self.call_after_refresh(self.follow)
+        self.call_after_refresh(self.begin)
+
+    def begin(self) -> None:
+        if self.starts:
+            self.client.start_engine(self.restart)
+        self.follow()
 
     @work
     async def follow(self) -> None:
-        if self.starts:
-            self.client.start_engine()
         async for events in self.client.events():
             self.post_message(EventsArrived(events))
 
@@ -108,13 +124,26 @@ class ShardtuiApp(App[None]):
                 self.notify(
                     "\n".join(event.problems), title=f"no switch to {event.to_preset}", severity="error", markup=False
                 )
-            case Failed() if event.refused and self.starts:
-                self.client.directory.discard()
+            case Failed() if event.refused and self.starts and not self.client.is_old(event):
+                self.client.discard_if_new()
                 self.exit(return_code=REFUSED)
-            case Failed() | EngineLost():
-                self.notify(in_words(event), title="the run cannot go on", severity="error", timeout=60, markup=False)
+            case EngineLost() | Failed() if event.time >= self.opened or isinstance(event, EngineLost):
+                self.complain(f"{in_words(event)}\n{self.way_on()}", "the run cannot go on")
+            case CheckpointFailed() | CheckpointDamaged() | RestoreFailed() if event.time >= self.opened:
+                self.complain(in_words(event), "checkpoint")
+            case Paused(problem=str(problem)) if event.time >= self.opened:
+                self.complain(f"{problem}\nc: checkpoints · space: resume", f"paused after step {event.step:,}")
+            case EngineReady() if event.warnings:
+                self.notify("\n".join(event.warnings), severity="warning", timeout=60, markup=False)
             case _:
                 pass
+
+    def complain(self, text: str, title: str) -> None:
+        self.notify(text, title=title, severity="error", timeout=60, markup=False)
+
+    def way_on(self) -> str:
+        newest = self.state.newest
+        return f"r restarts it from {f'the checkpoint of step {newest.step:,}' if newest else 'the beginning'}"
 
     @on(ViewShown)
     def show_state(self) -> None:
@@ -152,6 +181,34 @@ class ShardtuiApp(App[None]):
     async def action_step(self) -> None:
         await self.client.send(StepOnce())
 
+    async def action_save(self) -> None:
+        await self.client.send(SaveCheckpoint())
+
+    @work
+    async def action_checkpoints(self) -> None:
+        step = await self.push_screen_wait(CheckpointsScreen(self.state))
+        if step is None:
+            return
+        if self.state.is_over:
+            self.start_again(Restart(step=step))
+        else:
+            await self.client.send(RestoreCheckpoint(step))
+
+    @work
+    async def action_restart(self) -> None:
+        """A new engine: after a crash, or where a compilation hangs."""
+        if not self.state.is_over:
+            if not await self.push_screen_wait(ConfirmRestart(self.client.directory.name, self.state.step)):
+                return
+            await self.client.end_engine()
+        self.start_again(Restart())
+
+    def start_again(self, restart: Restart) -> None:
+        self.starts = False
+        self.clear_notifications()
+        self.client.start_engine(restart)
+        self.follow()
+
     def action_detach(self) -> None:
         self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST) else 0)
 
@@ -181,6 +238,9 @@ class ShardtuiApp(App[None]):
         yield from super().get_system_commands(screen)  # pyright: ignore[reportUnknownMemberType]
         yield SystemCommand("Pause or resume", "Between two steps", self.action_pause)
         yield SystemCommand("Step", "One step, then pause", self.action_step)
+        yield SystemCommand("Save now", "A checkpoint beside the steps", self.action_save)
+        yield SystemCommand("Checkpoints", "Go back to one of them", self.action_checkpoints)
+        yield SystemCommand("Restart", "A new engine goes on from the newest checkpoint", self.action_restart)
         yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)
         yield SystemCommand("Export this view", "As .svg and .txt into the working directory", self.action_export)
         yield SystemCommand("End run", "Stop the engine after its current step", self.action_stop)

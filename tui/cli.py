@@ -6,11 +6,23 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ..engine import run_directory
-from ..engine.config import Invalid, RunConfig, ScheduledSwitch, load_model, preset_files, problems_of
-from ..engine.preset import load_preset
+from ..engine.config import (
+    CheckpointConfig,
+    Invalid,
+    Restart,
+    RunConfig,
+    ScheduledSwitch,
+    load_model,
+    preset_files,
+    problems_of,
+    with_settings,
+)
+from ..engine.preset import is_file, load_preset
 from ..engine.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -41,20 +53,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     _need_terminal("shardtui train --steps N")
-    client = _new_client(_config(options))
-    return _show(client, starts=True)
+    client, restart = _client_for(options)
+    return _show(client, starts=True, restart=restart)
 
 
 def _attach(options: argparse.Namespace) -> int:
     directory = run_directory.find(options.run)
     _need_terminal(f"tail -f {directory.events}")
-    return _show(_client(directory), starts=False)
+    return _show(_client(directory))
 
 
 def _train(options: argparse.Namespace) -> int:
     from .headless import train
 
-    return asyncio.run(train(_new_client(_config(options)), options.json))
+    if options.steps is None and not options.resume:
+        raise Invalid("train: --steps N is missing: how many steps to make")
+    return asyncio.run(train(*_client_for(options), options.json))
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -68,6 +82,12 @@ def _stop(options: argparse.Namespace) -> int:
     from .headless import stop
 
     return asyncio.run(stop(_client(run_directory.find(options.run))))
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from .verifying import verify
+
+    return verify(run_directory.find(options.run), options.json)
 
 
 def _presets(options: argparse.Namespace) -> int:
@@ -101,6 +121,7 @@ COMMANDS = {
     "ls": _ls,
     "stop": _stop,
     "train": _train,
+    "verify": _verify,
     "presets": _presets,
     "inspect": _inspect,
     "lint": _lint,
@@ -120,15 +141,19 @@ def _parser() -> argparse.ArgumentParser:
     ls = commands.add_parser("ls", help="list the runs")
     stop = commands.add_parser("stop", help="end a run after its current step")
     train = commands.add_parser("train", help="a new run without the UI")
+    verify = commands.add_parser("verify", help="check every checkpoint of a run; exit 1 where one is damaged")
     presets = commands.add_parser("presets", help="list the presets and whether each fits these devices")
     inspect = commands.add_parser("inspect", help="arrays, collectives and memory of one preset, without training")
     lint = commands.add_parser("lint", help="what is likely wrong with one preset; exit 1 when there are findings")
     attach.add_argument("run", nargs="?", metavar="RUN")
     stop.add_argument("run", metavar="RUN")
+    verify.add_argument("run", metavar="RUN")
     for command in (run, train, presets, inspect, lint):
         _add_run_options(command)
+    for command in (run, train):
+        _add_checkpoint_options(command)
     _add_inspect_options(inspect)
-    train.add_argument("--steps", type=int, required=True, metavar="N", help="stop after N steps")
+    train.add_argument("--steps", type=int, metavar="N", help="stop after N steps, those before a --resume included")
     train.add_argument(
         "--switch",
         action="append",
@@ -137,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="STEP:PRESET",
         help="go on under PRESET once STEP steps are done; may be given several times",
     )
-    for command in (ls, train, presets, inspect, lint):
+    for command in (ls, train, verify, presets, inspect, lint):
         command.add_argument("--json", action="store_true", help="JSON on stdout, for programs")
     return parser
 
@@ -149,11 +174,22 @@ def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh it was compiled for")
 
 
+def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--resume", metavar="RUN", help="go on with a run from its newest good checkpoint, on any preset and devices")
+    add("--from-step", type=int, metavar="N", help="with --resume: from the checkpoint of this step instead")
+    add("--other-data", action="store_true", help="with --resume: also where the text is not the one from before")
+    add("--checkpoint-every", type=int, metavar="N", help="save every N steps; a run is saved at its end in any case")
+    add("--checkpoint-minutes", type=float, metavar="M", help="save every M minutes; default 10, 0 for never")
+    add("--checkpoint-dir", metavar="PATH", help="keep them in PATH/RUN, also gs://…; default: with the run")
+    add("--keep", type=int, metavar="K", help="checkpoints to keep besides the best; default 3")
+
+
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     models, presets = (", ".join(preset_files(kind)) for kind in ("models", "parallelism"))
     add = parser.add_argument
-    add("--model", default="nano", metavar="M", help=f"default nano; {models}")
-    add("--preset", default="dp", metavar="P", help=f"a name or a .toml file, default dp; {presets}")
+    add("--model", metavar="M", help=f"default nano; {models}")
+    add("--preset", metavar="P", help=f"a name or a .toml file, default dp; {presets}")
     add(
         "--data",
         metavar="PATH",
@@ -161,13 +197,14 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--batch-size", type=int, metavar="N", help="sequences in the global batch")
     add("--seq-len", type=int, metavar="N", help="tokens in a sequence")
-    add("--seed", type=int, default=0, metavar="N", help="of parameters, data order and dropout; default 0")
+    add("--seed", type=int, metavar="N", help="of parameters, data order and dropout; default 0")
     add(
         "--devices",
         type=int,
         metavar="N",
         help="how many to use; of simulated ones, how many to make (default 8)",
     )
+    add("--device-memory", type=float, metavar="BYTES", help="refuse presets predicted to need more on a device")
     add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
     add("--run", metavar="NAME", dest="run_name", help="a name for the run; default MODEL-1, MODEL-2, …")
     add(
@@ -183,7 +220,7 @@ def _scheduled_switch(text: str) -> ScheduledSwitch:
     step, colon, preset = text.partition(":")
     if not colon or not step.isdecimal() or not preset:
         raise argparse.ArgumentTypeError(f"{text!r} is not STEP:PRESET, such as 10:fsdp")
-    return ScheduledSwitch(int(step), preset)
+    return ScheduledSwitch(int(step), _absolute(preset))
 
 
 def _mesh(text: str) -> dict[str, int]:
@@ -197,30 +234,20 @@ def _mesh(text: str) -> dict[str, int]:
 
 
 def _config(options: argparse.Namespace) -> RunConfig:
-    """All that can be checked without jax is checked here. Raises Invalid with every problem."""
-    given = {"batch_size": options.batch_size, "seq_len": options.seq_len}
-    settings = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
-    problems: list[str] = []
-    switches: list[ScheduledSwitch] = getattr(options, "switch", [])
-    for name in dict.fromkeys((options.preset, *(switch.preset for switch in switches))):
-        try:
-            load_preset(name)
-        except Invalid as error:
-            problems += error.problems
+    """Of a new run. All that can be checked without jax is checked here. Raises Invalid with every problem."""
+    name = options.model or "nano"
+    preset = _absolute(options.preset or "dp")
+    problems = _preset_problems(preset, options)
     try:
-        model = load_model(options.model, settings + tuple(options.set))
+        model = load_model(name, _settings(options))
         config = RunConfig(
-            run=options.run_name or run_directory.free_name(options.model),
-            model_name=options.model,
+            run=options.run_name or run_directory.free_name(name),
+            model_name=name,
             model=model.model,
             training=model.training,
-            preset=options.preset,
-            data=options.data and str(Path(options.data).absolute()),
-            seed=options.seed,
-            devices=options.devices,
-            platform=options.platform,
-            steps=getattr(options, "steps", None),
-            switches=tuple(switches),
+            preset=preset,
+            seed=options.seed or 0,
+            **_where_and_when(options),
         )
     except Invalid as error:
         raise Invalid(*problems, *error.problems) from error
@@ -230,21 +257,109 @@ def _config(options: argparse.Namespace) -> RunConfig:
     return config
 
 
+def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
+    """How a run goes on. Raises Invalid with every problem."""
+    if holder := directory.holder():
+        raise Invalid(
+            f"run {directory.name}: process {holder} trains it: `shardtui attach {directory.name}` shows it, "
+            f"`shardtui stop {directory.name}` ends it"
+        )
+    given = {"--model": options.model, "--seed": options.seed, "--run": options.run_name}
+    problems = [
+        f"{flag} {value}: a run that goes on keeps its own: leave it out, or begin a new run"
+        for flag, value in given.items()
+        if value is not None
+    ]
+    problems += _preset_problems(_absolute(options.preset) if options.preset else None, options)
+    config = directory.config
+    tables = {"summary": "", "model": msgspec.to_builtins(config.model)}
+    tables["training"] = msgspec.to_builtins(config.training)
+    try:
+        model = with_settings(tables, _settings(options), f"--set {' '.join(_settings(options))}")
+    except Invalid as error:
+        raise Invalid(*problems, *error.problems) from error
+    config = msgspec.structs.replace(
+        config, model=model.model, training=model.training, **_where_and_when(options, config)
+    )
+    problems += problems_of(config)
+    if problems:
+        raise Invalid(*problems)
+    preset = _absolute(options.preset) if options.preset else None
+    return Restart(step=options.from_step, preset=preset, other_data=options.other_data, config=config)
+
+
+def _where_and_when(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:
+    """What may be chosen anew when a run goes on; what is not given stays as it was `before`."""
+    given = {
+        "data": options.data and str(Path(options.data).absolute()),
+        "devices": options.devices,
+        "platform": options.platform,
+        "device_memory": options.device_memory and int(options.device_memory),
+        "steps": getattr(options, "steps", None),
+        "switches": tuple(getattr(options, "switch", ())) or None,
+        "checkpoints": _checkpoints(options, before.checkpoints if before else CheckpointConfig()),
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> CheckpointConfig:
+    if "resume" not in options:  # a command that trains nothing
+        return before
+    directory = options.checkpoint_dir
+    given = {
+        "every_steps": options.checkpoint_every,
+        "every_minutes": options.checkpoint_minutes,
+        "keep": options.keep,
+        "directory": directory and (directory if "://" in directory else str(Path(directory).absolute())),
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    if options.checkpoint_minutes == 0:
+        changes["every_minutes"] = None
+    return msgspec.structs.replace(before, **changes)
+
+
+def _settings(options: argparse.Namespace) -> tuple[str, ...]:
+    given = {"batch_size": options.batch_size, "seq_len": options.seq_len}
+    return (*(f"{key}={value}" for key, value in given.items() if value is not None), *options.set)
+
+
+def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[str]:
+    problems: list[str] = []
+    switches: list[ScheduledSwitch] = getattr(options, "switch", [])
+    for name in dict.fromkeys((*filter(None, [preset]), *(switch.preset for switch in switches))):
+        try:
+            load_preset(name)
+        except Invalid as error:
+            problems += error.problems
+    return problems
+
+
+def _absolute(preset: str) -> str:
+    """A preset file is found again when the run goes on from another directory."""
+    return str(Path(preset).expanduser().absolute()) if is_file(preset) else preset
+
+
 def _client(directory: RunDirectory) -> "EngineClient":
     from .engine_client import EngineClient
 
     return EngineClient(directory)
 
 
-def _new_client(config: RunConfig) -> "EngineClient":
+def _client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart | None]":
+    """Of a run that goes on, and how; or of a new one."""
     run_directory.runtime_directory()  # refused before anything is made
-    return _client(run_directory.create(config))
+    if options.resume:
+        directory = run_directory.find(options.resume)
+        return _client(directory), _resumed(directory, options)
+    if options.from_step is not None or options.other_data:
+        raise Invalid("--from-step and --other-data are of a run that goes on: add --resume RUN")
+    return _client(run_directory.create(_config(options))), None
 
 
-def _show(client: "EngineClient", starts: bool) -> int:
+def _show(client: "EngineClient", starts: bool = False, restart: Restart | None = None) -> int:
     from .app import ShardtuiApp
 
-    app = ShardtuiApp(client, starts)
+    app = ShardtuiApp(client, starts, restart)
     app.run()
     for line in app.last_words():
         print(line, file=sys.stderr)

@@ -1,6 +1,7 @@
 """A run as a viewer reaches it: its history from the file, what happens from the socket, commands to the engine."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -8,17 +9,21 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from ..engine import protocol
-from ..engine.config import RunConfig
-from ..engine.event_log import LogReader
-from ..engine.protocol import AnyCommand, AnyEvent, BadFrame, EngineLost, EngineStopped, Failed, StepsDone
+from ..engine.config import Restart, RunConfig
+from ..engine.event_log import LogReader, last_seq
+from ..engine.protocol import AnyCommand, AnyEvent, BadFrame, EngineLost, EngineStopped, Failed, StepsDone, Stop
 from ..engine.run_directory import RunDirectory
 from .clean import clean
 
+PATIENCE_SECONDS = 20.0
+"""For an engine that was told to stop: it finishes its step and saves."""
 
-def ask_engine(question: str, config: RunConfig, *names: str) -> bytes:
+
+def ask_engine(question: str, subject: RunConfig | str, *names: str) -> bytes:
     """The answer of an engine process, which alone may touch the devices. Where it refuses it says why itself, and we
     end as it did: raises SystemExit."""
-    command = [sys.executable, "-P", "-m", "shardtui.engine", question, protocol.encode_json(config).decode(), *names]
+    about = subject if isinstance(subject, str) else protocol.encode_json(subject).decode()
+    command = [sys.executable, "-P", "-m", "shardtui.engine", question, about, *names]
     answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
     if answer.returncode:
         raise SystemExit(answer.returncode)
@@ -31,33 +36,57 @@ class EngineClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._seq = 0
+        self._before = 0
+        """The last event before the engine that was started from here."""
 
-    def start_engine(self) -> None:
-        """Starts it in a session of its own, so that it outlives this terminal.
+    def start_engine(self, restart: Restart | None = None) -> None:
+        """Starts it in a session of its own, so that it outlives this terminal. `restart`: how it goes on with a run.
 
         With `-P` modules in the user's directory, a `random.py` say, do not take the place of Python's.
         """
+        self._before = last_seq(self.directory.events)
+        how = [protocol.encode_json(restart).decode()] if restart else []
         with self.directory.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "shardtui.engine", "serve", str(self.directory.path)],
+                [sys.executable, "-P", "-m", "shardtui.engine", "serve", str(self.directory.path), *how],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
+    def is_old(self, event: AnyEvent) -> bool:
+        """It is of an engine before the one that was started from here."""
+        return 0 < event.seq <= self._before
+
+    def discard_if_new(self) -> None:
+        """Leaves no directory of a run that could not begin."""
+        if not self._before:
+            self.directory.discard()
+
     def kill_engine(self) -> None:
         """Only an engine that was started from here."""
         if self._process is not None:
             self._process.kill()
 
+    async def end_engine(self) -> None:
+        """Tells it to save and stop; where it does not, a compilation that hangs say, kills it."""
+        await self.send(Stop())
+        for number in (None, signal.SIGKILL):
+            if number and (holder := self.directory.holder()):
+                os.kill(holder, number)
+            for _ in range(round(PATIENCE_SECONDS / 0.1)):
+                if self.directory.holder() is None:
+                    return
+                await asyncio.sleep(0.1)
+
     async def events(self) -> AsyncIterator[list[AnyEvent]]:
-        """Everything from the first event on, in order, until the engine has ended and the reason is known."""
+        """All that was not told before, in order, until the engine has ended and the reason is known."""
         last: AnyEvent | None = None
         async for events in self._all():
             last = events[-1]
             yield [event if isinstance(event, StepsDone) else clean(event) for event in events]
-        if not isinstance(last, EngineStopped | Failed):
+        if not isinstance(last, EngineStopped | Failed) or last.seq <= self._before:
             yield [EngineLost(reason=await self._reason())]
 
     async def send(self, command: AnyCommand) -> None:

@@ -8,13 +8,18 @@ import time
 from msgspec import Struct
 
 from ..engine import figures
-from ..engine.config import Invalid
+from ..engine.config import Invalid, Restart
 from ..engine.protocol import (
     AnyEvent,
+    CheckpointDamaged,
+    CheckpointFailed,
+    CheckpointsKept,
     EngineLost,
+    EngineReady,
     EngineStopped,
     Failed,
     MemoryMeasured,
+    Paused,
     StepsDone,
     Stop,
     SwitchFailed,
@@ -25,6 +30,7 @@ from .log_lines import in_words
 from .run_state import Phase, RunState
 
 PROGRESS_SECONDS = 2.0
+TROUBLE = SwitchFailed | CheckpointFailed | CheckpointDamaged | EngineLost | Failed
 
 
 class StepDone(Struct, frozen=True, tag=True, kw_only=True):
@@ -38,26 +44,44 @@ class StepDone(Struct, frozen=True, tag=True, kw_only=True):
     nonfinite: list[str]
 
 
-async def train(client: EngineClient, as_json: bool) -> int:
+async def train(client: EngineClient, restart: Restart | None, as_json: bool) -> int:
     """Starts the engine, tells what happens, and returns the exit code. Raises Invalid where the engine refuses."""
     interrupts = _Interrupts(client)
     report = _print_json if as_json else _Progress().report
     state = RunState()
     code = 0
-    client.start_engine()
+    client.start_engine(restart)
     async for events in client.events():
         for event in events:
             state.apply(event)
+            if client.is_old(event):
+                continue
             report(event, state)
             if isinstance(event, Failed) and event.refused:
-                client.directory.discard()
+                client.discard_if_new()
                 raise Invalid(*event.problems)
-            if isinstance(event, SwitchFailed | EngineLost | Failed):
-                print(f"shardtui: {in_words(event)}", file=sys.stderr)
-                code = 1
+            if isinstance(event, EngineReady):
+                _warn(*event.warnings)
+            if _is_trouble(event):
+                _warn(in_words(event))
+                code = code if isinstance(event, CheckpointDamaged) else 1  # then an older one is used
+            if isinstance(event, Paused) and event.problem:  # nobody is here to decide
+                await client.send(Stop())
     if not as_json and state.phase == Phase.STOPPED:
         _print_summary(state)
-    return 130 if interrupts.count else code
+    if code and state.checkpoints:
+        step = state.checkpoints[-1].step
+        _warn(f"`shardtui train --resume {client.directory.name}` goes on from the checkpoint of step {step:,}")
+    return 130 if interrupts.by_keyboard else code
+
+
+def _is_trouble(event: AnyEvent) -> bool:
+    return isinstance(event, TROUBLE) or (isinstance(event, Paused) and event.problem is not None)
+
+
+def _warn(*texts: str) -> None:
+    for text in texts:
+        print(f"shardtui: {text}", file=sys.stderr)
 
 
 async def stop(client: EngineClient) -> int:
@@ -77,21 +101,26 @@ async def stop(client: EngineClient) -> int:
 
 
 class _Interrupts:
-    """Ctrl-C or SIGTERM once: stop after the step. Twice: kill the engine."""
+    """Ctrl-C or SIGTERM once: save after the step and stop. Twice: kill the engine.
+
+    SIGTERM is how machines are taken back: to have saved is then to have done well.
+    """
 
     def __init__(self, client: EngineClient) -> None:
         self.count = 0
+        self.by_keyboard = False
         self._client = client
         self._sending: asyncio.Task[None] | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, number: signal.Signals) -> None:
         self.count += 1
+        self.by_keyboard |= number == signal.SIGINT
         if self.count > 1:
             self._client.kill_engine()
             return
-        print("shardtui: stopping after this step or compilation; again to kill the engine", file=sys.stderr)
+        print("shardtui: saving after this step, then stopping; again to kill the engine", file=sys.stderr)
         self._sending = asyncio.ensure_future(self._client.send(Stop()))
 
 
@@ -122,7 +151,7 @@ class _Progress:
         self._told = 0.0
 
     def report(self, event: AnyEvent, state: RunState) -> None:
-        if isinstance(event, SwitchFailed | Failed | EngineLost | MemoryMeasured):
+        if isinstance(event, MemoryMeasured | CheckpointsKept) or _is_trouble(event):
             return
         if not isinstance(event, StepsDone):
             print(in_words(event), file=sys.stderr)

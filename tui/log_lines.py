@@ -3,6 +3,11 @@
 from ..engine import figures
 from ..engine.protocol import (
     AnyEvent,
+    CheckpointDamaged,
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointSaving,
+    CheckpointsKept,
     CommandRefused,
     EngineLost,
     EngineReady,
@@ -14,6 +19,8 @@ from ..engine.protocol import (
     PresetCompiled,
     PresetCompiling,
     PresetInspected,
+    Restored,
+    RestoreFailed,
     Resumed,
     StepsDone,
     SwitchCancelled,
@@ -41,7 +48,7 @@ def in_words(event: AnyEvent) -> str:
         case MemoryMeasured():
             return f"memory in use on a device: {figures.size(event.bytes_in_use)} ({event.source})"
         case TrainingStarted():
-            return f"training under {event.preset}"
+            return f"training under {event.preset}" + (f" from step {event.step:,} on" if event.step else "")
         case StepsDone():
             loss = event.losses[-1]
             return f"step {event.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}"
@@ -53,8 +60,24 @@ def in_words(event: AnyEvent) -> str:
             return f"no switch to {event.to_preset}: {'; '.join(event.problems)}"
         case SwitchCancelled():
             return f"switch to {event.to_preset} taken back"
+        case CheckpointSaving():
+            return f"saving step {event.step:,}: stalled {figures.seconds(event.stall_seconds)} to copy it"
+        case CheckpointSaved():
+            size, seconds = figures.size(event.bytes), figures.seconds(event.seconds)
+            return f"checkpoint of step {event.step:,}: {event.arrays} arrays, {size} on disk after {seconds}"
+        case CheckpointFailed():
+            return f"no checkpoint of step {event.step:,}: {'; '.join(event.problems)}"
+        case CheckpointDamaged():
+            aside = f", set aside as {event.set_aside}" if event.set_aside else ""
+            return f"checkpoint of step {event.step:,} is damaged{aside}: {'; '.join(event.problems)}"
+        case CheckpointsKept():
+            return f"checkpoints kept: {', '.join(f'{kept.step:,}' for kept in event.checkpoints) or 'none'}"
+        case Restored():
+            return restored(event)
+        case RestoreFailed():
+            return f"not back to step {event.step:,}: {'; '.join(event.problems)}"
         case Paused():
-            return f"paused after step {event.step:,}"
+            return f"paused after step {event.step:,}" + (f": {event.problem}" if event.problem else "")
         case Resumed():
             return f"resumed after step {event.step:,}"
         case CommandRefused():
@@ -76,6 +99,14 @@ def receipt(event: Switched) -> str:
     )
 
 
+def restored(event: Restored) -> str:
+    later = ", ".join(f"{step:,}" for step in event.rolled_back)
+    return (
+        f"restored step {event.step:,}, saved under {event.from_preset} on {event.from_devices} devices: "
+        f"{event.arrays} digests equal, {figures.seconds(event.seconds)}" + (f"; set aside: {later}" if later else "")
+    )
+
+
 def _ready(event: EngineReady) -> str:
     device = event.devices[0]
     padding = f" (+ {figures.count(event.padding_parameters)} padding)" if event.padding_parameters else ""
@@ -86,4 +117,5 @@ def _ready(event: EngineReady) -> str:
         f"{figures.size(event.corpus.bytes)} of text from {event.corpus.source} "
         f"({event.corpus.files} files, sha256 {event.corpus.sha256[:12]}); {versions}"
         + "".join(f"; preset left out: {problem}" for problem in event.preset_problems)
+        + "".join(f"; {warning}" for warning in event.warnings)
     )

@@ -13,6 +13,12 @@ from ..engine.lint import Finding, lint
 from ..engine.protocol import (
     AnyEvent,
     ArrayInfo,
+    CheckpointDamaged,
+    CheckpointFailed,
+    CheckpointInfo,
+    CheckpointSaved,
+    CheckpointSaving,
+    CheckpointsKept,
     EngineLost,
     EngineReady,
     EngineStarted,
@@ -24,6 +30,8 @@ from ..engine.protocol import (
     PresetCompiling,
     PresetInfo,
     PresetInspected,
+    Restored,
+    RestoreFailed,
     Resumed,
     StepsDone,
     SwitchCancelled,
@@ -76,6 +84,15 @@ class RunState:
     followed: int | None = None
     """The device that the user follows through every array: the one thing here that no event tells."""
     switches: list[Switched] = field(default_factory=list[Switched])
+    marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """Step and preset of each switch, and of each time that an earlier state was taken up."""
+    checkpoints: list[CheckpointInfo] = field(default_factory=list[CheckpointInfo])
+    """What the run can go on from, oldest first."""
+    saving: int | None = None
+    """The step that is being written beside the steps."""
+    last_checkpoint: CheckpointSaved | CheckpointFailed | CheckpointDamaged | Restored | RestoreFailed | None = None
+    paused_by: str | None = None
+    """Why the engine paused by itself."""
     refused: SwitchFailed | None = None
     """The last switch, if it failed."""
     problems: list[str] = field(default_factory=list[str])
@@ -86,6 +103,10 @@ class RunState:
     @property
     def is_over(self) -> bool:
         return self.phase in OVER
+
+    @property
+    def newest(self) -> CheckpointInfo | None:
+        return self.checkpoints[-1] if self.checkpoints else None
 
     @property
     def layout(self) -> PresetCompiled | None:
@@ -142,7 +163,7 @@ class RunState:
             self.events.append(event)
         match event:
             case EngineStarted():
-                self.config, self.pid = event.config, event.pid
+                self._start_anew(event)
             case EngineReady():
                 self.ready = event
             case PresetCompiling():
@@ -156,6 +177,8 @@ class RunState:
             case MemoryMeasured():
                 self.memory = event
             case TrainingStarted():
+                if not event.step:
+                    self._go_on_from(0)
                 self._train_under(event.preset)
             case StepsDone():
                 self._add_steps(event)
@@ -163,6 +186,7 @@ class RunState:
                 self.phase = Phase.SWITCHING
             case Switched():
                 self.switches.append(event)
+                self.marks.append((event.step, event.to_preset))
                 self._train_under(event.to_preset)
             case SwitchFailed():
                 self.refused = event
@@ -170,21 +194,53 @@ class RunState:
                 self._go_on()
             case SwitchCancelled():
                 self._end_compiling()
+            case CheckpointSaving():
+                self.saving = event.step
+            case CheckpointsKept():
+                self.checkpoints = event.checkpoints
+            case CheckpointSaved() | CheckpointFailed():
+                self.saving, self.last_checkpoint = None, event
+            case CheckpointDamaged() | RestoreFailed():
+                self.last_checkpoint = event
+            case Restored():
+                self.last_checkpoint = event
+                self._go_on_from(event.step)
+                self.marks.append((event.step, f"↺{event.preset}"))
             case Paused():
-                self._paused, self.phase = True, Phase.PAUSED
+                self._paused, self.phase, self.paused_by = True, Phase.PAUSED, event.problem
             case Resumed():
-                self._paused = False
+                self._paused, self.paused_by = False, None
                 self._go_on()
             case Failed():
-                self.phase, self.problems, self.compiling = Phase.FAILED, event.problems, None
+                self._end(Phase.FAILED, event.problems)
             case EngineStopped():
-                self.phase, self.compiling = Phase.STOPPED, None
+                self._end(Phase.STOPPED, [])
             case EngineLost():
-                self.phase, self.problems, self.compiling = Phase.LOST, [event.reason], None
+                self._end(Phase.LOST, [event.reason])
             case _:
                 pass
 
     _paused: bool = False
+
+    def _start_anew(self, event: EngineStarted) -> None:
+        """An engine, the first or another one, of this run: what the one before it compiled is gone."""
+        self.config, self.pid = event.config, event.pid
+        self._end(Phase.STARTING, [])
+        self._paused, self.ready, self.preset = False, None, ""
+        for described in (self.compiled, self.inspected, self.step_seconds):
+            described.clear()
+
+    def _go_on_from(self, step: int) -> None:
+        """What was done after it is as if it had not been."""
+        self.step = step
+        del self.losses[step:]
+        self.marks = [mark for mark in self.marks if mark[0] < step]
+        self.recent.clear()
+        self.paused_by = None
+
+    def _end(self, phase: Phase, problems: list[str]) -> None:
+        self.phase, self.problems = phase, problems
+        self.compiling = self.saving = None
 
     def _train_under(self, preset: str) -> None:
         self.preset, self.refused = preset, None

@@ -33,7 +33,7 @@ class LossChart(Lines):
 
     def show_state(self, state: RunState) -> None:
         self.losses = state.losses
-        self.marks = [(switch.step, switch.to_preset) for switch in state.switches]
+        self.marks = state.marks
         self.border_subtitle = f"{state.losses[-1]:.4f} nats per token" if state.losses else ""
         self.draw()
 

@@ -45,12 +45,14 @@ class AboutPreset(Panel):
 
 
 class LastSwitch(Panel):
-    """The receipt of the last switch, or why there was none; in the end, why the run ended badly."""
+    """The receipt of the last switch, or why there was none; why the run paused by itself, or ended badly."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        self.border_title = "what happened" if state.problems else "last switch"
-        if state.problems:
-            return _wrapped(" ".join(state.problems), width, "$error")
+        happened = " ".join(state.problems) or state.paused_by
+        self.border_title = "what happened" if happened else "last switch"
+        self.border_subtitle = _kept(state)
+        if happened:
+            return _wrapped(happened, width, "$error")
         if state.refused:
             return _wrapped(f"not to {state.refused.to_preset}: {' '.join(state.refused.problems)}", width, "$error")
         if not state.switches:
@@ -114,6 +116,14 @@ def _receipt(switch: Switched, width: int) -> list[Content]:
         Content(next((text for text in texts if len(text) <= width), texts[-1])),
         Content.styled(digests, "$success" if switch.digests_equal else "$error"),
     ]
+
+
+def _kept(state: RunState) -> str:
+    """`saved 1,200`, and in the end the key that goes on from there."""
+    newest = state.newest
+    if state.is_over:
+        return f"r: restart from step {newest.step if newest else 0:,}"
+    return f"saved {newest.step:,}" if newest else ""
 
 
 def _in_use(measured: MemoryMeasured) -> str:

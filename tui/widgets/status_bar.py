@@ -79,6 +79,8 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
     if state.compiling and state.preset:
         waited = max(0, int(now - state.compiling.time))
         parts.append((f"compiling {state.compiling.preset} {waited} s  ", "$warning"))
+    if state.saving is not None:
+        parts.append((f"saving {state.saving:,}  ", "$accent"))
     if state.step:
         parts.append(f"step {state.step:,}  ")
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value

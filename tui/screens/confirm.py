@@ -1,4 +1,4 @@
-"""Asks before a run is ended."""
+"""Asks before a run is ended, or its engine."""
 
 from typing import ClassVar
 
@@ -10,20 +10,21 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Label
 
 
-class ConfirmStop(ModalScreen[bool]):
+class Confirm(ModalScreen[bool]):
     """True for yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,n", "answer(False)", "No"), ("y", "answer(True)", "Yes")]
 
-    def __init__(self, run: str, step: int) -> None:
+    def __init__(self, question: str, yes: str) -> None:
         super().__init__()
-        self.question = f"End run {run} after step {step:,}?\nDetaching instead (d) leaves it training."
+        self.question = question
+        self.yes = yes
 
     def compose(self) -> ComposeResult:
         yield Grid(
             Label(self.question, markup=False),
             Button("Keep training", id="no", variant="primary"),
-            Button("End it (y)", id="yes", variant="error"),
+            Button(f"{self.yes} (y)", id="yes", variant="error"),
         )
 
     def action_answer(self, answer: bool) -> None:
@@ -32,3 +33,18 @@ class ConfirmStop(ModalScreen[bool]):
     @on(Button.Pressed)
     def press(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
+
+
+class ConfirmStop(Confirm):
+    def __init__(self, run: str, step: int) -> None:
+        super().__init__(
+            f"End run {run} after step {step:,}? It is saved.\nDetaching instead (d) leaves it training.", "End it"
+        )
+
+
+class ConfirmRestart(Confirm):
+    def __init__(self, run: str, step: int) -> None:
+        super().__init__(
+            f"Restart the engine of {run} after step {step:,}?\nIt saves, ends, and a new process goes on from there.",
+            "Restart",
+        )

@@ -1,0 +1,140 @@
+"""One checkpoint: the directory `STEP/` with `arrays/` as Orbax writes it, and a manifest.
+
+It is written under another name, and renaming it is what commits it. So what stands under its own name and is not as
+its manifest says was damaged afterwards: it is set aside by renaming, never deleted.
+"""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from jax.sharding import SingleDeviceSharding
+
+from .digest import digests
+from .manifest import Damaged, Manifest, check_files, read_manifest
+from .protocol import CheckedInfo, Verification
+from .task import Task, TrainState
+
+STEP = re.compile(r"0|[1-9][0-9]{0,11}")
+SAVING, DELETING = "saving-", "deleting-"
+DAMAGED, ROLLED_BACK = "damaged", "rolled-back"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The directory of a run's checkpoints: on this machine, or wherever `epath` reaches."""
+
+    root: epath.Path
+
+    def prepare(self) -> None:
+        """Makes it, and clears away what an engine that was killed left unfinished."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        for path in self.root.iterdir():
+            if path.name.startswith((SAVING, DELETING)):
+                path.rmtree()
+
+    def path(self, step: int) -> epath.Path:
+        return self.root / str(step)
+
+    def unfinished(self, step: int) -> epath.Path:
+        return self.root / f"{SAVING}{step}"
+
+    def steps(self) -> list[int]:
+        """Of the committed ones, oldest first."""
+        if not self.root.exists():
+            return []
+        return sorted(int(path.name) for path in self.root.iterdir() if STEP.fullmatch(path.name))
+
+    def aside(self) -> list[str]:
+        """Names of those that were set aside."""
+        names = [path.name for path in self.root.iterdir()] if self.root.exists() else []
+        return sorted(name for name in names if STEP.fullmatch(name.partition(".")[0]) and "." in name)
+
+    def set_aside(self, step: int, why: str) -> str:
+        """Renames it to `STEP.why`, and returns that name."""
+        names = itertools.chain([f"{step}.{why}"], (f"{step}.{why}-{n}" for n in itertools.count(2)))
+        name = next(name for name in names if not (self.root / name).exists())
+        self.path(step).rename(self.root / name)
+        return name
+
+    def delete(self, step: int) -> None:
+        """Under another name first: a kill in between leaves nothing that looks damaged."""
+        self.path(step).rename(self.root / f"{DELETING}{step}").rmtree()
+
+    def checked(self, step: int) -> Manifest:
+        """Its manifest, after every file was compared with it. Raises Damaged."""
+        manifest = read_manifest(self.path(step))
+        if manifest.step != step:
+            raise Damaged(f"it says that it is of step {manifest.step:,}")
+        check_files(self.path(step), manifest)
+        return manifest
+
+
+def save_arrays(checkpoint: epath.Path, state: TrainState) -> Any:
+    """Copies the state to the host and writes it in the background; `.result()` waits for that and may raise."""
+    from orbax.checkpoint import v1 as ocp  # half a second to import
+
+    context = ocp.Context()
+    if jax.process_count() == 1:  # nothing is won by splitting replicas, and each of their slices is compiled
+        context.array.saving.use_replica_parallel = False
+    with context:
+        return ocp.save_async(checkpoint / "arrays", state._asdict())
+
+
+def load_arrays(checkpoint: epath.Path, abstract: TrainState) -> TrainState:
+    """The state under the shardings of `abstract`, whatever it was saved under."""
+    from orbax.checkpoint import v1 as ocp
+
+    return TrainState(**ocp.load(checkpoint / "arrays", abstract._asdict()))
+
+
+def state_names(task: Task) -> list[str]:
+    return [array.names[0] for array in jax.tree.leaves(task.state_arrays)]
+
+
+def check_digests(found: Sequence[int], names: Sequence[str], manifest: Manifest) -> None:
+    """Raises Damaged with the name of every array that is not the one that was saved."""
+    problems = [
+        f"{name}: digest {digest:08x}, {manifest.digests.get(name, 0):08x} was saved"
+        for name, digest in zip(names, found, strict=True)
+        if manifest.digests.get(name) != digest
+    ]
+    if problems:
+        raise Damaged(*problems)
+
+
+def verify(place: Place) -> Verification:
+    """Checks every file and every array of every checkpoint; changes nothing."""
+    return Verification(
+        directory=str(place.root),
+        checkpoints=[_verified(place, step) for step in place.steps()],
+        set_aside=place.aside(),
+    )
+
+
+def _verified(place: Place, step: int) -> CheckedInfo:
+    manifest = None
+    try:
+        manifest = read_manifest(place.path(step))
+        place.checked(step)
+        _check_arrays(place.path(step), manifest)
+    except Damaged as error:
+        described = manifest.describe() if manifest else None
+        return CheckedInfo(step=step, checkpoint=described, problems=list(error.problems))
+    return CheckedInfo(step=step, checkpoint=manifest.describe(), problems=[])
+
+
+def _check_arrays(checkpoint: epath.Path, manifest: Manifest) -> None:
+    """On one device of this machine, whatever it was saved on."""
+    task = Task(manifest.config, manifest.platform)
+    sharding = SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), task.abstract_state
+    )
+    state = load_arrays(checkpoint, abstract)
+    check_digests(np.asarray(jax.jit(digests)(state)).tolist(), state_names(task), manifest)

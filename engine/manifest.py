@@ -1,0 +1,160 @@
+"""What a checkpoint says of itself: where it comes from, a digest of every array and of every file. Needs no jax."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+
+import msgspec
+from etils import epath
+from msgspec import Struct
+
+from .config import Restart, RunConfig
+from .protocol import CheckpointInfo, CorpusInfo
+
+FILE_NAME = "checkpoint.json"
+
+
+class Damaged(Exception):
+    """A checkpoint is not what was written. `problems`: one line each."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class FileDigest(Struct, frozen=True, forbid_unknown_fields=True):
+    bytes: int
+    sha256: str
+
+
+class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Stands in the checkpoint as `checkpoint.json`, with a digest of its own around it."""
+
+    schema: int = 1
+    step: int
+    """Steps done."""
+    time: float
+    preset: str
+    """The one under which it was saved: a name, or the file it was read from."""
+    platform: str
+    devices: int
+    loss: float | None
+    """Mean of the last steps' losses."""
+    config: RunConfig
+    corpus: CorpusInfo
+    digests: dict[str, int]
+    """By array name; see `digest.digests`."""
+    files: dict[str, FileDigest]
+    """By path inside the checkpoint; all but this one."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+    def describe(self) -> CheckpointInfo:
+        return CheckpointInfo(
+            step=self.step,
+            time=self.time,
+            preset=self.preset,
+            devices=self.devices,
+            loss=self.loss,
+            bytes=self.bytes,
+        )
+
+    def problems_with(self, config: RunConfig, corpus: CorpusInfo, platform: str, restart: Restart) -> list[str]:
+        """Why a run of `config` cannot go on from here."""
+        problems: list[str] = []
+        if config.model != self.config.model:
+            problems.append("the model is not the one of the checkpoint: begin a new run with it")
+        if corpus.sha256 != self.corpus.sha256 and not restart.other_data:
+            problems.append(
+                f"the text is not the one of the checkpoint: {corpus.bytes:,} bytes (sha256 {corpus.sha256[:12]}) in "
+                f"{corpus.source}, {self.corpus.bytes:,} ({self.corpus.sha256[:12]}) then: give the old one with "
+                "--data, or go on with this one by --other-data"
+            )
+        if platform != self.platform and config.platform is None:
+            problems.append(
+                f"the run was on {self.devices} × {self.platform}, jax finds {platform} here: if that is meant, "
+                f"add --platform {platform}"
+            )
+        if config.steps is not None and config.steps <= self.step:
+            problems.append(f"--steps {config.steps}: {self.step} steps are done: give more")
+        return problems
+
+
+class _Sealed(Struct, forbid_unknown_fields=True):
+    sha256: str
+    manifest: msgspec.Raw
+
+
+def write_manifest(manifest: Manifest, checkpoint: epath.Path) -> None:
+    body = msgspec.json.encode(manifest)
+    sealed = _Sealed(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))
+    with (checkpoint / FILE_NAME).open("wb") as file:
+        file.write(msgspec.json.encode(sealed))
+        file.flush()
+        _to_disk(file)
+
+
+def read_manifest(checkpoint: epath.Path) -> Manifest:
+    """Raises Damaged where it is missing or not as it was written."""
+    try:
+        sealed = msgspec.json.decode((checkpoint / FILE_NAME).read_bytes(), type=_Sealed)
+        if hashlib.sha256(sealed.manifest).hexdigest() != sealed.sha256:
+            raise Damaged(f"{FILE_NAME}: not as it was written")
+        return msgspec.json.decode(sealed.manifest, type=Manifest)
+    except OSError as error:
+        raise Damaged(f"{FILE_NAME}: {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"{FILE_NAME}: not as it was written: {error}") from error
+
+
+def file_digests(checkpoint: epath.Path) -> dict[str, FileDigest]:
+    """Of every file below `checkpoint` but the manifest. What is digested is on the disk when this returns."""
+    return {
+        str(path.relative_to(checkpoint)): _file_digest(path)
+        for path in sorted(_files_below(checkpoint))
+        if path.name != FILE_NAME
+    }
+
+
+def _files_below(directory: epath.Path) -> Iterator[epath.Path]:
+    for path in directory.iterdir():
+        if path.is_dir():
+            yield from _files_below(path)
+        else:
+            yield path
+
+
+def check_files(checkpoint: epath.Path, manifest: Manifest) -> None:
+    """Reads every file. Raises Damaged with each one that is not as it was written."""
+    problems = [
+        problem for name, written in manifest.files.items() if (problem := _problem(checkpoint / name, written))
+    ]
+    if problems:
+        raise Damaged(*problems)
+
+
+def _problem(path: epath.Path, written: FileDigest) -> str | None:
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        found = _file_digest(path)
+    except OSError as error:
+        return f"{name}: {error.strerror or error}"
+    if found.bytes != written.bytes:
+        return f"{name}: {found.bytes:,} bytes, {written.bytes:,} were written"
+    return None if found == written else f"{name}: its bytes are not those that were written"
+
+
+def _file_digest(path: epath.Path) -> FileDigest:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type] # epath calls it IO
+        _to_disk(file)
+        return FileDigest(file.tell(), digest.hexdigest())
+
+
+def _to_disk(file: object) -> None:
+    """Where `file` is one of this machine; a remote filesystem has it when it is closed."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.fsync(file.fileno())  # type: ignore[attr-defined]

@@ -1,0 +1,220 @@
+"""Saves the run's state beside its steps, and loads it: when, in which thread, and what is told of it."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+
+from .advice import problems_in
+from .checkpoint import DAMAGED, ROLLED_BACK, Place, check_digests, load_arrays, save_arrays, state_names
+from .config import Invalid, RunConfig
+from .manifest import Damaged, Manifest, file_digests, read_manifest, write_manifest
+from .program import Program
+from .protocol import (
+    CheckpointDamaged,
+    CheckpointFailed,
+    CheckpointInfo,
+    CheckpointSaved,
+    CheckpointSaving,
+    CheckpointsKept,
+    CorpusInfo,
+    Event,
+    Restored,
+)
+from .task import Task, TrainState
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A save that goes on in the background."""
+
+    step: int
+    began: float
+    written: Future[Manifest]
+
+
+class Saver:
+    """Of a run whose lock this process holds. All but `_write` happens in the training thread."""
+
+    def __init__(
+        self,
+        place: Place,
+        config: RunConfig,
+        task: Task,
+        corpus: CorpusInfo,
+        devices: Sequence[jax.Device],
+        publish: Callable[[Event], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` is called in another thread once a save is over. Raises Invalid where nothing can be kept."""
+        self._place = place
+        self._config = config
+        self._task = task
+        self._corpus = corpus
+        self._devices = devices
+        self._publish = publish
+        self._wake = wake
+        self._saving: Saving | None = None
+        self._saved_at = time.monotonic()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
+        try:
+            place.prepare()
+        except (OSError, ImportError) as error:
+            raise Invalid(f"{place.root}: no checkpoint can be kept there: {problems_in(error)[0]}") from error
+
+    def is_due(self, step: int) -> bool:
+        schedule = self._config.checkpoints
+        minutes = (time.monotonic() - self._saved_at) / 60
+        return (schedule.every_steps is not None and step % schedule.every_steps == 0) or (
+            schedule.every_minutes is not None and minutes >= schedule.every_minutes
+        )
+
+    def save(self, state: TrainState, program: Program, step: int, loss: float | None) -> None:
+        """Copies the state to the host and leaves the rest to the background. Waits for a save that still goes on.
+
+        `loss`: None where it is not known, or not finite.
+        """
+        self.finish()
+        self._saved_at = time.monotonic()
+        try:
+            if step not in self._place.steps():
+                self._begin(state, program, step, loss)
+        except Exception as error:
+            self._failed(step, problems_in(error))
+
+    def _begin(self, state: TrainState, program: Program, step: int, loss: float | None) -> None:
+        began = time.perf_counter()
+        digests = program.digest(state)
+        if not program.is_finite(state):
+            self._failed(step, ["a parameter or moment is not finite: go back to a checkpoint from before"])
+            return
+        copied = save_arrays(self._place.unfinished(step), state)
+        manifest = Manifest(
+            step=step,
+            time=time.time(),
+            preset=program.placement.preset.reference,
+            platform=self._devices[0].platform,
+            devices=len(self._devices),
+            loss=loss,
+            config=self._config,
+            corpus=self._corpus,
+            digests=dict(zip(state_names(self._task), np.asarray(digests).tolist(), strict=True)),
+            files={},
+        )
+        self._publish(CheckpointSaving(step=step, stall_seconds=time.perf_counter() - began))
+        written = self._thread.submit(self._write, copied, manifest)
+        written.add_done_callback(lambda _: self._wake())
+        self._saving = Saving(step, began, written)
+
+    def _write(self, copied: Any, manifest: Manifest) -> Manifest:
+        """In the background: waits for Orbax, reads what it wrote, commits, and clears away what need not be kept."""
+        copied.result()
+        unfinished = self._place.unfinished(manifest.step)
+        manifest = msgspec.structs.replace(manifest, files=file_digests(unfinished))
+        write_manifest(manifest, unfinished)
+        unfinished.rename(self._place.path(manifest.step))
+        self._prune()
+        return manifest
+
+    def _prune(self) -> None:
+        kept = self.kept()
+        best = min(kept, key=lambda info: float("inf") if info.loss is None else info.loss)
+        for info in kept[: -self._config.checkpoints.keep]:
+            if info is not best:
+                self._place.delete(info.step)
+
+    def kept(self) -> list[CheckpointInfo]:
+        found: list[CheckpointInfo] = []
+        for step in self._place.steps():
+            with contextlib.suppress(Damaged):
+                found.append(read_manifest(self._place.path(step)).describe())
+        return found
+
+    def tell_kept(self) -> None:
+        self._publish(CheckpointsKept(checkpoints=self.kept()))
+
+    def tell(self) -> None:
+        """Of a save that is over."""
+        if self._saving is not None and self._saving.written.done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Waits for the save that goes on, if one does, and tells of it."""
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return
+        try:
+            manifest = saving.written.result()
+        except Exception as error:
+            self._failed(saving.step, problems_in(error))
+            return
+        seconds = time.perf_counter() - saving.began
+        self._publish(
+            CheckpointSaved(step=saving.step, bytes=manifest.bytes, arrays=len(manifest.digests), seconds=seconds)
+        )
+        self.tell_kept()
+
+    def _failed(self, step: int, problems: list[str]) -> None:
+        with contextlib.suppress(OSError):
+            self._place.unfinished(step).rmtree()
+        self._publish(CheckpointFailed(step=step, problems=problems))
+
+    def newest(self, step: int | None = None) -> Manifest | None:
+        """Of the newest checkpoint whose files are good, or of the one of `step`; None where there is none at all.
+
+        Sets aside those that are not good. Raises Invalid where there are some and none is.
+        """
+        found = self._place.steps()
+        for candidate in [other for other in reversed(found) if step in (None, other)]:
+            try:
+                return self._place.checked(candidate)
+            except Damaged as error:
+                self._set_aside(candidate, error)
+        if step is not None:
+            known = ", ".join(map(str, self._place.steps())) or "none"
+            raise Invalid(f"no good checkpoint of step {step}: there is {known}")
+        if found:
+            raise Invalid(f"{self._place.root}: no checkpoint is good, all were set aside: begin a new run")
+        return None
+
+    def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
+        """The state under the program's shardings, its digests compared, and the receipt. Raises Damaged.
+
+        Later checkpoints are set aside: the run goes on from here and saves those steps again.
+        """
+        self.finish()
+        began = time.perf_counter()
+        try:
+            manifest = self._place.checked(step)
+            state = load_arrays(self._place.path(step), program.placement.abstract_state(self._task))
+            check_digests(np.asarray(program.digest(state)).tolist(), state_names(self._task), manifest)
+        except Damaged as error:
+            self._set_aside(step, error)
+            raise
+        rolled_back = [other for other in self._place.steps() if other > step]
+        for other in rolled_back:
+            self._place.set_aside(other, ROLLED_BACK)
+        self._saved_at = time.monotonic()
+        return state, Restored(
+            step=step,
+            from_preset=manifest.preset,
+            from_devices=manifest.devices,
+            preset=program.name,
+            arrays=len(manifest.digests),
+            seconds=time.perf_counter() - began,
+            digests_equal=True,
+            rolled_back=rolled_back,
+        )
+
+    def _set_aside(self, step: int, error: Damaged) -> None:
+        name = ""
+        with contextlib.suppress(OSError):  # a directory that cannot be written: it is passed over all the same
+            name = self._place.set_aside(step, DAMAGED)
+        self._publish(CheckpointDamaged(step=step, problems=list(error.problems), set_aside=name))
+        self.tell_kept()

@@ -1,0 +1,59 @@
+"""Asks which checkpoint to go back to."""
+
+import time
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Label, OptionList
+from textual.widgets.option_list import Option
+
+from ...engine import figures
+from ...engine.protocol import CheckpointInfo
+from ..run_state import RunState
+
+
+class CheckpointsScreen(ModalScreen[int | None]):
+    """The step of the chosen one, None for none."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,c", "dismiss(None)", "Close")]
+
+    def __init__(self, state: RunState) -> None:
+        super().__init__()
+        self.checkpoints = state.checkpoints
+        ended = "A new engine goes on from it." if state.is_over else "Training goes on from it."
+        self.explanation = f"{ended} Later checkpoints are set aside, not deleted."
+
+    def compose(self) -> ComposeResult:
+        newest_first = self.checkpoints[::-1]
+        best = min(self.checkpoints, key=_loss, default=None)
+        rows = [Option(checkpoint_row(info, info is best), id=str(info.step)) for info in newest_first]
+        with Vertical() as box:
+            box.border_title = "go back to a checkpoint"
+            yield OptionList(*rows)
+            yield Label(self.explanation if rows else "There is none yet: w saves one.", markup=False)
+
+    @on(OptionList.OptionSelected)
+    def choose(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(int(event.option_id or 0))
+
+
+def checkpoint_row(info: CheckpointInfo, is_best: bool) -> Content:
+    """`1,200  2.8165 best  dp-tp2 on 8   10.1 MB  14:03:12`"""
+    loss = "" if info.loss is None else f"{info.loss:.4f}"
+    clock = time.strftime("%H:%M:%S", time.localtime(info.time))
+    return Content.assemble(
+        (f"{info.step:>9,}", "bold"),
+        f"  {loss:>8}",
+        (" best " if is_best else "      ", "$success"),
+        f"{figures.size(info.bytes):>8}  ",
+        (f"{clock}  {info.preset} on {info.devices}", "$foreground 60%"),
+    )
+
+
+def _loss(info: CheckpointInfo) -> float:
+    return float("inf") if info.loss is None else info.loss

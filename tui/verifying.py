@@ -1,0 +1,45 @@
+"""`shardtui verify`: every file and every array of a run's checkpoints against the digests written with them."""
+
+import msgspec
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from ..engine import figures
+from ..engine.protocol import CheckedInfo, Verification
+from ..engine.run_directory import RunDirectory
+from .clean import clean
+from .engine_client import ask_engine
+
+
+def verify(directory: RunDirectory, as_json: bool) -> int:
+    """1 where one is damaged."""
+    answer = ask_engine("verify", str(directory.path))
+    found = clean(msgspec.json.decode(answer, type=Verification))
+    if as_json:
+        print(answer.decode(), end="")
+    else:
+        _print_table(found, directory.name)
+    return 1 if any(checked.problems for checked in found.checkpoints) else 0
+
+
+def _print_table(found: Verification, run: str) -> None:
+    if not found.checkpoints:
+        print(f"run {run} has no checkpoint in {found.directory}")
+        return
+    right = (Column(name, justify="right") for name in ("step", "loss", "size"))
+    table = Table("", *right, "saved under", "what was found")
+    for checked in found.checkpoints:
+        table.add_row(*_row(checked))
+    Console().print(table)
+    if found.set_aside:
+        print(f"set aside in {found.directory}: {', '.join(found.set_aside)}")
+
+
+def _row(checked: CheckedInfo) -> list[Text]:
+    info = checked.checkpoint
+    loss = f"{info.loss:.4f}" if info and info.loss is not None else ""
+    size, under = (figures.size(info.bytes), f"{info.preset}, {info.devices} devices") if info else ("", "")
+    verdict = "\n".join(checked.problems) or "every file and array is as it was written"
+    cells = ("✗" if checked.problems else "✓", f"{checked.step:,}", loss, size, under, verdict)
+    return [Text(cell) for cell in cells]
