@@ -67,13 +67,14 @@ def last_seq(path: Path) -> int:
 
 def _end_of(path: Path) -> tuple[int, bool]:
     """The number of the last event that can be read, and whether the file ends with a whole line."""
-    if not path.exists():
+    size = path.stat().st_size if path.exists() else 0
+    if not size:
         return 0, True
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LARGEST_EVENT))
-        tail = file.read()
+        file.seek(max(0, size - LARGEST_EVENT))
+        tail = file.read(LARGEST_EVENT)
     seqs = (event.seq for line in reversed(tail.splitlines()) if (event := _decoded(line)))
-    return next(seqs, 0), tail.endswith(b"\n") or not tail
+    return next(seqs, 0), tail.endswith(b"\n")
 
 
 def _whole_lines(chunk: bytes) -> int:

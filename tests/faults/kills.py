@@ -1,0 +1,157 @@
+"""SIGKILL of the engine at random moments; the next one has to go on from what was committed."""
+
+import asyncio
+import math
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from etils import epath
+from shardtui.engine import run_directory
+from shardtui.engine.checkpoint import Place
+from shardtui.engine.config import CheckpointConfig
+from shardtui.engine.manifest import Damaged
+from shardtui.engine.protocol import (
+    AnyEvent,
+    CheckpointSaved,
+    CheckpointSaving,
+    PresetCompiling,
+    Restored,
+    StepsDone,
+    Switching,
+    SwitchPreset,
+    TrainingStarted,
+)
+from shardtui.engine.run_directory import RunDirectory
+from shardtui.tui.engine_client import EngineClient
+
+from ..conftest import tiny_config
+from .row import Row
+
+MOMENTS = ("a step", "a save", "a switch", "a compilation")
+LONGEST = {"a step": 1.0, "a save": 0.4, "a switch": 0.15, "a compilation": 2.0}
+"""Seconds from the sign that it has begun in which the kill falls."""
+PRESETS = ("dp", "fsdp", "tp", "dp-tp2", "hsdp", "fsdp-tp2")
+RUNS = 2
+"""Side by side, one for each core."""
+
+
+@dataclass
+class Story:
+    """What is known of a run over all its engines."""
+
+    directory: RunDirectory
+    chance: random.Random
+    place: Place = field(init=False)
+    losses: dict[int, float] = field(default_factory=dict)
+    again: int = 0
+    """Steps that were made a second time."""
+    survived: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    committed: int = 0
+
+    def __post_init__(self) -> None:
+        self.place = Place(epath.Path(self.directory.checkpoints(self.directory.config)))
+
+    async def kill_in(self, moment: str) -> None:
+        """One engine from its start to its death, and what it must have taken up."""
+        newest = max(self.place.steps(), default=0)
+        client = EngineClient(self.directory)
+        began = 0
+        async for event in self._events(client, moment):
+            match event:
+                case TrainingStarted():
+                    began = event.step
+                case Restored() if event.step != newest or not event.digests_equal:
+                    self.wrong.append(f"{moment}: restored step {event.step}, {newest} was there")
+                case CheckpointSaved():
+                    self.committed = event.step
+                case StepsDone():
+                    self._compare(event)
+                case _:
+                    pass
+        if began not in (0, newest):
+            self.wrong.append(f"{moment}: went on from {began}, {newest} was there")
+        self._check_checkpoints(moment)
+
+    async def _events(self, client: EngineClient, moment: str) -> AsyncIterator[AnyEvent]:
+        """Kills the engine at its moment; what it said until then."""
+        client.start_engine()
+        killing = None
+        first = self.chance.random() < 0.5
+        async for events in client.events():
+            for event in events:
+                if client.is_old(event):
+                    continue
+                yield event
+                if isinstance(event, TrainingStarted) and moment in ("a switch", "a compilation"):
+                    others = [preset for preset in PRESETS if preset != event.preset]
+                    await client.send(SwitchPreset(self.chance.choice(others)))
+                    first = True
+                if killing is None and self._has_come(moment, event, first):
+                    killing = asyncio.ensure_future(self._kill(client, moment))
+
+    def _has_come(self, moment: str, event: AnyEvent, first: bool) -> bool:
+        match moment:
+            case "a step":
+                return isinstance(event, TrainingStarted)
+            case "a save":
+                return isinstance(event, CheckpointSaving)
+            case "a switch":
+                return isinstance(event, Switching)
+            case _:  # the first one, or the one of a switch beside the steps
+                return isinstance(event, PresetCompiling) and first
+
+    async def _kill(self, client: EngineClient, moment: str) -> None:
+        await asyncio.sleep(self.chance.uniform(0, LONGEST[moment]))
+        client.kill_engine()
+
+    def _compare(self, event: StepsDone) -> None:
+        """A step that is made again has the loss it had, under whatever preset."""
+        for step, loss in enumerate(event.losses, event.step - len(event.losses) + 1):
+            self.again += step in self.losses
+            known = self.losses.setdefault(step, loss or math.nan)
+            if loss is None or abs(loss - known) > 1e-5 * known:
+                self.wrong.append(f"step {step}: loss {loss}, it was {known}")
+
+    def _check_checkpoints(self, moment: str) -> None:
+        wrong = len(self.wrong)
+        steps = self.place.steps()
+        if self.committed and (not steps or steps[-1] < self.committed):
+            self.wrong.append(f"{moment}: step {self.committed} was committed, {steps} are there")
+        for step in steps:
+            try:
+                self.place.checked(step)
+            except Damaged as error:
+                self.wrong.append(f"{moment}: checkpoint {step}: {error}")
+        if aside := self.place.aside():
+            self.wrong.append(f"{moment}: set aside: {aside}")
+        self.survived[moment] += len(self.wrong) == wrong
+
+
+def run(times: int) -> list[Row]:
+    """`times` kills in each moment."""
+    stories = [_story(number) for number in range(RUNS)]
+
+    async def all_kills() -> None:
+        await asyncio.gather(*(_kills(story, times, number) for number, story in enumerate(stories)))
+
+    asyncio.run(all_kills())
+    survived = sum((story.survived for story in stories), Counter[str]())
+    wrong = [text for story in stories for text in story.wrong]
+    again = sum(story.again for story in stories)
+    note = "; ".join(wrong[:3]) or f"every checkpoint good, the losses of {again:,} steps made again within 1e-5"
+    return [Row(f"SIGKILL in {moment}", times, survived[moment], note) for moment in MOMENTS]
+
+
+def _story(number: int) -> Story:
+    config = tiny_config(run=f"kills-{number}", checkpoints=CheckpointConfig(every_steps=25, every_minutes=None))
+    return Story(run_directory.create(config), random.Random(number))
+
+
+async def _kills(story: Story, times: int, number: int) -> None:
+    """Its share of `times` kills in each moment."""
+    for _ in range(number, times, RUNS):
+        for moment in MOMENTS:
+            await story.kill_in(moment)
