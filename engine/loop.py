@@ -5,8 +5,8 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 
@@ -16,6 +16,7 @@ from .config import Invalid, RunConfig
 from .data import Batches
 from .manifest import Damaged, Manifest
 from .memory import limit, measure, shortage
+from .preparations import Pending, Preparations
 from .program import Program, make_state
 from .protocol import (
     AnyCommand,
@@ -23,8 +24,6 @@ from .protocol import (
     InspectPreset,
     Pause,
     Paused,
-    PresetCompiling,
-    PresetInspected,
     RestoreCheckpoint,
     RestoreFailed,
     Resume,
@@ -32,7 +31,6 @@ from .protocol import (
     SaveCheckpoint,
     StepOnce,
     Stop,
-    SwitchCancelled,
     Switched,
     SwitchFailed,
     Switching,
@@ -46,14 +44,6 @@ from .task import Batch, Task
 
 Command = AnyCommand | None
 """None only wakes a loop that waits."""
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A switch that is being prepared."""
-
-    preset: str
-    ready: Future[Ready]
 
 
 class Loop:
@@ -76,14 +66,9 @@ class Loop:
         self._saver = saver
         self._publish = publish
         self._inbox = inbox
-        self._scheduled = sorted(config.switches, key=lambda switch: switch.step)
-        self._described: set[str] = set()
+        self._preparations = Preparations(compiler, config.switches, publish, self._wake)
         self._before: Program | None = None
         """The one before the last switch, until a step under the new one is done."""
-        self._pending: Pending | None = None
-        self._ahead: Pending | None = None
-        self._inspecting: dict[str, Future[PresetInspected] | None] = {}
-        """By preset; None once told."""
         self._paused = False
         self._single_steps = 0
         self._stopping = False
@@ -94,8 +79,8 @@ class Loop:
         are good. Returns the number of steps done."""
         if self._compile_first():
             self._take_up(origin)
-            self._publish(TrainingStarted(preset=self._preset, step=self._reports.done))
-            self._prepare_scheduled()
+            self._publish(TrainingStarted(preset=self._program.name, step=self._reports.done))
+            self._preparations.look_ahead(self._program)
             self._reports.restart_clock()
             while not self._is_over():
                 self._between_steps()
@@ -105,16 +90,26 @@ class Loop:
         return self._reports.done
 
     def _compile_first(self) -> bool:
-        """False where the run was ended meanwhile: a compilation cannot be interrupted, but it need not be awaited."""
-        self._publish(PresetCompiling(preset=self._config.preset))
-        first = self._compiler.first(self._config.preset, self._wake)
-        while not first.done():
-            if isinstance(self._inbox.get(), Stop):
-                return False
+        """False where the run was ended meanwhile."""
+        first = self._preparations.first(self._config.preset)
+        if not self._waited_for(first):
+            return False
         self._program = first.result()
-        self._describe(self._program)
+        self._preparations.describe(self._program)
         self._refuse_shortage(self._program)
         return True
+
+    def _waited_for(self, compiled: "Future[Any]") -> bool:
+        """False where the run is ended meanwhile: a compilation cannot be interrupted, but it need not be awaited.
+        Other commands wait."""
+        others: list[Command] = []
+        while not compiled.done() and not self._stopping:
+            command = self._inbox.get()
+            self._stopping = isinstance(command, Stop)
+            others.append(command)
+        for command in others:
+            self._inbox.put(command)
+        return not self._stopping
 
     def _take_up(self, origin: Manifest | None) -> None:
         """The state to begin with: the checkpoint's, an older one's where that turns out damaged, or a new one."""
@@ -136,9 +131,12 @@ class Loop:
 
     def _between_steps(self) -> None:
         self._obey()
-        self._take_scheduled()
-        self._switch_if_ready()
-        self._tell_inspected()
+        self._preparations.tell()
+        if scheduled := self._preparations.take_scheduled(self._reports.begun, self._program):
+            self._switch(scheduled)
+            self._preparations.look_ahead(self._program)
+        elif ready := self._preparations.take_ready():
+            self._switch(ready)
         self._saver.tell()
 
     def _end(self) -> None:
@@ -155,10 +153,6 @@ class Loop:
 
     def _wake(self) -> None:
         self._inbox.put(None)
-
-    @property
-    def _preset(self) -> str:
-        return self._program.name
 
     def _is_over(self) -> bool:
         return self._stopping or self._reports.begun == self._config.steps
@@ -232,7 +226,7 @@ class Loop:
     def _handle(self, command: Command) -> None:
         match command:
             case SwitchPreset(preset):
-                self._request(preset)
+                self._preparations.ask(preset, self._program)
             case Pause() if not self._paused:
                 self._pause()
             case Resume() if self._paused:
@@ -243,8 +237,8 @@ class Loop:
                 if not self._paused:
                     self._pause()
                 self._single_steps += 1
-            case InspectPreset(preset) if preset not in self._inspecting:
-                self._inspecting[preset] = self._compiler.inspect(preset, self._wake)
+            case InspectPreset(preset):
+                self._preparations.look_into(preset)
             case SaveCheckpoint():
                 self._save()
             case RestoreCheckpoint(step):
@@ -268,56 +262,15 @@ class Loop:
             traceback.print_exc()
             self._publish(RestoreFailed(step=step, problems=problems_in(error)))
 
-    def _request(self, preset: str) -> None:
-        """Begins to prepare a switch, in the place of one that is not finished."""
-        if self._pending is not None:
-            if self._pending.preset == preset:
-                return
-            self._publish(SwitchCancelled(to_preset=self._pending.preset))
-            self._pending = None
-            self._compiler.abandon()
-        if preset != self._preset:
-            self._pending = self._prepare(preset)
-
-    def _prepare(self, preset: str) -> Pending:
-        self._publish(PresetCompiling(preset=preset))
-        return Pending(preset, self._compiler.request(self._program, preset, self._wake))
-
-    def _prepare_scheduled(self) -> None:
-        """The next switch of the schedule is compiled ahead."""
-        if self._scheduled and self._ahead is None:
-            self._ahead = self._prepare(self._scheduled[0].preset)
-
-    def _take_scheduled(self) -> None:
-        """A scheduled switch falls exactly between its two steps: training waits for its program."""
-        if self._scheduled and self._scheduled[0].step == self._reports.begun:
-            self._request(self._preset)  # takes back what was asked for meanwhile
-            self._scheduled.pop(0)
-            pending, self._ahead = self._ahead, None
-            if pending is not None:
-                self._switch(pending)
-            self._prepare_scheduled()
-
-    def _switch_if_ready(self) -> None:
-        for pending in (self._pending, self._ahead):
-            if pending is not None and pending.ready.done() and pending.ready.exception() is None:
-                self._describe(pending.ready.result().program)
-        if self._pending is not None and self._pending.ready.done():
-            pending, self._pending = self._pending, None
-            self._switch(pending)
-
-    def _tell_inspected(self) -> None:
-        for preset, future in self._inspecting.items():
-            if future is not None and future.done():
-                self._inspecting[preset] = None
-                self._publish(_inspected(preset, future))
-
     def _switch(self, pending: Pending) -> None:
-        """Waits for the program, then moves the state. Whatever fails, the old program goes on with the old state."""
+        """Waits for the program, if it is scheduled for now; then moves the state. Whatever fails, the old program goes
+        on with the old state."""
         self._reports.settle()
+        if not self._waited_for(pending.ready):
+            return
         try:
             ready = pending.ready.result()
-            self._describe(ready.program)
+            self._preparations.describe(ready.program)
             self._publish(self._moved_to(ready))
         except Exception as error:
             traceback.print_exc()
@@ -348,20 +301,3 @@ class Loop:
         available = limit(self._compiler.devices, self._config.device_memory)
         if problem := shortage(program.name, program.description.memory, available):
             raise Invalid(problem)
-
-    def _describe(self, program: Program) -> None:
-        """Tells of a preset's layout, once a run."""
-        if program.name in self._described:
-            return
-        self._described.add(program.name)
-        self._publish(program.description)
-
-
-def _inspected(preset: str, future: Future[PresetInspected]) -> PresetInspected:
-    """What came out, also where nothing did: a viewer waits for it."""
-    try:
-        return future.result()
-    except Exception as error:
-        return PresetInspected(
-            preset=preset, arrays=[], rematerializations=[], problem=f"{type(error).__name__}: {error}"
-        )

@@ -35,8 +35,7 @@ class Saving:
     """A save that goes on in the background."""
 
     step: int
-    began: float
-    written: Future[Manifest]
+    written: Future[CheckpointSaved]
 
 
 class Saver:
@@ -108,19 +107,21 @@ class Saver:
             files={},
         )
         self._publish(CheckpointSaving(step=step, stall_seconds=time.perf_counter() - began))
-        written = self._thread.submit(self._write, copied, manifest)
+        written = self._thread.submit(self._write, copied, manifest, began)
         written.add_done_callback(lambda _: self._wake())
-        self._saving = Saving(step, began, written)
+        self._saving = Saving(step, written)
 
-    def _write(self, copied: Any, manifest: Manifest) -> Manifest:
+    def _write(self, copied: Any, manifest: Manifest, began: float) -> CheckpointSaved:
         """In the background: waits for Orbax, reads what it wrote, commits, and clears away what need not be kept."""
         copied.result()
         unfinished = self._place.unfinished(manifest.step)
         manifest = msgspec.structs.replace(manifest, files=file_digests(unfinished))
         write_manifest(manifest, unfinished)
         unfinished.rename(self._place.path(manifest.step))
-        self._prune()
-        return manifest
+        with contextlib.suppress(OSError):  # it is saved, and what cannot be deleted now can be the next time
+            self._prune()
+        seconds = time.perf_counter() - began
+        return CheckpointSaved(step=manifest.step, bytes=manifest.bytes, arrays=len(manifest.digests), seconds=seconds)
 
     def _prune(self) -> None:
         kept = self.kept()
@@ -150,15 +151,11 @@ class Saver:
         if saving is None:
             return
         try:
-            manifest = saving.written.result()
+            self._publish(saving.written.result())
         except Exception as error:
             self._failed(saving.step, problems_in(error))
-            return
-        seconds = time.perf_counter() - saving.began
-        self._publish(
-            CheckpointSaved(step=saving.step, bytes=manifest.bytes, arrays=len(manifest.digests), seconds=seconds)
-        )
-        self.tell_kept()
+        else:
+            self.tell_kept()
 
     def _failed(self, step: int, problems: list[str]) -> None:
         with contextlib.suppress(OSError):
@@ -177,8 +174,7 @@ class Saver:
             except Damaged as error:
                 self._set_aside(candidate, error)
         if step is not None:
-            known = ", ".join(map(str, self._place.steps())) or "none"
-            raise Invalid(f"no good checkpoint of step {step}: there is {known}")
+            raise self._none_of(step)
         if found:
             raise Invalid(f"{self._place.root}: no checkpoint is good, all were set aside: begin a new run")
         return None
@@ -189,6 +185,8 @@ class Saver:
         Later checkpoints are set aside: the run goes on from here and saves those steps again.
         """
         self.finish()
+        if step not in self._place.steps():
+            raise self._none_of(step)
         began = time.perf_counter()
         try:
             manifest = self._place.checked(step)
@@ -211,6 +209,10 @@ class Saver:
             digests_equal=True,
             rolled_back=rolled_back,
         )
+
+    def _none_of(self, step: int) -> Invalid:
+        known = ", ".join(map(str, self._place.steps())) or "none"
+        return Invalid(f"no good checkpoint of step {step}: there is {known}")
 
     def _set_aside(self, step: int, error: Damaged) -> None:
         name = ""

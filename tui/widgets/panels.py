@@ -86,7 +86,7 @@ class MemoryPerDevice(Panel):
         if memory is None:
             return []
         if state.memory:
-            self.border_subtitle = _in_use(state.memory)
+            self.border_subtitle = _in_use(state.memory, state.ready.memory_limit if state.ready else None)
         parts = (
             ("params", memory.parameters),
             ("moments", memory.moments),
@@ -126,8 +126,8 @@ def _kept(state: RunState) -> str:
     return f"saved {newest.step:,}" if newest else ""
 
 
-def _in_use(measured: MemoryMeasured) -> str:
-    of = f" of {figures.size(measured.limit_bytes)}" if measured.limit_bytes else ""
+def _in_use(measured: MemoryMeasured, limit: int | None) -> str:
+    of = f" of {figures.size(limit)}" if limit else ""
     return f"{figures.size(measured.bytes_in_use)}{of} in use"
 
 
