@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from shardtui.engine import run_directory
 from shardtui.engine.config import ScheduledSwitch
@@ -21,7 +22,7 @@ from shardtui.tui.widgets.preset_list import PresetList
 from shardtui.tui.widgets.sharding_pane import ShardingPane
 from shardtui.tui.widgets.status_bar import StatusBar
 from textual.pilot import Pilot
-from textual.widgets import DataTable, RichLog
+from textual.widgets import DataTable, OptionList, RichLog
 
 from .conftest import tiny_config
 
@@ -150,6 +151,70 @@ def test_an_engine_that_is_killed_becomes_a_state(home: Path) -> None:
             await pilot.press("space", "s", "enter", "2")
             await until(lambda: app.screen.query(DataTable) and app.screen.query_one(DataTable).row_count, "the table")
         assert "SIGKILL" in app.last_words()[0]
+
+    asyncio.run(scenario())
+
+
+def test_a_new_engine_goes_on_from_a_checkpoint(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+
+    async def scenario() -> None:
+        async with shown(directory, True, (140, 40)) as (app, pilot):
+            await until(lambda: app.state.step >= 3, "steps")
+            await pilot.press("w")
+            await until(lambda: app.state.newest, "a checkpoint")
+            saved = app.state.checkpoints[0].step
+            before = list(app.state.losses[:saved])
+            await until(lambda: app.state.step > saved + 3, "more steps")
+            app.client.kill_engine()
+            await until(lambda: app.state.phase is Phase.LOST, "the loss")
+            assert f"r: restart from step {saved}" in str(app.screen.query_one(LastSwitch).border_subtitle)
+            await pilot.press("r")
+            await until(lambda: app.state.phase is Phase.TRAINING, "a new engine")
+            assert app.state.marks == [(saved, "↺dp")]
+            await until(lambda: app.state.step > saved, "steps after the checkpoint")
+            assert list(app.state.losses[:saved]) == before
+            await pilot.press("space")
+            await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
+            await pilot.press("w")
+            await until(lambda: len(app.state.checkpoints) == 2, "another checkpoint")
+            later = app.state.checkpoints[1].step
+            await pilot.press("c")
+            await until(lambda: app.screen.query(OptionList), "the list")
+            await pilot.press("down", "enter")
+            await until(lambda: app.state.step == saved, "the way back")
+            assert [kept.step for kept in app.state.checkpoints] == [saved]
+            assert (directory.path / f"checkpoints/{later}.rolled-back").is_dir()
+            await pilot.press("s")
+            await until(lambda: app.state.step == saved + 1, "a step from there")
+            await pilot.press("r")
+            await until(lambda: app.screen.query("#yes"), "the question")
+            await pilot.press("y")
+            await until(lambda: app.state.phase is Phase.TRAINING, "a third engine")
+            await app.client.send(Stop())
+            await until(lambda: app.state.is_over, "the end")
+            assert app.state.checkpoints[-1].step == app.state.step
+
+    asyncio.run(scenario())
+
+
+def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
+    config = tiny_config()
+    training = msgspec.structs.replace(config.training, learning_rate=1e30)
+    directory = run_directory.create(msgspec.structs.replace(config, training=training))
+
+    async def scenario() -> None:
+        async with shown(directory, True, (80, 24)) as (app, pilot):
+            await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
+            assert "the loss is not finite" in str(app.state.paused_by)
+            await pilot.pause(0.2)
+            assert "not finite" in " ".join(line.plain for line in app.screen.query_one(LastSwitch).lines)
+            paused_at = app.state.step
+            await pilot.press("space")
+            await until(lambda: app.state.step > paused_at + 3, "steps in spite of it")
+            await app.client.send(Stop())
+            await until(lambda: app.state.is_over, "the end")
+            assert app.state.checkpoints == [], "there is nothing to go on from"
 
     asyncio.run(scenario())
 
