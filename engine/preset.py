@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .config import PRESETS, Invalid, preset_files, read_toml
+from .config import FILE_NAME, PRESETS, Invalid, misnamed_files, preset_files, read_toml
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-PRESET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+BAD_NAME = "its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file"
 REST = -1
 
 LOGICAL_AXES = {
@@ -118,8 +118,8 @@ def read_preset(path: Path) -> Preset:
     tables = read_toml(path)
     known = _File.__struct_fields__
     problems = [f"{key}: unknown key: the keys are {', '.join(known)}" for key in tables if key not in known]
-    if not PRESET_NAME.fullmatch(path.stem):
-        problems.append("its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file")
+    if not FILE_NAME.fullmatch(path.stem):
+        problems.append(BAD_NAME)
     try:
         file = msgspec.convert({key: value for key, value in tables.items() if key in known}, _File)
     except msgspec.ValidationError as error:
@@ -168,7 +168,7 @@ def _invalid(path: Path, problems: list[str]) -> Invalid:
 def load_presets() -> tuple[list[Preset], list[str]]:
     """All presets that read well, built-in ones first, and the problems of those that do not."""
     presets: list[Preset] = []
-    problems: list[str] = []
+    problems = [f"{path}: {BAD_NAME}" for path in misnamed_files("parallelism")]
     for path in preset_files("parallelism").values():
         try:
             presets.append(read_preset(path))
