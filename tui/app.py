@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.markup import escape
 from textual.screen import Screen
 
 from ..engine.protocol import (
@@ -187,7 +188,9 @@ class ShardtuiApp(App[None]):
         for info in self.state.ready.presets if self.state.ready else ():
             command: AnyCommand = SwitchPreset(info.name)
             yield SystemCommand(
-                f"Switch to {info.name}", info.summary, lambda command=command: self.client.send(command)
+                escape(f"Switch to {info.name}"),
+                escape(info.summary),
+                lambda command=command: self.client.send(command),
             )
 
     def last_words(self) -> list[str]:

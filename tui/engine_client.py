@@ -10,18 +10,31 @@ from pathlib import Path
 from ..engine import protocol
 from ..engine.config import RunConfig
 from ..engine.event_log import LogReader
-from ..engine.protocol import AnyCommand, AnyEvent, BadFrame, EngineLost, EngineStopped, Failed, StepsDone
+from ..engine.protocol import (
+    AnyCommand,
+    AnyEvent,
+    BadFrame,
+    CommandRefused,
+    EngineLost,
+    EngineStopped,
+    Failed,
+    StepsDone,
+)
 from ..engine.run_directory import RunDirectory
-from .clean import clean
+from .clean import clean, printable
 
 
 def ask_engine(question: str, config: RunConfig, *names: str) -> bytes:
-    """The answer of an engine process, which alone may touch the devices. Where it refuses it says why itself, and we
-    end as it did: raises SystemExit."""
+    """The answer of an engine process, which alone may touch the devices. Where it refuses it says why, and we end as
+    it did: raises SystemExit."""
     command = [sys.executable, "-P", "-m", "shardtui.engine", question, protocol.encode_json(config).decode(), *names]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
+    answer = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    for line in answer.stderr.decode(errors="replace").splitlines():
+        print(printable(line), file=sys.stderr)
+    if answer.returncode < 0:
+        print(f"shardtui: {_exit_reason(answer.returncode)}", file=sys.stderr)
     if answer.returncode:
-        raise SystemExit(answer.returncode)
+        raise SystemExit(max(answer.returncode, 1))
     return answer.stdout
 
 
@@ -51,14 +64,19 @@ class EngineClient:
         if self._process is not None:
             self._process.kill()
 
-    async def events(self) -> AsyncIterator[list[AnyEvent]]:
-        """Everything from the first event on, in order, until the engine has ended and the reason is known."""
+    async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
+        """Everything from the first event on, in order, until the engine has ended and the reason is known.
+
+        `cleaned`: fit for a terminal. Programs are told the texts as they are.
+        """
         last: AnyEvent | None = None
         async for events in self._all():
             last = events[-1]
-            yield [event if isinstance(event, StepsDone) else clean(event) for event in events]
-        if not isinstance(last, EngineStopped | Failed):
-            yield [EngineLost(reason=await self._reason())]
+            yield [event if isinstance(event, StepsDone) or not cleaned else clean(event) for event in events]
+        if isinstance(last, CommandRefused):
+            yield [EngineLost(reason=f"it goes on, but without this viewer: {printable(last.problem)}")]
+        elif not isinstance(last, EngineStopped | Failed):
+            yield [EngineLost(reason=printable(await self._reason()))]
 
     async def send(self, command: AnyCommand) -> None:
         """Does nothing where no engine listens."""
