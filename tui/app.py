@@ -1,7 +1,5 @@
 """The UI: keeps the run's state, shows it in the view that is up, and sends what the user asks for."""
 
-import asyncio
-import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,6 +25,7 @@ from ..engine.protocol import (
     SwitchFailed,
     SwitchPreset,
 )
+from .driver import Driver
 from .engine_client import EngineClient
 from .export import save_view
 from .log_lines import in_words
@@ -74,7 +73,7 @@ class ShardtuiApp(App[None]):
 
     def __init__(self, client: EngineClient, starts: bool) -> None:
         """`starts`: the run is new, and its engine is started once the first frame is drawn."""
-        super().__init__()
+        super().__init__(driver_class=Driver)
         self.client = client
         self.starts = starts
         self.state = RunState()
@@ -82,8 +81,6 @@ class ShardtuiApp(App[None]):
         self.asked: set[str] = set()
 
     def on_mount(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self.call_after_refresh(self.follow)
 
     @work

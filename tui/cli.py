@@ -262,16 +262,27 @@ def _show(client: "EngineClient", starts: bool) -> int:
     from .app import ShardtuiApp
 
     app = ShardtuiApp(client, starts)
-    app.run()
-    for line in app.last_words():
-        print(line, file=sys.stderr)
+    asyncio.run(_run_app(app))
+    with contextlib.suppress(OSError):  # there may be no terminal any more
+        for line in app.last_words():
+            print(printable(line), file=sys.stderr)
     return app.return_code or FINE
+
+
+async def _run_app(app: "ShardtuiApp") -> None:
+    from .ending import Ending
+
+    Ending(app.exit)
+    await app.run_async()
 
 
 def _need_terminal(instead: str) -> None:
     """The UI draws on a terminal that it can control. Raises Invalid where there is none."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Invalid(f"the UI needs a terminal, and stdin or stdout is none: use `{instead}`")
+    encoding = sys.stderr.encoding
+    if "●".encode(encoding, "replace") == b"?":
+        raise Invalid(f"the UI draws with characters that {encoding} lacks: set LC_ALL=C.UTF-8, or use `{instead}`")
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
         raise Invalid(f"the UI needs a terminal that can move its cursor, and TERM is dumb or unset: use `{instead}`")
 
