@@ -13,6 +13,9 @@ from .config import FILE_NAME, PRESETS, Invalid, misnamed_files, preset_files, r
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BAD_NAME = "its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file"
 REST = -1
+MOST_AXES = 16
+LARGEST_AXIS = 10**6
+"""Devices along one axis."""
 
 LOGICAL_AXES = {
     "batch": "examples of the batch",
@@ -193,7 +196,12 @@ def _axes(value: str | list[str]) -> Axes:
 
 def _mesh_problems(mesh: dict[str, int]) -> list[str]:
     problems = [] if mesh else ["[mesh]: no axis: give one, for example data = -1"]
+    if len(mesh) > MOST_AXES:
+        problems.append(f"[mesh]: {len(mesh)} axes: at most {MOST_AXES}")
     for axis, size in mesh.items():
+        if abs(size) > LARGEST_AXIS:  # and not named: it may have thousands of digits
+            problems.append(f"[mesh] {axis!r}: a size is at most {LARGEST_AXIS:,}")
+            continue
         if not AXIS_NAME.fullmatch(axis):
             problems.append(f"[mesh] {axis!r}: an axis name is letters, digits and _")
         if size < 1 and size != REST:

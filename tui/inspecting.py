@@ -67,7 +67,7 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
         collectives = inventory(module, mesh) if module.partitions == count else []
     except OSError as error:
         raise Invalid(f"--hlo {path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:  # UnicodeDecodeError is one
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is the former
         raise Invalid(f"--hlo {path}: not the text of a compiled module: {error}") from error
     if module.partitions != count:
         raise Invalid(
