@@ -59,16 +59,17 @@ class Terminal:
         self.screen = pyte.Screen(*size)
         self.stream = pyte.ByteStream(self.screen)
 
-    def read(self) -> bool:
-        """Takes what has been written. False once the other end is closed."""
-        if not select.select([self.master], [], [], 0.1)[0]:
+    def read(self, seconds: float = 0.1, draw: bool = True) -> bool:
+        """Takes what has been written, and makes the screen of it. False once the other end is closed."""
+        if not select.select([self.master], [], [], seconds)[0]:
             return True
         try:
             data = os.read(self.master, 65536)
         except OSError:
             return False
         self.output += data
-        self.stream.feed(data)
+        if draw:
+            self.stream.feed(data)
         return True
 
     def until(self, holds: Callable[[str], object], why: str) -> None:

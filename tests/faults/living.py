@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardtui.engine import run_directory
@@ -41,9 +41,15 @@ class Living:
     process: subprocess.Popen[bytes]
     seen: int = 0
     """Events that the last look has seen."""
+    told: list[AnyEvent] = field(default_factory=list[AnyEvent])
+
+    def __post_init__(self) -> None:
+        self.reader = LogReader(self.directory.events)
 
     def events(self) -> list[AnyEvent]:
-        return [event for events in LogReader(self.directory.events).read() for event in events]
+        """All since it began."""
+        self.told += [event for events in self.reader.read() for event in events]
+        return self.told
 
     def wait_for_steps(self, more: int = 3) -> int:
         before = _steps(self.events())
