@@ -1,6 +1,7 @@
 """What a run is made of: the model, the training and where it runs. No jax here: the UI process reads this too."""
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,10 @@ SIMULATED_DEVICES = 8
 """CPU devices where there is no accelerator and no other number is asked for."""
 
 PRESETS = Path(__file__).parent.parent / "presets"
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What a preset or a model may be called."""
+LARGEST_FILE = 2**20
+"""Bytes of a preset or a model."""
 
 
 class Invalid(Exception):
@@ -127,21 +132,34 @@ def user_presets() -> Path:
 
 
 def preset_files(kind: Literal["models", "parallelism"]) -> dict[str, Path]:
-    """Name to file, by name and the pitfalls last; a file of the user's with a built-in name takes its place."""
-    folders = (PRESETS / kind, user_presets() / kind)
-    paths = [path for folder in folders for path in folder.glob("*.toml")]
+    """Name to file, by name and the pitfalls last; a file of the user's with a built-in name takes its place.
+
+    `misnamed_files` are left out.
+    """
+    paths = [path for path in _toml_files(kind) if FILE_NAME.fullmatch(path.stem)]
     return {path.stem: path for path in sorted(paths, key=lambda path: (path.stem.startswith("pitfall"), path.stem))}
+
+
+def misnamed_files(kind: Literal["models", "parallelism"]) -> list[Path]:
+    return [path for path in _toml_files(kind) if not FILE_NAME.fullmatch(path.stem)]
+
+
+def _toml_files(kind: str) -> list[Path]:
+    folders = (PRESETS / kind, user_presets() / kind)
+    return [path for folder in folders for path in folder.glob("*.toml") if path.is_file()]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises Invalid with the file's name and place."""
     try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise Invalid(f"{path}: {path.stat().st_size} bytes: at most {LARGEST_FILE}")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise Invalid(f"{path}: not UTF-8 text (byte {error.start})") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, so is a number of 5,000 digits
         raise Invalid(f"{path}: not valid TOML: {error}") from error
 
 
@@ -175,7 +193,7 @@ def _override(tables: dict[str, Any], setting: str) -> str | None:
         return f"--set {setting}: not KEY=VALUE with a known key: {known}"
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     tables.setdefault(table, {})[key] = value
     return None

@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .config import PRESETS, Invalid, preset_files, read_toml, user_presets
+from .config import FILE_NAME, PRESETS, Invalid, misnamed_files, preset_files, read_toml, user_presets
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-PRESET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+BAD_NAME = "its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file"
 REST = -1
+MOST_AXES = 16
+LARGEST_AXIS = 10**6
+"""Devices along one axis."""
 
 LOGICAL_AXES = {
     "batch": "examples of the batch",
@@ -129,8 +132,8 @@ def read_preset(path: Path) -> Preset:
     tables = read_toml(path)
     known = _File.__struct_fields__
     problems = [f"{key}: unknown key: the keys are {', '.join(known)}" for key in tables if key not in known]
-    if not PRESET_NAME.fullmatch(path.stem):
-        problems.append("its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file")
+    if not FILE_NAME.fullmatch(path.stem):
+        problems.append(BAD_NAME)
     try:
         file = msgspec.convert({key: value for key, value in tables.items() if key in known}, _File)
     except msgspec.ValidationError as error:
@@ -179,7 +182,7 @@ def _invalid(path: Path, problems: list[str]) -> Invalid:
 def load_presets() -> tuple[list[Preset], list[str]]:
     """All presets that read well, built-in ones first, and the problems of those that do not."""
     presets: list[Preset] = []
-    problems: list[str] = []
+    problems = [f"{path}: {BAD_NAME}" for path in misnamed_files("parallelism")]
     for path in preset_files("parallelism").values():
         try:
             presets.append(read_preset(path))
@@ -204,7 +207,12 @@ def _axes(value: str | list[str]) -> Axes:
 
 def _mesh_problems(mesh: dict[str, int]) -> list[str]:
     problems = [] if mesh else ["[mesh]: no axis: give one, for example data = -1"]
+    if len(mesh) > MOST_AXES:
+        problems.append(f"[mesh]: {len(mesh)} axes: at most {MOST_AXES}")
     for axis, size in mesh.items():
+        if abs(size) > LARGEST_AXIS:  # and not named: it may have thousands of digits
+            problems.append(f"[mesh] {axis!r}: a size is at most {LARGEST_AXIS:,}")
+            continue
         if not AXIS_NAME.fullmatch(axis):
             problems.append(f"[mesh] {axis!r}: an axis name is letters, digits and _")
         if size < 1 and size != REST:

@@ -6,12 +6,12 @@ only what happens from now on, so a viewer that was away reads the file and then
 
 import asyncio
 import struct
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from .config import RunConfig
+from .config import FILE_NAME, RunConfig
 
 VERSION = 1
 LARGEST_COMMAND = 64 * 1024
@@ -444,6 +444,9 @@ AnyEvent = (
 )
 
 
+PresetName = Annotated[str, Meta(pattern=rf"^{FILE_NAME.pattern}\Z")]
+
+
 class Command(Struct, frozen=True, tag=True):
     """Something asked of the engine. It takes effect between two steps."""
 
@@ -451,13 +454,13 @@ class Command(Struct, frozen=True, tag=True):
 class SwitchPreset(Command, frozen=True):
     """Go on under another preset. Asking for the active one takes back a switch that is still being compiled."""
 
-    preset: str
+    preset: PresetName
 
 
 class InspectPreset(Command, frozen=True):
     """Ask the compiler for what `PresetInspected` tells. It costs about half a compilation beside the steps."""
 
-    preset: str
+    preset: PresetName
 
 
 class Pause(Command, frozen=True):

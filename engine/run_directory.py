@@ -53,7 +53,12 @@ class RunDirectory:
 
     @property
     def config(self) -> RunConfig:
-        return msgspec.json.decode((self.path / "run.json").read_bytes(), type=RunConfig)
+        """Raises Invalid where it cannot be read."""
+        path = self.path / "run.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=RunConfig)
+        except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise Invalid(f"{path}: not the configuration of a run: {error}: remove its directory") from error
 
     @property
     def socket(self) -> Path:
@@ -90,12 +95,17 @@ class RunDirectory:
         """The process id of the engine that lives in here, None where there is none."""
         try:
             with (self.path / "lock").open() as lock:
-                return None if _locked(lock, fcntl.LOCK_SH) else int(lock.read().strip() or 0)
+                return None if _locked(lock, fcntl.LOCK_SH) else _process_id(lock.read(64))
         except FileNotFoundError:
             return None
 
     def discard(self) -> None:
         shutil.rmtree(self.path)
+
+
+def _process_id(text: str) -> int:
+    """0 where it does not stand there yet."""
+    return int(text) if text.strip().isdecimal() else 0
 
 
 def _locked(lock: IO[str], kind: int) -> bool:
@@ -142,8 +152,8 @@ def find(name: str | None) -> RunDirectory:
 
 
 def all_runs() -> list[RunDirectory]:
-    """Oldest first."""
-    files = state_home().glob("*/run.json")
+    """Oldest first. What is not named as a run is none."""
+    files = [file for file in state_home().glob("*/run.json") if RUN_NAME.fullmatch(file.parent.name)]
     return [RunDirectory(file.parent) for file in sorted(files, key=lambda file: file.stat().st_mtime)]
 
 

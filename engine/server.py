@@ -11,6 +11,7 @@ from pathlib import Path
 from . import protocol
 from .protocol import AnyCommand, BadFrame, CommandRefused, Event
 
+MOST_VIEWERS = 64
 LARGEST_BACKLOG = 4 * 1024 * 1024
 """Bytes that may wait for a slow viewer. It misses what comes on top and reads that from `events.jsonl`."""
 
@@ -64,6 +65,11 @@ class Server:
 
     async def _attend(self, reader: asyncio.StreamReader, viewer: asyncio.StreamWriter) -> None:
         if _peer_uid(viewer) not in (None, os.getuid()):
+            viewer.close()
+            return
+        if len(self._viewers) >= MOST_VIEWERS:
+            problem = f"{MOST_VIEWERS} viewers watch this run already: close one of them"
+            viewer.write(protocol.frame(CommandRefused(problem=problem)))
             viewer.close()
             return
         self._viewers.add(viewer)

@@ -6,7 +6,7 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.config import Invalid
+from shardtui.engine.config import Invalid, preset_files
 from shardtui.engine.mesh import canonical_order
 from shardtui.engine.preset import Preset, load_preset, load_presets, read_preset
 from shardtui.engine.program import place
@@ -82,14 +82,23 @@ def test_one_message_tells_every_problem(tmp_path: Path) -> None:
         ("summary = 'x'\n", "missing required field `mesh`"),
         ("[mesh]\na = -1\nb = -1\n", "-1 stands more than once"),
         ("[mesh]\n'a b' = -1\n", "an axis name is letters"),
+        ("[mesh]\n" + "".join(f"a{n} = 1\n" for n in range(17)), "17 axes: at most 16"),
+        ("[mesh]\ndata = 0x" + "f" * 4000, "[mesh] 'data': a size is at most 1,000,000"),
+        ("[mesh]\ndata = " + "9" * 5000, "not valid TOML: Exceeds the limit"),
+        ("#" * (2**20 + 1), "1048577 bytes: at most 1048576"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
     assert says in problems(tmp_path / "bad.toml", text)
 
 
-def test_a_name_that_is_not_one(tmp_path: Path) -> None:
-    assert "rename the file" in problems(tmp_path / "[red]\x1b[31m.toml", "[mesh]\ndata = -1\n")
+def test_a_name_that_is_not_one(home: Path) -> None:
+    assert "rename the file" in problems(home / "[red]\x1b[31m.toml", "[mesh]\ndata = -1\n")
+    for kind in ("parallelism", "models"):
+        write(home / "config/shardtui/presets" / kind / "[red]\x1b[31m.toml", "[mesh]\ndata = -1\n")
+        (home / "config/shardtui/presets" / kind / "folder.toml").mkdir()
+        assert all("red" not in name and name != "folder" for name in preset_files(kind))
+    assert "rename the file" in load_presets()[1][0]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from shardtui.engine.protocol import (
     read_command,
     read_event,
 )
-from shardtui.engine.server import Server
+from shardtui.engine.server import MOST_VIEWERS, Server
 
 
 def stream(data: bytes) -> asyncio.StreamReader:
@@ -59,8 +59,10 @@ def test_any_bytes_are_a_command_or_a_bad_frame(body: bytes) -> None:
         (struct.pack(">I", 2**31), "a frame of 2147483648 bytes: at most 65536"),
         (struct.pack(">I", 4) + b"\x81\xa1a\x01", "not a message"),
         (struct.pack(">I", 60_000) + b"\x91" * 60_000, "not a message"),
+        (frame(SwitchPreset("../dp")), "matching regex"),
+        (frame(SwitchPreset("dp\n")), "matching regex"),
     ],
-    ids=["oversized", "another map", "deeply nested"],
+    ids=["oversized", "another map", "deeply nested", "a path", "a line end"],
 )
 def test_bad_frames(data: bytes, says: str) -> None:
     with pytest.raises(BadFrame, match=says):
@@ -119,6 +121,33 @@ def test_a_long_history_comes_in_chunks(tmp_path: Path, monkeypatch: pytest.Monk
     chunks = list(LogReader(tmp_path / "events.jsonl").read(after=10))
     assert len(chunks) > 5
     assert [event.seq for events in chunks for event in events] == list(range(11, 101))
+
+
+def test_a_server_takes_so_many_viewers(home: Path) -> None:
+    socket = Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
+    server = Server(socket, lambda command: None)
+    server.start()
+
+    async def viewers() -> None:
+        pairs = [await asyncio.open_unix_connection(socket) for _ in range(MOST_VIEWERS)]
+        pairs[0][1].write(struct.pack(">I", 1000))  # and no more: it holds its own place only
+        reader, _ = await asyncio.open_unix_connection(socket)
+        refused = await read_event(reader)
+        assert isinstance(refused, CommandRefused)
+        assert "64 viewers watch this run already" in refused.problem
+        assert await reader.read() == b""
+        pairs[1][1].close()
+        await asyncio.sleep(0.1)
+        reader, _ = await asyncio.open_unix_connection(socket)
+        await asyncio.sleep(0.1)
+        server.publish(Paused(step=7, seq=1))
+        for told in (reader, pairs[0][0]):
+            assert await asyncio.wait_for(read_event(told), 5) == Paused(step=7, seq=1)
+
+    try:
+        asyncio.run(viewers())
+    finally:
+        server.close()
 
 
 def test_a_server_tells_all_viewers_and_outlives_bad_frames(home: Path) -> None:

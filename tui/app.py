@@ -1,7 +1,5 @@
 """The UI: keeps the run's state, shows it in the view that is up, and sends what the user asks for."""
 
-import asyncio
-import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any, ClassVar
 from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.markup import escape
 from textual.screen import Screen
 
 from ..engine.config import Restart
@@ -34,6 +33,7 @@ from ..engine.protocol import (
     SwitchFailed,
     SwitchPreset,
 )
+from .driver import Driver
 from .engine_client import EngineClient
 from .export import save_view
 from .log_lines import in_words
@@ -85,7 +85,7 @@ class ShardtuiApp(App[None]):
 
     def __init__(self, client: EngineClient, starts: bool, restart: Restart | None = None) -> None:
         """`starts`: an engine is started once the first frame is drawn; `restart` says how it goes on with a run."""
-        super().__init__()
+        super().__init__(driver_class=Driver)
         self.client = client
         self.starts = starts
         self.restart = restart
@@ -94,8 +94,6 @@ class ShardtuiApp(App[None]):
         self.asked: set[str] = set()
 
     def on_mount(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self.call_after_refresh(self.begin)
 
     def begin(self) -> None:
@@ -247,7 +245,9 @@ class ShardtuiApp(App[None]):
         for info in self.state.ready.presets if self.state.ready else ():
             command: AnyCommand = SwitchPreset(info.name)
             yield SystemCommand(
-                f"Switch to {info.name}", info.summary, lambda command=command: self.client.send(command)
+                escape(f"Switch to {info.name}"),
+                escape(info.summary),
+                lambda command=command: self.client.send(command),
             )
 
     def last_words(self) -> list[str]:

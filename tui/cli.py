@@ -2,6 +2,9 @@
 
 import argparse
 import asyncio
+import contextlib
+import io
+import math
 import os
 import sys
 from importlib.metadata import version
@@ -22,25 +25,30 @@ from ..engine.config import (
     problems_of,
     with_settings,
 )
-from ..engine.preset import is_file, load_preset
+from ..engine.preset import AXIS_NAME, is_file, load_preset
 from ..engine.run_directory import RunDirectory
+from .arguments import Parser
+from .clean import printable
 
 if TYPE_CHECKING:
+    from .app import ShardtuiApp
     from .engine_client import EngineClient
 
 FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+MOST_DEVICES = 10**6
 
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the locale cannot encode is no reason to fail
     if not arguments or arguments[0] not in (*COMMANDS, "-h", "--help", "--version"):
         arguments = ["run", *arguments]
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(_text(arguments))
         return COMMANDS[options.command](options)
     except Invalid as error:
-        from .clean import printable
-
         for problem in error.problems:
             print(f"shardtui: {printable(problem)}", file=sys.stderr)
         return USAGE
@@ -128,8 +136,16 @@ COMMANDS = {
 }
 
 
+def _text(arguments: list[str]) -> list[str]:
+    """Raises Invalid where an argument holds bytes that are no text: no message and no file of a run could name it."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise Invalid(f"{argument}: not text in the encoding {sys.getfilesystemencoding()}: rename what it names")
+    return arguments
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="shardtui",
         description="Train a sharded transformer, see how every array is laid out, and switch parallelism live.",
         epilog="The engine is a process of its own: closing the UI or losing the terminal does not stop a run.",
@@ -228,7 +244,8 @@ def _mesh(text: str) -> dict[str, int]:
         sizes = {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
     except ValueError:
         sizes = {}
-    if not sizes or min(sizes.values()) < 1 or "" in sizes:
+    named = all(AXIS_NAME.fullmatch(axis) for axis in sizes)
+    if not sizes or not named or min(sizes.values()) < 1 or math.prod(sizes.values()) > MOST_DEVICES:
         raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2")
     return sizes
 
@@ -360,16 +377,27 @@ def _show(client: "EngineClient", starts: bool = False, restart: Restart | None 
     from .app import ShardtuiApp
 
     app = ShardtuiApp(client, starts, restart)
-    app.run()
-    for line in app.last_words():
-        print(line, file=sys.stderr)
+    asyncio.run(_run_app(app))
+    with contextlib.suppress(OSError):  # there may be no terminal any more
+        for line in app.last_words():
+            print(printable(line), file=sys.stderr)
     return app.return_code or FINE
+
+
+async def _run_app(app: "ShardtuiApp") -> None:
+    from .ending import Ending
+
+    Ending(app.exit)
+    await app.run_async()
 
 
 def _need_terminal(instead: str) -> None:
     """The UI draws on a terminal that it can control. Raises Invalid where there is none."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Invalid(f"the UI needs a terminal, and stdin or stdout is none: use `{instead}`")
+    encoding = sys.stderr.encoding
+    if "●".encode(encoding, "replace") == b"?":
+        raise Invalid(f"the UI draws with characters that {encoding} lacks: set LC_ALL=C.UTF-8, or use `{instead}`")
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
         raise Invalid(f"the UI needs a terminal that can move its cursor, and TERM is dumb or unset: use `{instead}`")
 

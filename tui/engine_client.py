@@ -11,22 +11,36 @@ from pathlib import Path
 from ..engine import protocol
 from ..engine.config import Restart, RunConfig
 from ..engine.event_log import LogReader, last_seq
-from ..engine.protocol import AnyCommand, AnyEvent, BadFrame, EngineLost, EngineStopped, Failed, StepsDone, Stop
+from ..engine.protocol import (
+    AnyCommand,
+    AnyEvent,
+    BadFrame,
+    CommandRefused,
+    EngineLost,
+    EngineStopped,
+    Failed,
+    StepsDone,
+    Stop,
+)
 from ..engine.run_directory import RunDirectory
-from .clean import clean
+from .clean import clean, printable
 
 PATIENCE_SECONDS = 20.0
 """For an engine that was told to stop: it finishes its step and saves."""
 
 
 def ask_engine(question: str, subject: RunConfig | str, *names: str) -> bytes:
-    """The answer of an engine process, which alone may touch the devices. Where it refuses it says why itself, and we
-    end as it did: raises SystemExit."""
+    """The answer of an engine process, which alone may touch the devices. Where it refuses it says why, and we end as
+    it did: raises SystemExit."""
     about = subject if isinstance(subject, str) else protocol.encode_json(subject).decode()
     command = [sys.executable, "-P", "-m", "shardtui.engine", question, about, *names]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
+    answer = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    for line in answer.stderr.decode(errors="replace").splitlines():
+        print(printable(line), file=sys.stderr)
+    if answer.returncode < 0:
+        print(f"shardtui: {_exit_reason(answer.returncode)}", file=sys.stderr)
     if answer.returncode:
-        raise SystemExit(answer.returncode)
+        raise SystemExit(max(answer.returncode, 1))
     return answer.stdout
 
 
@@ -80,14 +94,19 @@ class EngineClient:
                     return
                 await asyncio.sleep(0.1)
 
-    async def events(self) -> AsyncIterator[list[AnyEvent]]:
-        """All that was not told before, in order, until the engine has ended and the reason is known."""
+    async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
+        """All that was not told before, in order, until the engine has ended and the reason is known.
+
+        `cleaned`: fit for a terminal. Programs are told the texts as they are.
+        """
         last: AnyEvent | None = None
         async for events in self._all():
             last = events[-1]
-            yield [event if isinstance(event, StepsDone) else clean(event) for event in events]
-        if not isinstance(last, EngineStopped | Failed) or last.seq <= self._before:
-            yield [EngineLost(reason=await self._reason())]
+            yield [event if isinstance(event, StepsDone) or not cleaned else clean(event) for event in events]
+        if isinstance(last, CommandRefused):
+            yield [EngineLost(reason=f"it goes on, but without this viewer: {printable(last.problem)}")]
+        elif not isinstance(last, EngineStopped | Failed) or last.seq <= self._before:
+            yield [EngineLost(reason=printable(await self._reason()))]
 
     async def send(self, command: AnyCommand) -> None:
         """Does nothing where no engine listens."""

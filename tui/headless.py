@@ -23,8 +23,8 @@ from ..engine.protocol import (
     StepsDone,
     Stop,
     SwitchFailed,
-    encode_json,
 )
+from .clean import json_line, printable
 from .engine_client import EngineClient
 from .log_lines import in_words
 from .run_state import Phase, RunState
@@ -51,7 +51,7 @@ async def train(client: EngineClient, restart: Restart | None, as_json: bool) ->
     state = RunState()
     code = 0
     client.start_engine(restart)
-    async for events in client.events():
+    async for events in client.events(cleaned=not as_json):
         for event in events:
             state.apply(event)
             if client.is_old(event):
@@ -81,7 +81,7 @@ def _is_trouble(event: AnyEvent) -> bool:
 
 def _warn(*texts: str) -> None:
     for text in texts:
-        print(f"shardtui: {text}", file=sys.stderr)
+        print(printable(f"shardtui: {text}"), file=sys.stderr)
 
 
 async def stop(client: EngineClient) -> int:
@@ -126,7 +126,7 @@ class _Interrupts:
 
 def _print_json(event: AnyEvent, _: RunState) -> None:
     for line in _steps(event) if isinstance(event, StepsDone) else [event]:
-        print(encode_json(line).decode(), flush=True)
+        print(json_line(line), flush=True)
 
 
 def _steps(event: StepsDone) -> list[StepDone]:
@@ -162,14 +162,15 @@ class _Progress:
 
 
 def _print_summary(state: RunState) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from .plain_console import plain_console
 
     table = Table("preset", "mesh", "step time", "tokens/s", title=f"{state.step:,} steps")
     for preset, step_seconds in state.step_seconds.items():
         rate = state.ready.tokens_per_step / step_seconds if state.ready else 0
         mesh = figures.axes(state.compiled[preset].mesh.axes)
         table.add_row(preset, mesh, figures.seconds(step_seconds), f"{rate:,.0f}")
-    Console().print(table)
+    plain_console().print(table)
     if state.losses:
         print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -17,11 +17,12 @@ from ..engine.config import Invalid, RunConfig
 from ..engine.hlo import parse
 from ..engine.layout import bytes_per_device, notation, replicas, wasted_bytes
 from ..engine.lint import Finding
-from ..engine.protocol import ArrayInfo, CollectiveInfo, Inspection, MemoryInfo, MeshInfo, encode_json
+from ..engine.protocol import ArrayInfo, CollectiveInfo, Inspection, MemoryInfo, MeshInfo
 from ..engine.traffic import FlowChange, flows
-from .clean import clean
+from .clean import clean, json_line, printable
 from .engine_client import ask_engine
 from .export import without_fonts
+from .plain_console import plain_console
 from .report import (
     DiffReport,
     HloReport,
@@ -41,17 +42,19 @@ def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None
     inspections = _inspections(config, *([other] if other else []))
     if other:
         difference = diff_report(*inspections)
-        return _answer(difference, _diff_tables(difference), as_json, svg)
-    return _answer(inspect_report(inspections[0]), _tables(inspections[0]), as_json, svg)
+        return _answer(difference, _diff_tables(clean(difference)), as_json, svg)
+    return _answer(inspect_report(inspections[0]), _tables(clean(inspections[0])), as_json, svg)
 
 
 def lint(config: RunConfig, as_json: bool) -> int:
     """0 without findings, 1 with some."""
     (inspection,) = _inspections(config)
     found = findings(inspection)
-    tables: list[RenderableType] = [_findings_table(found)] if found else [Text(f"{config.preset}: no findings")]
+    tables: list[RenderableType] = (
+        [_findings_table([clean(finding) for finding in found])] if found else [Text(f"{config.preset}: no findings")]
+    )
     if inspection.inspected.problem:
-        tables.append(Text(inspection.inspected.problem, "red"))
+        tables.append(Text(printable(inspection.inspected.problem), "red"))
     _answer(LintReport(preset=inspection.compiled.preset, findings=found), tables, as_json, None)
     return 1 if found else 0
 
@@ -61,17 +64,18 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
     count = math.prod(mesh.values())
     try:
         module = parse(Path(path).read_text(encoding="utf-8"))
-        collectives = [clean(info) for info in inventory(module, mesh)] if module.partitions == count else []
+        collectives = inventory(module, mesh) if module.partitions == count else []
     except OSError as error:
         raise Invalid(f"--hlo {path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:  # UnicodeDecodeError is one
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is the former
         raise Invalid(f"--hlo {path}: not the text of a compiled module: {error}") from error
     if module.partitions != count:
         raise Invalid(
             f"--mesh {figures.axes(mesh)} makes {count} devices, the module was compiled for {module.partitions}: "
             "give the mesh that it was compiled with"
         )
-    return _answer(HloReport(mesh=mesh, collectives=collectives), _traffic(collectives), as_json, svg)
+    tables = _traffic([clean(info) for info in collectives])
+    return _answer(HloReport(mesh=mesh, collectives=collectives), tables, as_json, svg)
 
 
 def save_svg(svg: str, path: str) -> None:
@@ -84,20 +88,20 @@ def save_svg(svg: str, path: str) -> None:
 
 def _inspections(config: RunConfig, *others: str) -> list[Inspection]:
     lines = ask_engine("inspect", config, *others).splitlines()
-    return [clean(msgspec.json.decode(line, type=Inspection)) for line in lines]
+    return [msgspec.json.decode(line, type=Inspection) for line in lines]
 
 
 def _answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: bool, svg: str | None) -> int:
     if svg:
-        console = Console(record=True, file=io.StringIO(), width=PIPE_WIDTH)
+        console = plain_console(record=True, file=io.StringIO(), width=PIPE_WIDTH)
         console.print(Group(*tables))
         save_svg(console.export_svg(title="shardtui"), svg)
     if as_json:
-        print(encode_json(report).decode())
+        print(json_line(report))
     elif not svg:
-        console = Console()
+        console = plain_console()
         if not console.is_terminal:
-            console = Console(width=PIPE_WIDTH)
+            console = plain_console(width=PIPE_WIDTH)
         console.print(*tables, sep="\n")
     return 0
 

@@ -1,19 +1,21 @@
 """`shardtui ls` and `shardtui presets`: tables for people, JSON for programs."""
 
 import sys
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from ..engine import figures
-from ..engine.config import RunConfig
+from ..engine.config import Invalid, RunConfig
 from ..engine.event_log import LogReader
-from ..engine.protocol import PresetListing, encode_json
+from ..engine.protocol import PresetListing
 from ..engine.run_directory import RunDirectory, all_runs, state_home
+from .clean import clean, json_line, printable
 from .engine_client import ask_engine
+from .plain_console import plain_console
 from .run_state import RunState
 
 
@@ -35,32 +37,41 @@ class RunListing(Struct, frozen=True, kw_only=True):
 
 
 def list_runs(as_json: bool) -> None:
-    runs = [_run_info(directory) for directory in all_runs()]
+    runs: list[RunInfo] = []
+    for directory in all_runs():
+        try:
+            runs.append(_run_info(directory))
+        except Invalid as error:
+            _say(error.problems)
     if as_json:
-        print(encode_json(RunListing(runs=runs)).decode())
+        print(json_line(RunListing(runs=runs)))
         return
     if not runs:
-        print(f"no runs in {state_home()}: start one with `shardtui`")
+        print(printable(f"no runs in {state_home()}: start one with `shardtui`"))
         return
     table = Table("run", "state", "model", "preset", Column("step", justify="right"), "process")
-    for run in runs:
+    for run in map(clean, runs):
         table.add_row(run.run, run.state, run.model, run.preset, f"{run.step:,}", str(run.pid or "–"))
-    Console().print(table)
+    plain_console().print(table)
 
 
 def list_presets(config: RunConfig, as_json: bool) -> None:
-    answer = ask_engine("presets", config)
+    listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
     if as_json:
-        print(answer.decode(), end="")
+        print(json_line(listing))
         return
-    listing = msgspec.json.decode(answer, type=PresetListing)
+    listing = clean(listing)
     table = Table("", "preset", f"mesh on {listing.devices}", "summary", title=f"presets for {config.model_name}")
     for info in listing.presets:
         why = info.summary if info.fits else "\n".join(info.problems)
         table.add_row("✓" if info.fits else "✗", Text(info.name), figures.axes(info.mesh), Text(why))
-    Console().print(table)
-    for problem in listing.problems:
-        print(f"shardtui: {problem}", file=sys.stderr)
+    plain_console().print(table)
+    _say(listing.problems)
+
+
+def _say(problems: Iterable[str]) -> None:
+    for problem in problems:
+        print(printable(f"shardtui: {problem}"), file=sys.stderr)
 
 
 def _run_info(directory: RunDirectory) -> RunInfo:

@@ -1,25 +1,25 @@
 """`shardtui verify`: every file and every array of a run's checkpoints against the digests written with them."""
 
 import msgspec
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from ..engine import figures
 from ..engine.protocol import CheckedInfo, Verification
 from ..engine.run_directory import RunDirectory
-from .clean import clean
+from .clean import clean, json_line
 from .engine_client import ask_engine
+from .plain_console import plain_console
 
 
 def verify(directory: RunDirectory, as_json: bool) -> int:
     """1 where one is damaged."""
     answer = ask_engine("verify", str(directory.path))
-    found = clean(msgspec.json.decode(answer, type=Verification))
+    found = msgspec.json.decode(answer, type=Verification)
     if as_json:
-        print(answer.decode(), end="")
+        print(json_line(found))
     else:
-        _print_table(found, directory.name)
+        _print_table(clean(found), directory.name)
     return 1 if any(checked.problems for checked in found.checkpoints) else 0
 
 
@@ -31,7 +31,7 @@ def _print_table(found: Verification, run: str) -> None:
     table = Table("", *right, "saved under", "what was found")
     for checked in found.checkpoints:
         table.add_row(*_row(checked))
-    Console().print(table)
+    plain_console().print(table)
     if found.set_aside:
         print(f"set aside in {found.directory}: {', '.join(found.set_aside)}")
 

@@ -1,4 +1,4 @@
-"""One line of a fault table."""
+"""One line of the tables: what was done to the programs, how often, and how often they did as they should."""
 
 from dataclasses import dataclass
 

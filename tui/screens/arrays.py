@@ -7,6 +7,7 @@ from rich.text import Text
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Input
 
@@ -85,10 +86,10 @@ cursor, **tab** into the pane.
         followed = self.state.followed
         table.add_columns("array", *([] if followed is None else [f"device {followed} holds"]), *COLUMNS)
         changed = self.state.changed
-        for row in rows:
+        for row in self.rows.values():  # two arrays of one name take one row
             table.add_row(*_cells(row, self.state, _mark(row, self.folded, changed)), key=row.key)
         table.border_title = f"{len(found)} of {len(self.state.arrays)} arrays, {self.order}"
-        table.border_subtitle = _missing(self.state)
+        table.border_subtitle = Content(_missing(self.state))
         if key in self.rows:
             table.move_cursor(row=table.get_row_index(key))
         self.show_array()

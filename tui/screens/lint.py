@@ -37,7 +37,7 @@ their meaning; `shardtui lint` gives the same without a run. **Enter** goes to t
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
         listed = self.query_one(OptionList)
-        listed.border_title = f"findings on {state.preset}" if state.preset else "findings"
+        listed.border_title = Content(f"findings on {state.preset}" if state.preset else "findings")
         listed.border_subtitle = (
             "" if state.inspection or state.is_over or not state.layout else "asking the compiler about activations …"
         )

@@ -18,7 +18,7 @@ class Flows(Lines):
 
     def show_flows(self, layout: PresetCompiled, compared: PresetCompiled | None) -> None:
         self.subject = (layout, compared)
-        self.border_subtitle = f"beside {compared.preset}" if compared else "c: compare with another preset"
+        self.border_subtitle = Content(f"beside {compared.preset}" if compared else "c: compare with another preset")
         self.draw()
 
     def on_resize(self) -> None:

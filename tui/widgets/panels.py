@@ -39,7 +39,7 @@ class AboutPreset(Panel):
         info = state.preset_info(self.preset) if self.preset else None
         if info is None:
             return []
-        self.border_title = info.name
+        self.border_title = Content(info.name)
         text = info.teaches or info.summary
         return _wrapped(text, width) if info.fits else _wrapped(" ".join(info.problems), width, "$error")
 

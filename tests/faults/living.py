@@ -1,0 +1,123 @@
+"""An engine that trains while faults are injected, and what has to hold of it afterwards."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shardtui.engine import run_directory
+from shardtui.engine.config import ScheduledSwitch
+from shardtui.engine.event_log import LogReader
+from shardtui.engine.protocol import AnyEvent, StepsDone, TrainingStarted
+from shardtui.engine.run_directory import RunDirectory
+
+from ..conftest import tiny_config
+
+
+@contextmanager
+def own_directories() -> Iterator[Path]:
+    """For runs, presets, sockets and compiled programs."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    kept = dict(os.environ)
+    os.environ |= {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CONFIG", "CACHE")}
+    os.environ["SHARDTUI_RUNTIME_DIR"] = str(folder / "run")
+    try:
+        yield folder
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class Living:
+    directory: RunDirectory
+    process: subprocess.Popen[bytes]
+    seen: int = 0
+    """Events that the last look has seen."""
+    told: list[AnyEvent] = field(default_factory=list[AnyEvent])
+
+    def __post_init__(self) -> None:
+        self.reader = LogReader(self.directory.events)
+
+    def events(self) -> list[AnyEvent]:
+        """All since it began."""
+        self.told += [event for events in self.reader.read() for event in events]
+        return self.told
+
+    def wait_for_steps(self, more: int = 3) -> int:
+        before = _steps(self.events())
+        end = time.monotonic() + 60
+        while (steps := _steps(self.events())) < before + more:
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError("the engine stands still")
+            time.sleep(0.1)
+        return steps
+
+    def problem(self, allowed: tuple[type[AnyEvent], ...] = (), tracebacks: bool = False) -> str:
+        """What is wrong since the last look, empty if nothing: it steps, numbers have no gap, nothing else happened.
+
+        `allowed`: what else it may tell of. `tracebacks`: it may have written some, as it does for a failed switch.
+        """
+        try:
+            self.wait_for_steps()
+        except AssertionError as error:
+            return str(error)
+        events, seen = self.events(), self.seen
+        self.seen = len(events)
+        others = {type(event).__name__ for event in events[seen:] if not isinstance(event, (StepsDone, *allowed))}
+        if [event.seq for event in events] != list(range(1, len(events) + 1)):
+            return "events are missing"
+        if gaps(events):
+            return f"steps are missing: {gaps(events)}"
+        if not tracebacks and "Traceback" in self.directory.log.read_text(errors="replace"):
+            return "a traceback in engine.log"
+        return f"it told of {', '.join(sorted(others))}" if seen and others else ""
+
+
+def gaps(events: list[AnyEvent]) -> list[tuple[int, int]]:
+    """Steps that are not told once each, in order."""
+    done = 0
+    found: list[tuple[int, int]] = []
+    for event in events:
+        if isinstance(event, StepsDone):
+            if event.step - len(event.losses) != done:
+                found.append((done, event.step))
+            done = event.step
+    return found
+
+
+def _steps(events: list[AnyEvent]) -> int:
+    return next((event.step for event in reversed(events) if isinstance(event, StepsDone)), 0)
+
+
+@contextmanager
+def living_engine(name: str, switches: tuple[ScheduledSwitch, ...] = ()) -> Iterator[Living]:
+    directory = run_directory.create(tiny_config(run=name, switches=switches))
+    with directory.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "shardtui.engine", "serve", str(directory.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        living = Living(directory, process)
+        end = time.monotonic() + 120
+        while not (directory.events.exists() and any(isinstance(e, TrainingStarted) for e in living.events())):
+            assert process.poll() is None, directory.log.read_text()
+            assert time.monotonic() < end, "the engine does not come up"
+            time.sleep(0.2)
+        living.wait_for_steps()
+        living.seen = len(living.events())
+        yield living
+    finally:
+        process.terminate()
+        process.wait(timeout=60)

@@ -1,0 +1,211 @@
+"""Deaths of the UI under a living engine, and terminals of every size, kind and locale."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from shardtui.engine.protocol import PresetInspected
+
+from ..terminal import ON_ITS_TERMINAL, WITHOUT_HANG_UP, Terminal, training
+from .living import Living, living_engine, own_directories
+from .row import Row
+
+KEYS = "123450e?"
+"""All views, an export and the help."""
+SIZES = ((1, 1), (2, 1), (10, 3), (40, 10), (80, 24), (140, 40), (500, 200))
+KINDS: tuple[tuple[str, dict[str, str]], ...] = (
+    *((f"TERM={term}", {"TERM": term}) for term in ("linux", "screen", "tmux-256color", "vt100", "xterm-mono")),
+    ("TERM unknown to terminfo", {"TERM": "no-such-terminal"}),
+    ("NO_COLOR=1", {"NO_COLOR": "1"}),
+    ("16 colours", {"TERM": "xterm", "TEXTUAL_COLOR_SYSTEM": "standard"}),
+    ("24-bit colours", {"COLORTERM": "truecolor"}),
+    *((f"LC_ALL={locale}", {"LC_ALL": locale, "LANG": locale}) for locale in ("C", "POSIX", "C.UTF-8", "no_SUCH")),
+)
+REFUSED: tuple[tuple[str, dict[str, str]], ...] = (
+    ("TERM=dumb", {"TERM": "dumb"}),
+    ("TERM empty", {"TERM": ""}),
+    ("a locale without the characters", {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}),
+)
+STORM = 200
+
+
+@dataclass(frozen=True)
+class Death:
+    seconds: float
+    """Until the process was gone."""
+    cpu_seconds: float
+    """Burnt meanwhile."""
+    is_restored: bool
+
+
+def run(times: int) -> list[Row]:
+    with own_directories() as folder, living_engine("watched") as engine:
+        os.chdir(folder)  # for what is exported
+        return [
+            *_deaths(engine, times),
+            *(
+                _row(engine, f"{width} × {height}", lambda size=(width, height): _visit(size))
+                for width, height in SIZES
+            ),
+            _row(engine, f"{STORM} resizes", _storm),
+            *(_row(engine, name, lambda kind=kind: _visit((80, 24), **kind)) for name, kind in KINDS),
+            *(_row(engine, f"{name}: refused", lambda kind=kind: _refused(**kind)) for name, kind in REFUSED),
+            _row(engine, "TERM unset: refused", lambda: _refused(without=("TERM",))),
+        ]
+
+
+def _deaths(engine: Living, times: int) -> Iterator[Row]:
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL):
+        yield _dying(engine, f"UI gets {number.name}", times, lambda ui, number=number: ui.process.send_signal(number))
+    yield _dying(engine, "terminal closed", times, Terminal.hang_up)
+    yield _dying(engine, "terminal closed, SIGHUP ignored", times, Terminal.hang_up, WITHOUT_HANG_UP)
+    yield _dying(
+        engine, "SIGTERM while the terminal stands still", times, lambda ui: ui.process.terminate(), stalls=True
+    )
+    yield _starting(engine, 5 * times)
+
+
+def _dying(
+    engine: Living,
+    name: str,
+    times: int,
+    kill: Callable[[Terminal], None],
+    start: str = ON_ITS_TERMINAL,
+    stalls: bool = False,
+) -> Row:
+    deaths: list[Death] = []
+    back: list[float] = []
+    for _ in range(times):
+        ui, seconds = _attached(start)
+        back.append(seconds)
+        if stalls:
+            _fill(ui)
+        deaths.append(_death(ui, kill, reads=not stalls and kill is not Terminal.hang_up))
+    problem = engine.problem()
+    has_terminal = kill is not Terminal.hang_up and "SIGKILL" not in name and not stalls
+    good = sum(death.seconds < 1 and (death.is_restored or not has_terminal) for death in deaths)
+    note = (
+        f"gone in {median(d.seconds for d in deaths):.2f} s, at most {max(d.seconds for d in deaths):.2f} s; "
+        f"CPU {median(d.cpu_seconds for d in deaths):.2f} s; attached in {median(back):.2f} s"
+    )
+    return Row(name, times, 0 if problem else good, problem or note)
+
+
+def _attached(start: str = ON_ITS_TERMINAL, size: tuple[int, int] = (80, 24)) -> tuple[Terminal, float]:
+    """A UI that shows the training, and the seconds that took."""
+    began = time.monotonic()
+    ui = Terminal("attach", "watched", start=start, size=size)
+    ui.until(training, "training")
+    return ui, time.monotonic() - began
+
+
+def _death(ui: Terminal, kill: Callable[[Terminal], None], reads: bool = True) -> Death:
+    burnt, began = _cpu(ui.process.pid), time.monotonic()
+    kill(ui)
+    cpu, gone = 0.0, 0
+    while not gone and time.monotonic() < began + 30:
+        if reads:
+            ui.read(0.005, draw=False)
+        else:
+            time.sleep(0.005)
+        gone, status, usage = os.wait4(ui.process.pid, os.WNOHANG)
+        if gone:
+            ui.process.returncode, cpu = status, usage.ru_utime + usage.ru_stime - burnt
+    seconds = time.monotonic() - began
+    if not gone:
+        ui.process.kill()
+    if kill is Terminal.hang_up:
+        return Death(seconds, cpu, False)
+    while ui.read(draw=False):
+        pass
+    restored = ui.is_restored()
+    ui.hang_up()
+    return Death(seconds, cpu, restored)
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of CPU that a living process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _fill(ui: Terminal) -> None:
+    """Everything that it writes into."""
+    for width in range(100):
+        ui.resize(300 - width % 2, 100)
+        time.sleep(0.02)
+
+
+def _starting(engine: Living, times: int) -> Row:
+    """From the first moment to the first frame: a signal ends it, and a terminal that was changed is restored."""
+    good, most = 0, 0.0
+    for number in range(times):
+        ui = Terminal("attach", "watched")
+        end = time.monotonic() + number / times
+        while time.monotonic() < end:
+            ui.read(0.01, draw=False)
+        death = _death(ui, lambda ui: ui.process.terminate())
+        most = max(most, death.seconds)
+        good += death.seconds < 1 and (death.is_restored or b"\x1b[?1049h" not in ui.output)
+    problem = engine.problem()
+    return Row("SIGTERM while the UI starts", times, 0 if problem else good, problem or f"gone in at most {most:.2f} s")
+
+
+def _row(engine: Living, name: str, visit: Callable[[], str]) -> Row:
+    problem = visit() or engine.problem((PresetInspected,))
+    return Row(name, 1, 0 if problem else 1, problem)
+
+
+def _visit(size: tuple[int, int], **environment: str) -> str:
+    """All views; what went wrong."""
+    ui = Terminal("attach", "watched", size=size, **environment)
+    if size >= (40, 10):
+        ui.until(lambda text: "step " in text, "training")
+    for key in KEYS:
+        _read_for(ui, 0.1)
+        ui.send(key)
+    _read_for(ui, 0.3)
+    return _left(ui)
+
+
+def _storm() -> str:
+    ui, _ = _attached()
+    for number in range(STORM):
+        width, height = ((1, 1), (500, 200), (80, 24), (3, 90), (200, 2))[number % 5]
+        ui.resize(width, height)
+        if number % 20 == 0:
+            ui.send(KEYS[number // 20 % 6])
+        ui.read(0.01, draw=False)
+    ui.resize(80, 24)
+    ui.send("1")
+    ui.until(training, "the view after the storm")
+    return _left(ui)
+
+
+def _left(ui: Terminal) -> str:
+    """It is alive, and leaves on its key without a word of an error; what went wrong."""
+    if ui.process.poll() is not None:
+        return f"it ended: {ui.output[-200:]!r}"
+    ui.send("d")
+    while ui.read(draw=False):
+        pass
+    code = ui.process.wait()
+    if code or b"Traceback" in ui.output:
+        return f"exit code {code}: {ui.output[-200:]!r}"
+    return "" if ui.is_restored() else "the terminal is not restored"
+
+
+def _refused(**environment: object) -> str:
+    ui = Terminal("attach", "watched", **environment)  # type: ignore[arg-type]
+    code = ui.exit_code()
+    return "" if code == 2 and b"shardtui: the UI " in ui.output else f"exit code {code}: {ui.output[-200:]!r}"
+
+
+def _read_for(ui: Terminal, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and ui.read(0.02, draw=False):
+        pass

@@ -1,0 +1,106 @@
+"""`shardtui` on a pty: the real process, the bytes it writes, and the screen that they make."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyte
+
+from .conftest import TINY
+
+ON_ITS_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Makes stdin the controlling terminal first, so that its hang-up is told by SIGHUP."""
+WITHOUT_HANG_UP = (
+    "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""No signal tells of the hang-up: the terminal is not the controlling one, and SIGHUP is ignored besides."""
+
+NEW_RUN = ("run", "--run=tiny", *(f"--set={setting}" for setting in TINY))
+RESTORED = b"\x1b[?1049l"
+"""Back to the screen that was there before."""
+
+
+class Terminal:
+    """A pty with `shardtui` on it, 80 × 24 or of another size."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        size: tuple[int, int] = (80, 24),
+        start: str = ON_ITS_TERMINAL,
+        without: Sequence[str] = (),
+        folder: Path | None = None,
+        **environment: str,
+    ) -> None:
+        """`without`: variables that the environment does not have. `folder`: where it is started."""
+        self.master, terminal = os.openpty()
+        termios.tcsetwinsize(terminal, size[::-1])
+        self.attributes = termios.tcgetattr(terminal)
+        wanted = {**os.environ, "TERM": "xterm-256color", **environment}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", start, sys.executable, "-m", "shardtui.tui.cli", *arguments],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env={name: value for name, value in wanted.items() if name not in without},
+            cwd=folder,
+            start_new_session=True,
+        )
+        os.close(terminal)
+        self.output = b""
+        self.screen = pyte.Screen(*size)
+        self.stream = pyte.ByteStream(self.screen)
+
+    def read(self, seconds: float = 0.1, draw: bool = True) -> bool:
+        """Takes what has been written, and makes the screen of it. False once the other end is closed."""
+        if not select.select([self.master], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self.master, 65536)
+        except OSError:
+            return False
+        self.output += data
+        if draw:
+            self.stream.feed(data)
+        return True
+
+    def until(self, holds: Callable[[str], object], why: str) -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            self.read()
+            if holds("\n".join(self.screen.display)):
+                return
+        raise AssertionError(f"waited in vain for {why}:\n" + "\n".join(self.screen.display))
+
+    def send(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def resize(self, columns: int, rows: int) -> None:
+        termios.tcsetwinsize(self.master, (rows, columns))
+        self.screen.resize(rows, columns)
+        self.process.send_signal(signal.SIGWINCH)
+
+    def exit_code(self) -> int:
+        """Reads to the end and waits for the process."""
+        end = time.monotonic() + 20
+        while self.read():
+            assert time.monotonic() < end, "it does not end"
+        return self.process.wait(timeout=20)
+
+    def is_restored(self) -> bool:
+        return RESTORED in self.output and termios.tcgetattr(self.master) == self.attributes
+
+    def hang_up(self) -> None:
+        os.close(self.master)
+
+
+def training(text: str) -> bool:
+    return "● training" in text and "step " in text
