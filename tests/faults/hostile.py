@@ -80,8 +80,7 @@ OWN_SEQUENCES = re.compile(
 )
 """What Textual and rich write by themselves."""
 OWN_CHARACTERS = str.maketrans("", "", "\r\n\u2800")
-KEYS = (*"120345", *"12", "?", "?", "\x10")
-"""All views, the help, and the palette at last."""
+HOME, DOWN, PAGE_DOWN, PALETTE = "\x1b[H", "\x1b[B", "\x1b[6~", "\x10"
 
 
 @dataclass
@@ -137,7 +136,7 @@ def _recorded(described: Inspection, number: int) -> Iterator[Row]:
     texts = Texts()
     events = _events(described, texts)
     directory = _record(f"recorded-{number}", events)
-    output, problem = _visited(directory, (200, 60) if number % 2 == 0 else (80, 24))
+    output, problem = _visited(directory, (250, 80) if number % 2 == 0 else (80, 24))
     return texts.rows(output, problem)
 
 
@@ -288,19 +287,19 @@ def _visited(directory: RunDirectory, size: tuple[int, int]) -> tuple[bytes, str
     """What the UI writes while all views are looked at with keys and clicks; and what went wrong."""
     ui = Terminal("attach", directory.name, size=size)
     ui.until(lambda text: "crashed" in text or "failed" in text, "the end of the run")
-    for key in KEYS:
-        ui.send(key)
-        _read_for(ui, 0.4)
-        if key in "12345":
-            for row in range(2, size[1], 3):
-                ui.send(f"\x1b[<0;{20 + row};{row}M\x1b[<0;{20 + row};{row}m\x1b[B")
-            _read_for(ui, 0.4)
-            ui.send("\x1b[F")
-            _read_for(ui, 0.2)
+    for view in "123450":
+        _press(ui, view)
+        for row in range(2, size[1], 4):
+            ui.send(f"\x1b[<0;{20 + row};{row}M\x1b[<0;{20 + row};{row}m")
+        _press(ui, HOME)
+        for _ in range(8):
+            _press(ui, PAGE_DOWN)
+    _press(ui, "1", HOME, *[DOWN] * len(TEXTS))
+    _press(ui, "2", HOME, *[DOWN] * len(TEXTS))
+    _press(ui, "4", HOME, *[DOWN] * len(TEXTS))
+    _press(ui, "?", "?", PALETTE, "Switch", *[PAGE_DOWN] * 8)
     if ui.process.poll() is not None:
         return ui.output, f"the UI ended: {ui.output[-80:]!r}"
-    ui.send("Switch")
-    _read_for(ui, 0.8)
     for _ in range(20):  # the palette may still be busy
         if ui.process.poll() is not None:
             break
@@ -312,10 +311,19 @@ def _visited(directory: RunDirectory, size: tuple[int, int]) -> tuple[bytes, str
     return ui.output, "" if code == 1 and b"Traceback" not in ui.output else f"exit code {code}: {ui.output[-80:]!r}"
 
 
-def _read_for(ui: Terminal, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and ui.read(0.02, draw=False):
-        pass
+def _press(ui: Terminal, *keys: str) -> None:
+    """Each once the UI has answered the one before and is quiet."""
+    for key in keys:
+        ui.send(key)
+        _read_for(ui, 2, quiet=0.15)
+
+
+def _read_for(ui: Terminal, seconds: float, quiet: float = 60) -> None:
+    """Until so much time is over, or so much since it last wrote something."""
+    end, before, last = time.monotonic() + seconds, len(ui.output), time.monotonic()
+    while time.monotonic() < min(end, last + quiet) and ui.read(0.02, draw=False):
+        if len(ui.output) > before:
+            before, last = len(ui.output), time.monotonic()
 
 
 def _told(*arguments: str) -> tuple[bytes, str]:
