@@ -109,8 +109,12 @@ class _OverrideTable(Struct, frozen=True, forbid_unknown_fields=True):
 def load_preset(name: str) -> Preset:
     """A preset by name or, where `name` holds a path separator or ends in `.toml`, by file. Raises Invalid."""
     if is_file(name):
-        path = Path(name).expanduser()
-        if not path.is_file():
+        try:
+            path = Path(name).expanduser()
+            found = path.is_file()
+        except (OSError, RuntimeError) as error:  # a name too long; a ~user that there is not
+            raise Invalid(f"--preset {name}: {error}") from error
+        if not found:
             raise Invalid(f"--preset {name}: no such file")
         return read_preset(path)
     files = preset_files("parallelism")

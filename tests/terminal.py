@@ -88,11 +88,12 @@ class Terminal:
         self.screen.resize(rows, columns)
         self.process.send_signal(signal.SIGWINCH)
 
-    def exit_code(self) -> int:
-        """Reads to the end and waits for the process."""
-        end = time.monotonic() + 20
-        while self.read():
-            assert time.monotonic() < end, "it does not end"
+    def exit_code(self, seconds: float = 20, draw: bool = True) -> int:
+        """Reads to the end and waits for the process; where it does not end it is killed."""
+        end = time.monotonic() + seconds
+        while self.read(draw=draw):
+            if time.monotonic() > end:
+                self.process.kill()
         return self.process.wait(timeout=20)
 
     def is_restored(self) -> bool:

@@ -73,6 +73,8 @@ HOSTILE = "\x1b]0;owned\x07\u202e[red]\x9b31m"
         ["inspect", f"--mesh={HOSTILE}=8", "--hlo=x"],
         ["presets", f"--set={HOSTILE}=1"],
         ["presets", "--preset=\udcff.toml"],
+        ["presets", "--preset=/" + "x" * 300],
+        ["presets", "--preset=~nobody-of-that-name/x.toml"],
         ["presets", "--set=layers=" + "[" * 5000],
     ],
     ids=lambda arguments: f"{arguments[0]} {arguments[-1][:10]!a}",

@@ -353,7 +353,9 @@ def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[st
 
 def _absolute(preset: str) -> str:
     """A preset file is found again when the run goes on from another directory."""
-    return str(Path(preset).expanduser().absolute()) if is_file(preset) else preset
+    with contextlib.suppress(RuntimeError):  # a ~user that there is not: told when it is read
+        return str(Path(preset).expanduser().absolute()) if is_file(preset) else preset
+    return preset
 
 
 def _client(directory: RunDirectory) -> "EngineClient":

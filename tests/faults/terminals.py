@@ -191,9 +191,7 @@ def _left(ui: Terminal) -> str:
     if ui.process.poll() is not None:
         return f"it ended: {ui.output[-200:]!r}"
     ui.send("d")
-    while ui.read(draw=False):
-        pass
-    code = ui.process.wait()
+    code = ui.exit_code(draw=False)
     if code or b"Traceback" in ui.output:
         return f"exit code {code}: {ui.output[-200:]!r}"
     return "" if ui.is_restored() else "the terminal is not restored"

@@ -1,0 +1,447 @@
+"""Texts that a terminal or a markup reader would obey, in every place where a text is shown, in the real programs."""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+
+import msgspec
+from shardtui.engine import run_directory
+from shardtui.engine.config import PRESETS, user_presets
+from shardtui.engine.protocol import (
+    AnyEvent,
+    CollectiveInfo,
+    CommandRefused,
+    CorpusInfo,
+    DeviceInfo,
+    EngineReady,
+    EngineStarted,
+    Failed,
+    Inspection,
+    PresetCompiling,
+    PresetInfo,
+    RematerializationInfo,
+    StepsDone,
+    SwitchFailed,
+    TrainingStarted,
+    encode_json,
+)
+from shardtui.engine.run_directory import RunDirectory
+
+from ..conftest import TINY, tiny_config
+from ..terminal import Terminal
+from ..test_views import inspections, switch
+from .living import own_directories
+from .row import Row
+
+TEXTS = (
+    *(
+        "\x1b]0;{}\x07",
+        "\x1b]2;{}\x1b\\",
+        "\x1b]52;c;{}\x07",
+        "\x1b]8;;http://{}\x1b\\x\x1b]8;;\x1b\\",
+        "\x1b]50;{}\x07",
+    ),
+    *("\x1b[2J{}", "\x1b[31m{}\x1b[0m", "\x1b[1;1H{}", "\x1b[6n{}", "\x1b[c{}", "\x1b[?1049l{}", "\x1b[?1000l{}"),
+    *(
+        "\x1bP{}\x1b\\",
+        "\x1b_{}\x1b\\",
+        "\x1b^{}\x1b\\",
+        "\x1bX{}\x1b\\",
+        "\x1bc{}",
+        "\x1b#8{}",
+        "\x1b(0{}",
+        "\x1b7{}\x1b8",
+    ),
+    *(
+        "\x9b31m{}",
+        "\x9d0;{}\x9c",
+        "\x90{}\x9c",
+        "\x84{}\x85",
+        "{}\x07",
+        "{}\x08\x08",
+        "{}\x7f",
+        "{}\x0e\x0f",
+        "{}\r\n>",
+    ),
+    *("\u202e{}\u202c", "\u2066{}\u2069", "\u200f{}", "\u061c{}", "{}\u200b\u200d", "{}\ufeff", "{}\u2028{}\u2029"),
+    *("{}\u00ad", "{}\u180e", "{}\u3164", "{}\ufe0f", "{}\U000e0041\U000e007f", "{}\ufff9\ufffb", "{}\U000e0100"),
+    *("[bold red]{}[/]", "[@click=app.exit]{}[/]", "[/]{}", "[{}", "{}[/bold]", "[link=http://x]{}[/link]", ":bomb:{}"),
+    *("[on red]{}[/on red][@click=app.stop]x", "$primary {} %s %(x)s", "{}\\[bold]", "漢字{}العربية", "{}" + "y" * 300),
+)
+"""With a marker in each, which says where it came from."""
+
+OWN_SEQUENCES = re.compile(
+    r"\x1b\[[0-9;]*[mHABCDGJK]|\x1b\[\?[0-9]+(?:[hl]|\$p)|\x1b\[[<>=][0-9]*u|\x1b\[[0-9] q|\x1b\]22;[a-z-]+\x07"
+)
+"""What Textual and rich write by themselves."""
+OWN_CHARACTERS = str.maketrans("", "", "\r\n\u2800")
+HOME, DOWN, PAGE_DOWN, PALETTE = "\x1b[H", "\x1b[B", "\x1b[6~", "\x10"
+
+
+@dataclass
+class Texts:
+    """Hands out hostile texts by place, each with a marker of its own."""
+
+    given: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """By place, marker to text."""
+
+    def of(self, place: str, fits: Callable[[str], bool] = lambda text: True) -> list[str]:
+        number = len(self.given)
+        marked = {f"z{number}q{n}z": text for n, text in enumerate(TEXTS) if fits(text)}
+        self.given[place] = {marker: text.replace("{}", marker) for marker, text in marked.items()}
+        return list(self.given[place].values())
+
+    def line(self, place: str) -> str:
+        """All in one, for places that hold a single text."""
+        return " ".join(self.of(place))
+
+    def rows(self, output: bytes, problem: str) -> Iterator[Row]:
+        shown = output.decode(errors="replace")
+        problem = problem or foreign(shown)
+        plain = OWN_SEQUENCES.sub("", shown)
+        for place, texts in self.given.items():
+            raw = [text for text in texts.values() if not text.isprintable() and text in shown]
+            seen = sum(marker in plain for marker in texts)
+            note = problem or (f"{raw[0]!r} came through" if raw else f"{seen} seen on the terminal")
+            yield Row(f"hostile text: {place}", len(texts), 0 if problem else len(texts) - len(raw), note[:200])
+
+
+def foreign(shown: str) -> str:
+    """The first sequence or character that neither Textual nor rich writes, and what stands around it."""
+    rest = OWN_SEQUENCES.sub("", shown).translate(OWN_CHARACTERS)
+    at = next((at for at, character in enumerate(rest) if not character.isprintable()), None)
+    return "" if at is None else f"foreign: {rest[max(0, at - 20) : at + 20]!r}"
+
+
+def run(times: int) -> list[Row]:
+    """The texts do not change: more often only makes other frames of them."""
+    rows: list[Row] = []
+    with own_directories() as folder:
+        (described,) = inspections(TINY, 8, "dp")
+        for number in range(times):
+            rows += _recorded(described, number)
+            rows += _lost(number)
+        for place in (_files, _runs, _arguments, _values, _module):
+            rows += place(folder)
+    return rows
+
+
+def _recorded(described: Inspection, number: int) -> Iterator[Row]:
+    """A run whose events are all hostile, in every view."""
+    texts = Texts()
+    events = _events(described, texts)
+    directory = _record(f"recorded-{number}", events)
+    output, problem = _visited(directory, (250, 80) if number % 2 == 0 else (80, 24))
+    return texts.rows(output, problem)
+
+
+def _lost(number: int) -> Iterator[Row]:
+    """An engine that is gone and left a hostile line in its log."""
+    texts = Texts()
+    directory = _record(f"lost-{number}", [EngineStarted(protocol=1, pid=1, config=tiny_config())])
+    last = " ".join(
+        texts.of("last line of engine.log", lambda text: not re.search("[\r\n\x0b\x0c\x85\u2028\x1c-\x1e]", text))
+    )
+    directory.log.write_text(last)
+    output, problem = _visited(directory, (200, 60))
+    return texts.rows(output, problem)
+
+
+def _record(name: str, events: list[AnyEvent]) -> RunDirectory:
+    directory = run_directory.create(tiny_config(run=name))
+    lines = (encode_json(msgspec.structs.replace(event, seq=seq)) for seq, event in enumerate(events, 1))
+    directory.events.write_bytes(b"\n".join(lines) + b"\n")
+    return directory
+
+
+def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
+    axes = dict(zip(described.compiled.mesh.axes, texts.of("mesh axes"), strict=False))
+    compiled, inspected = _renamed(described.compiled, axes), _renamed(described.inspected, axes)
+    preset = texts.of("active preset")[0]
+    devices = [
+        msgspec.structs.replace(device, kind=kind, platform=platform)
+        for device, kind, platform in zip(
+            described.devices, [texts.line("device kind")] * 8, cycle(texts.of("platform")), strict=False
+        )
+    ]
+    return [
+        EngineStarted(protocol=1, pid=1, config=_config(texts)),
+        _ready(described, devices, texts, preset),
+        PresetCompiling(preset=preset),
+        TrainingStarted(preset=preset),
+        msgspec.structs.replace(
+            compiled, preset=preset, arrays=_arrays(compiled.arrays, texts), collectives=_collectives(compiled, texts)
+        ),
+        msgspec.structs.replace(
+            inspected, preset=preset, rematerializations=_rematerializations(texts), problem=texts.line("inspection")
+        ),
+        StepsDone(step=1, losses=[1.0], step_seconds=[0.1], input_wait_seconds=0.0),
+        switch(texts.line("preset left"), preset),
+        CommandRefused(problem=texts.line("refusal")),
+        SwitchFailed(to_preset=texts.line("preset not reached"), step=1, problems=texts.of("failed switch")),
+        Failed(problems=texts.of("failure"), refused=False),
+    ]
+
+
+def _renamed(message: msgspec.Struct, names: dict[str, str]) -> msgspec.Struct:
+    """With every text that is one of `names` in its place, keys too."""
+
+    def renamed(value: object) -> object:
+        match value:
+            case str():
+                return names.get(value, value)
+            case list():
+                return [renamed(item) for item in value]
+            case dict():
+                return {renamed(key): renamed(item) for key, item in value.items()}
+            case _:
+                return value
+
+    return msgspec.convert(renamed(msgspec.to_builtins(message)), type(message))
+
+
+def _config(texts: Texts) -> object:
+    return tiny_config(run=texts.line("run"), model_name=texts.line("model"), preset="dp", data=texts.line("data"))
+
+
+def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, active: str) -> EngineReady:
+    names = (active, *texts.of("preset names"))
+    told = (cycle(texts.of(f"presets' {what}")) for what in ("summaries", "lessons", "sources", "problems"))
+    presets = [
+        PresetInfo(
+            name=name,
+            summary=summary,
+            teaches=teaches,
+            source=source,
+            mesh={problem: 8},
+            fits=number % 2 == 0,
+            problems=[problem],
+        )
+        for number, (name, summary, teaches, source, problem) in enumerate(zip(names, *told, strict=False))
+    ]
+    return EngineReady(
+        versions=dict(zip(texts.of("packages"), texts.of("versions"), strict=True)),
+        devices=devices,
+        simulated=True,
+        dtype=texts.line("dtype"),
+        parameters=1,
+        padding_parameters=0,
+        tokens_per_step=128,
+        flops_per_step=described.flops_per_step,
+        corpus=CorpusInfo(texts.line("corpus"), 1, 1, texts.line("hash")),
+        presets=presets,
+        preset_problems=texts.of("presets left out"),
+    )
+
+
+def _arrays(arrays: list, texts: Texts) -> list:
+    kinds = zip(
+        cycle(arrays),
+        texts.of("array names"),
+        texts.of("dtypes"),
+        texts.of("logical axes"),
+        texts.of("reasons"),
+        strict=False,
+    )
+    return [
+        msgspec.structs.replace(
+            array,
+            name=name,
+            dtype=dtype,
+            logical_axes=[axis] * len(array.shape),
+            reasons=[reason] * len(array.shape),
+        )
+        for array, name, dtype, axis, reason in kinds
+    ]
+
+
+def _collectives(compiled: msgspec.Struct, texts: Texts) -> list[CollectiveInfo]:
+    kinds = zip(
+        cycle(compiled.collectives),
+        texts.of("collectives"),
+        texts.of("operations"),
+        texts.of("sources"),
+        strict=False,
+    )
+    return [
+        msgspec.structs.replace(info, kind=kind, op_name=op, source=source, axes=[kind], dtype=op)
+        for info, kind, op, source in kinds
+    ]
+
+
+def _rematerializations(texts: Texts) -> list[RematerializationInfo]:
+    return [
+        RematerializationInfo(
+            operation=text, shape=[1], from_sharding=text, to_sharding=text, op_name=text, source=source
+        )
+        for text, source in zip(texts.of("rematerializations"), texts.of("their sources"), strict=True)
+    ]
+
+
+def _visited(directory: RunDirectory, size: tuple[int, int]) -> tuple[bytes, str]:
+    """What the UI writes while all views are looked at with keys and clicks; and what went wrong."""
+    ui = Terminal("attach", directory.name, size=size)
+    ui.until(lambda text: "crashed" in text or "failed" in text, "the end of the run")
+    for view in "123450":
+        _press(ui, view)
+        for row in range(2, size[1], 4):
+            ui.send(f"\x1b[<0;{20 + row};{row}M\x1b[<0;{20 + row};{row}m")
+        _press(ui, HOME)
+        for _ in range(8):
+            _press(ui, PAGE_DOWN)
+    _press(ui, "1", HOME, *[DOWN] * len(TEXTS))
+    _press(ui, "2", HOME, *[DOWN] * len(TEXTS))
+    _press(ui, "4", HOME, *[DOWN] * len(TEXTS))
+    _press(ui, "?", "?", PALETTE, "Switch", *[PAGE_DOWN] * 8)
+    if ui.process.poll() is not None:
+        return ui.output, f"the UI ended: {ui.output[-80:]!r}"
+    for _ in range(20):  # the palette may still be busy
+        if ui.process.poll() is not None:
+            break
+        ui.send("\x1b")
+        _read_for(ui, 0.5)
+        ui.send("d")
+        _read_for(ui, 1)
+    code = ui.exit_code(draw=False)
+    return ui.output, "" if code == 1 and b"Traceback" not in ui.output else f"exit code {code}: {ui.output[-80:]!r}"
+
+
+def _press(ui: Terminal, *keys: str) -> None:
+    """Each once the UI has answered the one before and is quiet."""
+    for key in keys:
+        ui.send(key)
+        _read_for(ui, 2, quiet=0.15)
+
+
+def _read_for(ui: Terminal, seconds: float, quiet: float = 60) -> None:
+    """Until so much time is over, or so much since it last wrote something."""
+    end, before, last = time.monotonic() + seconds, len(ui.output), time.monotonic()
+    while time.monotonic() < min(end, last + quiet) and ui.read(0.02, draw=False):
+        if len(ui.output) > before:
+            before, last = len(ui.output), time.monotonic()
+
+
+def _told(*arguments: str) -> tuple[bytes, str]:
+    """What a command writes to its terminal; and what went wrong."""
+    terminal = Terminal(*arguments, size=(200, 60))
+    code = terminal.exit_code(seconds=120, draw=False)
+    terminal.hang_up()
+    wrong = code not in (0, 2) or b"Traceback" in terminal.output
+    return terminal.output, f"exit code {code}: {terminal.output[-80:]!r}" if wrong else ""
+
+
+def _rows(texts: Texts, *commands: tuple[str, ...]) -> Iterator[Row]:
+    answers = [_told(*command) for command in commands]
+    problem = next((problem for _, problem in answers if problem), "")
+    return texts.rows(b"".join(output for output, _ in answers), problem)
+
+
+def _is_file_name(text: str) -> bool:
+    return "/" not in text and len(text) < 200
+
+
+def _files(folder: Path) -> Iterator[Row]:
+    """Presets and models with hostile names and contents; the help names the models."""
+    texts = Texts()
+    presets, models = user_presets() / "parallelism", user_presets() / "models"
+    for kind in (presets, models):
+        kind.mkdir(parents=True)
+    for name in texts.of("names of preset files", _is_file_name):
+        (presets / f"{name}.toml").write_text("[mesh]\ndata = -1\n")
+    for name in texts.of("names of model files", _is_file_name):
+        (models / f"{name}.toml").write_text((PRESETS / "models" / "nano.toml").read_text())
+    for number, text in enumerate(texts.of("summaries of preset files")):
+        (presets / f"summary-{number}.toml").write_text(f"summary = {_quoted(text)}\n[mesh]\ndata = -1\n")
+    for number, text in enumerate(texts.of("rules of preset files")):
+        rules = f"[rules]\n{_quoted(text)} = {_quoted(text)}\n[overrides]\n{_quoted(text)} = [{_quoted(text)}]\n"
+        (presets / f"rule-{number}.toml").write_text(f"[mesh]\ndata = -1\n{rules}")
+    for number, text in enumerate(texts.of("keys of preset files")):
+        (presets / f"key-{number}.toml").write_text(f"{_quoted(text)} = 1\n[mesh]\n{_quoted(text)} = 8\n")
+    try:
+        yield from _rows(
+            texts, ("presets",), ("presets", "--json"), ("train", "--help"), ("presets", "--preset=x", "--model=x")
+        )
+    finally:
+        shutil.rmtree(user_presets())
+
+
+def _quoted(text: str) -> str:
+    return encode_json(text).decode().replace("\x7f", "\\u007f")
+
+
+def _runs(folder: Path) -> Iterator[Row]:
+    texts = Texts()
+    kinds = zip(texts.of("models of runs"), texts.of("presets of runs"), strict=True)
+    for number, (model, preset) in enumerate(kinds):
+        run_directory.create(tiny_config(run=f"listed-{number}", model_name=model, preset=preset))
+    for name in texts.of("names of run directories", _is_file_name):
+        (run_directory.state_home() / name).mkdir()
+        (run_directory.state_home() / name / "run.json").write_text("{}")
+    for number, text in enumerate(texts.of("broken run.json")):
+        path = run_directory.state_home() / f"broken-{number}"
+        path.mkdir()
+        (path / "run.json").write_text(f"{{{_quoted(text)}: {_quoted(text)}}}")
+    yield from _rows(texts, ("ls",), ("ls", "--json"), ("stop", "broken-1"))
+
+
+def _arguments(folder: Path) -> Iterator[Row]:
+    """All at once where a command takes many."""
+    texts = Texts()
+    unknown = texts.of("unknown arguments")
+    presets = [f"--switch={n}:/{text}" for n, text in enumerate(texts.of("preset paths"), 1)]
+    settings = [f"--set={text}" for text in texts.of("settings")]
+    data = "/".join(text[:200] for text in texts.of("data path"))
+    yield from _rows(
+        texts,
+        ("ls", *unknown),
+        ("train", "--steps=100", *presets),
+        ("presets", *settings),
+        ("train", "--steps=1", f"--data=/{data}", "--run=no-data"),
+        ("inspect", f"--svg=/{texts.line('svg path')[:2000]}", f"--hlo={_tpu()}", "--mesh=data=4,model=2"),
+        ("inspect", f"--hlo=/{texts.line('hlo path')[:2000]}", "--mesh=data=8"),
+        ("inspect", f"--hlo={_tpu()}", f"--mesh={texts.line('mesh')}=8"),
+        ("train", "--steps=9", f"--switch={texts.line('switch')}"),
+        ("stop", texts.line("name of a run")),
+    )
+
+
+def _values(folder: Path) -> Iterator[Row]:
+    """Variables of the environment that are named in messages."""
+    texts = Texts()
+    kept = dict(os.environ)
+    problems: list[str] = []
+    output = b""
+    for name in ("XDG_STATE_HOME", "SHARDTUI_RUNTIME_DIR"):
+        os.environ[name] = f"/proc/{texts.line(name)[:800]}"
+        told, problem = _told("train", "--steps=1") if name != "XDG_STATE_HOME" else _told("ls")
+        output, problems = output + told, [*problems, problem]
+        os.environ.update(kept)
+    yield from texts.rows(output, next(filter(None, problems), ""))
+
+
+def _module(folder: Path) -> Iterator[Row]:
+    """The text of a compiled module, with hostile operations, files and errors."""
+    texts = Texts()
+    fits: Callable[[str], bool] = lambda text: '"' not in text and "\\" not in text  # noqa: E731
+    operations, files = cycle(texts.of("operations in a module", fits)), cycle(texts.of("files in a module", fits))
+    module = re.sub(r'op_name="[^"]*"', lambda _: f'op_name="{next(operations)}"', _tpu().read_text())
+    module = re.sub(r'^(\d+) "[^"]*"', lambda found: f'{found[1]} "{next(files)}.py"', module, flags=re.MULTILINE)
+    path, broken = folder / "module.hlo", folder / "broken.hlo"
+    path.write_text(module)
+    broken.write_text(texts.line("no module"))
+    mesh = "--mesh=data=4,model=2"
+    yield from _rows(
+        texts,
+        ("inspect", f"--hlo={path}", mesh),
+        ("inspect", f"--hlo={path}", mesh, "--json"),
+        ("inspect", f"--hlo={broken}", mesh),
+    )
+
+
+def _tpu() -> Path:
+    return Path(__file__).parents[1] / "hlo" / "tpu-psum-in-two-loops.hlo"
