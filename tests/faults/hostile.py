@@ -14,6 +14,10 @@ from shardtui.engine import run_directory
 from shardtui.engine.config import PRESETS, user_presets
 from shardtui.engine.protocol import (
     AnyEvent,
+    CheckpointDamaged,
+    CheckpointFailed,
+    CheckpointInfo,
+    CheckpointsKept,
     CollectiveInfo,
     CommandRefused,
     CorpusInfo,
@@ -22,9 +26,11 @@ from shardtui.engine.protocol import (
     EngineStarted,
     Failed,
     Inspection,
+    Paused,
     PresetCompiling,
     PresetInfo,
     RematerializationInfo,
+    RestoreFailed,
     StepsDone,
     SwitchFailed,
     TrainingStarted,
@@ -184,7 +190,19 @@ def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
         switch(texts.line("preset left"), preset),
         CommandRefused(problem=texts.line("refusal")),
         SwitchFailed(to_preset=texts.line("preset not reached"), step=1, problems=texts.of("failed switch")),
+        Paused(step=1, problem=texts.line("pause")),
+        CheckpointFailed(step=1, problems=texts.of("failed checkpoint")),
+        CheckpointDamaged(step=1, problems=texts.of("damaged checkpoint"), set_aside=texts.line("damaged name")),
+        CheckpointsKept(checkpoints=_checkpoints(texts)),
+        RestoreFailed(step=1, problems=texts.of("failed way back")),
         Failed(problems=texts.of("failure"), refused=False),
+    ]
+
+
+def _checkpoints(texts: Texts) -> list[CheckpointInfo]:
+    return [
+        CheckpointInfo(step=step, time=0.0, preset=preset, devices=8, loss=None, bytes=1)
+        for step, preset in enumerate(texts.of("presets of checkpoints"), 1)
     ]
 
 
@@ -228,6 +246,8 @@ def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, activ
         versions=dict(zip(texts.of("packages"), texts.of("versions"), strict=True)),
         devices=devices,
         simulated=True,
+        memory_limit=None,
+        warnings=texts.of("warnings"),
         dtype=texts.line("dtype"),
         parameters=1,
         padding_parameters=0,

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,13 +22,14 @@ from ..conftest import tiny_config
 
 @contextmanager
 def own_directories() -> Iterator[Path]:
-    """For runs, presets, sockets and compiled programs."""
-    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    """For runs, presets, sockets and what is exported."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-", dir="/tmp"))  # the paths of sockets must be short
     kept = dict(os.environ)
-    os.environ |= {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CONFIG", "CACHE")}
+    os.environ |= {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CONFIG")}
     os.environ["SHARDTUI_RUNTIME_DIR"] = str(folder / "run")
     try:
-        yield folder
+        with chdir(folder):
+            yield folder
     finally:
         os.environ.clear()
         os.environ.update(kept)

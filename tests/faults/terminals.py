@@ -31,6 +31,8 @@ REFUSED: tuple[tuple[str, dict[str, str]], ...] = (
     ("a locale without the characters", {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}),
 )
 STORM = 200
+PATIENCE = 30.0
+"""Seconds for an end; how many it takes is told, not judged: machines are shared."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,7 @@ class Death:
 
 
 def run(times: int) -> list[Row]:
-    with own_directories() as folder, living_engine("watched") as engine:
-        os.chdir(folder)  # for what is exported
+    with own_directories(), living_engine("watched") as engine:
         return [
             *_deaths(engine, times),
             *(
@@ -87,9 +88,9 @@ def _dying(
         deaths.append(_death(ui, kill, reads=not stalls and kill is not Terminal.hang_up))
     problem = engine.problem()
     has_terminal = kill is not Terminal.hang_up and "SIGKILL" not in name and not stalls
-    good = sum(death.seconds < 1 and (death.is_restored or not has_terminal) for death in deaths)
+    good = sum(death.seconds < PATIENCE and (death.is_restored or not has_terminal) for death in deaths)
     note = (
-        f"gone in {median(d.seconds for d in deaths):.2f} s, at most {max(d.seconds for d in deaths):.2f} s; "
+        f"{sum(d.seconds < 1 for d in deaths)} of {times} within a second: gone in {median(d.seconds for d in deaths):.2f} s, at most {max(d.seconds for d in deaths):.2f} s; "
         f"CPU {median(d.cpu_seconds for d in deaths):.2f} s; attached in {median(back):.2f} s"
     )
     return Row(name, times, 0 if problem else good, problem or note)
@@ -107,7 +108,7 @@ def _death(ui: Terminal, kill: Callable[[Terminal], None], reads: bool = True) -
     burnt, began = _cpu(ui.process.pid), time.monotonic()
     kill(ui)
     cpu, gone = 0.0, 0
-    while not gone and time.monotonic() < began + 30:
+    while not gone and time.monotonic() < began + PATIENCE:
         if reads:
             ui.read(0.005, draw=False)
         else:
@@ -150,7 +151,7 @@ def _starting(engine: Living, times: int) -> Row:
             ui.read(0.01, draw=False)
         death = _death(ui, lambda ui: ui.process.terminate())
         most = max(most, death.seconds)
-        good += death.seconds < 1 and (death.is_restored or b"\x1b[?1049h" not in ui.output)
+        good += death.seconds < PATIENCE and (death.is_restored or b"\x1b[?1049h" not in ui.output)
     problem = engine.problem()
     return Row("SIGTERM while the UI starts", times, 0 if problem else good, problem or f"gone in at most {most:.2f} s")
 
