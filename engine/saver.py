@@ -175,7 +175,7 @@ class Saver:
                 self._set_aside(candidate, error)
         if step is not None:
             raise self._none_of(step)
-        if found:
+        if found or self._place.aside():
             raise Invalid(f"{self._place.root}: no checkpoint is good, all were set aside: begin a new run")
         return None
 
