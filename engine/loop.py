@@ -77,6 +77,8 @@ class Loop:
     def run(self, origin: Manifest | None) -> int:
         """Trains until the last step or until it is told to stop. `origin`: the checkpoint to go on from, whose files
         are good. Returns the number of steps done."""
+        if origin is not None:
+            self._reports.go_on_from(origin.step)  # also what is told where the run is ended before it begins
         if self._compile_first():
             self._take_up(origin)
             self._publish(TrainingStarted(preset=self._program.name, step=self._reports.done))
