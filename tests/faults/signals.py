@@ -1,0 +1,147 @@
+"""SIGTERM at random moments: the engine saves what it has reached and exits 0, and the next one goes on from there."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+
+from etils import epath
+from shardtui.engine import run_directory
+from shardtui.engine.checkpoint import Place
+from shardtui.engine.config import CheckpointConfig
+from shardtui.engine.protocol import (
+    AnyEvent,
+    CheckpointSaving,
+    EngineStopped,
+    Pause,
+    Paused,
+    PresetCompiling,
+    SaveCheckpoint,
+    StepsDone,
+    Switching,
+    SwitchPreset,
+    TrainingStarted,
+)
+from shardtui.engine.run_directory import RunDirectory
+from shardtui.tui.engine_client import EngineClient
+
+from ..conftest import TINY, tiny_config
+from .row import Row
+
+PRESETS = ("dp", "fsdp", "tp", "hsdp")
+MOMENTS = {
+    "a step": StepsDone,
+    "a save": CheckpointSaving,
+    "a switch": Switching,
+    "a pause": Paused,
+    "the first compilation": PresetCompiling,
+}
+"""The event after which the signal falls."""
+LONGEST = {"a step": 1.0, "a save": 0.3, "a switch": 0.1, "a pause": 0.5, "the first compilation": 0.5}
+"""Seconds from the event to the signal, at most."""
+
+
+@dataclass
+class Story:
+    """A run that is ended again and again, and goes on."""
+
+    directory: RunDirectory
+    chance: random.Random
+    reached: int = 0
+    survived: Counter[str] = field(default_factory=Counter[str])
+    wrong: list[str] = field(default_factory=list[str])
+
+    async def end_in(self, moment: str) -> None:
+        wrong = len(self.wrong)
+        found = await self._ended_in(moment)
+        begun = [event.step for event in found if isinstance(event, TrainingStarted)]
+        done = max((event.step for event in found if isinstance(event, StepsDone)), default=self.reached)
+        last = found[-1]
+        steps = Place(epath.Path(self.directory.checkpoints(self.directory.config))).steps()
+        if begun not in ([], [self.reached]):
+            self.wrong.append(f"{moment}: went on from {begun}, {self.reached} was reached")
+        if not isinstance(last, EngineStopped) or (last.step, last.reason) != (done, "signalled"):
+            self.wrong.append(f"{moment}: {done} steps were done, the last word was {last}")
+        if (steps or [0])[-1] != done:
+            self.wrong.append(f"{moment}: {done} steps were done, saved are {steps}")
+        self.reached = done
+        self.survived[moment] += len(self.wrong) == wrong
+
+    async def _ended_in(self, moment: str) -> list[AnyEvent]:
+        """What one engine told from its start to its end by the signal."""
+        client = EngineClient(self.directory)
+        client.start_engine()
+        found: list[AnyEvent] = []
+        pid, told = 0, False
+        async for events in client.events():
+            for event in events:
+                if client.is_old(event):
+                    continue
+                found.append(event)
+                pid = pid or getattr(event, "pid", 0)
+                if isinstance(event, TrainingStarted):
+                    await self._bring_about(moment, client, event.preset)
+                if not told and isinstance(event, MOMENTS[moment]):
+                    await asyncio.sleep(self.chance.uniform(0, LONGEST[moment]))
+                    os.kill(pid, signal.SIGTERM)
+                    told = True
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        if ended is None or ended.si_status or ended.si_code != os.CLD_EXITED:
+            self.wrong.append(f"{moment}: it ended with {ended}")
+        return found
+
+    async def _bring_about(self, moment: str, client: EngineClient, active: str) -> None:
+        match moment:
+            case "a save":
+                await client.send(SaveCheckpoint())
+            case "a switch":
+                await client.send(SwitchPreset(self.chance.choice([other for other in PRESETS if other != active])))
+            case "a pause":
+                await client.send(Pause())
+            case _:
+                pass
+
+    def told_of(self, moment: str) -> tuple[int, str]:
+        wrong = [text for text in self.wrong if text.startswith(moment)]
+        return self.survived[moment], "; ".join(wrong[:3]) or "exit 0, every step saved, gone on from there"
+
+
+def run(times: int) -> list[Row]:
+    """`times` SIGTERMs to the engine in each moment, and one of each signal to `train`."""
+    config = tiny_config(run="signals", checkpoints=CheckpointConfig(every_minutes=None))
+    story = Story(run_directory.create(config), random.Random(0))
+
+    async def all_ends() -> None:
+        for _ in range(times):
+            for moment in MOMENTS:
+                await story.end_in(moment)
+
+    asyncio.run(all_ends())
+    return [
+        *(Row(f"SIGTERM to the engine in {moment}", times, *story.told_of(moment)) for moment in MOMENTS),
+        _train(signal.SIGTERM, 0),
+        _train(signal.SIGINT, 130),
+    ]
+
+
+def _train(number: signal.Signals, code: int) -> Row:
+    """The signal to the process without a UI, which passes it on."""
+    settings = [f"--set={setting}" for setting in TINY]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shardtui.tui.cli", "train", "--json", "--steps=1000000", *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout
+    next(line for line in process.stdout if b"StepDone" in line)
+    process.send_signal(number)
+    events = [json.loads(line) for line in process.communicate()[0].splitlines()]
+    steps = [event["step"] for event in events if event["type"] == "StepDone"]
+    saved = [event["step"] for event in events if event["type"] == "CheckpointSaved"]
+    good = process.returncode == code and saved == steps[-1:]
+    return Row(f"{number.name} to `train`", 1, good, f"exit {process.returncode}, step {steps[-1]} saved as {saved}")
