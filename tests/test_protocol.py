@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine import protocol
-from shardtui.engine.event_log import EventLog, LogReader
+from shardtui.engine.event_log import EventLog, LogReader, last_seq
 from shardtui.engine.protocol import (
     BadFrame,
     Command,
@@ -89,6 +89,25 @@ def test_the_log_numbers_events_and_is_json(tmp_path: Path) -> None:
     assert lines[1]["type"] == "StepsDone"
     assert lines[1]["losses"] == [None]
     assert lines[1]["nonfinite"] == ["losses"]
+
+
+@pytest.mark.parametrize("torn", [b"", b"\n", b'{"type":"Paused","seq":9', b"\0" * 40, b"not json\n"])
+def test_another_engine_goes_on_with_the_numbers(tmp_path: Path, torn: bytes) -> None:
+    """Also after a line that the one before it could not end: that one is lost, and no other."""
+    path = tmp_path / "events.jsonl"
+    for first in (1, 3):
+        log = EventLog(path, lambda event: None)
+        assert last_seq(path) == first - 1
+        for step in (first, first + 1):
+            log.append(steps(step))
+        with path.open("ab") as file:
+            file.write(torn)
+    found = [event for events in LogReader(path).read() for event in events]
+    assert [(event.seq, event.step) for event in found] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_a_log_that_is_not_there_has_no_numbers(tmp_path: Path) -> None:
+    assert last_seq(tmp_path / "events.jsonl") == 0
 
 
 def test_a_full_disk_costs_lines_and_nothing_else() -> None:

@@ -4,6 +4,12 @@ import math
 
 from shardtui.engine.protocol import (
     AnyEvent,
+    CheckpointDamaged,
+    CheckpointFailed,
+    CheckpointInfo,
+    CheckpointSaved,
+    CheckpointSaving,
+    CheckpointsKept,
     CommandRefused,
     EngineLost,
     EngineStarted,
@@ -12,6 +18,8 @@ from shardtui.engine.protocol import (
     Paused,
     PresetCompiled,
     PresetCompiling,
+    Restored,
+    RestoreFailed,
     Resumed,
     StepsDone,
     SwitchCancelled,
@@ -136,3 +144,76 @@ def test_every_event_but_the_steps_is_logged_in_words() -> None:
         "dp → tp after step 3: moved 1.5 MB, stalled 31 ms, compiled 2.0 s beside the steps, all 64 digests equal"
     )
     assert "DIGESTS DIFFER" in in_words(switched(digests_equal=False))
+
+
+def kept(*steps: int) -> CheckpointsKept:
+    return CheckpointsKept(
+        checkpoints=[
+            CheckpointInfo(step=step, time=0.0, preset="dp", devices=8, loss=2.0, bytes=1000) for step in steps
+        ]
+    )
+
+
+def restored(step: int, *rolled_back: int) -> Restored:
+    return Restored(
+        step=step,
+        from_preset="dp",
+        from_devices=8,
+        preset="tp",
+        arrays=52,
+        seconds=0.5,
+        digests_equal=True,
+        rolled_back=list(rolled_back),
+    )
+
+
+def test_a_save_goes_on_beside_the_steps() -> None:
+    saving, saved = CheckpointSaving(step=2, stall_seconds=0.01), CheckpointSaved(step=2, bytes=9, arrays=52, seconds=1)
+    state = after(steps(2, 3.0, 2.5), saving)
+    assert (state.saving, state.newest, state.phase) == (2, None, Phase.TRAINING)
+    state.apply(saved)
+    state.apply(kept(2))
+    assert (state.saving, state.last_checkpoint) == (None, saved)
+    assert state.newest is not None
+    assert state.newest.step == 2
+
+
+def test_a_failed_save_leaves_those_from_before() -> None:
+    failed = CheckpointFailed(step=3, problems=["the disk is full"])
+    state = after(kept(2), CheckpointSaving(step=3, stall_seconds=0.01), failed)
+    assert (state.saving, state.last_checkpoint, [info.step for info in state.checkpoints]) == (None, failed, [2])
+    damaged = CheckpointDamaged(step=2, problems=["x: 0 bytes"], set_aside="2.damaged")
+    state.apply(damaged)
+    state.apply(kept())
+    assert (state.last_checkpoint, state.newest) == (damaged, None)
+    assert "set aside as 2.damaged: x: 0 bytes" in in_words(damaged)
+
+
+def test_going_back_forgets_what_was_done_after() -> None:
+    state = after(steps(3, 3.0, 2.5, 2.0), switched(step=3), steps(5, 1.0, None), Paused(step=5, problem="not finite"))
+    assert (state.paused_by, state.marks) == ("not finite", [(3, "tp")])
+    state.apply(restored(2, 4))
+    assert (state.step, list(state.losses), state.marks) == (2, [3.0, 2.5], [(2, "↺tp")])
+    assert (state.paused_by, state.phase) == (None, Phase.PAUSED)
+    state.apply(Resumed(step=2))
+    state.apply(steps(3, 2.1))
+    assert (state.step, list(state.losses), state.phase) == (3, [3.0, 2.5, 2.1], Phase.TRAINING)
+    assert in_words(restored(2, 4)).endswith("; set aside: 4")
+    failed = RestoreFailed(step=1, problems=["no such step"])
+    state.apply(failed)
+    assert (state.step, state.last_checkpoint) == (3, failed)
+
+
+def test_another_engine_goes_on_where_the_checkpoint_was() -> None:
+    before: list[AnyEvent] = [steps(4, 3.0, 2.5, 2.0, 1.5), kept(2), EngineStopped(step=4, reason="signalled")]
+    state = after(*before, START[0])
+    assert (state.phase, state.preset, state.compiled, state.is_over) == (Phase.STARTING, "", {}, False)
+    for event in (*START[1:3], restored(2), TrainingStarted(preset="tp", step=2)):
+        state.apply(event)
+    assert (state.step, list(state.losses), state.preset, state.phase) == (2, [3.0, 2.5], "tp", Phase.TRAINING)
+    assert [info.step for info in state.checkpoints] == [2]
+
+
+def test_another_engine_without_a_checkpoint_begins_anew() -> None:
+    state = after(steps(2, 3.0, 2.5), switched(step=2), EngineLost(reason="killed"), *START)
+    assert (state.step, list(state.losses), state.marks, state.problems) == (0, [], [], [])
