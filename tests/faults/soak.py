@@ -1,0 +1,116 @@
+"""Hundreds of switches in one engine, saving now and then: it holds no more at the end than after the first round."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardtui.engine import run_directory
+from shardtui.engine.config import CheckpointConfig
+from shardtui.engine.protocol import AnyEvent, CheckpointSaved, SaveCheckpoint, StepsDone, Stop, Switched, SwitchPreset
+from shardtui.engine.run_directory import RunDirectory
+from shardtui.tui.engine_client import EngineClient
+
+from ..conftest import tiny_config
+from .row import Row
+
+PRESETS = ("dp", "fsdp", "tp", "hsdp", "fsdp-tp2")
+"""Five, a prime: strides 1 to 4 around them make a round of every ordered pair."""
+ROUND = [PRESETS[stride * n % 5] for stride in range(1, 5) for n in range(1, 6)]
+SWITCHES = 40
+STEPS_BETWEEN = 10
+SAVE_EVERY = 4
+"""Switches."""
+GROWTH = 0.05
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process has of the system."""
+
+    memory: int
+    threads: int
+    descriptors: int
+
+
+def held(pid: int) -> Held:
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return Held(int(status["VmRSS"].split()[0]) * 1024, int(status["Threads"]), descriptors)
+
+
+class Soak:
+    """Asks for the next switch once some steps are done under the one before."""
+
+    def __init__(self, directory: RunDirectory, switches: int) -> None:
+        self.client = EngineClient(directory)
+        self.wanted = switches
+        self.switches: list[Switched] = []
+        self.measured: list[Held] = []
+        self.step = self.first_step = self.saves = 0
+        self._pid = 0
+        self._asked = False
+
+    async def go(self) -> None:
+        self.client.start_engine()
+        async for events in self.client.events():
+            for event in events:
+                self._note(event)
+            if self.step < (self.switches[-1].step if self.switches else 0) + STEPS_BETWEEN or self._asked:
+                continue
+            done = len(self.switches) - len(ROUND)
+            if done >= 0 and done % max(1, self.wanted // 8) == 0:
+                self.first_step = self.first_step or self.step
+                self.measured.append(held(self._pid))
+            if done % SAVE_EVERY == 0:
+                await self.client.send(SaveCheckpoint())
+            self._asked = True
+            await self.client.send(SwitchPreset(ROUND[done % len(ROUND)]) if done < self.wanted else Stop())
+
+    def _note(self, event: AnyEvent) -> None:
+        self._pid = getattr(event, "pid", self._pid)
+        match event:
+            case StepsDone():
+                self.step = event.step
+            case Switched():
+                self.switches.append(event)
+                self._asked = False
+            case CheckpointSaved():
+                self.saves += 1
+            case _:
+                pass
+
+
+def run(times: int) -> list[Row]:
+    """`times` × 40 switches after a round in which all is compiled."""
+    config = tiny_config(run="soak", checkpoints=CheckpointConfig(every_minutes=None))
+    soak = Soak(run_directory.create(config), SWITCHES * times)
+    asyncio.run(soak.go())
+    return _rows(soak)
+
+
+def _rows(soak: Soak) -> list[Row]:
+    after = soak.switches[len(ROUND) :]
+    steps, wanted = soak.step - soak.first_step, soak.wanted * STEPS_BETWEEN
+    growth = soak.measured[-1].memory / soak.measured[0].memory - 1
+    memory = ", ".join(f"{each.memory / 1e6:.0f}" for each in soak.measured)
+    return [
+        Row(
+            "switches in one engine",
+            soak.wanted,
+            sum(receipt.digests_equal for receipt in after),
+            f"digests equal; {soak.saves} saves beside them",
+        ),
+        Row("steps beside them", wanted, min(steps, wanted), f"{steps:,} in all"),
+        Row("compilations on a revisit", len(after), sum(not receipt.compile_seconds for receipt in after), "none"),
+        Row("memory", 1, growth <= GROWTH, f"{growth:+.1%}: {memory} MB"),
+        _settled("threads", [each.threads for each in soak.measured]),
+        _settled("file descriptors", [each.descriptors for each in soak.measured]),
+    ]
+
+
+def _settled(what: str, counts: list[int]) -> Row:
+    """Pools of threads fill as chance has it; in the second half nothing may come on top."""
+    half = len(counts) // 2
+    most = max(counts[:half])
+    kept = sum(count <= most for count in counts[half:])
+    return Row(what, len(counts) - half, kept, f"second half ≤ first half: {', '.join(map(str, counts))}")
