@@ -5,12 +5,7 @@ import re
 
 from .config import Invalid
 
-KNOWN = (
-    (
-        r"RESOURCE_EXHAUSTED|Out of memory allocating|out of memory",
-        "out of device memory",
-        "choose a preset that splits more, such as fsdp, a smaller --batch-size, or --set remat=true",
-    ),
+KNOWN = (  # TensorStore calls a full disk RESOURCE_EXHAUSTED, too: what the system says comes before
     (
         r"std::bad_alloc|MemoryError|Cannot allocate memory",
         "out of memory on this machine",
@@ -25,6 +20,16 @@ KNOWN = (
         r"Read-only file system|Permission denied|Not a directory|PERMISSION_DENIED",
         "the directory cannot be written",
         "make it writable, or keep checkpoints elsewhere with --checkpoint-dir",
+    ),
+    (
+        r"RESOURCE_EXHAUSTED|Out of memory allocating|out of memory",
+        "out of device memory",
+        "choose a preset that splits more, such as fsdp, a smaller --batch-size, or --set remat=true",
+    ),
+    (
+        r"Termination timeout for `[\w -]+",
+        "devices waited for each other in vain",
+        "one may have run out of memory: go on under a preset that splits more, such as fsdp, or end other programs",
     ),
     (
         r"Unknown flags? in XLA_FLAGS:?[^\n]*",

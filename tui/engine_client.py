@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from ..engine import protocol
+from ..engine.advice import advice
 from ..engine.config import Restart, RunConfig
 from ..engine.event_log import LogReader, last_seq
 from ..engine.protocol import (
@@ -27,6 +29,9 @@ from .clean import clean, printable
 
 PATIENCE_SECONDS = 20.0
 """For an engine that was told to stop: it finishes its step and saves."""
+FATAL = re.compile(r"F\d{4} |terminate called|Fatal Python error")
+LONGEST_LOG = 1024 * 1024
+"""Bytes at its end that are looked through."""
 
 
 def ask_engine(question: str, subject: RunConfig | str, *names: str) -> bytes:
@@ -52,6 +57,8 @@ class EngineClient:
         self._seq = 0
         self._before = 0
         """The last event before the engine that was started from here."""
+        self._logged = 0
+        """Bytes of the log from before it."""
 
     def start_engine(self, restart: Restart | None = None) -> None:
         """Starts it in a session of its own, so that it outlives this terminal. `restart`: how it goes on with a run.
@@ -61,6 +68,7 @@ class EngineClient:
         self._before = last_seq(self.directory.events)
         how = [protocol.encode_json(restart).decode()] if restart else []
         with self.directory.log.open("ab") as log:
+            self._logged = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "shardtui.engine", "serve", str(self.directory.path), *how],
                 stdin=subprocess.DEVNULL,
@@ -171,8 +179,10 @@ class EngineClient:
         told = "its process is gone without a word: killed, or out of memory"
         if self._process is not None:
             told = _exit_reason(await asyncio.to_thread(self._process.wait))
-        last = _last_line(self.directory.log)
-        return f"{told}; {self.directory.log}" + (f" ends with: {last}" if last else " is empty")
+        said = _last_words(self.directory.log, self._logged)
+        if known := advice(said):
+            return f"{told}: {known}; more in {self.directory.log}"
+        return f"{told}; {self.directory.log}" + (f" says: {said}" if said else " says nothing")
 
 
 def _exit_reason(status: int) -> str:
@@ -182,9 +192,13 @@ def _exit_reason(status: int) -> str:
     return f"its process ended with status {status} and said nothing"
 
 
-def _last_line(path: Path) -> str:
+def _last_words(log: Path, begin: int) -> str:
+    """The line that says why a library ended the process, which stack traces follow; else the last one."""
     try:
-        lines = path.read_bytes()[-4096:].decode(errors="replace").splitlines()
+        with log.open("rb") as file:
+            file.seek(max(begin, log.stat().st_size - LONGEST_LOG))
+            lines = file.read(LONGEST_LOG).decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = [line.strip() for line in lines if line.strip()]
+    return next((line for line in said if FATAL.match(line)), said[-1] if said else "")
