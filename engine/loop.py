@@ -20,6 +20,7 @@ from .preparations import Pending, Preparations
 from .program import Program, make_state
 from .protocol import (
     AnyCommand,
+    CheckpointFailed,
     Event,
     InspectPreset,
     Pause,
@@ -144,7 +145,9 @@ class Loop:
     def _end(self) -> None:
         """Saves what was reached. A state whose loss was not finite is nothing to go on from."""
         self._reports.settle()
-        if self._reports.done > self._begun_at and self._reports.last_loss is not None:
+        if self._reports.has_blown_up():
+            self._publish(CheckpointFailed(step=self._reports.done, problems=[self._what_to_do_about_loss()]))
+        elif self._reports.done > self._begun_at and self._reports.last_loss is not None:
             self._save()
         self._saver.finish()
 
@@ -165,17 +168,17 @@ class Loop:
         if self._paused:
             self._single_steps -= 1
             self._reports.restart_clock()
-        was_finite = self._reports.is_finite
         try:
             self._advance()
-            if self._paused:
+            due = self._saver.is_due(self._reports.begun)
+            if self._paused or due:
                 self._reports.settle()
         except jax.errors.JaxRuntimeError as error:
             self._take_back_switch(error)
             return
-        if was_finite and not self._reports.is_finite:
+        if self._reports.has_blown_up():
             self._pause(self._what_to_do_about_loss())
-        elif self._saver.is_due(self._reports.begun):
+        elif due:
             self._save()
 
     def _what_to_do_about_loss(self) -> str:

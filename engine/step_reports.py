@@ -27,6 +27,8 @@ class StepReports:
         self.last_loss: float | None = None
         self.is_finite = True
         """The last loss was."""
+        self._was_finite = True
+        """When `has_blown_up` was asked last."""
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._publish = publish
         self._measure = measure
@@ -47,7 +49,7 @@ class StepReports:
         """Another state was put in the place of the one whose steps were counted."""
         self._in_flight = None
         self.begun = self.done = step
-        self.last_loss, self.is_finite = None, True
+        self.last_loss, self.is_finite, self._was_finite = None, True, True
         self._recent.clear()
         self.restart_clock()
 
@@ -68,6 +70,11 @@ class StepReports:
             self._in_flight = None
         if self._losses:
             self._report()
+
+    def has_blown_up(self) -> bool:
+        """A loss was not finite, the first since this was asked last; whoever had it read."""
+        was, self._was_finite = self._was_finite, self.is_finite
+        return was and not self.is_finite
 
     def restart_clock(self) -> None:
         """The time since the last step was not spent on the next one."""
