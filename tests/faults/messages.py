@@ -1,0 +1,458 @@
+"""Every kind of fault ends in one message that says what happened and what to do, and no traceback reaches the user."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import msgspec
+from etils import epath
+from shardtui.engine import protocol, run_directory
+from shardtui.engine.manifest import read_manifest, write_manifest
+from shardtui.engine.protocol import AnyCommand, SaveCheckpoint, Stop, SwitchPreset
+from shardtui.engine.run_directory import RunDirectory
+
+from ..conftest import TINY
+from .row import Row
+
+SHARDTUI = [sys.executable, "-m", "shardtui.tui.cli"]
+SETTINGS = [f"--set={setting}" for setting in TINY]
+LARGE = [f"--set={setting}" for setting in ("layers=1", "embed=512", "heads=8", "mlp=2048", *TINY[4:])]
+"""40 MB of state, which dp wants on each of eight devices."""
+STEP = 6
+"""Of the base run's last checkpoint; 2 and 4 are there, too."""
+LONGEST = 240
+"""Seconds after which what hangs is killed, and so fails."""
+
+
+class NotRun(Exception):
+    """This machine does not allow the fault."""
+
+
+def run(times: int) -> list[Row]:
+    """Each kind once; once is enough for a message."""
+    folder = Path(os.environ["XDG_STATE_HOME"]).parent / "messages"
+    folder.mkdir()
+    (folder / "text").write_text(
+        "So shaken as we are, so wan with care, find we a time for frighted peace to pant. " * 99
+    )
+    base = [f"--data={folder}/text", "--run=base", f"--steps={STEP}", "--checkpoint-every=2"]
+    _told(_train(*base, *SETTINGS), 0)
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda kind: _row(kind, folder), KINDS))
+
+
+def _row(kind: Callable[[Path], str], folder: Path) -> Row:
+    own = folder / kind.__name__
+    own.mkdir()
+    injected = kind.__doc__ or ""
+    try:
+        return Row(injected, 1, 1, kind(own).removeprefix("shardtui: ").replace(str(folder), "…").replace("|", "∣"))
+    except NotRun as reason:
+        return Row(injected, 0, 0, f"not run: {reason}")
+    except AssertionError as wrong:
+        return Row(injected, 1, 0, str(wrong).replace("\n", " ⏎ "))
+
+
+def _train(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [*SHARDTUI, "train", "--json", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=LONGEST, check=False
+    )
+
+
+def _told(result: "subprocess.CompletedProcess[str]", code: int, *says: str) -> str:
+    """The line that says the first of it; all of it has to be said."""
+    assert result.returncode == code, f"exit {result.returncode}, not {code}: {result.stderr}"
+    assert "Traceback" not in result.stdout + result.stderr, result.stderr
+    missing = [say for say in says if say not in result.stderr]
+    assert not missing, f"not said: {missing}: {result.stderr}"
+    return next((line for line in result.stderr.splitlines() if says and says[0] in line), "")
+
+
+def _events(result: "subprocess.CompletedProcess[str]", kind: str) -> list[dict[str, Any]]:
+    return [event for event in map(json.loads, result.stdout.splitlines()) if event["type"] == kind]
+
+
+def _went_on(result: "subprocess.CompletedProcess[str]", steps: int) -> None:
+    """It made every step all the same."""
+    made = [event["step"] for event in _events(result, "StepDone")]
+    assert made[-1:] == [steps], f"steps made: {made}"
+
+
+def _copy(folder: Path) -> RunDirectory:
+    """The base run under the name of the folder."""
+    home = run_directory.state_home()
+    shutil.copytree(home / "base", home / folder.name)
+    return RunDirectory(home / folder.name)
+
+
+def _damage(directory: RunDirectory, step: int) -> None:
+    file = max((directory.path / "checkpoints" / str(step)).rglob("d/*"), key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+class Living:
+    """`train` in the background: its events one by one, commands to its engine."""
+
+    def __init__(self, folder: Path, *arguments: str, settings: list[str] = SETTINGS, **environment: str) -> None:
+        self._errors = folder / "stderr"
+        self._output: list[str] = []
+        self._process = subprocess.Popen(
+            [*SHARDTUI, "train", "--json", f"--run={folder.name}", "--steps=1000000", *settings, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self._errors.open("w"),
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self.directory = RunDirectory(run_directory.state_home() / folder.name)
+        Timer(LONGEST, self._process.kill).start()
+
+    def until(self, *kinds: str) -> dict[str, Any]:
+        """The next event of one of the kinds."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self._output.append(line)
+            event = json.loads(line)
+            if event["type"] in kinds:
+                return event
+        raise AssertionError(f"it ended before {kinds}: {self._errors.read_text()}")
+
+    def send(self, command: AnyCommand) -> None:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.directory.socket))
+            connection.sendall(protocol.frame(command))
+
+    @property
+    def engine(self) -> int:
+        return self.directory.holder() or 0
+
+    def end(self) -> "subprocess.CompletedProcess[str]":
+        """What it said until its end."""
+        self._output += self._process.communicate()[0]
+        output = "".join(self._output)
+        return subprocess.CompletedProcess([], self._process.returncode, output, self._errors.read_text())
+
+    def stop(self) -> "subprocess.CompletedProcess[str]":
+        self.send(Stop())
+        return self.end()
+
+
+@contextmanager
+def _disk(folder: Path, size: str) -> Iterator[Path]:
+    """A filesystem of that size."""
+    disk = folder / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", disk], check=False).returncode:
+        raise NotRun("mounting needs root")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def too_large_a_preset(folder: Path) -> str:
+    """predicted out of memory at the start"""
+    result = _train("--steps=3", "--device-memory=1e5", f"--run={folder.name}", *SETTINGS)
+    told = _told(result, 2, "a step needs", "on a device (predicted), 100 kB are there", "fsdp", "--batch-size")
+    assert not (run_directory.state_home() / folder.name).exists()
+    return told
+
+
+def too_large_a_switch(folder: Path) -> str:
+    """predicted out of memory at a switch"""
+    arguments = ("--preset=fsdp", "--switch=2:dp", *SETTINGS)
+    compiled = _events(_train("--steps=3", f"--run={folder.name}-0", *arguments), "PresetCompiled")
+    between = sum(event["memory"]["peak"] for event in compiled) // 2
+    result = _train("--steps=6", f"--run={folder.name}", f"--device-memory={between}", *arguments)
+    _went_on(result, 6)
+    return _told(result, 1, "no switch to dp: dp: a step needs", "(predicted)", "choose a preset that splits more")
+
+
+def out_of_memory_in_a_switch(folder: Path) -> str:
+    """out of memory while the state moves: address space limited from outside"""
+    living = Living(folder, "--preset=fsdp", settings=LARGE)
+    for preset in ("dp", "fsdp"):
+        living.until("StepDone")
+        living.send(SwitchPreset(preset))
+        living.until("Switched")
+    living.send(SaveCheckpoint())
+    living.until("CheckpointSaved")
+    used = int(Path(f"/proc/{living.engine}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(living.engine, resource.RLIMIT_AS, (used + 2**24, resource.RLIM_INFINITY))
+    living.send(SwitchPreset("dp"))
+    if living.until("SwitchFailed", "Switched", "EngineLost")["type"] == "EngineLost":
+        told = _told(living.end(), 1, "devices waited for each other in vain", "train --resume", "from the checkpoint")
+        _told(_train(f"--resume={folder.name}", "--steps=1", "--preset=fsdp"), 2, "steps are done: give more")
+        return told
+    living.until("StepDone")
+    resource.prlimit(living.engine, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return _told(living.stop(), 1, "no switch to dp: out of", "choose")
+
+
+def loss_not_finite(folder: Path) -> str:
+    """the loss is not finite"""
+    directory = _copy(folder)
+    result = _train(f"--resume={directory.name}", "--steps=30", "--set=learning_rate=1e38", "--set=warmup_steps=1")
+    assert not _events(result, "CheckpointSaved")
+    way = f"`shardtui train --resume {directory.name}` goes on from the checkpoint of step 6"
+    return _told(result, 1, "the loss is not finite: go back to the checkpoint of step 6", "smaller learning_rate", way)
+
+
+def last_loss_not_finite(folder: Path) -> str:
+    """the loss is not finite in the last step"""
+    directory = _copy(folder)
+    result = _train(f"--resume={directory.name}", "--steps=8", "--set=learning_rate=1e38", "--checkpoint-every=9")
+    assert not _events(result, "CheckpointSaved")
+    return _told(result, 1, "no checkpoint of step 8: the loss is not finite", "go back to the checkpoint of step 6")
+
+
+def disk_full(folder: Path) -> str:
+    """disk full while saving"""
+    with _disk(folder, "128k") as disk:
+        result = _train(
+            "--steps=8", "--checkpoint-every=4", f"--checkpoint-dir={disk}", f"--run={folder.name}", *SETTINGS
+        )
+        assert not (left := list((disk / folder.name).iterdir())), f"left: {left}"
+    _went_on(result, 8)
+    return _told(result, 1, "no checkpoint of step 4: the disk is full", "free some space", "no checkpoint of step 8")
+
+
+def disk_read_only(folder: Path) -> str:
+    """checkpoints' disk becomes read-only"""
+    with _disk(folder, "64m") as disk:
+        living = Living(folder, f"--checkpoint-dir={disk}")
+        living.until("StepDone")
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        living.send(SaveCheckpoint())
+        living.until("CheckpointFailed")
+        living.until("StepDone")
+        return _told(living.stop(), 1, "the directory cannot be written (Read-only file system)", "--checkpoint-dir")
+
+
+def no_directory(folder: Path) -> str:
+    """a file in the place of the checkpoints' directory"""
+    (folder / "file").write_text("in the way")
+    result = _train("--steps=3", f"--checkpoint-dir={folder}/file", f"--run={folder.name}", *SETTINGS)
+    return _told(result, 2, "no checkpoint can be kept there: the directory cannot be written", "--checkpoint-dir")
+
+
+def full_disk_for_events(folder: Path) -> str:
+    """disk full for the run directory"""
+    with _disk(folder, "64k") as disk:
+        result = _train("--steps=8", f"--run={folder.name}", *SETTINGS, XDG_STATE_HOME=str(disk))
+    _went_on(result, 8)
+    return _told(result, 1, "the disk is full", "free some space")
+
+
+def switch_taken_back(folder: Path) -> str:
+    """a switch taken back while it compiles, another, and an end while one compiles"""
+    living = Living(folder, XDG_CACHE_HOME=str(folder))
+    living.until("StepDone")
+    for preset, awaited in (("tp", "PresetCompiling"), ("dp", "SwitchCancelled"), ("fsdp", "Switched")):
+        living.send(SwitchPreset(preset))
+        living.until(awaited)
+    living.send(SwitchPreset("fsdp-tp2"))
+    living.until("PresetCompiling")
+    began = time.monotonic()
+    result = living.stop()
+    seconds = time.monotonic() - began
+    _told(result, 0)
+    assert [event["preset"] for event in _events(result, "PresetCompiled")] == ["dp", "fsdp"]
+    return f"both abandoned; ended {seconds:.1f} s after it was told to, saved"
+
+
+def end_in_the_first_compilation(folder: Path) -> str:
+    """`stop` in the first compilation"""
+    living = Living(folder, XDG_CACHE_HOME=str(folder))
+    living.until("PresetCompiling")
+    stopped = subprocess.run([*SHARDTUI, "stop", folder.name], capture_output=True, text=True, check=True)
+    assert not _events(living.end(), "PresetCompiled")
+    return stopped.stdout.strip()
+
+
+def other_text(folder: Path) -> str:
+    """the corpus is not the one of the checkpoint"""
+    directory = _copy(folder)
+    text = (folder.parent / "text").read_bytes()
+    (folder / "text").write_bytes(text + b".")
+    arguments = (f"--resume={directory.name}", "--steps=8", f"--data={folder}/text")
+    told = _told(
+        _train(*arguments), 2, f"{len(text) + 1:,} bytes (sha256", f"{len(text):,} (", "--data", "--other-data"
+    )
+    _told(_train(*arguments, "--other-data"), 0)
+    return told
+
+
+def second_command(folder: Path) -> str:
+    """`train --resume` of a run that is being trained"""
+    living = Living(folder)
+    living.until("StepDone")
+    result = _train(f"--resume={folder.name}", "--steps=8")
+    engine = living.engine
+    _told(living.stop(), 0)
+    return _told(result, 2, f"process {engine} trains it", "shardtui stop")
+
+
+def second_engine(folder: Path) -> str:
+    """two engines on one run directory"""
+    living = Living(folder)
+    living.until("StepDone")
+    command = [sys.executable, "-m", "shardtui.engine", "serve", str(living.directory.path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    engine = living.engine
+    _told(living.stop(), 0)
+    return _told(result, 2, f"process {engine} holds it", "stop that one first")
+
+
+def unknown_flag(folder: Path) -> str:
+    """a flag in XLA_FLAGS that jaxlib does not know"""
+    result = _train("--steps=3", f"--run={folder.name}", *SETTINGS, XLA_FLAGS="--xla_nonsense=1")
+    return _told(result, 1, "XLA_FLAGS holds a flag that this jaxlib does not know", "--xla_nonsense=1", "correct it")
+
+
+def no_such_platform(folder: Path) -> str:
+    """a platform that is not there"""
+    result = _train("--steps=3", "--platform=tpu", f"--run={folder.name}", *SETTINGS)
+    return _told(result, 2, "the accelerator asked for cannot be used", "install its plugin", "--platform")
+
+
+def other_platform(folder: Path) -> str:
+    """the platform is not the one of the checkpoint"""
+    directory = _copy(folder)
+    checkpoint = epath.Path(directory.path / "checkpoints" / str(STEP))
+    write_manifest(msgspec.structs.replace(read_manifest(checkpoint), platform="tpu"), checkpoint)
+    told = _told(_train(f"--resume={directory.name}", "--steps=8"), 2, "the run was on 8 × tpu", "add --platform cpu")
+    _told(_train(f"--resume={directory.name}", "--steps=8", "--platform=cpu"), 0)
+    return told
+
+
+def fell_back(folder: Path) -> str:
+    """the CPU taken silently where an accelerator's device file is"""
+    devices = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9 && mkdir -p /dev/accel0"
+    train = [*SHARDTUI, "train", "--json", "--steps=3", f"--run={folder.name}", *SETTINGS]
+    command = ["unshare", "--mount", "sh", "-c", f'{devices} && exec "$@"', "sh", *train]
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if "unshare failed" in result.stderr:
+        raise NotRun("a /dev of its own needs root")
+    return _told(result, 0, "this runs on the CPU although /dev/accel", "--platform cpu if it is meant")
+
+
+def newest_damaged(folder: Path) -> str:
+    """the newest checkpoint is damaged"""
+    directory = _copy(folder)
+    _damage(directory, STEP)
+    result = _train(f"--resume={directory.name}", "--steps=8")
+    assert [event["step"] for event in _events(result, "Restored")] == [4]
+    return _told(result, 0, "checkpoint of step 6 is damaged, set aside as 6.damaged", "not those that were written")
+
+
+def all_damaged(folder: Path) -> str:
+    """every checkpoint is damaged"""
+    directory = _copy(folder)
+    for step in (2, 4, 6):
+        _damage(directory, step)
+    result = _train(f"--resume={directory.name}", "--steps=8")
+    return _told(result, 2, "no checkpoint is good, all were set aside", "begin a new run")
+
+
+def _ended_by(folder: Path, number: signal.Signals) -> str:
+    living = Living(folder, "--checkpoint-every=10")
+    living.until("CheckpointSaved")
+    living.until("StepDone")
+    os.kill(living.engine, number)
+    way = f"`shardtui train --resume {folder.name}` goes on from the checkpoint of step"
+    return _told(living.end(), 1, f"ended by {number.name}", way)
+
+
+def killed(folder: Path) -> str:
+    """the engine is ended by SIGKILL"""
+    return _ended_by(folder, signal.SIGKILL)
+
+
+def segmentation_fault(folder: Path) -> str:
+    """the engine is ended by SIGSEGV"""
+    return _ended_by(folder, signal.SIGSEGV)
+
+
+def aborted(folder: Path) -> str:
+    """the engine is ended by SIGABRT"""
+    return _ended_by(folder, signal.SIGABRT)
+
+
+def no_package(folder: Path) -> str:
+    """checkpoints in gs:// without its package"""
+    result = _train("--steps=3", "--checkpoint-dir=gs://bucket/x", f"--run={folder.name}", *SETTINGS)
+    return _told(result, 2, "a package that is not installed", "pip install gcsfs")
+
+
+def other_model(folder: Path) -> str:
+    """the model is not the one of the checkpoint"""
+    result = _train(f"--resume={_copy(folder).name}", "--steps=8", "--set=layers=3")
+    return _told(result, 2, "the model is not the one of the checkpoint", "begin a new run with it")
+
+
+def no_such_step(folder: Path) -> str:
+    """no checkpoint of the step asked for"""
+    result = _train(f"--resume={_copy(folder).name}", "--steps=8", "--from-step=5")
+    return _told(result, 2, "no good checkpoint of step 5: there is 2, 4, 6")
+
+
+def damaged_configuration(folder: Path) -> str:
+    """run.json is damaged"""
+    directory = _copy(folder)
+    (directory.path / "run.json").write_text('{"run":')
+    return _told(_train(f"--resume={directory.name}", "--steps=8"), 2, "run.json", folder.name)
+
+
+def open_sockets(folder: Path) -> str:
+    """a directory for sockets that others can enter"""
+    (folder / "open").mkdir(mode=0o755)
+    result = _train("--steps=3", f"--run={folder.name}", *SETTINGS, SHARDTUI_RUNTIME_DIR=str(folder / "open"))
+    return _told(result, 2, "not a directory that only you can enter", "set SHARDTUI_RUNTIME_DIR")
+
+
+KINDS = (
+    too_large_a_preset,
+    too_large_a_switch,
+    out_of_memory_in_a_switch,
+    loss_not_finite,
+    last_loss_not_finite,
+    disk_full,
+    disk_read_only,
+    no_directory,
+    full_disk_for_events,
+    switch_taken_back,
+    end_in_the_first_compilation,
+    other_text,
+    second_command,
+    second_engine,
+    unknown_flag,
+    no_such_platform,
+    other_platform,
+    fell_back,
+    newest_damaged,
+    all_damaged,
+    killed,
+    segmentation_fault,
+    aborted,
+    no_package,
+    other_model,
+    no_such_step,
+    damaged_configuration,
+    open_sockets,
+)
