@@ -89,9 +89,10 @@ def _dying(
     problem = engine.problem()
     has_terminal = kill is not Terminal.hang_up and "SIGKILL" not in name and not stalls
     good = sum(death.seconds < PATIENCE and (death.is_restored or not has_terminal) for death in deaths)
+    took, burnt = [death.seconds for death in deaths], median(death.cpu_seconds for death in deaths)
     note = (
-        f"{sum(d.seconds < 1 for d in deaths)} of {times} within a second: gone in {median(d.seconds for d in deaths):.2f} s, at most {max(d.seconds for d in deaths):.2f} s; "
-        f"CPU {median(d.cpu_seconds for d in deaths):.2f} s; attached in {median(back):.2f} s"
+        f"{sum(seconds < 1 for seconds in took)} of {times} within a second: gone in {median(took):.2f} s, at most "
+        f"{max(took):.2f} s; CPU {burnt:.2f} s; attached in {median(back):.2f} s"
     )
     return Row(name, times, 0 if problem else good, problem or note)
 
