@@ -183,15 +183,15 @@ def too_large_a_switch(folder: Path) -> str:
 
 
 def out_of_memory_in_a_switch(folder: Path) -> str:
-    """out of memory while the state moves: address space limited from outside"""
+    """out of memory in a switch: address space limited from outside"""
     living = Living(folder, "--preset=fsdp", settings=LARGE)
     living.until("StepDone")
-    living.send(InspectPreset("dp"))  # so that the limit does not fall on a compilation
+    living.send(InspectPreset("dp"))  # compiled before the limit falls
     living.until("PresetInspected")
     living.send(SaveCheckpoint())
     living.until("CheckpointSaved")
     used = int(Path(f"/proc/{living.engine}/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.prlimit(living.engine, resource.RLIMIT_AS, (used + 2**28, resource.RLIM_INFINITY))
+    resource.prlimit(living.engine, resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
     living.send(SwitchPreset("dp"))
     if living.until("SwitchFailed", "Switched", "EngineLost")["type"] == "EngineLost":
         told = _told(living.end(), 1, "ended by SIGABRT: ", "out of memory", "train --resume", "from the checkpoint")
