@@ -7,7 +7,7 @@ from .config import Invalid
 
 KNOWN = (  # TensorStore calls a full disk RESOURCE_EXHAUSTED, too: what the system says comes before
     (
-        r"std::bad_alloc|MemoryError|Cannot allocate memory",
+        r"std::bad_alloc|MemoryError|Cannot allocate memory|LLVM ERROR: [^\n]*allocate[^\n]*|LLVM ERROR: out of memory",
         "out of memory on this machine",
         "choose a smaller model or --batch-size, or end other programs",
     ),

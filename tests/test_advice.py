@@ -17,6 +17,13 @@ from shardtui.engine.config import Invalid
             "--batch-size",
         ),
         ("MemoryError: std::bad_alloc", "out of memory on this machine", "end other programs"),
+        ("LLVM ERROR: Unable to allocate section memory!", "out of memory on this machine", "end other programs"),
+        (
+            "RESOURCE_EXHAUSTED: Failed to write: No space left on device [os_error]",
+            "the disk is full",
+            "--checkpoint-dir",
+        ),
+        ("F0000 rendezvous.cc:161] Termination timeout for `all gather Key`", "waited for each other", "splits more"),
         ("OSError: [Errno 28] No space left on device: 'x'", "the disk is full", "--checkpoint-dir"),
         ("OSError: [Errno 30] Read-only file system: 'x'", "the directory cannot be written", "make it writable"),
         ("F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x=1", "XLA_FLAGS", "unset XLA_FLAGS"),

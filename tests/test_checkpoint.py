@@ -152,8 +152,9 @@ def test_a_damaged_file_is_named_and_its_checkpoint_set_aside(
 def test_a_run_without_a_good_checkpoint_is_refused(copied: Bench) -> None:
     for number in (2, 4):
         (copied.root / str(number) / FILE_NAME).unlink()
-    with pytest.raises(Invalid, match="no checkpoint is good, all were set aside: begin a new run"):
-        copied.saver.newest()
+    for _ in range(2):  # a run that is tried again does not begin anew either
+        with pytest.raises(Invalid, match="no checkpoint is good, all were set aside: begin a new run"):
+            copied.saver.newest()
     assert copied.place.aside() == ["2.damaged", "4.damaged"]
     with pytest.raises(Invalid, match="no good checkpoint of step 3: there is none"):
         copied.saver.newest(3)

@@ -29,7 +29,7 @@ from .clean import clean, printable
 
 PATIENCE_SECONDS = 20.0
 """For an engine that was told to stop: it finishes its step and saves."""
-FATAL = re.compile(r"F\d{4} |terminate called|Fatal Python error")
+FATAL = re.compile(r"F\d{4} |LLVM ERROR|terminate called|Fatal Python error")
 LONGEST_LOG = 1024 * 1024
 """Bytes at its end that are looked through."""
 
