@@ -45,7 +45,7 @@ def run(times: int) -> list[Row]:
     folder = Path(os.environ["XDG_STATE_HOME"]).parent / "messages"
     folder.mkdir()
     (folder / "text").write_text(
-        "So shaken as we are, so wan with care, find we a time for frighted peace to pant. " * 99
+        "What was split over eight devices comes together on one, and nothing of it is lost. " * 99
     )
     base = [f"--data={folder}/text", "--run=base", f"--steps={STEP}", "--checkpoint-every=2"]
     _told(_train(*base, *SETTINGS), 0)
