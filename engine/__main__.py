@@ -129,8 +129,7 @@ def verify(directory: str) -> None:
 def presets(config: RunConfig) -> None:
     """Prints every preset as it stands on the devices of `config`, as JSON."""
     devices, task = _devices_and_task(config)
-    known, problems = _known_presets(config)
-    infos = [_info(preset, task, devices) for preset in known.values()]
+    _, infos, problems = _listed(config, task, devices)
     listing = PresetListing(devices=len(devices), presets=infos, problems=problems)
     sys.stdout.buffer.write(protocol.encode_json(listing) + b"\n")
 
@@ -195,7 +194,7 @@ def _train(
     except Invalid as error:
         problems += error.problems
     if problems or corpus is None or batches is None:
-        raise Invalid(*problems)
+        raise Invalid(*problems, *_asked_for(config, _listed(config, task, devices)[1]))
     place = Place(epath.Path(directory.checkpoints(config)))
     saver = Saver(place, config, task, corpus.describe(), devices, publish, lambda: inbox.put(None))
     origin = saver.newest(restart.step)
@@ -205,8 +204,7 @@ def _train(
         config = msgspec.structs.replace(config, preset=origin.preset, switches=ahead)
     if restart.preset is not None:
         config = msgspec.structs.replace(config, preset=restart.preset)
-    known, preset_problems = _known_presets(config)
-    infos = [_info(preset, task, devices) for preset in known.values()]
+    known, infos, preset_problems = _listed(config, task, devices)
     problems += _asked_for(config, infos)
     if problems:
         raise Invalid(*problems)
@@ -249,15 +247,17 @@ def _devices_and_task(config: RunConfig) -> "tuple[list[jax.Device], Task]":
     return devices, Task(config, devices[0].platform)
 
 
-def _known_presets(config: RunConfig) -> tuple[dict[str, Preset], list[str]]:
-    """By name: the built-in ones, the user's, and those that the run names by file."""
+def _listed(
+    config: RunConfig, task: "Task", devices: "list[jax.Device]"
+) -> tuple[dict[str, Preset], list[PresetInfo], list[str]]:
+    """The built-in presets, the user's, and those that the run names by file; how each stands; what cannot be read."""
     found, problems = load_presets()
     known = {preset.name: preset for preset in found}
     for name in (config.preset, *(switch.preset for switch in config.switches)):
         if name not in known:
             preset = load_preset(name)
             known[preset.name] = preset
-    return known, problems
+    return known, [_info(preset, task, devices) for preset in known.values()], problems
 
 
 def _info(preset: Preset, task: "Task", devices: "list[jax.Device]") -> PresetInfo:
