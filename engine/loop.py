@@ -264,8 +264,7 @@ class Loop:
         try:
             self._restore(step)
         except Exception as error:
-            traceback.print_exc()
-            self._publish(RestoreFailed(step=step, problems=problems_in(error)))
+            self._publish(RestoreFailed(step=step, problems=_told(error)))
 
     def _switch(self, pending: Pending) -> None:
         """Waits for the program, if it is scheduled for now; then moves the state. Whatever fails, the old program goes
@@ -278,8 +277,7 @@ class Loop:
             self._preparations.describe(ready.program)
             self._publish(self._moved_to(ready))
         except Exception as error:
-            traceback.print_exc()
-            self._publish(SwitchFailed(to_preset=pending.preset, step=self._reports.done, problems=problems_in(error)))
+            self._publish(SwitchFailed(to_preset=pending.preset, step=self._reports.done, problems=_told(error)))
         self._reports.restart_clock()
 
     def _moved_to(self, ready: Ready) -> Switched:
@@ -306,3 +304,11 @@ class Loop:
         available = limit(self._compiler.devices, self._config.device_memory)
         if problem := shortage(program.name, program.description.memory, available):
             raise Invalid(problem)
+
+
+def _told(error: Exception) -> list[str]:
+    """What to tell of it; where it came from stands in the log, unless it was foreseen."""
+    if isinstance(error, Invalid | Damaged):
+        return list(error.problems)
+    traceback.print_exception(error)
+    return problems_in(error)

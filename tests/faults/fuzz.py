@@ -187,7 +187,7 @@ def _unknown_presets(engine: Living, times: int) -> Row:
 
     answered = sum(inject() for _ in range(20 * times))
     told = (SwitchFailed, protocol.PresetCompiling, protocol.SwitchCancelled)
-    problem = engine.problem(told, tracebacks=True)
+    problem = engine.problem(told)
     return Row("switches to presets that are not there", 20 * times, 0 if problem else answered, problem)
 
 

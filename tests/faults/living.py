@@ -61,10 +61,10 @@ class Living:
             time.sleep(0.1)
         return steps
 
-    def problem(self, allowed: tuple[type[AnyEvent], ...] = (), tracebacks: bool = False) -> str:
+    def problem(self, allowed: tuple[type[AnyEvent], ...] = ()) -> str:
         """What is wrong since the last look, empty if nothing: it steps, numbers have no gap, nothing else happened.
 
-        `allowed`: what else it may tell of. `tracebacks`: it may have written some, as it does for a failed switch.
+        `allowed`: what else it may tell of.
         """
         try:
             self.wait_for_steps()
@@ -77,7 +77,7 @@ class Living:
             return "events are missing"
         if gaps(events):
             return f"steps are missing: {gaps(events)}"
-        if not tracebacks and "Traceback" in self.directory.log.read_text(errors="replace"):
+        if "Traceback" in self.directory.log.read_text(errors="replace"):
             return "a traceback in engine.log"
         return f"it told of {', '.join(sorted(others))}" if seen and others else ""
 
