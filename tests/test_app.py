@@ -168,7 +168,7 @@ def test_a_new_engine_goes_on_from_a_checkpoint(home: Path) -> None:
             await until(lambda: app.state.step > saved + 3, "more steps")
             app.client.kill_engine()
             await until(lambda: app.state.phase is Phase.LOST, "the loss")
-            assert f"r: restart from step {saved}" in str(app.screen.query_one(LastSwitch).border_subtitle)
+            assert f"r: go on from step {saved}" in str(app.screen.query_one(LastSwitch).border_subtitle)
             await pilot.press("r")
             await until(lambda: app.state.phase is Phase.TRAINING, "a new engine")
             assert app.state.marks == [(saved, "↺dp")]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -188,7 +189,7 @@ class ShardtuiApp(App[None]):
         if step is None:
             return
         if self.state.is_over:
-            self.start_again(Restart(step=step))
+            self.start_again(step)
         else:
             await self.client.send(RestoreCheckpoint(step))
 
@@ -199,9 +200,15 @@ class ShardtuiApp(App[None]):
             if not await self.push_screen_wait(ConfirmRestart(self.client.directory.name, self.state.step)):
                 return
             await self.client.end_engine()
-        self.start_again(Restart())
+        self.start_again()
 
-    def start_again(self, restart: Restart) -> None:
+    def start_again(self, step: int | None = None) -> None:
+        """From that checkpoint, or the newest. A run that has made the steps it was given goes on without an end."""
+        config = self.state.config
+        if config and config.steps is not None and self.state.step >= config.steps:
+            restart = Restart(step=step, config=msgspec.structs.replace(config, steps=None))
+        else:
+            restart = Restart(step=step)
         self.starts = False
         self.clear_notifications()
         self.client.start_engine(restart)

@@ -86,7 +86,7 @@ class MemoryPerDevice(Panel):
         if memory is None:
             return []
         if state.memory:
-            self.border_subtitle = _in_use(state.memory, state.ready.memory_limit if state.ready else None)
+            self.border_subtitle = _in_use(state.memory, state.ready.memory_limit if state.ready else None, width)
         parts = (
             ("params", memory.parameters),
             ("moments", memory.moments),
@@ -122,13 +122,14 @@ def _kept(state: RunState) -> str:
     """`saved 1,200`, and in the end the key that goes on from there."""
     newest = state.newest
     if state.is_over:
-        return f"r: restart from step {newest.step if newest else 0:,}"
+        return f"r: go on from step {newest.step if newest else 0:,}"
     return f"saved {newest.step:,}" if newest else ""
 
 
-def _in_use(measured: MemoryMeasured, limit: int | None) -> str:
-    of = f" of {figures.size(limit)}" if limit else ""
-    return f"{figures.size(measured.bytes_in_use)}{of} in use"
+def _in_use(measured: MemoryMeasured, limit: int | None, width: int) -> str:
+    used = figures.size(measured.bytes_in_use)
+    whole = f"{used} of {figures.size(limit)} in use" if limit else ""
+    return whole if 0 < len(whole) <= width - 2 else f"{used} in use"
 
 
 def _flow(flow: Flow, width: int) -> Content:
