@@ -167,6 +167,7 @@ class Saver:
 
         Sets aside those that are not good. Raises Invalid where there are some and none is.
         """
+        self.finish()
         found = self._place.steps()
         for candidate in [other for other in reversed(found) if step in (None, other)]:
             try:
