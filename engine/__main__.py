@@ -195,11 +195,12 @@ def _train(
         problems += error.problems
     if problems or corpus is None or batches is None:
         raise Invalid(*problems, *_asked_for(config, _listed(config, task, devices)[1]))
+    text = corpus.describe()
     place = Place(epath.Path(directory.checkpoints(config)))
-    saver = Saver(place, config, task, corpus.describe(), devices, publish, lambda: inbox.put(None))
+    saver = Saver(place, config, task, text, devices, publish, lambda: inbox.put(None))
     origin = saver.newest(restart.step)
     if origin is not None:
-        problems += origin.problems_with(config, corpus.describe(), devices[0].platform, restart)
+        problems += origin.problems_with(config, text, devices[0].platform, restart)
         ahead = tuple(switch for switch in config.switches if switch.step >= origin.step)
         config = msgspec.structs.replace(config, preset=origin.preset, switches=ahead)
     if restart.preset is not None:
@@ -223,7 +224,7 @@ def _train(
             padding_parameters=(config.model.vocab_rows - config.model.vocab) * config.model.embed,
             tokens_per_step=tokens,
             flops_per_step=tokens * flops_per_token(config.model, config.training.seq_len),
-            corpus=corpus.describe(),
+            corpus=text,
             presets=infos,
             preset_problems=preset_problems,
         )
