@@ -35,7 +35,7 @@ class Saving:
     """A save that goes on in the background."""
 
     step: int
-    written: Future[CheckpointSaved]
+    written: Future[tuple[CheckpointSaved, CheckpointsKept]]
 
 
 class Saver:
@@ -111,7 +111,7 @@ class Saver:
         written.add_done_callback(lambda _: self._wake())
         self._saving = Saving(step, written)
 
-    def _write(self, copied: Any, manifest: Manifest, began: float) -> CheckpointSaved:
+    def _write(self, copied: Any, manifest: Manifest, began: float) -> tuple[CheckpointSaved, CheckpointsKept]:
         """In the background: waits for Orbax, reads what it wrote, commits, and clears away what need not be kept."""
         copied.result()
         unfinished = self._place.unfinished(manifest.step)
@@ -121,11 +121,12 @@ class Saver:
         with contextlib.suppress(OSError):  # it is saved, and what cannot be deleted now can be the next time
             self._prune()
         seconds = time.perf_counter() - began
-        return CheckpointSaved(step=manifest.step, bytes=manifest.bytes, arrays=len(manifest.digests), seconds=seconds)
+        saved = CheckpointSaved(step=manifest.step, bytes=manifest.bytes, arrays=len(manifest.digests), seconds=seconds)
+        return saved, CheckpointsKept(checkpoints=self.kept())
 
     def _prune(self) -> None:
         kept = self.kept()
-        best = min(kept, key=lambda info: float("inf") if info.loss is None else info.loss)
+        best = min(kept, key=lambda info: info.rank)
         for info in kept[: -self._config.checkpoints.keep]:
             if info is not best:
                 self._place.delete(info.step)
@@ -151,11 +152,12 @@ class Saver:
         if saving is None:
             return
         try:
-            self._publish(saving.written.result())
+            saved, kept = saving.written.result()
         except Exception as error:
             self._failed(saving.step, problems_in(error))
         else:
-            self.tell_kept()
+            self._publish(saved)
+            self._publish(kept)
 
     def _failed(self, step: int, problems: list[str]) -> None:
         with contextlib.suppress(OSError):
