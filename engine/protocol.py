@@ -5,6 +5,7 @@ only what happens from now on, so a viewer that was away reads the file and then
 """
 
 import asyncio
+import math
 import struct
 from typing import Annotated, Any, Literal
 
@@ -147,6 +148,11 @@ class CheckpointInfo(Struct, frozen=True, kw_only=True):
     devices: int
     loss: float | None
     bytes: int
+
+    @property
+    def rank(self) -> float:
+        """The least is the best: its loss; one whose loss is not known comes last."""
+        return math.inf if self.loss is None else self.loss
 
 
 class CheckedInfo(Struct, frozen=True, kw_only=True):

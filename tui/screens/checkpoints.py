@@ -30,7 +30,7 @@ class CheckpointsScreen(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         newest_first = self.checkpoints[::-1]
-        best = min(self.checkpoints, key=_loss, default=None)
+        best = min(self.checkpoints, key=lambda info: info.rank, default=None)
         rows = [Option(checkpoint_row(info, info is best), id=str(info.step)) for info in newest_first]
         with Vertical() as box:
             box.border_title = "go back to a checkpoint"
@@ -53,7 +53,3 @@ def checkpoint_row(info: CheckpointInfo, is_best: bool) -> Content:
         f"{figures.size(info.bytes):>8}  ",
         (f"{clock}  {info.preset} on {info.devices}", "$foreground 60%"),
     )
-
-
-def _loss(info: CheckpointInfo) -> float:
-    return float("inf") if info.loss is None else info.loss
