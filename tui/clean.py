@@ -6,6 +6,7 @@ go to a console that never reads it.
 """
 
 import re
+import sys
 import unicodedata
 from typing import Any, TypeVar
 
@@ -27,6 +28,12 @@ def printable(text: str) -> str:
     if text.isprintable() and (text.isascii() or not BLANK_LETTERS.search(text)):
         return text
     return "".join(map(_visible, text))
+
+
+def warn(*texts: str) -> None:
+    """Each on a line of stderr."""
+    for text in texts:
+        print(f"shardtui: {printable(text)}", file=sys.stderr)
 
 
 def clean(message: S) -> S:

@@ -28,7 +28,7 @@ from ..engine.config import (
 from ..engine.preset import AXIS_NAME, is_file, load_preset
 from ..engine.run_directory import RunDirectory
 from .arguments import Parser
-from .clean import printable
+from .clean import printable, warn
 
 if TYPE_CHECKING:
     from .app import ShardtuiApp
@@ -49,8 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         options = _parser().parse_args(_text(arguments))
         return COMMANDS[options.command](options)
     except Invalid as error:
-        for problem in error.problems:
-            print(f"shardtui: {printable(problem)}", file=sys.stderr)
+        warn(*error.problems)
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -287,7 +286,8 @@ def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
         for flag, value in given.items()
         if value is not None
     ]
-    problems += _preset_problems(_absolute(options.preset) if options.preset else None, options)
+    preset = _absolute(options.preset) if options.preset else None
+    problems += _preset_problems(preset, options)
     config = directory.config
     tables = {"summary": "", "model": msgspec.to_builtins(config.model)}
     tables["training"] = msgspec.to_builtins(config.training)
@@ -301,7 +301,6 @@ def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     problems += problems_of(config)
     if problems:
         raise Invalid(*problems)
-    preset = _absolute(options.preset) if options.preset else None
     return Restart(step=options.from_step, preset=preset, other_data=options.other_data, config=config)
 
 

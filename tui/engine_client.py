@@ -25,7 +25,7 @@ from ..engine.protocol import (
     Stop,
 )
 from ..engine.run_directory import RunDirectory
-from .clean import clean, printable
+from .clean import clean, printable, warn
 
 PATIENCE_SECONDS = 20.0
 """For an engine that was told to stop: it finishes its step and saves."""
@@ -43,7 +43,7 @@ def ask_engine(question: str, subject: RunConfig | str, *names: str) -> bytes:
     for line in answer.stderr.decode(errors="replace").splitlines():
         print(printable(line), file=sys.stderr)
     if answer.returncode < 0:
-        print(f"shardtui: {_exit_reason(answer.returncode)}", file=sys.stderr)
+        warn(_exit_reason(answer.returncode))
     if answer.returncode:
         raise SystemExit(max(answer.returncode, 1))
     return answer.stdout

@@ -24,7 +24,7 @@ from ..engine.protocol import (
     Stop,
     SwitchFailed,
 )
-from .clean import json_line, printable
+from .clean import json_line, warn
 from .engine_client import EngineClient
 from .log_lines import in_words
 from .run_state import Phase, RunState
@@ -61,9 +61,9 @@ async def train(client: EngineClient, restart: Restart | None, as_json: bool) ->
                 client.discard_if_new()
                 raise Invalid(*event.problems)
             if isinstance(event, EngineReady):
-                _warn(*event.warnings)
+                warn(*event.warnings)
             if _is_trouble(event):
-                _warn(in_words(event))
+                warn(in_words(event))
                 code = code if isinstance(event, CheckpointDamaged) else 1  # then an older one is used
             if isinstance(event, Paused) and event.problem:  # nobody is here to decide
                 await client.send(Stop())
@@ -71,17 +71,12 @@ async def train(client: EngineClient, restart: Restart | None, as_json: bool) ->
         _print_summary(state)
     if code and state.checkpoints:
         step = state.checkpoints[-1].step
-        _warn(f"`shardtui train --resume {client.directory.name}` goes on from the checkpoint of step {step:,}")
+        warn(f"`shardtui train --resume {client.directory.name}` goes on from the checkpoint of step {step:,}")
     return 130 if interrupts.by_keyboard else code
 
 
 def _is_trouble(event: AnyEvent) -> bool:
     return isinstance(event, TROUBLE) or (isinstance(event, Paused) and event.problem is not None)
-
-
-def _warn(*texts: str) -> None:
-    for text in texts:
-        print(printable(f"shardtui: {text}"), file=sys.stderr)
 
 
 async def stop(client: EngineClient) -> int:
@@ -120,7 +115,7 @@ class _Interrupts:
         if self.count > 1:
             self._client.kill_engine()
             return
-        print("shardtui: saving after this step, then stopping; again to kill the engine", file=sys.stderr)
+        warn("saving after this step, then stopping; again to kill the engine")
         self._sending = asyncio.ensure_future(self._client.send(Stop()))
 
 

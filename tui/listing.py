@@ -1,8 +1,5 @@
 """`shardtui ls` and `shardtui presets`: tables for people, JSON for programs."""
 
-import sys
-from collections.abc import Iterable
-
 import msgspec
 from msgspec import Struct
 from rich.table import Column, Table
@@ -13,7 +10,7 @@ from ..engine.config import Invalid, RunConfig
 from ..engine.event_log import LogReader
 from ..engine.protocol import PresetListing
 from ..engine.run_directory import RunDirectory, all_runs, state_home
-from .clean import clean, json_line, printable
+from .clean import clean, json_line, printable, warn
 from .engine_client import ask_engine
 from .plain_console import plain_console
 from .run_state import RunState
@@ -42,7 +39,7 @@ def list_runs(as_json: bool) -> None:
         try:
             runs.append(_run_info(directory))
         except Invalid as error:
-            _say(error.problems)
+            warn(*error.problems)
     if as_json:
         print(json_line(RunListing(runs=runs)))
         return
@@ -66,12 +63,7 @@ def list_presets(config: RunConfig, as_json: bool) -> None:
         why = info.summary if info.fits else "\n".join(info.problems)
         table.add_row("✓" if info.fits else "✗", Text(info.name), figures.axes(info.mesh), Text(why))
     plain_console().print(table)
-    _say(listing.problems)
-
-
-def _say(problems: Iterable[str]) -> None:
-    for problem in problems:
-        print(printable(f"shardtui: {problem}"), file=sys.stderr)
+    warn(*listing.problems)
 
 
 def _run_info(directory: RunDirectory) -> RunInfo:
