@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
@@ -29,6 +30,9 @@ del os.environ["XLA_FLAGS"]  # read by now: engines that tests start compile as 
 
 TINY = ("layers=2", "embed=32", "heads=8", "mlp=64", "context=16", "seq_len=16", "batch_size=8")
 """Settings under which every built-in preset fits eight devices and a step takes a few milliseconds."""
+
+SHARDTUI = [sys.executable, "-m", "shardtui.tui.cli"]
+SETTINGS = [f"--set={setting}" for setting in TINY]
 
 
 @pytest.fixture(scope="session", autouse=True)

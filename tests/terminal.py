@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyte
 
-from .conftest import TINY
+from .conftest import SETTINGS, SHARDTUI
 
 ON_ITS_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -23,7 +23,7 @@ WITHOUT_HANG_UP = (
 )
 """No signal tells of the hang-up: the terminal is not the controlling one, and SIGHUP is ignored besides."""
 
-NEW_RUN = ("run", "--run=tiny", *(f"--set={setting}" for setting in TINY))
+NEW_RUN = ("run", "--run=tiny", *SETTINGS)
 RESTORED = b"\x1b[?1049l"
 """Back to the screen that was there before."""
 
@@ -46,7 +46,7 @@ class Terminal:
         self.attributes = termios.tcgetattr(terminal)
         wanted = {**os.environ, "TERM": "xterm-256color", **environment}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", start, sys.executable, "-m", "shardtui.tui.cli", *arguments],
+            [sys.executable, "-c", start, *SHARDTUI, *arguments],
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,

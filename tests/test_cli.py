@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import TINY
-
-SHARDTUI = [sys.executable, "-m", "shardtui.tui.cli"]
-SETTINGS = [f"--set={setting}" for setting in TINY]
+from .conftest import SETTINGS, SHARDTUI
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

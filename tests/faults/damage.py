@@ -5,7 +5,6 @@ import logging
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,9 @@ from shardtui.engine.digest import digests
 from shardtui.engine.manifest import FILE_NAME, Damaged, Manifest
 from shardtui.engine.task import Task, TrainState
 
-from ..conftest import TINY
+from ..conftest import SETTINGS, SHARDTUI
 from .row import Row
 
-SHARDTUI = [sys.executable, "-m", "shardtui.tui.cli"]
 FLIPS = 20
 UNCHECKED = 4
 """Flips for each time in the array files that are loaded without the check of files, by digest alone."""
@@ -33,8 +31,7 @@ class Subject:
     """A real run's newest checkpoint, with what is in it."""
 
     def __init__(self) -> None:
-        settings = [f"--set={setting}" for setting in TINY]
-        command = [*SHARDTUI, "train", "--run=damage", f"--steps={STEP}", "--checkpoint-every=2", *settings]
+        command = [*SHARDTUI, "train", "--run=damage", f"--steps={STEP}", "--checkpoint-every=2", *SETTINGS]
         subprocess.run(command, check=True, capture_output=True)
         self.folder = Path(os.environ["XDG_STATE_HOME"], "shardtui/runs/damage/checkpoints")
         self.place = Place(epath.Path(self.folder))

@@ -5,7 +5,6 @@ import resource
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,7 +31,7 @@ from shardtui.engine.protocol import (
 from shardtui.engine.server import MOST_VIEWERS
 from shardtui.engine.task import Task
 
-from ..conftest import tiny_config
+from ..conftest import SHARDTUI, tiny_config
 from .living import Living, living_engine, own_directories
 from .row import Row
 
@@ -263,7 +262,7 @@ def _presets_by_command(chance: random.Random, times: int) -> Row:
             path = Path(folder) / "any.toml"
             path.write_text(mutated(chance, originals), encoding="utf-8", errors="surrogatepass")
             answer = subprocess.run(
-                [sys.executable, "-m", "shardtui.tui.cli", "presets", "--json", f"--preset={path}"],
+                [*SHARDTUI, "presets", "--json", f"--preset={path}"],
                 capture_output=True,
                 check=False,
             )

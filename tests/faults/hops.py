@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from etils import epath
 from shardtui.engine.manifest import read_manifest
 
-from ..conftest import TINY
+from ..conftest import SETTINGS, SHARDTUI
 from .row import Row
 
 STEPS = 60
@@ -60,9 +59,9 @@ def _losses(name: str, seed: int, route: Sequence[Sequence[str]]) -> dict[int, f
     """Of every step; the first leg begins the run, the others go on with it."""
     losses: dict[int, float] = {}
     for number, leg in enumerate(route):
-        begin = [f"--run={name}", f"--seed={seed}", f"--steps={STEPS}", *(f"--set={setting}" for setting in TINY)]
+        begin = [f"--run={name}", f"--seed={seed}", f"--steps={STEPS}", *SETTINGS]
         arguments = [*(begin if number == 0 else [f"--resume={name}"]), *leg]
-        command = [sys.executable, "-m", "shardtui.tui.cli", "train", "--json", *arguments]
+        command = [*SHARDTUI, "train", "--json", *arguments]
         events = map(json.loads, subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines())
         losses |= {event["step"]: event["loss"] for event in events if event["type"] == "StepDone"}
     return losses

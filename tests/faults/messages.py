@@ -23,11 +23,9 @@ from shardtui.engine.manifest import read_manifest, write_manifest
 from shardtui.engine.protocol import AnyCommand, InspectPreset, SaveCheckpoint, Stop, SwitchPreset
 from shardtui.engine.run_directory import RunDirectory
 
-from ..conftest import TINY
+from ..conftest import SETTINGS, SHARDTUI, TINY
 from .row import Row
 
-SHARDTUI = [sys.executable, "-m", "shardtui.tui.cli"]
-SETTINGS = [f"--set={setting}" for setting in TINY]
 LARGE = [f"--set={setting}" for setting in ("layers=2", "embed=512", "heads=8", "mlp=2048", *TINY[4:])]
 """78 MB of state, which dp wants on each of eight devices."""
 STEP = 6

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -30,7 +29,7 @@ from shardtui.engine.protocol import (
 from shardtui.engine.run_directory import RunDirectory
 from shardtui.tui.engine_client import EngineClient
 
-from ..conftest import TINY, tiny_config
+from ..conftest import SETTINGS, SHARDTUI, tiny_config
 from .row import Row
 
 PRESETS = ("dp", "fsdp", "tp", "hsdp")
@@ -131,9 +130,8 @@ def run(times: int) -> list[Row]:
 
 def _train(number: signal.Signals, code: int) -> Row:
     """The signal to the process without a UI, which passes it on."""
-    settings = [f"--set={setting}" for setting in TINY]
     process = subprocess.Popen(
-        [sys.executable, "-m", "shardtui.tui.cli", "train", "--json", "--steps=1000000", *settings],
+        [*SHARDTUI, "train", "--json", "--steps=1000000", *SETTINGS],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
