@@ -6,7 +6,7 @@ import sys
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # half the compile time; the partitioner does the same
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # half the compile time, the same partitioner
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +16,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from shardtui.engine.config import PRESETS, ModelConfig, RunConfig, TrainingConfig
+from shardtui.engine.inspection import inspect_program
 from shardtui.engine.preset import read_preset
 from shardtui.engine.program import Program, compile_program, place
+from shardtui.engine.protocol import PresetInspected
 from shardtui.engine.task import Batch, Task, TrainState
 
 settings.register_profile(
     "shardtui", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("shardtui")
-
-jax.devices()
-del os.environ["XLA_FLAGS"]  # read by now: engines that tests start compile as they always do
 
 TINY = ("layers=2", "embed=32", "heads=8", "mlp=64", "context=16", "seq_len=16", "batch_size=8")
 """Settings under which every built-in preset fits eight devices and a step takes a few milliseconds."""
@@ -35,11 +34,22 @@ SHARDTUI = [sys.executable, "-m", "shardtui.tui.cli"]
 SETTINGS = [f"--set={setting}" for setting in TINY]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file share a worker, and so do all that need the compiled programs."""
+    for item in items:
+        fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+        item.add_marker(pytest.mark.xdist_group("programs" if "programs" in fixtures else item.path.name))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For sockets and compiled programs. The sockets' is not under pytest's: their paths must be short."""
-    path = f"/tmp/shardtui-test-{os.getpid()}"
-    os.environ |= {"SHARDTUI_RUNTIME_DIR": path, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    """For sockets, whose paths must be short, and for compiled programs, which all workers share."""
+    path, base = f"/tmp/shardtui-test-{os.getpid()}", tmp_path_factory.getbasetemp()
+    cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    os.environ |= {"SHARDTUI_RUNTIME_DIR": path, "XDG_CACHE_HOME": str(cache)}
+    jax.config.update("jax_compilation_cache_dir", str(cache / "tests"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     yield
     shutil.rmtree(path, ignore_errors=True)
 
@@ -52,6 +62,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+WIDE = ModelConfig(layers=2, embed=128, heads=8, mlp=512, vocab=256, vocab_rows=256, context=128, dropout=0.0)
+"""As wide as nano: the smaller one has too little to compute for its traffic. Without dropout it compiles sooner."""
+BATCHES = TrainingConfig(batch_size=16, seq_len=128)
+
+
 def tiny_config(**changes: object) -> RunConfig:
     model = ModelConfig(layers=2, embed=32, heads=8, mlp=64, vocab=256, vocab_rows=256, context=16)
     training = TrainingConfig(batch_size=8, seq_len=16)
@@ -62,7 +77,7 @@ def tiny_config(**changes: object) -> RunConfig:
 
 @pytest.fixture(scope="session")
 def task() -> Task:
-    return Task(tiny_config(), "cpu")
+    return Task(tiny_config(model=WIDE, training=BATCHES), "cpu")
 
 
 @pytest.fixture(scope="session")
@@ -72,8 +87,14 @@ def programs(task: Task) -> dict[str, Program]:
     return {preset.name: compile_program(task, place(task, preset, jax.devices())) for preset in presets}
 
 
+@pytest.fixture(scope="session")
+def inspected(task: Task, programs: dict[str, Program]) -> dict[str, PresetInspected]:
+    return {name: inspect_program(task, program.placement) for name, program in programs.items()}
+
+
 def step(state: TrainState, program: Program, steps: int) -> TrainState:
-    tokens = np.random.default_rng(0).integers(0, 256, (steps, 8, 17), np.int32)
+    shape = (steps, BATCHES.batch_size, BATCHES.seq_len + 1)
+    tokens = np.random.default_rng(0).integers(0, 256, shape, np.int32)
     for row in tokens:
         batch = Batch(*map(jax.device_put, (row[:, :-1], row[:, 1:]), program.placement.batch_shardings))
         state, _ = program.step(state, batch)

@@ -183,7 +183,7 @@ def test_a_new_engine_goes_on_from_a_checkpoint(home: Path) -> None:
             await until(lambda: app.screen.query(OptionList), "the list")
             await pilot.press("down", "enter")
             await until(lambda: app.state.step == saved, "the way back")
-            assert [kept.step for kept in app.state.checkpoints] == [saved]
+            await until(lambda: [kept.step for kept in app.state.checkpoints] == [saved], "the later one set aside")
             assert (directory.path / f"checkpoints/{later}.rolled-back").is_dir()
             await pilot.press("s")
             await until(lambda: app.state.step == saved + 1, "a step from there")

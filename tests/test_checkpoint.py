@@ -31,7 +31,7 @@ from shardtui.engine.protocol import (
 from shardtui.engine.saver import Saver
 from shardtui.engine.task import Task, TrainState
 
-from .conftest import step, tiny_config
+from .conftest import step
 
 CORPUS = CorpusInfo("text", 1, 1000, "ab" * 32)
 
@@ -46,7 +46,7 @@ class Bench:
     told: list[Event] = field(default_factory=list[Event])
 
     def __post_init__(self) -> None:
-        config = tiny_config(checkpoints=CheckpointConfig(keep=self.keep))
+        config = msgspec.structs.replace(self.task.config, checkpoints=CheckpointConfig(keep=self.keep))
         self.place = Place(epath.Path(self.root))
         wake = queue.SimpleQueue[None]()
         self.saver = Saver(

@@ -60,11 +60,6 @@ def observed(task: Task, programs: dict[str, Program]) -> dict[str, Observed]:
     return seen
 
 
-@pytest.fixture(scope="module")
-def inspected(task: Task, programs: dict[str, Program]) -> dict[str, PresetInspected]:
-    return {name: inspect_program(task, program.placement) for name, program in programs.items()}
-
-
 def traffic(collectives: list) -> list[tuple[str, list[str], int | None, int]]:
     return sorted((info.kind, info.axes, info.count or -1, info.bytes_each) for info in collectives)
 
@@ -180,7 +175,7 @@ def test_a_layout_that_axes_cannot_express_is_told_and_ends_nothing(
     def halves(self: Task, params: object, batch: object, key: object) -> jax.Array:
         from shardtui.engine.sharding import observe
 
-        x = batch.inputs.reshape(2, 4, 16)  # type: ignore[attr-defined] # 8 rows over 8 devices: 2 × 4
+        x = batch.inputs.reshape(2, 8, 128)  # type: ignore[attr-defined] # 16 rows over 8 devices: 2 × 4
         observe(x, None, None, None, name="halves")
         return loss(self, params, batch, key)
 

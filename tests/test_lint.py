@@ -1,7 +1,7 @@
 """Each code finds the fault that is planted for it; presets that are not pitfalls have none."""
 
 import re
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -11,34 +11,34 @@ from shardtui.engine.config import ModelConfig, TrainingConfig
 from shardtui.engine.inspection import inspect_program
 from shardtui.engine.lint import RULES, Finding, lint
 from shardtui.engine.model import flops_per_token
-from shardtui.engine.preset import load_preset, preset_files, read_preset
-from shardtui.engine.program import compile_program, place
+from shardtui.engine.preset import preset_files, read_preset
+from shardtui.engine.program import Program, compile_program, place
 from shardtui.engine.protocol import Inspection, PresetCompiled, PresetInspected, RematerializationInfo
 from shardtui.engine.task import Task
 
-from .conftest import tiny_config
-
-NANO = ModelConfig(layers=2, embed=128, heads=8, mlp=512, vocab=256, vocab_rows=256, context=128, dropout=0.0)
-"""As wide as nano: the smaller model of other tests has too little to compute. Without dropout it compiles sooner."""
-TRAINING = TrainingConfig(batch_size=16, seq_len=128)
+from .conftest import BATCHES, WIDE, tiny_config
 
 Described = tuple[PresetCompiled, PresetInspected, float]
+BuiltIn = Callable[[str], Described]
 
 
-@cache
-def described(preset: str, path: Path | None = None, training: TrainingConfig = TRAINING, **changes: int) -> Described:
-    """`preset` is a name or, with `path` for its file, the text of one."""
-    fields = {f: getattr(NANO, f) for f in ModelConfig.__struct_fields__}
-    model = ModelConfig(**{**fields, **changes})
+@pytest.fixture
+def built_in(programs: dict[str, Program], inspected: dict[str, PresetInspected]) -> BuiltIn:
+    return lambda name: (programs[name].description, inspected[name], flops(WIDE, BATCHES))
+
+
+def planted(path: Path, preset: str, training: TrainingConfig = BATCHES, **changes: int) -> Described:
+    """The text of a preset, compiled for a model that may differ."""
+    (path / "planted.toml").write_text(preset)
+    model = msgspec.structs.replace(WIDE, **changes)
     task = Task(tiny_config(model=model, training=training), "cpu")
-    if path:
-        (path / "planted.toml").write_text(preset)
-        loaded = read_preset(path / "planted.toml")
-    else:
-        loaded = load_preset(preset)
-    placement = place(task, loaded, jax.devices())
-    flops = training.tokens_per_step * flops_per_token(model, training.seq_len)
-    return compile_program(task, placement).description, inspect_program(task, placement), flops
+    placement = place(task, read_preset(path / "planted.toml"), jax.devices())
+    compiled = compile_program(task, placement).description
+    return compiled, inspect_program(task, placement), flops(model, training)
+
+
+def flops(model: ModelConfig, training: TrainingConfig) -> float:
+    return training.tokens_per_step * flops_per_token(model, training.seq_len)
 
 
 def codes(found: list[Finding]) -> list[str]:
@@ -46,12 +46,12 @@ def codes(found: list[Finding]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in preset_files("parallelism") if not name.startswith("pitfall")])
-def test_good_presets_have_no_finding(name: str) -> None:
-    assert lint(*described(name)) == []
+def test_good_presets_have_no_finding(name: str, built_in: BuiltIn) -> None:
+    assert lint(*built_in(name)) == []
 
 
-def test_the_pitfall_of_replicated_moments() -> None:
-    (finding,) = lint(*described("pitfall-replicated-moments"))
+def test_the_pitfall_of_replicated_moments(built_in: BuiltIn) -> None:
+    (finding,) = lint(*built_in("pitfall-replicated-moments"))
     assert finding.code == "S102"
     assert len(finding.arrays) == 28
     assert {name.partition(".")[0] for name in finding.arrays} == {"mu", "nu"}
@@ -59,8 +59,8 @@ def test_the_pitfall_of_replicated_moments() -> None:
     assert finding.bytes_per_device == pytest.approx(2 * 4 * parameters * 7 / 8, rel=0.02)
 
 
-def test_the_pitfall_of_one_axis_for_batch_and_weights() -> None:
-    idle, redundant = lint(*described("pitfall-same-axis"))
+def test_the_pitfall_of_one_axis_for_batch_and_weights(built_in: BuiltIn) -> None:
+    idle, redundant = lint(*built_in("pitfall-same-axis"))
     assert (idle.code, redundant.code) == ("S104", "S105")
     assert "nothing is split over data: 2 devices" in idle.message
     assert (
@@ -68,8 +68,8 @@ def test_the_pitfall_of_one_axis_for_batch_and_weights() -> None:
     )
 
 
-def test_the_pitfall_of_the_first_dim() -> None:
-    found = lint(*described("pitfall-first-dim"))
+def test_the_pitfall_of_the_first_dim(built_in: BuiltIn) -> None:
+    found = lint(*built_in("pitfall-first-dim"))
     assert codes(found) == ["S105", "S106", "S106", "S106", "S106"]
     assert "computed 2 times" in found[0].message
     gathered = {name for finding in found[1:] for name in finding.arrays}
@@ -79,7 +79,7 @@ def test_the_pitfall_of_the_first_dim() -> None:
 
 def test_a_large_parameter_left_whole(tmp_path: Path) -> None:
     preset = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\nheads = "model"\nmlp = "model"\n'
-    (finding,) = lint(*described(preset, tmp_path, vocab_rows=8192))
+    (finding,) = lint(*planted(tmp_path, preset, vocab_rows=8192))
     assert (finding.code, finding.arrays) == ("S101", ["token.embedding"])
     assert finding.bytes_per_device == 8192 * 128 * 4 // 2
     assert 'a rule vocab = "model"' in finding.fix
@@ -87,27 +87,31 @@ def test_a_large_parameter_left_whole(tmp_path: Path) -> None:
 
 def test_a_dim_that_does_not_divide(tmp_path: Path) -> None:
     preset = '[mesh]\ndata = 1\nmodel = -1\n[rules]\nmlp = "model"\nactivation_embed = "model"\n'
-    found = [f for f in lint(*described(preset, tmp_path, embed=132, heads=4)) if f.code == "S103"]
+    found = [f for f in lint(*planted(tmp_path, preset, embed=132, heads=4)) if f.code == "S103"]
     assert {name for finding in found for name in finding.arrays} > {"embedding", "blocks.mlp.residual", "norm"}
     assert "activation_embed 132 does not divide by 8 (model), so it is whole" in found[0].message
 
 
 def test_an_axis_that_nothing_uses(tmp_path: Path) -> None:
-    found = lint(*described('[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n', tmp_path))
+    found = lint(*planted(tmp_path, '[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n'))
     assert codes(found) == ["S104", "S105"]
     assert "nothing is split over spare" in found[0].message
 
 
-def test_traffic_over_compute() -> None:
-    found = lint(*described("dp", training=TrainingConfig(batch_size=8, seq_len=1)))
+def test_traffic_over_compute(tmp_path: Path) -> None:
+    found = lint(
+        *planted(
+            tmp_path, '[mesh]\ndata = -1\n[rules]\nbatch = "data"\n', training=TrainingConfig(batch_size=8, seq_len=1)
+        )
+    )
     assert codes(found) == ["S109"]
     assert re.search(
         r"data carries 1\.\d+ MB a device and step for 2\.\d+ MFLOP of compute: 1\.\d FLOP a byte", found[0].message
     )
 
 
-def test_a_layout_other_than_intended() -> None:
-    compiled, inspected, flops = described("fsdp")
+def test_a_layout_other_than_intended(built_in: BuiltIn) -> None:
+    compiled, inspected, flops = built_in("fsdp")
     gradient = next(array for array in inspected.arrays if array.name == "grad.blocks.mlp.up.kernel")
     whole = msgspec.structs.replace(gradient, compiled_spec=[[], [], []])
     arrays = [whole if array is gradient else array for array in inspected.arrays]
@@ -116,8 +120,8 @@ def test_a_layout_other_than_intended() -> None:
     assert finding.message.endswith("intended (–, fsdp, –), compiled (–, –, –)")
 
 
-def test_an_involuntary_rematerialization_is_mapped_to_arrays() -> None:
-    compiled, inspected, flops = described("fsdp-tp2")
+def test_an_involuntary_rematerialization_is_mapped_to_arrays(built_in: BuiltIn) -> None:
+    compiled, inspected, flops = built_in("fsdp-tp2")
     warned = RematerializationInfo(
         operation="%dot.7 = f32[2,128,512]{2,1,0} dot",
         shape=[16, 128, 512],
@@ -131,8 +135,8 @@ def test_an_involuntary_rematerialization_is_mapped_to_arrays() -> None:
     assert "in jit(train_step)/mlp/dot_general is replicated to go from {devices=[4,1,2]<=[8]}" in finding.message
 
 
-def test_without_an_inspection_only_what_is_known_is_found() -> None:
-    compiled, _, flops = described("pitfall-first-dim")
+def test_without_an_inspection_only_what_is_known_is_found(built_in: BuiltIn) -> None:
+    compiled, _, flops = built_in("pitfall-first-dim")
     assert set(codes(lint(compiled, None, flops))) == {"S106"}
 
 
@@ -141,7 +145,7 @@ def test_every_code_has_a_test() -> None:
     assert {code for code in RULES if f'"{code}"' not in text} == set()
 
 
-def test_descriptions_survive_the_wire() -> None:
-    compiled, inspected, flops = described("hsdp")
+def test_descriptions_survive_the_wire(built_in: BuiltIn) -> None:
+    compiled, inspected, flops = built_in("hsdp")
     sent = Inspection(devices=[], versions={}, flops_per_step=flops, compiled=compiled, inspected=inspected)
     assert msgspec.json.decode(msgspec.json.encode(sent), type=Inspection) == sent

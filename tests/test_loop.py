@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import pytest
 from etils import epath
 from shardtui.engine.checkpoint import Place
@@ -20,8 +21,6 @@ from shardtui.engine.program import Program
 from shardtui.engine.protocol import Event, Restored, StepsDone, SwitchFailed
 from shardtui.engine.saver import Saver
 from shardtui.engine.task import Task
-
-from .conftest import tiny_config
 
 
 class Known(Compiler):
@@ -38,7 +37,7 @@ def run(task: Task, programs: dict[str, Program], folder: Path, switches: tuple[
     text = folder / "text"
     text.write_text("What is split comes together. " * 100)
     checkpoints = CheckpointConfig(every_steps=2, every_minutes=None)
-    config = tiny_config(steps=6, data=str(text), switches=switches, checkpoints=checkpoints)
+    config = msgspec.structs.replace(task.config, steps=6, data=str(text), switches=switches, checkpoints=checkpoints)
     events: list[Event] = []
     corpus = read_corpus(config.data)
     place = Place(epath.Path(folder / f"checkpoints-{len(switches)}"))

@@ -23,6 +23,11 @@ PUBLISHED = {
 
 
 @pytest.fixture(scope="module")
+def task() -> Task:
+    return Task(tiny_config(), "cpu")
+
+
+@pytest.fixture(scope="module")
 def params(task: Task) -> dict[str, object]:
     return jax.jit(task.initial_state)().params
 

@@ -13,7 +13,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "XLA_FLAGS": ""}
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 LONG = {
