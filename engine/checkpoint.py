@@ -34,6 +34,10 @@ class Place:
     def prepare(self) -> None:
         """Makes it, and clears away what an engine that was killed left unfinished."""
         self.root.mkdir(parents=True, exist_ok=True)
+        self.clear()
+
+    def clear(self) -> None:
+        """Deletes what is unfinished. For times when nothing is being saved."""
         for path in self.root.iterdir():
             if path.name.startswith((SAVING, DELETING)):
                 path.rmtree()

@@ -245,6 +245,7 @@ def test_only_plain_numbers_are_steps(copied: Bench) -> None:
 def test_a_state_that_is_not_finite_is_not_saved(bench: Bench, programs: dict[str, Program], state: TrainState) -> None:
     scale = state.params["norm"]["scale"]
     params = {**state.params, "norm": {**state.params["norm"], "scale": scale.at[3].set(jnp.nan)}}
+    (bench.root / "saving-4").mkdir()  # of a save that failed before
     bench.save(
         state._replace(params=jax.device_put(params, jax.tree.map(lambda x: x.sharding, state.params))),
         programs["fsdp"],

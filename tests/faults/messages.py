@@ -117,7 +117,9 @@ class Living:
             env={**os.environ, **environment},
         )
         self.directory = RunDirectory(run_directory.state_home() / folder.name)
-        Timer(LONGEST, self._process.kill).start()
+        killer = Timer(LONGEST, self._process.kill)
+        killer.daemon = True
+        killer.start()
 
     def until(self, *kinds: str) -> dict[str, Any]:
         """The next event of one of the kinds."""
