@@ -6,15 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine import figures
+from shardtui.tui.losses import BLOCK, Losses
 from shardtui.tui.widgets.loss_chart import draw_chart, right_edge
 
 
 def drawn(losses: list[float], width: int = 60, height: int = 12, **options: object) -> list[str]:
-    return [line.plain for line in draw_chart(losses, options.pop("marks", []), width, height, **options)]  # type: ignore[arg-type]
+    return [line.plain for line in draw_chart(Losses(losses), options.pop("marks", []), width, height, **options)]  # type: ignore[arg-type]
 
 
 def braille(lines: list[str]) -> list[tuple[int, int]]:
     return [(x, y) for y, line in enumerate(lines) for x, c in enumerate(line) if "\u2800" < c <= "\u28ff"]
+
+
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=20), st.data())
+def test_means_of_any_stretch(values: list[float], data: st.DataObject) -> None:
+    values = (values or [1.0]) * BLOCK
+    losses = Losses(values[:-7])
+    losses.extend(values[-7:])
+    kept = data.draw(st.integers(0, len(values)))
+    losses.truncate(kept)
+    losses.extend(values[kept:])
+    begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(values))] * 2)))
+    finite = [value for value in values[begin:end] if math.isfinite(value)]
+    mean = losses.mean(begin, end)
+    assert mean is None if not finite else mean == pytest.approx(sum(finite) / len(finite), rel=1e-9, abs=1e-6)
 
 
 @given(st.integers(1, 10**9))

@@ -108,7 +108,7 @@ def test_steps_are_kept_whole_and_timed_by_preset() -> None:
     assert state.step == 5
     assert list(state.losses[:2]) == [3.0, 2.5]
     assert math.isnan(state.losses[2])
-    assert state.step_seconds == {"dp": 0.1, "tp": 0.2}
+    assert (state.seconds_under("dp"), state.seconds_under("tp")) == (0.1, 0.2)
     assert state.preset == "tp"
     assert [switch.step for switch in state.switches] == [3]
     assert state.input_wait == 0.01 / 0.4
@@ -116,11 +116,11 @@ def test_steps_are_kept_whole_and_timed_by_preset() -> None:
 
 def test_steps_beside_a_compilation_do_not_count_for_their_preset() -> None:
     state = after(steps(1, 2.0, seconds=0.1), PresetCompiling(preset="tp"), steps(4, 2.0, 2.0, 2.0, seconds=0.5))
-    assert state.step_seconds == {"dp": 0.1}
+    assert state.seconds_under("dp") == 0.1
     assert state.seconds_per_step == 0.5
     state.apply(SwitchCancelled(to_preset="tp"))
     state.apply(steps(5, 2.0, seconds=0.2))
-    assert state.step_seconds == {"dp": 0.2} == {"dp": state.seconds_per_step}
+    assert state.seconds_under("dp") == 0.2 == state.seconds_per_step
 
 
 def test_a_failed_or_cancelled_switch_changes_nothing() -> None:

@@ -162,10 +162,11 @@ def _print_summary(state: RunState) -> None:
     from .plain_console import plain_console
 
     table = Table("preset", "mesh", "step time", "tokens/s", title=f"{state.step:,} steps")
-    for preset, step_seconds in state.step_seconds.items():
-        rate = state.ready.tokens_per_step / step_seconds if state.ready else 0
+    for preset in state.timed:
+        seconds = state.seconds_under(preset) or 0
+        rate = state.ready.tokens_per_step / seconds if state.ready else 0
         mesh = figures.axes(state.compiled[preset].mesh.axes)
-        table.add_row(preset, mesh, figures.seconds(step_seconds), f"{rate:,.0f}")
+        table.add_row(preset, mesh, figures.seconds(seconds), f"{rate:,.0f}")
     plain_console().print(table)
     if state.losses:
         print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")

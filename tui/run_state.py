@@ -1,7 +1,6 @@
 """What a viewer knows of a run. `apply` is the only place where events are interpreted: live, recorded or headless."""
 
 import math
-from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -40,6 +39,7 @@ from ..engine.protocol import (
     Switching,
     TrainingStarted,
 )
+from .losses import Losses
 
 RECENT_STEPS = 32
 """Steps over which step time is taken, as their median."""
@@ -68,17 +68,16 @@ class RunState:
     preset: str = ""
     """The active one; empty before training."""
     step: int = 0
-    losses: "array[float]" = field(default_factory=lambda: array("d"))
-    """Of step 1, 2, …; NaN where a loss was not finite."""
+    losses: Losses = field(default_factory=Losses)
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """Seconds of the last steps under the active preset."""
+    timed: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
+    """The same of each preset that ran, while nothing was compiled beside it if there were such steps."""
     input_wait: float = 0.0
     """Part of the time of the last report that was spent waiting for batches."""
     compiling: PresetCompiling | None = None
     """The switch that is being prepared while training goes on."""
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
-    step_seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """Median seconds of a step under each preset that ran, while nothing was compiled beside it if there were such."""
     inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
     memory: MemoryMeasured | None = None
     followed: int | None = None
@@ -155,6 +154,10 @@ class RunState:
         seconds = self.seconds_per_step
         return self.ready.tokens_per_step / seconds if self.ready and seconds else None
 
+    def seconds_under(self, preset: str) -> float | None:
+        """Of a step; None where it did not run."""
+        return median(self.timed[preset]) if preset in self.timed else None
+
     def preset_info(self, name: str) -> PresetInfo | None:
         return next((info for info in self.ready.presets if info.name == name), None) if self.ready else None
 
@@ -167,7 +170,7 @@ class RunState:
             case EngineReady():
                 self.ready = event
             case PresetCompiling():
-                self.compiling = event
+                self.compiling, self.recent = event, self.recent.copy()
                 if not self.preset:
                     self.phase = Phase.COMPILING
             case PresetCompiled():
@@ -227,15 +230,15 @@ class RunState:
         self.config, self.pid = event.config, event.pid
         self._end(Phase.STARTING, [])
         self._paused, self.ready, self.preset = False, None, ""
-        for described in (self.compiled, self.inspected, self.step_seconds):
+        for described in (self.compiled, self.inspected, self.timed):
             described.clear()
 
     def _go_on_from(self, step: int) -> None:
         """What was done after it is as if it had not been."""
         self.step = step
-        del self.losses[step:]
+        self.losses.truncate(step)
         self.marks = [mark for mark in self.marks if mark[0] < step]
-        self.recent.clear()
+        self.recent = deque(maxlen=RECENT_STEPS)
         self.paused_by = None
 
     def _end(self, phase: Phase, problems: list[str]) -> None:
@@ -250,7 +253,7 @@ class RunState:
     def _end_compiling(self) -> None:
         """The times of steps beside a compilation say nothing of the next ones."""
         self.compiling = None
-        self.recent.clear()
+        self.recent = deque(maxlen=RECENT_STEPS)
 
     def _go_on(self) -> None:
         self.phase = Phase.PAUSED if self._paused else Phase.TRAINING
@@ -259,6 +262,6 @@ class RunState:
         self.step = event.step
         self.losses.extend(math.nan if loss is None else loss for loss in event.losses)
         self.recent.extend(event.step_seconds)
-        if self.compiling is None or self.preset not in self.step_seconds:
-            self.step_seconds[self.preset] = median(self.recent)
+        if self.compiling is None or self.preset not in self.timed:
+            self.timed[self.preset] = self.recent
         self.input_wait = event.input_wait_seconds / max(sum(event.step_seconds), 1e-9)

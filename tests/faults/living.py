@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardtui.engine import run_directory
-from shardtui.engine.config import ScheduledSwitch
+from shardtui.engine.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.event_log import LogReader
 from shardtui.engine.protocol import AnyEvent, StepsDone, TrainingStarted
 from shardtui.engine.run_directory import RunDirectory
@@ -100,7 +100,8 @@ def _steps(events: list[AnyEvent]) -> int:
 
 @contextmanager
 def living_engine(name: str, switches: tuple[ScheduledSwitch, ...] = ()) -> Iterator[Living]:
-    directory = run_directory.create(tiny_config(run=name, switches=switches))
+    checkpoints = CheckpointConfig(every_minutes=None)  # it tells of nothing but steps
+    directory = run_directory.create(tiny_config(run=name, switches=switches, checkpoints=checkpoints))
     with directory.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "shardtui.engine", "serve", str(directory.path)],

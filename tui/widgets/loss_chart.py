@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
+from ..losses import Losses
 from ..run_state import RunState
 from .lines import Lines
 
@@ -17,6 +18,7 @@ TICKS = (1, 2, 5)
 LOG_TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of the braille cell at U+2800 by row and column."""
+CELLS = (" ", *map(chr, range(0x2801, 0x2900)))
 
 CURVE_STYLE, MARK_STYLE, NAME_STYLE = "$primary-lighten-2", "$foreground 30%", "$accent"
 
@@ -28,7 +30,7 @@ class LossChart(Lines):
     def on_mount(self) -> None:
         self.logarithmic = False
         self.border_title = "loss"
-        self.losses: Sequence[float] = ()
+        self.losses = Losses()
         self.marks: list[Mark] = []
 
     def show_state(self, state: RunState) -> None:
@@ -50,7 +52,7 @@ class LossChart(Lines):
 
 
 def draw_chart(
-    losses: Sequence[float], marks: Sequence[Mark], width: int, height: int, logarithmic: bool = False
+    losses: Losses, marks: Sequence[Mark], width: int, height: int, logarithmic: bool = False
 ) -> list[Content]:
     """One line of content for each row; fewer where there is nothing to draw or no room for it."""
     columns, rows = width - LABEL_WIDTH, height - 1
@@ -77,26 +79,18 @@ def right_edge(steps: int) -> int:
     return next(int(edge * power) for edge in (*EDGES, 10) if edge * power >= steps)
 
 
-def _points(losses: Sequence[float], edge: int, dots: int, logarithmic: bool) -> list[tuple[int, float]]:
+def _points(losses: Losses, edge: int, dots: int, logarithmic: bool) -> list[tuple[int, float]]:
     """(dot column, value): the mean of the steps that fall on a column; none where all of them are not finite."""
     points: list[tuple[int, float]] = []
     begin = 0
     while begin < len(losses):
         column = begin * dots // edge
         end = min(len(losses), max(begin + 1, -(-(column + 1) * edge // dots)))
-        value = _mean(losses[begin:end])
+        value = losses.mean(begin, end)
         if value is not None and not (logarithmic and value <= 0):
             points.append((column, math.log10(value) if logarithmic else value))
         begin = end
     return points
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    total = sum(values)
-    if math.isfinite(total):
-        return total / len(values)
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else None
 
 
 def _scale(points: Sequence[tuple[int, float]], intervals: int) -> tuple[float, float, list[tuple[float, str]]]:
@@ -154,22 +148,21 @@ def _column(step: int, edge: int, columns: int) -> int:
 
 def _line(dots: Sequence[int], label: str, marks: Sequence[Mark], with_names: bool) -> Content:
     """One row: the curve over the marks, with the names of the presets in the first row."""
-    text = [chr(0x2800 + bits) if bits else " " for bits in dots]
-    styles = [CURVE_STYLE if bits else "" for bits in dots]
+    text = [CELLS[bits] for bits in dots]
+    styled: dict[int, str] = {}
     for index, (column, name) in enumerate(marks):
         end = marks[index + 1][0] if index + 1 < len(marks) else len(text)
         start, shown = _label(text, column, name) if with_names else (column, "┊")
         for at, character in enumerate(shown, start):
             if at < max(end, column + 1) and text[at] == " ":
-                text[at], styles[at] = character, MARK_STYLE if character == "┊" else NAME_STYLE
+                text[at], styled[at] = character, MARK_STYLE if character == "┊" else NAME_STYLE
     axis = "┤" if label else "│"
     runs = [(f"{label[: LABEL_WIDTH - 2]:>{LABEL_WIDTH - 2}} {axis}", "$foreground 60%")]
-    for character, style in zip(text, styles, strict=True):
-        if runs[-1][1] == style:
-            runs[-1] = (runs[-1][0] + character, style)
-        else:
-            runs.append((character, style))
-    return Content.assemble(*runs)
+    begin = 0
+    for at in sorted(styled):
+        runs += [("".join(text[begin:at]), CURVE_STYLE), (text[at], styled[at])]
+        begin = at + 1
+    return Content.assemble(*runs, ("".join(text[begin:]), CURVE_STYLE))
 
 
 def _label(text: Sequence[str], column: int, name: str) -> tuple[int, str]:

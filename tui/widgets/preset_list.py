@@ -62,7 +62,7 @@ Each row: the preset, its mesh here, and the step time once it has run. `●` is
 def preset_row(info: PresetInfo, state: RunState, width: int) -> Content:
     """`● dp-tp2    4×2  212 ms`; the time goes first where the row is narrow."""
     sign, style = _sign(info, state)
-    seconds = state.step_seconds.get(info.name)
+    seconds = state.seconds_under(info.name)
     time = (figures.seconds(seconds) if seconds else "").rjust(TIME_WIDTH) if width >= 32 else ""
     mesh = "×".join(str(size) for size in info.mesh.values()).rjust(MESH_WIDTH)
     room = max(4, width - 2 - MESH_WIDTH - len(time))
