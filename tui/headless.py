@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 import time
+from statistics import median
 
 from msgspec import Struct
 
@@ -162,8 +163,8 @@ def _print_summary(state: RunState) -> None:
     from .plain_console import plain_console
 
     table = Table("preset", "mesh", "step time", "tokens/s", title=f"{state.step:,} steps")
-    for preset in state.timed:
-        seconds = state.seconds_under(preset) or 0
+    for preset, times in state.timed.items():
+        seconds = median(times)
         rate = state.ready.tokens_per_step / seconds if state.ready else 0
         mesh = figures.axes(state.compiled[preset].mesh.axes)
         table.add_row(preset, mesh, figures.seconds(seconds), f"{rate:,.0f}")

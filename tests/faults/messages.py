@@ -56,7 +56,9 @@ def _row(kind: Callable[[Path], str], folder: Path) -> Row:
     own.mkdir()
     injected = kind.__doc__ or ""
     try:
-        return Row(injected, 1, 1, kind(own).removeprefix("shardtui: ").replace(str(folder.parent), "…").replace("|", "∣"))
+        return Row(
+            injected, 1, 1, kind(own).removeprefix("shardtui: ").replace(str(folder.parent), "…").replace("|", "∣")
+        )
     except NotRun as reason:
         return Row(injected, 0, 0, f"not run: {reason}")
     except AssertionError as wrong:
