@@ -240,6 +240,22 @@ def test_a_second_request_takes_the_place_of_the_first(home: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_events_that_arrive_while_a_view_comes_up(home: Path, ended: RunDirectory) -> None:
+    async def scenario() -> None:
+        async with shown(ended, False, (80, 24)) as (app, pilot):
+            await until(lambda: app.state.phase is Phase.STOPPED, "the history")
+            for mode in app.MODES:
+                coming = app.switch_mode(mode)
+                while not app.screen.is_mounted:
+                    app.show_state()
+                    await asyncio.sleep(0.001)
+                await coming
+                await pilot.pause()
+            assert status(app).endswith("■ stopped")
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("size", [(1, 1), (10, 3), (40, 10), (80, 24), (140, 40), (300, 100)])
 def test_every_view_in_every_size(home: Path, ended: RunDirectory, size: tuple[int, int]) -> None:
     """Over a run that has ended: its history alone is enough."""

@@ -146,7 +146,8 @@ class ShardtuiApp(App[None]):
 
     @on(ViewShown)
     def show_state(self) -> None:
-        if isinstance(self.screen, RunScreen):
+        """A view that is only coming up asks for it once it is there."""
+        if isinstance(self.screen, RunScreen) and self.screen.is_mounted:
             self.screen.show_state(self.state)
             if self.screen.asks_compiler:
                 self.ask_compiler()
