@@ -39,6 +39,8 @@ PIPE_WIDTH = 140
 
 def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
     """Describes the preset of `config`; with `other`, what differs between the two."""
+    if svg and not Path(svg).parent.is_dir():  # known before anything is compiled
+        raise Invalid(f"--svg {svg}: cannot be written: No such file or directory")
     inspections = _inspections(config, *([other] if other else []))
     if other:
         difference = diff_report(*inspections)
