@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import overload
 
 BLOCK = 128
@@ -26,9 +26,6 @@ class Losses(Sequence[float]):
     def __getitem__(self, index: slice) -> Sequence[float]: ...
     def __getitem__(self, index: int | slice) -> float | Sequence[float]:
         return self._values[index]
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self._values)
 
     def extend(self, values: Iterable[float]) -> None:
         self._values.extend(values)
