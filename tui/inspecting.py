@@ -2,7 +2,9 @@
 
 import io
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -39,8 +41,9 @@ PIPE_WIDTH = 140
 
 def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
     """Describes the preset of `config`; with `other`, what differs between the two."""
-    if svg and not Path(svg).parent.is_dir():  # known before anything is compiled
-        raise Invalid(f"--svg {svg}: cannot be written: No such file or directory")
+    if svg:
+        with _written(svg):  # what is wrong with its directory is known before anything is compiled
+            os.stat(f"{Path(svg).parent}/.")  # noqa: PTH116 (a Path drops the dot that asks for a directory)
     inspections = _inspections(config, *([other] if other else []))
     if other:
         difference = diff_report(*inspections)
@@ -82,8 +85,15 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
 
 def save_svg(svg: str, path: str) -> None:
     """Raises Invalid."""
-    try:
+    with _written(path):
         Path(path).write_text(without_fonts(svg), encoding="utf-8")
+
+
+@contextmanager
+def _written(path: str) -> Generator[None]:
+    """Raises Invalid where the system does not let the picture be written."""
+    try:
+        yield
     except OSError as error:
         raise Invalid(f"--svg {path}: cannot be written: {error.strerror}") from error
 
