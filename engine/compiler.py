@@ -10,7 +10,7 @@ import jax
 from .inspection import inspect_program
 from .preset import Preset, load_preset
 from .program import Program, compile_program, place
-from .protocol import PresetInspected
+from .protocol import Phase, PresetInspected
 from .reshard import Movers
 from .task import Task
 
@@ -35,23 +35,26 @@ class Compiler:
         self._programs: dict[str, Program] = {}
         self._thread = _one_thread()
 
-    def compiled(self, name: str) -> Program:
+    def compiled(self, name: str, begins: Callable[[Phase], None] = lambda _: None) -> Program:
         """Now, in this thread. Raises Invalid where the preset cannot be, and what XLA raises where it fails."""
         preset = self._presets.get(name) or load_preset(name)
         if preset.name not in self._programs:
             placement = place(self._task, preset, self.devices)
-            self._programs[preset.name] = compile_program(self._task, placement)
+            self._programs[preset.name] = compile_program(self._task, placement, begins)
         return self._programs[preset.name]
 
-    def first(self, name: str, done: Callable[[], None]) -> Future[Program]:
-        """The program that a run begins with. `done` is called in another thread once the future is settled."""
-        future = self._thread.submit(self.compiled, name)
+    def first(self, name: str, begins: Callable[[Phase], None], done: Callable[[], None]) -> Future[Program]:
+        """The program that a run begins with. `begins` is called in another thread with each phase, `done` once the
+        future is settled."""
+        future = self._thread.submit(self.compiled, name, begins)
         future.add_done_callback(lambda _: done())
         return future
 
-    def request(self, source: Program, name: str, done: Callable[[], None]) -> Future[Ready]:
-        """All that a switch from `source` needs. `done` as above."""
-        future = self._thread.submit(self._ready, source, name)
+    def request(
+        self, source: Program, name: str, begins: Callable[[Phase], None], done: Callable[[], None]
+    ) -> Future[Ready]:
+        """All that a switch from `source` needs. `begins` and `done` as above."""
+        future = self._thread.submit(self._ready, source, name, begins)
         future.add_done_callback(lambda _: done())
         return future
 
@@ -69,9 +72,10 @@ class Compiler:
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _ready(self, source: Program, name: str) -> Ready:
+    def _ready(self, source: Program, name: str, begins: Callable[[Phase], None]) -> Ready:
         began, kept = time.perf_counter(), len(self._programs)
-        program = self.compiled(name)
+        program = self.compiled(name, begins)
+        begins("movers")
         made = self.movers.prepare(
             self._task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
         )

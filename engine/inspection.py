@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from .hlo import LIBRARIES, Instruction, Module, parse
-from .program import Placement, lower_step
+from .program import Placement, trace_step
 from .protocol import ArrayInfo, PresetInspected, RematerializationInfo
 from .sharding import Decision, Observed
 from .task import Array, Task, gradient_name
@@ -32,7 +32,10 @@ def inspect_program(task: Task, placement: Placement) -> PresetInspected:
     problem, text = None, ""
     with _compiler_output() as output:
         try:
-            text = lower_step(task, placement, observed).compile(compiler_options=_options(placement)).as_text() or ""
+            text = (
+                trace_step(task, placement, observed).lower().compile(compiler_options=_options(placement)).as_text()
+                or ""
+            )
         except jax.errors.JaxRuntimeError as error:
             problem = _unnamed(str(error))
     return PresetInspected(

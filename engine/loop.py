@@ -108,6 +108,7 @@ class Loop:
         others: list[Command] = []
         while not compiled.done() and not self._stopping:
             command = self._inbox.get()
+            self._preparations.tell()
             self._stopping = isinstance(command, Stop)
             others.append(command)
         for command in others:

@@ -1,13 +1,15 @@
 """What is compiled beside the steps: the switches that were asked for or are scheduled, and looks into presets."""
 
+import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from .compiler import Compiler, Ready
 from .config import ScheduledSwitch
 from .program import Program
-from .protocol import Event, PresetCompiling, PresetInspected, SwitchCancelled
+from .protocol import Event, Phase, PresetCompiling, PresetInspected, SwitchCancelled
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,14 @@ class Preparations:
         self._described: set[str] = set()
         self._looks: dict[str, Future[PresetInspected] | None] = {}
         """By preset; None once told."""
+        self._phases: queue.SimpleQueue[PresetCompiling] = queue.SimpleQueue()
+        """Begun in the compiler's thread and not told yet. What is taken back compiles on and tells a queue that
+        nobody reads any more."""
 
     def first(self, preset: str) -> Future[Program]:
         """The program that a run begins with."""
         self._publish(PresetCompiling(preset=preset))
-        return self._compiler.first(preset, self._wake)
+        return self._compiler.first(preset, partial(self._begun, self._phases, preset), self._wake)
 
     def ask(self, preset: str, active: Program) -> None:
         """In the place of a switch that is not finished; the active preset takes that one back."""
@@ -52,6 +57,7 @@ class Preparations:
             self._publish(SwitchCancelled(to_preset=self._asked.preset))
             self._asked = None
             self._compiler.abandon()
+            self._phases = queue.SimpleQueue()
         if preset != active.name:
             self._asked = self._prepare(preset, active)
 
@@ -82,7 +88,9 @@ class Preparations:
         return ready
 
     def tell(self) -> None:
-        """Of what is finished."""
+        """Of what has begun and what is finished."""
+        while not self._phases.empty():
+            self._publish(self._phases.get())
         for pending in (self._asked, self._ahead):
             if pending is not None and pending.ready.done() and pending.ready.exception() is None:
                 self.describe(pending.ready.result().program)
@@ -99,7 +107,13 @@ class Preparations:
 
     def _prepare(self, preset: str, active: Program) -> Pending:
         self._publish(PresetCompiling(preset=preset))
-        return Pending(preset, self._compiler.request(active, preset, self._wake))
+        begun = partial(self._begun, self._phases, preset)
+        return Pending(preset, self._compiler.request(active, preset, begun, self._wake))
+
+    def _begun(self, phases: "queue.SimpleQueue[PresetCompiling]", preset: str, phase: Phase) -> None:
+        """Called in the compiler's thread."""
+        phases.put(PresetCompiling(preset=preset, phase=phase))
+        self._wake()
 
 
 def _inspected(preset: str, look: Future[PresetInspected]) -> PresetInspected:

@@ -1,6 +1,7 @@
 """A preset placed on devices, and compiled: the shardings of everything, and the program that trains under them."""
 
 import math
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
-from jax.stages import Compiled, Lowered
+from jax.stages import Compiled, Traced
 
 from .collectives import inventory
 from .config import Invalid
@@ -19,7 +20,7 @@ from .hlo import parse
 from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
-from .protocol import ArrayInfo, CollectiveInfo, PresetCompiled
+from .protocol import ArrayInfo, CollectiveInfo, Phase, PresetCompiled
 from .sharding import Decision, Observed, activation_rules, decide, preset_problems, spec_of
 from .task import Array, Batch, Task, TrainState
 
@@ -112,17 +113,40 @@ class Program:
         return self.placement.preset.name
 
 
-def compile_program(task: Task, placement: Placement) -> Program:
-    """Compiles the step and what is asked of its state. May run in any thread, beside a step that is running."""
+def compile_program(task: Task, placement: Placement, begins: Callable[[Phase], None] = lambda _: None) -> Program:
+    """Compiles the step and what is asked of its state. May run in any thread, beside a step that is running.
+
+    `begins` is told of each phase of the step's compilation.
+    """
     began = time.perf_counter()
-    step = lower_step(task, placement).compile()
+    begins("trace")
+    traced = trace_step(task, placement)
+    begins("lower")
+    lowered = traced.lower()
+    begins("compile")
+    hits = _cache.hits
+    step = lowered.compile()
+    from_cache = _cache.hits > hits
     state = placement.abstract_state(task)
     digest, finite = (jax.jit(question).lower(state).compile() for question in (digests, is_finite))
-    seconds = time.perf_counter() - began
-    return Program(placement, step, digest, finite, _describe(task, placement, step, seconds))
+    description = _describe(task, placement, step, time.perf_counter() - began, from_cache)
+    return Program(placement, step, digest, finite, description)
 
 
-def lower_step(task: Task, placement: Placement, observed: Observed | None = None) -> Lowered:
+class _Cache(threading.local):
+    """The persistent compilation cache, as jax tells of it in each thread."""
+
+    hits = 0
+
+    def note(self, event: str, **_: object) -> None:
+        self.hits += event == "/jax/compilation_cache/cache_hits"
+
+
+_cache = _Cache()
+jax.monitoring.register_event_listener(_cache.note)
+
+
+def trace_step(task: Task, placement: Placement, observed: Observed | None = None) -> Traced:
     """The step under the placement's shardings; with `observed`, a program whose compilation fills it in."""
     state, batch = placement.state_shardings, placement.batch_shardings
 
@@ -130,7 +154,7 @@ def lower_step(task: Task, placement: Placement, observed: Observed | None = Non
         return task.train_step(arrays, inputs, state.params)
 
     with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules, observed):
-        return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).lower(
+        return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).trace(
             placement.abstract_state(task), _with_shardings(task.batch_arrays, batch)
         )
 
@@ -141,11 +165,12 @@ def make_state(task: Task, placement: Placement) -> TrainState:
         return jax.jit(task.initial_state, out_shardings=placement.state_shardings)()
 
 
-def _describe(task: Task, placement: Placement, step: Compiled, compile_seconds: float) -> PresetCompiled:
+def _describe(task: Task, placement: Placement, step: Compiled, seconds: float, from_cache: bool) -> PresetCompiled:
     arrays, mesh = _describe_arguments(task, placement, step), describe_mesh(placement.mesh)
     return PresetCompiled(
         preset=placement.preset.name,
-        compile_seconds=compile_seconds,
+        compile_seconds=seconds,
+        from_cache=from_cache,
         mesh=mesh,
         arrays=arrays,
         collectives=_collectives(step, placement.mesh),

@@ -219,8 +219,15 @@ class EngineReady(Event, frozen=True):
     preset_problems: list[str]
 
 
+Phase = Literal["wait", "trace", "lower", "compile", "movers"]
+"""Of a compilation: behind another one; Python to jaxpr; jaxpr to HLO; HLO to machine code; the moves of the state."""
+
+
 class PresetCompiling(Event, frozen=True):
+    """From now on the compiler is in this phase of what the preset needs."""
+
     preset: str
+    phase: Phase = "wait"
 
 
 class PresetCompiled(Event, frozen=True):
@@ -228,6 +235,8 @@ class PresetCompiled(Event, frozen=True):
 
     preset: str
     compile_seconds: float
+    from_cache: bool
+    """The step's machine code was there from an earlier start."""
     mesh: MeshInfo
     arrays: list[ArrayInfo]
     """Of the state and the batch."""

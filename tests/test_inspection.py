@@ -14,7 +14,7 @@ from shardtui.engine.layout import Shard, bytes_per_device, replicas, shards, wa
 from shardtui.engine.memory import measure
 from shardtui.engine.mesh import describe_mesh
 from shardtui.engine.preset import load_preset, preset_files
-from shardtui.engine.program import Program, compile_program, lower_step, make_state, place
+from shardtui.engine.program import Program, compile_program, make_state, place, trace_step
 from shardtui.engine.protocol import ArrayInfo, PresetInspected
 from shardtui.engine.sharding import Observed
 from shardtui.engine.task import Task
@@ -53,7 +53,7 @@ def observed(task: Task, programs: dict[str, Program]) -> dict[str, Observed]:
     for name in LOOKED_AT:
         program = programs[name]
         seen[name] = Observed()
-        compiled = lower_step(task, program.placement, seen[name]).compile(compiler_options=FAST)
+        compiled = trace_step(task, program.placement, seen[name]).lower().compile(compiler_options=FAST)
         again = inventory(parse(compiled.as_text() or ""), dict(program.placement.mesh.shape))
         assert program.description.collectives
         assert traffic(again) == traffic(program.description.collectives), "looking changed the program"

@@ -39,6 +39,7 @@ START: list[AnyEvent] = [
     PresetCompiled(
         preset="dp",
         compile_seconds=1.0,
+        from_cache=False,
         mesh=MeshInfo({"data": 8}, list(range(8))),
         arrays=[],
         collectives=[],

@@ -30,6 +30,14 @@ from ..engine.protocol import (
     TrainingStarted,
 )
 
+PHASES = {
+    "wait": "waiting for the compiler",
+    "trace": "tracing",
+    "lower": "lowering",
+    "compile": "compiling",
+    "movers": "compiling the moves",
+}
+
 
 def in_words(event: AnyEvent) -> str:
     match event:
@@ -38,11 +46,11 @@ def in_words(event: AnyEvent) -> str:
         case EngineReady():
             return _ready(event)
         case PresetCompiling():
-            return f"compiling {event.preset}"
+            return f"{event.preset}: {PHASES[event.phase]}"
         case PresetCompiled():
-            return (
-                f"compiled {event.preset} in {figures.seconds(event.compile_seconds)}: {figures.axes(event.mesh.axes)}"
-            )
+            source = ", from the compilation cache" if event.from_cache else ""
+            seconds = figures.seconds(event.compile_seconds)
+            return f"compiled {event.preset} in {seconds}{source}: {figures.axes(event.mesh.axes)}"
         case PresetInspected():
             return f"looked into {event.preset}: {event.problem or f'{len(event.arrays)} gradients and activations'}"
         case MemoryMeasured():

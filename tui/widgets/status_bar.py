@@ -5,6 +5,8 @@ import time
 from textual.content import Content
 
 from ...engine import figures
+from ...engine.protocol import PresetCompiling
+from ..log_lines import PHASES
 from ..run_state import Phase, RunState
 from .lines import Lines
 
@@ -77,14 +79,18 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
     sign, style = SIGNS[state.phase]
     parts: list[Content | tuple[str, str] | str] = []
     if state.compiling and state.preset:
-        waited = max(0, int(now - state.compiling.time))
-        parts.append((f"compiling {state.compiling.preset} {waited} s  ", "$warning"))
+        parts.append((f"{_compiling(state.compiling, now)}  ", "$warning"))
     if state.saving is not None:
         parts.append((f"saving {state.saving:,}  ", "$accent"))
     if state.step:
         parts.append(f"step {state.step:,}  ")
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value
     if state.phase is Phase.COMPILING and state.compiling:
-        word = f"compiling {state.compiling.preset} {max(0, int(now - state.compiling.time))} s"
+        word = _compiling(state.compiling, now)
     parts.append((f"{sign} {word}", style))
     return parts
+
+
+def _compiling(begun: PresetCompiling, now: float) -> str:
+    """`fsdp: lowering 3 s`"""
+    return f"{begun.preset}: {PHASES[begun.phase]} {max(0, int(now - begun.time))} s"
