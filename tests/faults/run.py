@@ -6,15 +6,13 @@ where anything did not survive.
 
 import argparse
 import importlib
-import os
 import sys
-import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "XLA_FLAGS": ""}
 sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.suite import machine, own_directories, versions
 
 LONG = {
     "kills": 50,
@@ -37,14 +35,11 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.names) - set(LONG):
         parser.error(f"{', '.join(sorted(unknown))}: the names are {', '.join(LONG)}")
-    print(f"Python {sys.version.split()[0]}, jax {version('jax')}, orbax-checkpoint {version('orbax-checkpoint')}\n")
+    print(f"{machine()}; {versions()}\n")
     print("| injected | times | survived | |")
     print("|---|---|---|---|", flush=True)
     good = True
-    with tempfile.TemporaryDirectory(prefix="shardtui-", dir="/tmp") as folder:
-        for kind in ("STATE", "CONFIG", "CACHE"):
-            os.environ[f"XDG_{kind}_HOME"] = f"{folder}/{kind.lower()}"
-        os.environ["SHARDTUI_RUNTIME_DIR"] = f"{folder}/run"
+    with own_directories():
         for name in options.names or LONG:
             began = time.monotonic()
             for row in importlib.import_module(f"tests.faults.{name}").run(LONG[name] if options.long else 1):

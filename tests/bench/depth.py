@@ -1,0 +1,41 @@
+"""How the time to lower and compile grows with the number of layers."""
+
+import time
+from statistics import median
+
+import jax
+from shardtui.engine.config import RunConfig, load_model
+from shardtui.engine.preset import load_preset
+from shardtui.engine.program import place, trace_step
+from shardtui.engine.task import Task
+
+from .figure import Figure, at_most
+
+FEW, MANY = 4, 96
+REPEATS = 5
+
+
+def run() -> list[Figure]:
+    pairs = [(_seconds(FEW), _seconds(MANY)) for _ in range(REPEATS)]
+    few = median(seconds for seconds, _ in pairs)
+    return [
+        at_most(
+            1.3,
+            f"lower and compile {MANY} layers ÷ {FEW} layers",
+            [many / few for few, many in pairs],
+            "×",
+            f"{FEW} layers: {few:.2f} s",
+        )
+    ]
+
+
+def _seconds(layers: int) -> float:
+    """For nano with so many layers under fsdp; nothing is kept from the time before."""
+    model = load_model("nano", (f"layers={layers}",))
+    config = RunConfig(run="depth", model_name="nano", model=model.model, training=model.training, preset="fsdp")
+    task = Task(config, "cpu")
+    placement = place(task, load_preset("fsdp"), jax.devices())
+    jax.clear_caches()
+    began = time.perf_counter()
+    trace_step(task, placement).lower().compile()
+    return time.perf_counter() - began

@@ -1,0 +1,48 @@
+"""A figure that was measured, beside the one to reach."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    values: Sequence[float]
+    """One of each repeat."""
+    unit: str
+    """`×` of a ratio."""
+    sign: str
+    """≥ or ≤"""
+    bound: float
+    baseline: str
+    """What it was measured against, with its own figure."""
+
+    @property
+    def value(self) -> float:
+        return median(self.values)
+
+    @property
+    def is_met(self) -> bool:
+        return self.value >= self.bound if self.sign == "≥" else self.value <= self.bound
+
+    @property
+    def target(self) -> str:
+        return f"{self.sign} {self.bound:g}"
+
+    @property
+    def spread(self) -> str:
+        return f"{min(self.values):.3g} … {max(self.values):.3g}, n = {len(self.values)}"
+
+    @property
+    def verdict(self) -> str:
+        """✓, or how far it is."""
+        return "✓" if self.is_met else f"{abs(self.value - self.bound):.3g} off"
+
+
+def at_least(bound: float, name: str, values: Sequence[float], unit: str, baseline: str) -> Figure:
+    return Figure(name, values, unit, "≥", bound, baseline)
+
+
+def at_most(bound: float, name: str, values: Sequence[float], unit: str, baseline: str) -> Figure:
+    return Figure(name, values, unit, "≤", bound, baseline)

@@ -1,0 +1,92 @@
+"""A run of a million steps: attaching to it, and drawing it again."""
+
+import math
+import random
+import time
+from pathlib import Path
+
+import msgspec
+from shardtui.engine import run_directory
+from shardtui.engine.protocol import AnyEvent, EngineStarted, EngineStopped, StepsDone, encode_json
+from shardtui.engine.run_directory import RunDirectory
+from shardtui.tui.losses import Losses
+from shardtui.tui.widgets.loss_chart import draw_chart
+
+from ..terminal import Terminal
+from .figure import Figure, at_most
+from .plain import config
+
+STEPS = 1_000_000
+STEPS_A_REPORT = 4
+"""As a run of 16 steps a second tells of them."""
+REPEATS = 7
+
+
+def run() -> list[Figure]:
+    chance = random.Random(0)
+    losses = [2 + 3 * math.exp(-step / 1e5) + 0.2 * chance.random() for step in range(STEPS)]
+    long, short = _recorded("long", losses), _recorded("short", losses[:1000])
+    attached = [(_attached(long, STEPS), _attached(short, 1000)) for _ in range(REPEATS)]
+    nothing = sorted(seconds for _, (seconds, _) in attached)[REPEATS // 2]
+    return [
+        _redraw(losses),
+        at_most(
+            1.0,
+            f"attach to {STEPS:,} steps",
+            [seconds for (seconds, _), _ in attached],
+            "s",
+            f"to 1,000 steps: {nothing:.2f} s",
+        ),
+        at_most(
+            1.25,
+            f"memory of the UI with {STEPS:,} steps ÷ with 1,000",
+            [many / few for (_, many), (_, few) in attached],
+            "×",
+            f"with 1,000: {attached[0][1][1] / 1e6:.0f} MB",
+        ),
+    ]
+
+
+def _redraw(losses: list[float]) -> Figure:
+    shown = Losses(losses)
+    seconds: list[float] = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        draw_chart(shown, [(STEPS // 2, "fsdp")], 138, 36)
+        seconds.append(time.perf_counter() - began)
+    return at_most(
+        5, f"redraw of the chart with {STEPS:,} steps, 140 × 40", [1e3 * s for s in seconds], "ms", "nothing"
+    )
+
+
+def _recorded(name: str, losses: list[float]) -> RunDirectory:
+    directory = run_directory.create(msgspec.structs.replace(config(), run=name))
+    chance = random.Random(1)
+    events: list[AnyEvent] = [EngineStarted(protocol=1, pid=1, config=directory.config)]
+    for end in range(STEPS_A_REPORT, len(losses) + 1, STEPS_A_REPORT):
+        events.append(
+            StepsDone(
+                step=end,
+                losses=losses[end - STEPS_A_REPORT : end],
+                step_seconds=[0.06 + chance.random() / 1e3 for _ in range(STEPS_A_REPORT)],
+                input_wait_seconds=chance.random() / 1e4,
+            )
+        )
+    events.append(EngineStopped(step=len(losses), reason="stopped"))
+    lines = (encode_json(msgspec.structs.replace(event, seq=seq)) for seq, event in enumerate(events, 1))
+    directory.events.write_bytes(b"\n".join(lines) + b"\n")
+    return directory
+
+
+def _attached(directory: RunDirectory, steps: int) -> tuple[float, int]:
+    """Seconds from the command until its last step stands on the screen, and the bytes that the UI holds then."""
+    began = time.perf_counter()
+    terminal = Terminal("attach", directory.name, size=(140, 40))
+    while f"step {steps:,}".encode() not in terminal.output:
+        terminal.read(0.5, draw=False)
+    seconds = time.perf_counter() - began
+    status = Path(f"/proc/{terminal.process.pid}/status").read_text()
+    resident = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+    terminal.send("d")
+    terminal.exit_code(draw=False)
+    return seconds, resident

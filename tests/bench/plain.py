@@ -1,0 +1,67 @@
+"""The plain loop that our speed is measured against: `jax.jit`, the same step, model and data, and nothing around it.
+
+`python -m tests.bench.plain SETTING …`: prints a line for each step that it has done, until it is ended.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+
+import jax
+from shardtui.engine.config import RunConfig, load_model
+from shardtui.engine.data import Batches, read_corpus
+from shardtui.engine.preset import load_preset
+from shardtui.engine.program import Placement, make_state, place, trace_step
+from shardtui.engine.task import Batch, Task, TrainState
+
+
+def config(*settings: str, preset: str = "dp", devices: int | None = None) -> RunConfig:
+    """Of nano, with changes."""
+    model = load_model("nano", settings)
+    return RunConfig(
+        run="plain", model_name="nano", model=model.model, training=model.training, preset=preset, devices=devices
+    )
+
+
+class Plain:
+    """A task placed under a preset, and what a loop over it needs."""
+
+    def __init__(self, config: RunConfig) -> None:
+        devices = jax.devices()[: config.devices]
+        self.task = Task(config, devices[0].platform)
+        self.placement: Placement = place(self.task, load_preset(config.preset), devices)
+        self.batches = Batches(
+            read_corpus(config.data), config.training.batch_size, config.training.seq_len, config.seed
+        )
+        self.step = trace_step(self.task, self.placement).lower().compile()
+
+    def state(self) -> TrainState:
+        return make_state(self.task, self.placement)
+
+    def batch(self, number: int) -> Batch:
+        return Batch(*map(jax.device_put, self.batches[number], self.placement.batch_shardings))
+
+    def losses(self) -> Iterator[float]:
+        """Each is read when the next step has been dispatched, as anyone would who knows that dispatch is
+        asynchronous."""
+        state, number, before = self.state(), 0, None
+        while True:
+            state, loss = self.step(state, self.batch(number))
+            if before is not None:
+                yield float(before)
+            before, number = loss, number + 1
+
+
+def main(settings: list[str]) -> None:
+    devices = next((int(value.removeprefix("devices=")) for value in settings if value.startswith("devices=")), None)
+    plain = Plain(config(*(value for value in settings if not value.startswith("devices=")), devices=devices))
+    print("compiled", flush=True)
+    told = time.monotonic()
+    for steps, _ in enumerate(plain.losses(), 1):
+        if time.monotonic() - told > 0.1:
+            told = time.monotonic()
+            print(steps, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

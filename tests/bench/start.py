@@ -1,0 +1,132 @@
+"""From the command to the first frame, to the first step, and to that step the second time."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardtui.engine import run_directory
+from shardtui.engine.event_log import LogReader
+from shardtui.engine.protocol import PresetCompiled
+
+from ..conftest import SHARDTUI
+from .figure import Figure, at_most
+
+BARE_APP = """
+from textual.app import App
+from textual.widgets import Static
+
+class Bare(App):
+    def compose(self):
+        yield Static("presets")
+
+Bare().run()
+"""
+"""It shows a word that our first frame shows as well."""
+FRAME = b"presets"
+REPEATS = 7
+STARTS = 5
+SOURCES = Path(__file__).parents[2]
+
+
+def run() -> list[Figure]:
+    return [*_frames(), *_steps()]
+
+
+def _frames() -> list[Figure]:
+    ours, bare, splash, nothing = [], [], [], []
+    for number in range(REPEATS):
+        first, frame = _seconds([*SHARDTUI, "run", f"--run=frame-{number}"])
+        splash.append(1e3 * first)
+        ours.append(frame)
+        bare.append(_seconds([sys.executable, "-c", BARE_APP])[1])
+        nothing.append(1e3 * _seconds([sys.executable, "-c", "print('presets')"])[1])
+    return [
+        at_most(
+            1.1,
+            "first frame ÷ that of a bare Textual app",
+            [a / b for a, b in zip(ours, bare, strict=True)],
+            "×",
+            f"bare: {1e3 * sorted(bare)[REPEATS // 2]:.0f} ms",
+        ),
+        at_most(50, "splash", splash, "ms", f"python that prints a word: {sorted(nothing)[REPEATS // 2]:.0f} ms"),
+    ]
+
+
+def _seconds(command: Sequence[str]) -> tuple[float, float]:
+    """Until the first byte, and until the frame's word, on a terminal of 80 × 24."""
+    master, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    began, first, output = time.perf_counter(), 0.0, b""
+    process = subprocess.Popen(
+        command,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
+    os.close(terminal)
+    while FRAME not in output:
+        select.select([master], [], [], 30)
+        output += os.read(master, 65536)
+        first = first or time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    os.close(master)
+    process.wait(timeout=30)
+    _end_engines()
+    return first, seconds
+
+
+def _end_engines() -> None:
+    for directory in run_directory.all_runs():
+        if holder := directory.holder():
+            os.kill(holder, signal.SIGKILL)
+
+
+def _steps() -> list[Figure]:
+    """Each start compiles anew; the second one of a run directory finds what the first has compiled."""
+    ours, plain, again = [], [], []
+    for number in range(STARTS):
+        with tempfile.TemporaryDirectory() as cache:
+            environment = {**os.environ, "XDG_CACHE_HOME": cache}
+            command = [*SHARDTUI, "train", "--json", "--steps=1", "--checkpoint-minutes=0"]
+            ours.append(_until([*command, f"--run=first-{number}"], b"StepDone", environment))
+            plain.append(_until([sys.executable, "-m", "tests.bench.plain"], b"1", environment))
+            subprocess.run([*command, f"--run=second-{number}"], env=environment, check=True, capture_output=True)
+            again.append(_compiled(f"second-{number}") / _compiled(f"first-{number}"))
+    return [
+        at_most(
+            1.05,
+            "first step ÷ that of the plain script, nothing compiled before",
+            [a / b for a, b in zip(ours, plain, strict=True)],
+            "×",
+            f"plain: {sorted(plain)[STARTS // 2]:.1f} s",
+        ),
+        at_most(0.5, "second compilation ÷ first", again, "×", "the first"),
+    ]
+
+
+def _until(command: Sequence[str], word: bytes, environment: dict[str, str]) -> float:
+    """Seconds until a line begins with or holds the word."""
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, cwd=SOURCES)
+    assert process.stdout
+    for line in process.stdout:
+        if word in line:
+            break
+    seconds = time.perf_counter() - began
+    process.terminate()
+    process.wait()
+    return seconds
+
+
+def _compiled(run: str) -> float:
+    events = (event for events in LogReader(run_directory.find(run).events).read() for event in events)
+    return next(event.compile_seconds for event in events if isinstance(event, PresetCompiled))

@@ -1,0 +1,91 @@
+"""Our step against the training loop of Flax's own guide, on the same model, optimizer and data."""
+
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from shardtui.engine.model import Gpt, loss
+from shardtui.engine.sharding import activation_rules
+from shardtui.engine.task import Batch, optimizer
+
+from .figure import Figure, at_least
+from .plain import Plain, config
+
+CASES = (("dp", 1), ("dp", 8), ("fsdp", 8), ("tp", 8))
+"""Preset and devices."""
+REPEATS = 7
+STEPS = 8
+Step = Callable[[Batch], jax.Array]
+
+
+def run() -> list[Figure]:
+    return [_figure(preset, devices) for preset, devices in CASES]
+
+
+def _figure(preset: str, devices: int) -> Figure:
+    plain = Plain(config(preset=preset, devices=devices))
+    batch = plain.batch(0)
+    ours, guides = _ours(plain), _guides(plain)
+    pairs = [(_seconds(ours, batch), _seconds(guides, batch)) for _ in range(REPEATS + 1)][1:]  # the first compiles
+    guide = sorted(seconds for _, seconds in pairs)[REPEATS // 2]
+    where = f"{preset} on {devices} device{'s' * (devices > 1)}"
+    return at_least(
+        1.0,
+        f"steps/s, ours ÷ Flax guide's loop, {where}",
+        [theirs / own for own, theirs in pairs],
+        "×",
+        f"guide's: {1e3 * guide:.1f} ms a step",
+    )
+
+
+def _ours(plain: Plain) -> Step:
+    state = plain.state()
+
+    def step(batch: Batch) -> jax.Array:
+        nonlocal state
+        state, value = plain.step(state, batch)
+        return value
+
+    return step
+
+
+def _guides(plain: Plain) -> Step:
+    """`nnx.jit` over a model and an `nnx.Optimizer`, born sharded, as the guide on scaling up does it."""
+    task, mesh, preset = plain.task, plain.placement.mesh, plain.placement.preset
+    rules = tuple((name, axes or None) for name, axes in preset.rules.items())
+
+    @nnx.jit
+    def create() -> tuple[Gpt, nnx.Optimizer]:
+        model = Gpt(task.config.model, jnp.dtype(task.dtype), nnx.Rngs(task.config.seed))
+        return model, nnx.Optimizer(model, optimizer(task.config.training), wrt=nnx.Param)
+
+    @nnx.jit
+    def train_step(model: Gpt, adam: nnx.Optimizer, batch: Batch, key: jax.Array) -> jax.Array:
+        value, gradients = nnx.value_and_grad(lambda model: loss(model(batch.inputs, key), batch.targets))(model)
+        adam.update(model, gradients)
+        return value
+
+    with jax.set_mesh(mesh), nnx.logical_axis_rules(rules):
+        model, adam = create()
+    keys = iter(jax.random.split(jax.random.key(0), 10_000))
+
+    def step(batch: Batch) -> jax.Array:
+        with jax.set_mesh(mesh), nnx.logical_axis_rules(rules), activation_rules(mesh, preset.rules, None):
+            return train_step(model, adam, batch, next(keys))
+
+    return step
+
+
+def _seconds(step: Step, batch: Batch) -> float:
+    """Of one step; each loss is read when the next step has been dispatched."""
+    before = step(batch)
+    before.block_until_ready()
+    began = time.perf_counter()
+    for _ in range(STEPS):
+        value = step(batch)
+        float(before)
+        before = value
+    before.block_until_ready()
+    return (time.perf_counter() - began) / STEPS
