@@ -184,6 +184,7 @@ def _train(
     from .memory import limit
     from .mesh import describe_device, fallback
     from .model import flops_per_token, parameter_count
+    from .profiler import Profiler
     from .saver import Saver
 
     problems = problems_of(config)
@@ -229,8 +230,9 @@ def _train(
             preset_problems=preset_problems,
         )
     )
-    loop = Loop(config, task, batches, Compiler(task, known, devices), saver, publish, inbox)
-    return loop.run(origin)
+    profiler = Profiler(directory.profile, publish)
+    loop = Loop(config, task, batches, Compiler(task, known, devices), saver, profiler, publish, inbox)
+    return loop.run(origin, restart.profile)
 
 
 def _devices_and_task(config: RunConfig) -> "tuple[list[jax.Device], Task]":

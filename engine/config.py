@@ -17,6 +17,8 @@ FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a preset or a model may be called."""
 LARGEST_FILE = 2**20
 """Bytes of a preset or a model."""
+MOST_PROFILED = 1000
+"""Steps in one trace, which stands in memory until it is written."""
 
 
 class Invalid(Exception):
@@ -105,7 +107,7 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a run goes on in a new engine."""
+    """How a run goes on in a new engine, or begins."""
 
     step: int | None = None
     """Of the checkpoint to go on from; None: the newest that is good, the beginning where there is none."""
@@ -113,6 +115,8 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """None: the one it was saved under."""
     other_data: bool = False
     """Also where the corpus is not the one of the checkpoint."""
+    profile: int | None = None
+    """Steps to trace once the first ones are done."""
     config: RunConfig | None = None
     """In the place of the run's own from now on; None leaves that as it is."""
 

@@ -17,6 +17,7 @@ from .data import Batches
 from .manifest import Damaged, Manifest
 from .memory import limit, measure, shortage
 from .preparations import Pending, Preparations
+from .profiler import WARM_UP, Profiler
 from .program import Program, make_state
 from .protocol import (
     AnyCommand,
@@ -25,6 +26,7 @@ from .protocol import (
     InspectPreset,
     Pause,
     Paused,
+    ProfileSteps,
     RestoreCheckpoint,
     RestoreFailed,
     Resume,
@@ -57,6 +59,7 @@ class Loop:
         batches: Batches,
         compiler: Compiler,
         saver: Saver,
+        profiler: Profiler,
         publish: Callable[[Event], None],
         inbox: "queue.SimpleQueue[Command]",
     ) -> None:
@@ -65,6 +68,7 @@ class Loop:
         self._batches = batches
         self._compiler = compiler
         self._saver = saver
+        self._profiler = profiler
         self._publish = publish
         self._inbox = inbox
         self._preparations = Preparations(compiler, config.switches, publish, self._wake)
@@ -75,15 +79,17 @@ class Loop:
         self._stopping = False
         self._reports = StepReports(publish, partial(measure, compiler.devices))
 
-    def run(self, origin: Manifest | None) -> int:
+    def run(self, origin: Manifest | None, profile: int | None = None) -> int:
         """Trains until the last step or until it is told to stop. `origin`: the checkpoint to go on from, whose files
-        are good. Returns the number of steps done."""
+        are good. `profile`: steps to trace once the first ones are done. Returns the number of steps done."""
         if origin is not None:
             self._reports.go_on_from(origin.step)  # also what is told where the run is ended before it begins
         if self._compile_first():
             self._take_up(origin)
             self._publish(TrainingStarted(preset=self._program.name, step=self._reports.done))
             self._preparations.look_ahead(self._program)
+            if profile is not None:
+                self._profiler.ask(self._begun_at + WARM_UP, profile)
             self._reports.restart_clock()
             while not self._is_over():
                 self._between_steps()
@@ -146,6 +152,7 @@ class Loop:
     def _end(self) -> None:
         """Saves what was reached. A state whose loss was not finite is nothing to go on from."""
         self._reports.settle()
+        self._profiler.end(self._reports.done)
         if self._reports.has_blown_up():
             self._publish(CheckpointFailed(step=self._reports.done, problems=[self._what_to_do_about_loss()]))
         elif self._reports.done > self._begun_at and self._reports.last_loss is not None:
@@ -169,14 +176,20 @@ class Loop:
         if self._paused:
             self._single_steps -= 1
             self._reports.restart_clock()
+        self._profiler.begin(self._reports.begun)
         try:
-            self._advance()
+            with self._profiler.named(self._reports.begun):
+                self._advance()
             due = self._saver.is_due(self._reports.begun)
-            if self._paused or due:
+            is_traced = self._profiler.is_over(self._reports.begun)
+            if self._paused or due or is_traced:
                 self._reports.settle()
         except jax.errors.JaxRuntimeError as error:
             self._take_back_switch(error)
             return
+        if is_traced:
+            self._profiler.end(self._reports.done)
+            self._reports.restart_clock()
         if self._reports.has_blown_up():
             self._pause(self._what_to_do_about_loss())
         elif due:
@@ -247,6 +260,8 @@ class Loop:
                 self._preparations.look_into(preset)
             case SaveCheckpoint():
                 self._save()
+            case ProfileSteps(steps):
+                self._profiler.ask(self._reports.begun, steps)
             case RestoreCheckpoint(step):
                 self._go_back(step)
             case Stop():
@@ -262,6 +277,7 @@ class Loop:
     def _go_back(self, step: int) -> None:
         """To a checkpoint. Whatever fails, the state is the one from before."""
         self._reports.settle()
+        self._profiler.end(self._reports.done)
         try:
             self._restore(step)
         except Exception as error:

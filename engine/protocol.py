@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from .config import FILE_NAME, RunConfig
+from .config import FILE_NAME, MOST_PROFILED, RunConfig
 
 VERSION = 1
 LARGEST_COMMAND = 64 * 1024
@@ -384,6 +384,30 @@ class RestoreFailed(Event, frozen=True):
     problems: list[str]
 
 
+class Profiling(Event, frozen=True):
+    """The next `steps` steps are traced."""
+
+    step: int
+    """Done before."""
+    steps: int
+
+
+class Profiled(Event, frozen=True):
+    """The trace of the `steps` steps up to `step` is written."""
+
+    step: int
+    steps: int
+    directory: str
+    """For `xprof --logdir`; it may hold traces from before."""
+
+
+class ProfileFailed(Event, frozen=True):
+    """Training goes on."""
+
+    step: int
+    problems: list[str]
+
+
 class Paused(Event, frozen=True):
     step: int
     problem: str | None = None
@@ -450,6 +474,9 @@ AnyEvent = (
     | CheckpointsKept
     | Restored
     | RestoreFailed
+    | Profiling
+    | Profiled
+    | ProfileFailed
     | Paused
     | Resumed
     | CommandRefused
@@ -500,11 +527,19 @@ class RestoreCheckpoint(Command, frozen=True):
     step: int
 
 
+class ProfileSteps(Command, frozen=True):
+    """Trace the next steps."""
+
+    steps: Annotated[int, Meta(ge=1, le=MOST_PROFILED)]
+
+
 class Stop(Command, frozen=True):
     """Finish the step, save, and end."""
 
 
-AnyCommand = SwitchPreset | InspectPreset | SaveCheckpoint | RestoreCheckpoint | Pause | Resume | StepOnce | Stop
+AnyCommand = (
+    SwitchPreset | InspectPreset | SaveCheckpoint | RestoreCheckpoint | ProfileSteps | Pause | Resume | StepOnce | Stop
+)
 
 encode_json = msgspec.json.Encoder().encode
 decode_event_json = msgspec.json.Decoder(AnyEvent).decode

@@ -1,8 +1,8 @@
 """Where a run keeps its files, who holds it, and where its socket is.
 
-`$XDG_STATE_HOME/shardtui/runs/RUN/` holds `run.json`, `events.jsonl`, `engine.log` and `lock`; the socket lies in
-`/tmp/shardtui-UID/` because the paths of Unix sockets must be short. The engine holds an flock on `lock` while it
-lives, which the kernel takes back however it ends.
+`$XDG_STATE_HOME/shardtui/runs/RUN/` holds `run.json`, `events.jsonl`, `engine.log` and `lock`, and `checkpoints` and
+`profile` once there are some; the socket lies in `/tmp/shardtui-UID/` because the paths of Unix sockets must be short.
+The engine holds an flock on `lock` while it lives, which the kernel takes back however it ends.
 """
 
 import fcntl
@@ -50,6 +50,10 @@ class RunDirectory:
     @property
     def log(self) -> Path:
         return self.path / "engine.log"
+
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile"
 
     @property
     def config(self) -> RunConfig:

@@ -1,4 +1,4 @@
-"""The loop in this process: what it does where the device has less memory than was predicted."""
+"""The loop in this process: where the device has less memory than was predicted, and what a trace of steps holds."""
 
 import queue
 from collections.abc import Callable
@@ -17,8 +17,17 @@ from shardtui.engine.config import PRESETS, CheckpointConfig, ScheduledSwitch
 from shardtui.engine.data import Batches, read_corpus
 from shardtui.engine.loop import Loop
 from shardtui.engine.preset import read_preset
+from shardtui.engine.profiler import Profiler
 from shardtui.engine.program import Program
-from shardtui.engine.protocol import Event, Restored, StepsDone, SwitchFailed
+from shardtui.engine.protocol import (
+    Event,
+    Profiled,
+    ProfileFailed,
+    Profiling,
+    Restored,
+    StepsDone,
+    SwitchFailed,
+)
 from shardtui.engine.saver import Saver
 from shardtui.engine.task import Task
 
@@ -32,7 +41,13 @@ class Known(Compiler):
         self._programs = dict(programs)
 
 
-def run(task: Task, programs: dict[str, Program], folder: Path, switches: tuple[ScheduledSwitch, ...]) -> list[Event]:
+def run(
+    task: Task,
+    programs: dict[str, Program],
+    folder: Path,
+    switches: tuple[ScheduledSwitch, ...] = (),
+    profile: int | None = None,
+) -> list[Event]:
     """Six steps, saved after every second one."""
     text = folder / "text"
     text.write_text("What is split comes together. " * 100)
@@ -44,7 +59,9 @@ def run(task: Task, programs: dict[str, Program], folder: Path, switches: tuple[
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     saver = Saver(place, config, task, corpus.describe(), jax.devices(), events.append, lambda: inbox.put(None))
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
-    assert Loop(config, task, batches, Known(task, programs), saver, events.append, inbox).run(None) == 6
+    profiler = Profiler(folder / "profile", events.append)
+    loop = Loop(config, task, batches, Known(task, programs), saver, profiler, events.append, inbox)
+    assert loop.run(None, profile) == 6
     return events
 
 
@@ -83,3 +100,32 @@ def test_a_switch_whose_first_step_finds_no_memory_is_taken_back(
     assert losses(events) == plain
     restored = [event.step for event in events if isinstance(event, Restored)]
     assert restored == ([] if step is exhausted else [4])
+
+
+def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    events = run(task, programs, tmp_path, profile=2)
+    told = [event for event in events if isinstance(event, Profiling | Profiled | ProfileFailed)]
+    assert [type(event) for event in told] == [Profiling, Profiled]
+    assert (told[-1].step, told[-1].steps) == (5, 2)
+    (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
+    assert _steps_in(trace) == [4, 5]
+
+
+def _steps_in(trace: Path) -> list[int]:
+    lines = (line for plane in jax.profiler.ProfileData.from_file(str(trace)).planes for line in plane.lines)
+    steps = [dict(event.stats)["step_num"] for line in lines for event in line.events if event.name == "train"]
+    return sorted(map(int, steps))
+
+
+def test_a_trace_that_cannot_be_written_ends_nothing(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    (tmp_path / "profile").write_text("a file where a directory has to be")
+    events = run(task, programs, tmp_path, profile=2)
+    (failed,) = [event for event in events if isinstance(event, ProfileFailed)]
+    assert "profile" in failed.problems[0]
+    assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_end_of_the_run_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    events = run(task, programs, tmp_path, profile=100)
+    (profiled,) = [event for event in events if isinstance(event, Profiled)]
+    assert (profiled.step, profiled.steps) == (6, 3)

@@ -25,6 +25,9 @@ from ..engine.protocol import (
     InspectPreset,
     Pause,
     Paused,
+    Profiled,
+    ProfileFailed,
+    ProfileSteps,
     RestoreCheckpoint,
     RestoreFailed,
     Resume,
@@ -37,7 +40,7 @@ from ..engine.protocol import (
 from .driver import Driver
 from .engine_client import EngineClient
 from .export import save_view
-from .log_lines import in_words
+from .log_lines import in_words, opened_by, profile
 from .messages import ArrayChosen, DeviceFollowed, EventsArrived, PresetChosen, ViewShown
 from .run_state import Phase, RunState
 from .screens.arrays import ArraysScreen
@@ -51,6 +54,8 @@ from .screens.traffic import TrafficScreen
 from .screens.watch import WatchScreen
 
 FAILED, REFUSED = 1, 2
+PROFILED = 5
+"""Steps in the trace that a key asks for."""
 
 
 class ShardtuiApp(App[None]):
@@ -76,6 +81,7 @@ class ShardtuiApp(App[None]):
         ("s", "step", "Step"),
         ("c", "checkpoints", "Checkpoints"),
         Binding("w", "save", "Save now", show=False),
+        Binding("p", "profile", "Profile", show=False),
         Binding("r", "restart", "Restart", show=False),
         ("d", "detach", "Detach"),
         Binding("q,ctrl+q", "detach", "Detach", show=False),
@@ -130,6 +136,10 @@ class ShardtuiApp(App[None]):
                 self.complain(f"{in_words(event)}\n{self.way_on()}", "the run cannot go on")
             case CheckpointFailed() | CheckpointDamaged() | RestoreFailed() if event.time >= self.opened:
                 self.complain(in_words(event), "checkpoint")
+            case Profiled() if event.time >= self.opened:
+                self.notify(opened_by(event), title=profile(event), timeout=60, markup=False)
+            case ProfileFailed() if event.time >= self.opened:
+                self.complain(in_words(event), "profile")
             case Paused(problem=str(problem)) if event.time >= self.opened:
                 self.complain(f"{problem}\nc: checkpoints · space: resume", f"paused after step {event.step:,}")
             case EngineReady() if event.warnings:
@@ -183,6 +193,9 @@ class ShardtuiApp(App[None]):
 
     async def action_save(self) -> None:
         await self.client.send(SaveCheckpoint())
+
+    async def action_profile(self) -> None:
+        await self.client.send(ProfileSteps(PROFILED))
 
     @work
     async def action_checkpoints(self) -> None:
@@ -245,6 +258,7 @@ class ShardtuiApp(App[None]):
         yield SystemCommand("Pause or resume", "Between two steps", self.action_pause)
         yield SystemCommand("Step", "One step, then pause", self.action_step)
         yield SystemCommand("Save now", "A checkpoint beside the steps", self.action_save)
+        yield SystemCommand("Profile", f"Trace the next {PROFILED} steps for xprof", self.action_profile)
         yield SystemCommand("Checkpoints", "Go back to one of them", self.action_checkpoints)
         yield SystemCommand("Restart", "A new engine goes on from the newest checkpoint", self.action_restart)
         yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)

@@ -15,6 +15,7 @@ import msgspec
 
 from ..engine import run_directory
 from ..engine.config import (
+    MOST_PROFILED,
     CheckpointConfig,
     Invalid,
     Restart,
@@ -167,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_run_options(command)
     for command in (run, train):
         _add_checkpoint_options(command)
+        _add_profile_option(command)
     _add_inspect_options(inspect)
     train.add_argument("--steps", type=int, metavar="N", help="stop after N steps, those before a --resume included")
     train.add_argument(
@@ -187,6 +189,15 @@ def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture instead")
     parser.add_argument("--hlo", metavar="FILE", help="the collectives of a compiled module's text, from any program")
     parser.add_argument("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh it was compiled for")
+
+
+def _add_profile_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--profile",
+        type=_steps_to_trace,
+        metavar="STEPS",
+        help="trace so many steps, after the first ones, into the run directory, for xprof",
+    )
 
 
 def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
@@ -229,6 +240,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a value of the model or the training, such as layers=8, remat=true, learning_rate=3e-4",
     )
+
+
+def _steps_to_trace(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_PROFILED:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps from 1 to {MOST_PROFILED:,}")
+    return int(text)
 
 
 def _scheduled_switch(text: str) -> ScheduledSwitch:
@@ -301,7 +318,9 @@ def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     problems += problems_of(config)
     if problems:
         raise Invalid(*problems)
-    return Restart(step=options.from_step, preset=preset, other_data=options.other_data, config=config)
+    return Restart(
+        step=options.from_step, preset=preset, other_data=options.other_data, profile=options.profile, config=config
+    )
 
 
 def _where_and_when(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:
@@ -363,15 +382,15 @@ def _client(directory: RunDirectory) -> "EngineClient":
     return EngineClient(directory)
 
 
-def _client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart | None]":
-    """Of a run that goes on, and how; or of a new one."""
+def _client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
+    """Of a run that goes on or of a new one, and how."""
     run_directory.runtime_directory()  # refused before anything is made
     if options.resume:
         directory = run_directory.find(options.resume)
         return _client(directory), _resumed(directory, options)
     if options.from_step is not None or options.other_data:
         raise Invalid("--from-step and --other-data are of a run that goes on: add --resume RUN")
-    return _client(run_directory.create(_config(options))), None
+    return _client(run_directory.create(_config(options))), Restart(profile=options.profile)
 
 
 def _show(client: "EngineClient", starts: bool = False, restart: Restart | None = None) -> int:

@@ -21,6 +21,7 @@ from ..engine.protocol import (
     Failed,
     MemoryMeasured,
     Paused,
+    ProfileFailed,
     StepsDone,
     Stop,
     SwitchFailed,
@@ -31,7 +32,7 @@ from .log_lines import in_words
 from .run_state import Phase, RunState
 
 PROGRESS_SECONDS = 2.0
-TROUBLE = SwitchFailed | CheckpointFailed | CheckpointDamaged | EngineLost | Failed
+TROUBLE = SwitchFailed | CheckpointFailed | CheckpointDamaged | ProfileFailed | EngineLost | Failed
 
 
 class StepDone(Struct, frozen=True, tag=True, kw_only=True):
@@ -45,7 +46,7 @@ class StepDone(Struct, frozen=True, tag=True, kw_only=True):
     nonfinite: list[str]
 
 
-async def train(client: EngineClient, restart: Restart | None, as_json: bool) -> int:
+async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     """Starts the engine, tells what happens, and returns the exit code. Raises Invalid where the engine refuses."""
     interrupts = _Interrupts(client)
     report = _print_json if as_json else _Progress().report

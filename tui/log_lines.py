@@ -1,5 +1,7 @@
 """Events in words, one line each: for the Log view and for `shardtui train`."""
 
+import shlex
+
 from ..engine import figures
 from ..engine.protocol import (
     AnyEvent,
@@ -19,6 +21,9 @@ from ..engine.protocol import (
     PresetCompiled,
     PresetCompiling,
     PresetInspected,
+    Profiled,
+    ProfileFailed,
+    Profiling,
     Restored,
     RestoreFailed,
     Resumed,
@@ -84,6 +89,12 @@ def in_words(event: AnyEvent) -> str:
             return restored(event)
         case RestoreFailed():
             return f"not back to step {event.step:,}: {'; '.join(event.problems)}"
+        case Profiling():
+            return f"tracing {event.steps} steps after step {event.step:,}"
+        case Profiled():
+            return f"{profile(event)}; to see it: {opened_by(event)}"
+        case ProfileFailed():
+            return f"no profile up to step {event.step:,}: {'; '.join(event.problems)}"
         case Paused():
             return f"paused after step {event.step:,}" + (f": {event.problem}" if event.problem else "")
         case Resumed():
@@ -113,6 +124,15 @@ def restored(event: Restored) -> str:
         f"restored step {event.step:,}, saved under {event.from_preset} on {event.from_devices} devices: "
         f"{event.arrays} digests equal, {figures.seconds(event.seconds)}" + (f"; set aside: {later}" if later else "")
     )
+
+
+def profile(event: Profiled) -> str:
+    first = event.step - event.steps + 1
+    return f"profile of steps {first:,} to {event.step:,} written"
+
+
+def opened_by(event: Profiled) -> str:
+    return f"`pip install xprof`, then `xprof --port 6006 --logdir {shlex.quote(event.directory)}`"
 
 
 def _ready(event: EngineReady) -> str:

@@ -29,6 +29,9 @@ from ..engine.protocol import (
     PresetCompiling,
     PresetInfo,
     PresetInspected,
+    Profiled,
+    ProfileFailed,
+    Profiling,
     Restored,
     RestoreFailed,
     Resumed,
@@ -89,6 +92,8 @@ class RunState:
     """What the run can go on from, oldest first."""
     saving: int | None = None
     """The step that is being written beside the steps."""
+    profiling: Profiling | None = None
+    """The trace that goes on."""
     last_checkpoint: CheckpointSaved | CheckpointFailed | CheckpointDamaged | Restored | RestoreFailed | None = None
     paused_by: str | None = None
     """Why the engine paused by itself."""
@@ -209,6 +214,10 @@ class RunState:
                 self.last_checkpoint = event
                 self._go_on_from(event.step)
                 self.marks.append((event.step, f"↺{event.preset}"))
+            case Profiling():
+                self.profiling = event
+            case Profiled() | ProfileFailed():
+                self.profiling = None
             case Paused():
                 self._paused, self.phase, self.paused_by = True, Phase.PAUSED, event.problem
             case Resumed():
@@ -243,7 +252,7 @@ class RunState:
 
     def _end(self, phase: Phase, problems: list[str]) -> None:
         self.phase, self.problems = phase, problems
-        self.compiling = self.saving = None
+        self.compiling = self.saving = self.profiling = None
 
     def _train_under(self, preset: str) -> None:
         self.preset, self.refused = preset, None

@@ -54,7 +54,8 @@ def _ours(plain: Plain) -> Step:
 def _guides(plain: Plain) -> Step:
     """`nnx.jit` over a model and an `nnx.Optimizer`, born sharded, as the guide on scaling up does it."""
     task, mesh, preset = plain.task, plain.placement.mesh, plain.placement.preset
-    rules = tuple((name, axes or None) for name, axes in preset.rules.items())
+    names = {name for array in task.arrays for name in array.logical_axes if name}
+    rules = tuple((name, preset.rules.get(name) or None) for name in names)
 
     @nnx.jit
     def create() -> tuple[Gpt, nnx.Optimizer]:
