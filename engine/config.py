@@ -102,6 +102,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Stop after this many; None runs until it is told to."""
     switches: tuple[ScheduledSwitch, ...] = ()
     checkpoints: CheckpointConfig = CheckpointConfig()
+    low_memory: bool = False
+    """A switch frees what it has moved, leaf by leaf, once the state is saved."""
     device_memory: int | None = None
     """Bytes that a device may use, less than it has: a preset whose predicted peak is above is refused."""
 

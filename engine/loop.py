@@ -209,9 +209,11 @@ class Loop:
         self._program, self._before = before, None
         try:
             self._reports.settle()
-            if any(leaf.is_deleted() for leaf in jax.tree.leaves(self._state)):
+            if self._is_state_gone():
                 raise error
-            self._state = self._compiler.movers.move(self._state, before.placement.state_shardings)
+            self._state = self._compiler.movers.move(
+                self._state, before.placement.state_shardings, self._config.low_memory
+            )
         except jax.errors.JaxRuntimeError:
             newest = self._saver.newest()
             if newest is None:
@@ -294,6 +296,8 @@ class Loop:
             self._preparations.describe(ready.program)
             self._publish(self._moved_to(ready))
         except Exception as error:
+            if self._is_state_gone() and (saved := self._saver.newest()):
+                self._restore(saved.step)
             self._publish(SwitchFailed(to_preset=pending.preset, step=self._reports.done, problems=_told(error)))
         self._reports.restart_clock()
 
@@ -302,7 +306,9 @@ class Loop:
         self._refuse_shortage(target)
         self._publish(Switching(to_preset=target.name, step=self._reports.done))
         began = time.perf_counter()
-        moved = move_state(self._state, source, target, self._compiler.movers)
+        if self._config.low_memory:
+            self._save_for_sure()
+        moved = move_state(self._state, source, target, self._compiler.movers, self._config.low_memory)
         stalled = time.perf_counter() - began
         self._state, self._program, self._before = moved.state, target, source
         return Switched(
@@ -316,6 +322,19 @@ class Loop:
             digests_equal=moved.digests_equal,
             loss_before=self._reports.last_loss,
         )
+
+    def _save_for_sure(self) -> None:
+        """Before the state is taken apart. Raises Invalid where no checkpoint of it is good."""
+        self._save()
+        saved = self._saver.newest()
+        if saved is None or saved.step != self._reports.done:
+            raise Invalid(
+                f"step {self._reports.done} could not be saved, and a switch with --low-memory needs that: "
+                "mend what keeps it from being saved, and switch again"
+            )
+
+    def _is_state_gone(self) -> bool:
+        return any(leaf.is_deleted() for leaf in jax.tree.leaves(self._state))
 
     def _refuse_shortage(self, program: Program) -> None:
         available = limit(self._compiler.devices, self._config.device_memory)

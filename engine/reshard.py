@@ -17,7 +17,7 @@ Mover = Callable[[jax.Array], jax.Array]
 
 
 class SwitchError(Exception):
-    """The moved state is not the one that was there before. The old one is untouched."""
+    """The moved state is not the one that was there before."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,24 @@ class Movers:
                 self._mover(leaf, here, there)
         return len(self._kept) - kept
 
-    def move(self, state: TrainState, target: TrainState) -> TrainState:
-        """`state` under the target's shardings. The source stays as it is until its last reference goes.
+    def move(self, state: TrainState, target: TrainState, frees: bool = False) -> TrainState:
+        """`state` under the target's shardings. The source stays as it is until its last reference goes, or, where
+        this `frees`, until each leaf is moved.
 
         One leaf at a time: that bounds the memory, and on CPU collectives of programs that run side by side can
         wait for each other's threads for ever.
         """
         leaves, treedef = jax.tree.flatten(state)
-        moved = [
-            jax.block_until_ready(self._moved(leaf, there))
-            for leaf, there in zip(leaves, jax.tree.leaves(target), strict=True)
-        ]
+        moved = [self._moved(leaf, there, frees) for leaf, there in zip(leaves, jax.tree.leaves(target), strict=True)]
         return treedef.unflatten(moved)
 
-    def _moved(self, leaf: jax.Array, there: NamedSharding) -> jax.Array:
+    def _moved(self, leaf: jax.Array, there: NamedSharding, frees: bool) -> jax.Array:
         if _is_same(leaf.sharding, there, leaf.ndim):
             return jax.device_put(leaf, there)  # moves nothing: the same shards under the new mesh's name
-        return self._mover(leaf, leaf.sharding, there)(leaf)
+        moved = jax.block_until_ready(self._mover(leaf, leaf.sharding, there)(leaf))
+        if frees:
+            leaf.delete()
+        return moved
 
     def _mover(self, leaf: Any, here: Sharding, there: NamedSharding) -> Mover:
         key = (leaf.shape, leaf.dtype, here, there)
@@ -76,10 +77,11 @@ class Movers:
         return self._kept[key]
 
 
-def move_state(state: TrainState, source: Program, target: Program, movers: Movers) -> Moved:
-    """The same state under the target's shardings. Raises SwitchError; `state` is good either way."""
+def move_state(state: TrainState, source: Program, target: Program, movers: Movers, frees: bool = False) -> Moved:
+    """The same state under the target's shardings. Raises SwitchError; `state` is good either way, unless this `frees`
+    its leaves."""
     before = np.asarray(source.digest(state))
-    moved = movers.move(state, target.placement.state_shardings)
+    moved = movers.move(state, target.placement.state_shardings, frees)
     for leaf, there in _zip_leaves(moved, target.placement.state_shardings):
         if leaf.sharding != there:
             raise SwitchError(f"an array {leaf.shape} came out as {leaf.sharding}, not as {there}")

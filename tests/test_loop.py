@@ -1,5 +1,7 @@
 """The loop in this process: where the device has less memory than was predicted, and what a trace of steps holds."""
 
+import errno
+import os
 import queue
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,14 +22,17 @@ from shardtui.engine.preset import read_preset
 from shardtui.engine.profiler import Profiler
 from shardtui.engine.program import Program
 from shardtui.engine.protocol import (
+    CheckpointSaved,
     Event,
     Profiled,
     ProfileFailed,
     Profiling,
     Restored,
     StepsDone,
+    Switched,
     SwitchFailed,
 )
+from shardtui.engine.reshard import Movers
 from shardtui.engine.saver import Saver
 from shardtui.engine.task import Task
 
@@ -47,12 +52,15 @@ def run(
     folder: Path,
     switches: tuple[ScheduledSwitch, ...] = (),
     profile: int | None = None,
+    low_memory: bool = False,
 ) -> list[Event]:
     """Six steps, saved after every second one."""
     text = folder / "text"
     text.write_text("What is split comes together. " * 100)
     checkpoints = CheckpointConfig(every_steps=2, every_minutes=None)
-    config = msgspec.structs.replace(task.config, steps=6, data=str(text), switches=switches, checkpoints=checkpoints)
+    config = msgspec.structs.replace(
+        task.config, steps=6, data=str(text), switches=switches, checkpoints=checkpoints, low_memory=low_memory
+    )
     events: list[Event] = []
     corpus = read_corpus(config.data)
     place = Place(epath.Path(folder / f"checkpoints-{len(switches)}"))
@@ -100,6 +108,49 @@ def test_a_switch_whose_first_step_finds_no_memory_is_taken_back(
     assert losses(events) == plain
     restored = [event.step for event in events if isinstance(event, Restored)]
     assert restored == ([] if step is exhausted else [4])
+
+
+def test_a_switch_with_little_memory_saves_first(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    plain = losses(run(task, programs, tmp_path))
+    events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    told = [event for event in events if isinstance(event, CheckpointSaved | Switched)]
+    assert [(type(event), event.step) for event in told[:3]] == [
+        (CheckpointSaved, 2),
+        (CheckpointSaved, 3),
+        (Switched, 3),
+    ]
+    assert losses(events) == pytest.approx(plain, rel=1e-5)
+
+
+def test_a_switch_that_fails_half_way_goes_back_to_what_it_saved(
+    task: Task, programs: dict[str, Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = losses(run(task, programs, tmp_path))
+    moved, left = Movers._moved, iter(range(10))
+
+    def until_memory_runs_out(*arguments: Any) -> jax.Array:
+        return moved(*arguments) if next(left, None) is not None else exhausted()
+
+    monkeypatch.setattr(Movers, "_moved", until_memory_runs_out)
+    events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
+    assert "out of device memory" in failed.problems[0]
+    assert [event.step for event in events if isinstance(event, Restored)] == [3]
+    assert losses(events) == plain
+
+
+def test_a_switch_with_little_memory_is_refused_where_nothing_can_be_saved(
+    task: Task, programs: dict[str, Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Saver, "_begin", full_disk)
+    events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
+    assert "step 3 could not be saved" in failed.problems[0]
+    assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
+
+
+def full_disk(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:

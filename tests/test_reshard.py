@@ -94,6 +94,17 @@ def test_a_failed_switch_leaves_the_old_state(state: TrainState, programs: dict[
     assert move_state(state, source, target, Movers()).digests_equal
 
 
+def test_a_move_that_frees_leaves_nothing_of_what_it_moved(state: TrainState, programs: dict[str, Program]) -> None:
+    movers, expected = Movers(), on_host(state)
+    shardings = [programs[name].placement.state_shardings for name in ("dp", "fsdp")]
+    source = movers.move(movers.move(state, shardings[1]), shardings[0])  # a copy
+    moved = movers.move(source, shardings[1], frees=True)
+    for leaf, here, there in zip(*map(jax.tree.leaves, (source, *shardings)), strict=True):
+        assert leaf.is_deleted() != here.is_equivalent_to(there, leaf.ndim)
+    for leaf, value in zip(on_host(moved), expected, strict=True):
+        np.testing.assert_array_equal(leaf, value)
+
+
 def test_digests_see_one_bit_and_two_elements_that_changed_places() -> None:
     x = jnp.arange(64, dtype=jnp.float32).reshape(8, 8)
     flipped = jax.lax.bitcast_convert_type(

@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_run_options(command)
     for command in (run, train):
         _add_checkpoint_options(command)
-        _add_profile_option(command)
+        _add_training_options(command)
     _add_inspect_options(inspect)
     train.add_argument("--steps", type=int, metavar="N", help="stop after N steps, those before a --resume included")
     train.add_argument(
@@ -191,12 +191,19 @@ def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh it was compiled for")
 
 
-def _add_profile_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_training_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
         "--profile",
         type=_steps_to_trace,
         metavar="STEPS",
         help="trace so many steps, after the first ones, into the run directory, for xprof",
+    )
+    add(
+        "--low-memory",
+        action="store_true",
+        default=None,
+        help="a switch saves the state first and then frees what it has moved, leaf by leaf",
     )
 
 
@@ -330,6 +337,7 @@ def _where_and_when(options: argparse.Namespace, before: RunConfig | None = None
         "devices": options.devices,
         "platform": options.platform,
         "device_memory": options.device_memory and int(options.device_memory),
+        "low_memory": getattr(options, "low_memory", None),
         "steps": getattr(options, "steps", None),
         "switches": tuple(getattr(options, "switch", ())) or None,
         "checkpoints": _checkpoints(options, before.checkpoints if before else CheckpointConfig()),
