@@ -1,5 +1,6 @@
 """The training loop: steps, and between two steps the commands. It waits for no viewer and for no metric."""
 
+import os
 import queue
 import time
 import traceback
@@ -26,6 +27,7 @@ from .protocol import (
     InspectPreset,
     Pause,
     Paused,
+    PreparePreset,
     ProfileSteps,
     RestoreCheckpoint,
     RestoreFailed,
@@ -142,6 +144,7 @@ class Loop:
     def _between_steps(self) -> None:
         self._obey()
         self._preparations.tell()
+        self._preparations.compile_likely(self._program, self._has_core_to_spare)
         if scheduled := self._preparations.take_scheduled(self._reports.begun, self._program):
             self._switch(scheduled)
             self._preparations.look_ahead(self._program)
@@ -194,6 +197,10 @@ class Loop:
             self._pause(self._what_to_do_about_loss())
         elif due:
             self._save()
+
+    def _has_core_to_spare(self) -> bool:
+        """A compilation takes nothing from the steps: none are made, or a core was free in the last minute."""
+        return self._paused or os.getloadavg()[0] + 1 <= (os.cpu_count() or 1)
 
     def _what_to_do_about_loss(self) -> str:
         kept = self._saver.kept()
@@ -248,6 +255,9 @@ class Loop:
         match command:
             case SwitchPreset(preset):
                 self._preparations.ask(preset, self._program)
+            case PreparePreset(preset):
+                self._preparations.expect(preset)
+                self._preparations.compile_likely(self._program, self._has_core_to_spare)
             case Pause() if not self._paused:
                 self._pause()
             case Resume() if self._paused:

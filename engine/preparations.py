@@ -1,4 +1,5 @@
-"""What is compiled beside the steps: the switches that were asked for or are scheduled, and looks into presets."""
+"""What is compiled beside the steps: the switches that were asked for, are scheduled or are likely, and looks into
+presets."""
 
 import queue
 from collections.abc import Callable, Sequence
@@ -6,10 +7,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
+from .advice import problems_in
 from .compiler import Compiler, Ready
 from .config import ScheduledSwitch
 from .program import Program
-from .protocol import Event, Phase, PresetCompiling, PresetInspected, SwitchCancelled
+from .protocol import AheadEnded, Event, Phase, PresetCompiling, PresetInspected, SwitchCancelled
+
+MOST_AHEAD = 3
+"""Presets that were compiled because they were likely, and that no switch went to: each takes memory of the host."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,8 @@ class Pending:
 
 
 class Preparations:
-    """At most one switch that was asked for, and the next one of the schedule. Used by the training thread alone."""
+    """At most one switch that was asked for, the next one of the schedule, and a likely one. Used by the training
+    thread alone."""
 
     def __init__(
         self,
@@ -36,11 +42,16 @@ class Preparations:
         self._publish = publish
         self._wake = wake
         self._asked: Pending | None = None
-        self._ahead: Pending | None = None
+        self._next: Pending | None = None
+        self._wish: str | None = None
+        """The preset that is likely, until its compilation begins."""
+        self._likely: Pending | None = None
+        self._unused: set[str] = set()
+        """Presets that were likely and are compiled."""
         self._described: set[str] = set()
         self._looks: dict[str, Future[PresetInspected] | None] = {}
         """By preset; None once told."""
-        self._phases: queue.SimpleQueue[PresetCompiling] = queue.SimpleQueue()
+        self._phases: queue.SimpleQueue[tuple[str, Phase]] = queue.SimpleQueue()
         """Begun in the compiler's thread and not told yet. What is taken back compiles on and tells a queue that
         nobody reads any more."""
 
@@ -56,10 +67,27 @@ class Preparations:
                 return
             self._publish(SwitchCancelled(to_preset=self._asked.preset))
             self._asked = None
-            self._compiler.abandon()
-            self._phases = queue.SimpleQueue()
+            self._abandon()
+        if self._likely is not None and self._likely.preset != preset:
+            self._end_likely("a switch to another one was asked for")
+            self._abandon()
         if preset != active.name:
             self._asked = self._prepare(preset, active)
+
+    def expect(self, preset: str) -> None:
+        """A switch to it is likely, and to no other."""
+        self._wish = preset
+
+    def compile_likely(self, active: Program, has_core_to_spare: Callable[[], bool]) -> None:
+        """If there is one, nothing else is compiled, and the machine has nothing better to do."""
+        if self._wish is None or self._likely or self._asked or self._next or len(self._unused) >= MOST_AHEAD:
+            return
+        if not has_core_to_spare():
+            return
+        preset, self._wish = self._wish, None
+        if preset not in self._described:
+            self._likely = Pending(preset, self._request(preset, active))
+            self._tell_phase(preset, "wait")
 
     def look_into(self, preset: str) -> None:
         """Once for each preset."""
@@ -68,16 +96,17 @@ class Preparations:
 
     def look_ahead(self, active: Program) -> None:
         """The next switch of the schedule is compiled before its step."""
-        if self._scheduled and self._ahead is None:
-            self._ahead = self._prepare(self._scheduled[0].preset, active)
+        if self._scheduled and self._next is None:
+            self._next = self._prepare(self._scheduled[0].preset, active)
 
     def take_scheduled(self, step: int, active: Program) -> Pending | None:
         """The switch that falls after `step`, ready or not; it takes the place of one that was asked for."""
         if not self._scheduled or self._scheduled[0].step != step:
             return None
         self.ask(active.name, active)
-        self._scheduled.pop(0)
-        scheduled, self._ahead = self._ahead, None
+        switch = self._scheduled.pop(0)
+        scheduled, self._next = self._next, None
+        self._unused.discard(switch.preset)
         return scheduled
 
     def take_ready(self) -> Pending | None:
@@ -85,15 +114,19 @@ class Preparations:
         if self._asked is None or not self._asked.ready.done():
             return None
         ready, self._asked = self._asked, None
+        self._unused.discard(ready.preset)
         return ready
 
     def tell(self) -> None:
         """Of what has begun and what is finished."""
         while not self._phases.empty():
-            self._publish(self._phases.get())
-        for pending in (self._asked, self._ahead):
+            self._tell_phase(*self._phases.get())
+        for pending in (self._asked, self._next, self._likely):
             if pending is not None and pending.ready.done() and pending.ready.exception() is None:
                 self.describe(pending.ready.result().program)
+        if self._likely is not None and self._likely.ready.done():
+            error = self._likely.ready.exception()
+            self._end_likely(problems_in(error)[0] if error else None)
         for preset, look in self._looks.items():
             if look is not None and look.done():
                 self._looks[preset] = None
@@ -107,13 +140,31 @@ class Preparations:
 
     def _prepare(self, preset: str, active: Program) -> Pending:
         self._publish(PresetCompiling(preset=preset))
-        begun = partial(self._begun, self._phases, preset)
-        return Pending(preset, self._compiler.request(active, preset, begun, self._wake))
+        return Pending(preset, self._request(preset, active))
 
-    def _begun(self, phases: "queue.SimpleQueue[PresetCompiling]", preset: str, phase: Phase) -> None:
+    def _request(self, preset: str, active: Program) -> Future[Ready]:
+        return self._compiler.request(active, preset, partial(self._begun, self._phases, preset), self._wake)
+
+    def _begun(self, phases: "queue.SimpleQueue[tuple[str, Phase]]", preset: str, phase: Phase) -> None:
         """Called in the compiler's thread."""
-        phases.put(PresetCompiling(preset=preset, phase=phase))
+        phases.put((preset, phase))
         self._wake()
+
+    def _tell_phase(self, preset: str, phase: Phase) -> None:
+        wanted = {pending.preset for pending in (self._asked, self._next) if pending is not None}
+        ahead = self._likely is not None and self._likely.preset == preset and preset not in wanted
+        self._publish(PresetCompiling(preset=preset, phase=phase, ahead=ahead))
+
+    def _end_likely(self, problem: str | None) -> None:
+        if self._likely is not None:
+            self._publish(AheadEnded(preset=self._likely.preset, problem=problem))
+            if problem is None:
+                self._unused.add(self._likely.preset)
+            self._likely = None
+
+    def _abandon(self) -> None:
+        self._compiler.abandon()
+        self._phases = queue.SimpleQueue()
 
 
 def _inspected(preset: str, look: Future[PresetInspected]) -> PresetInspected:

@@ -228,6 +228,16 @@ class PresetCompiling(Event, frozen=True):
 
     preset: str
     phase: Phase = "wait"
+    ahead: bool = False
+    """Nobody has asked for a switch to it yet."""
+
+
+class AheadEnded(Event, frozen=True):
+    """What is compiled ahead is ready, or is not waited for any more."""
+
+    preset: str
+    problem: str | None
+    """Why it is not ready."""
 
 
 class PresetCompiled(Event, frozen=True):
@@ -459,6 +469,7 @@ AnyEvent = (
     | EngineReady
     | PresetCompiling
     | PresetCompiled
+    | AheadEnded
     | PresetInspected
     | TrainingStarted
     | StepsDone
@@ -495,6 +506,12 @@ class Command(Struct, frozen=True, tag=True):
 
 class SwitchPreset(Command, frozen=True):
     """Go on under another preset. Asking for the active one takes back a switch that is still being compiled."""
+
+    preset: PresetName
+
+
+class PreparePreset(Command, frozen=True):
+    """A switch to this preset is likely: compile it while a core is free. In the place of what was likely before."""
 
     preset: PresetName
 
@@ -538,7 +555,16 @@ class Stop(Command, frozen=True):
 
 
 AnyCommand = (
-    SwitchPreset | InspectPreset | SaveCheckpoint | RestoreCheckpoint | ProfileSteps | Pause | Resume | StepOnce | Stop
+    SwitchPreset
+    | PreparePreset
+    | InspectPreset
+    | SaveCheckpoint
+    | RestoreCheckpoint
+    | ProfileSteps
+    | Pause
+    | Resume
+    | StepOnce
+    | Stop
 )
 
 encode_json = msgspec.json.Encoder().encode

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from shardtui.engine.compiler import Compiler
 from shardtui.engine.config import PRESETS, ModelConfig, RunConfig, TrainingConfig
 from shardtui.engine.inspection import inspect_program
 from shardtui.engine.preset import read_preset
@@ -85,6 +86,15 @@ def programs(task: Task) -> dict[str, Program]:
     """Every built-in preset, compiled."""
     presets = [read_preset(path) for path in sorted((PRESETS / "parallelism").glob("*.toml"))]
     return {preset.name: compile_program(task, place(task, preset, jax.devices())) for preset in presets}
+
+
+class Known(Compiler):
+    """With the programs that the tests have compiled already."""
+
+    def __init__(self, task: Task, programs: dict[str, Program]) -> None:
+        presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in programs}
+        super().__init__(task, presets, jax.devices())
+        self._programs = dict(programs)
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,9 @@ import msgspec
 import pytest
 from etils import epath
 from shardtui.engine.checkpoint import Place
-from shardtui.engine.compiler import Compiler
-from shardtui.engine.config import PRESETS, CheckpointConfig, ScheduledSwitch
+from shardtui.engine.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.data import Batches, read_corpus
 from shardtui.engine.loop import Loop
-from shardtui.engine.preset import read_preset
 from shardtui.engine.profiler import Profiler
 from shardtui.engine.program import Program
 from shardtui.engine.protocol import (
@@ -36,14 +34,7 @@ from shardtui.engine.reshard import Movers
 from shardtui.engine.saver import Saver
 from shardtui.engine.task import Task
 
-
-class Known(Compiler):
-    """With the programs that the tests have compiled already."""
-
-    def __init__(self, task: Task, programs: dict[str, Program]) -> None:
-        presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in programs}
-        super().__init__(task, presets, jax.devices())
-        self._programs = dict(programs)
+from .conftest import Known
 
 
 def run(

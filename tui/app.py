@@ -25,6 +25,7 @@ from ..engine.protocol import (
     InspectPreset,
     Pause,
     Paused,
+    PreparePreset,
     Profiled,
     ProfileFailed,
     ProfileSteps,
@@ -41,7 +42,7 @@ from .driver import Driver
 from .engine_client import EngineClient
 from .export import save_view
 from .log_lines import in_words, opened_by, profile
-from .messages import ArrayChosen, DeviceFollowed, EventsArrived, PresetChosen, ViewShown
+from .messages import ArrayChosen, DeviceFollowed, EventsArrived, PresetChosen, PresetConsidered, ViewShown
 from .run_state import Phase, RunState
 from .screens.arrays import ArraysScreen
 from .screens.checkpoints import CheckpointsScreen
@@ -184,6 +185,12 @@ class ShardtuiApp(App[None]):
     @on(PresetChosen)
     async def switch_to(self, message: PresetChosen) -> None:
         await self.client.send(SwitchPreset(message.preset))
+
+    @on(PresetConsidered)
+    async def expect(self, message: PresetConsidered) -> None:
+        info = self.state.preset_info(message.preset)
+        if info and info.fits and message.preset not in self.state.compiled and not self.state.is_over:
+            await self.client.send(PreparePreset(message.preset))
 
     async def action_pause(self) -> None:
         await self.client.send(Resume() if self.state.phase is Phase.PAUSED else Pause())

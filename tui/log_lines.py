@@ -4,6 +4,7 @@ import shlex
 
 from ..engine import figures
 from ..engine.protocol import (
+    AheadEnded,
     AnyEvent,
     CheckpointDamaged,
     CheckpointFailed,
@@ -51,11 +52,13 @@ def in_words(event: AnyEvent) -> str:
         case EngineReady():
             return _ready(event)
         case PresetCompiling():
-            return f"{event.preset}: {PHASES[event.phase]}"
+            return f"{event.preset}: {PHASES[event.phase]}{' ahead' if event.ahead else ''}"
         case PresetCompiled():
             source = ", from the compilation cache" if event.from_cache else ""
             seconds = figures.seconds(event.compile_seconds)
             return f"compiled {event.preset} in {seconds}{source}: {figures.axes(event.mesh.axes)}"
+        case AheadEnded():
+            return f"{event.preset}: {f'not compiled ahead: {event.problem}' if event.problem else 'compiled ahead'}"
         case PresetInspected():
             return f"looked into {event.preset}: {event.problem or f'{len(event.arrays)} gradients and activations'}"
         case MemoryMeasured():

@@ -22,6 +22,13 @@ class PresetChosen(Message):
 
 
 @dataclass
+class PresetConsidered(Message):
+    """The cursor rests on this preset: a switch to it is likely."""
+
+    preset: str
+
+
+@dataclass
 class ShardChosen(Message):
     """The cursor of a pane stands on a shard that these devices hold."""
 

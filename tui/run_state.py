@@ -10,6 +10,7 @@ from ..engine.config import RunConfig
 from ..engine.layout import shards_differ
 from ..engine.lint import Finding, lint
 from ..engine.protocol import (
+    AheadEnded,
     AnyEvent,
     ArrayInfo,
     CheckpointDamaged,
@@ -79,7 +80,7 @@ class RunState:
     input_wait: float = 0.0
     """Part of the time of the last report that was spent waiting for batches."""
     compiling: PresetCompiling | None = None
-    """The switch that is being prepared while training goes on."""
+    """The preset that is compiled while training goes on."""
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
     inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
     memory: MemoryMeasured | None = None
@@ -202,6 +203,9 @@ class RunState:
                 self._go_on()
             case SwitchCancelled():
                 self._end_compiling()
+            case AheadEnded():
+                if self.compiling is not None and self.compiling.ahead:
+                    self._end_compiling()
             case CheckpointSaving():
                 self.saving = event.step
             case CheckpointsKept():

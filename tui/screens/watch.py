@@ -1,19 +1,25 @@
 """Watch: the presets, the loss, and what a step costs."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList
 
+from ..messages import PresetConsidered
 from ..run_state import RunState
 from ..widgets.loss_chart import LossChart
 from ..widgets.panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep, Traffic
 from ..widgets.preset_list import PresetList
 from .run_screen import RunScreen
+
+REST_SECONDS = 1.0
+"""After which the preset under the cursor is a likely one."""
 
 
 class WatchScreen(RunScreen):
@@ -34,6 +40,15 @@ class WatchScreen(RunScreen):
     def action_log_axis(self) -> None:
         self.query_one(LossChart).toggle_logarithmic()
 
+    def on_mount(self) -> None:
+        self.resting: Timer | None = None
+
     @on(OptionList.OptionHighlighted)
     def tell_about(self, event: OptionList.OptionHighlighted) -> None:
         self.query_one(AboutPreset).show_preset(event.option.id)
+        if self.resting is not None:
+            self.resting.stop()
+        self.resting = self.set_timer(REST_SECONDS, partial(self.consider, event.option.id or ""))
+
+    def consider(self, preset: str) -> None:
+        self.post_message(PresetConsidered(preset))

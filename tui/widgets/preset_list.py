@@ -23,8 +23,9 @@ class PresetList(OptionList):
     HELP = """\
 ## Presets
 
-Each row: the preset, its mesh here, and the step time once it has run. `●` is active, `◌` is being compiled,
-`✗` does not fit: the panel below says why. **Enter** moves the running training to the highlighted preset.
+Each row: the preset, its mesh here, and the step time once it has run. `●` is active, `○` is compiled, `◌` is
+being compiled, `✗` does not fit: the panel below says why. **Enter** moves the running training to the highlighted
+preset. One on which the cursor rests is compiled ahead while a core is free or training is paused.
 """
     BINDING_GROUP_TITLE = "Presets"
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "select", "Switch")]
@@ -79,4 +80,6 @@ def _sign(info: PresetInfo, state: RunState) -> tuple[str, str]:
         return "●", "$success"
     if state.compiling and info.name == state.compiling.preset:
         return "◌", "$warning"
+    if info.name in state.compiled:
+        return "○", "$success"
     return (" ", "") if info.fits else ("✗", "$error")

@@ -95,4 +95,5 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
 
 def _compiling(begun: PresetCompiling, now: float) -> str:
     """`fsdp: lowering 3 s`"""
-    return f"{begun.preset}: {PHASES[begun.phase]} {max(0, int(now - begun.time))} s"
+    ahead = "ahead: " if begun.ahead else ""
+    return f"{ahead}{begun.preset}: {PHASES[begun.phase]} {max(0, int(now - begun.time))} s"
