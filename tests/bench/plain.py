@@ -1,9 +1,8 @@
 """The plain loop that our speed is measured against: `jax.jit`, the same step, model and data, and nothing around it.
 
-`python -m tests.bench.plain SETTING …`: prints a line for each step that it has done, until it is ended.
+`python -m tests.bench.plain`: prints a line for each step that it has done, until it is ended.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 
@@ -52,9 +51,8 @@ class Plain:
             before, number = loss, number + 1
 
 
-def main(settings: list[str]) -> None:
-    devices = next((int(value.removeprefix("devices=")) for value in settings if value.startswith("devices=")), None)
-    plain = Plain(config(*(value for value in settings if not value.startswith("devices=")), devices=devices))
+def main() -> None:
+    plain = Plain(config())
     print("compiled", flush=True)
     told = time.monotonic()
     for steps, _ in enumerate(plain.losses(), 1):
@@ -64,4 +62,4 @@ def main(settings: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,33 +1,46 @@
 """Whether training is slower for being watched, and what the loop itself costs a step."""
 
 import os
+import queue
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from threading import Thread
 
+from etils import epath
 from shardtui.engine import run_directory
-from shardtui.engine.event_log import LogReader
-from shardtui.engine.protocol import StepsDone
+from shardtui.engine.checkpoint import Place
+from shardtui.engine.compiler import Compiler
+from shardtui.engine.data import read_corpus
+from shardtui.engine.event_log import EventLog, LogReader
+from shardtui.engine.loop import Command, Loop
+from shardtui.engine.profiler import Profiler
+from shardtui.engine.protocol import Event, Pause, Paused, Resume, Resumed, StepsDone, Stop
+from shardtui.engine.saver import Saver
+from shardtui.engine.server import Server
 
 from ..conftest import SHARDTUI
 from ..terminal import Terminal, training
+from . import plain
 from .figure import Figure, at_least, at_most
 
 REPEATS = 7
 WINDOW = 8.0
+SMALL_WINDOW = 3.0
 SMALL = ("layers=1", "embed=32", "heads=2", "mlp=64", "context=16", "seq_len=16", "batch_size=8", "dropout=0.0")
 """On one device a step takes about a millisecond."""
 
 
-class Plain:
+class PlainProcess:
     """The plain loop in a process of its own."""
 
-    def __init__(self, *settings: str) -> None:
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.plain", *settings],
+            [sys.executable, "-m", "tests.bench.plain"],
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[2],
             text=True,
@@ -52,8 +65,8 @@ class Plain:
 class Ours:
     """A run with the UI on a terminal, which is read all the time."""
 
-    def __init__(self, name: str, *settings: str) -> None:
-        self._terminal = Terminal("run", f"--run={name}", *settings, size=(140, 40))
+    def __init__(self, name: str) -> None:
+        self._terminal = Terminal("run", f"--run={name}", size=(140, 40))
         self._terminal.until(training, "the first steps")
         self._directory = run_directory.find(name)
         self._history = LogReader(self._directory.events)
@@ -83,30 +96,93 @@ class Ours:
         self._terminal.process.wait()
 
 
-def run() -> list[Figure]:
-    watched, plain = _rates(Ours("watched"), Plain())
-    ours, bare = _rates(
-        Ours("small", "--devices=1", *(f"--set={setting}" for setting in SMALL)), Plain("devices=1", *SMALL)
+class OurLoop:
+    """The engine's own loop in a thread of this process, with its history and its socket."""
+
+    def __init__(self, bare: plain.Plain) -> None:
+        task, config = bare.task, bare.task.config
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
+        directory = run_directory.create(config)
+        self._server = Server(directory.socket, self._inbox.put)
+        self._server.start()
+        publish = EventLog(directory.events, self._note).append
+        devices = list(bare.placement.mesh.devices.flat)
+        corpus = read_corpus(config.data).describe()
+        place = Place(epath.Path(directory.checkpoints(config)))
+        saver = Saver(place, config, task, corpus, devices, publish, lambda: None)
+        loop = Loop(
+            config,
+            task,
+            bare.batches,
+            Compiler(task, {}, devices),
+            saver,
+            Profiler(directory.profile, publish),
+            publish,
+            self._inbox,
+        )
+        self._inbox.put(Pause())
+        self._thread = Thread(target=loop.run, args=(None,))
+        self._thread.start()
+        self._told.get()
+
+    def _note(self, event: Event) -> None:
+        self._server.publish(event)
+        if isinstance(event, Paused | Resumed):
+            self._told.put((event.step, time.perf_counter()))
+
+    def seconds_per_step(self) -> float:
+        self._inbox.put(Resume())
+        before, began = self._told.get()
+        time.sleep(SMALL_WINDOW)
+        self._inbox.put(Pause())
+        after, ended = self._told.get()
+        return (ended - began) / (after - before)
+
+    def end(self) -> None:
+        self._inbox.put(Stop())
+        self._thread.join()
+        self._server.close()
+
+
+def _seconds_per_step(losses: Iterator[float]) -> float:
+    """Of the plain loop."""
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < SMALL_WINDOW:
+        next(losses)
+        steps += 1
+    return (time.perf_counter() - began) / steps
+
+
+def _cost_of_a_step() -> Figure:
+    bare = plain.Plain(plain.config(*SMALL, devices=1))
+    ours, losses = OurLoop(bare), bare.losses()
+    pairs = [(ours.seconds_per_step(), _seconds_per_step(losses)) for _ in range(REPEATS + 1)][1:]
+    ours.end()
+    return at_most(
+        50,
+        "a step of the loop − that of the plain loop, one device",
+        [1e6 * (own - other) for own, other in pairs],
+        "µs",
+        f"plain: {1e6 * median(other for _, other in pairs):,.0f} µs a step",
     )
+
+
+def run() -> list[Figure]:
+    watched, bare = _rates(Ours("watched"), PlainProcess())
     return [
         at_least(
             0.98,
             "steps/s of nano, watched ÷ plain loop",
-            [a / b for a, b in zip(watched, plain, strict=True)],
+            [a / b for a, b in zip(watched, bare, strict=True)],
             "×",
-            f"plain: {sorted(plain)[REPEATS // 2]:.1f} steps/s",
+            f"plain: {median(bare):.1f} steps/s",
         ),
-        at_most(
-            50,
-            "a step of the loop, watched − plain loop, one device",
-            [1e6 / a - 1e6 / b for a, b in zip(ours, bare, strict=True)],
-            "µs",
-            f"plain: {1e6 / sorted(bare)[REPEATS // 2]:,.0f} µs a step",
-        ),
+        _cost_of_a_step(),
     ]
 
 
-def _rates(ours: Ours, plain: Plain) -> tuple[list[float], list[float]]:
+def _rates(ours: Ours, plain: PlainProcess) -> tuple[list[float], list[float]]:
     """Steps/s in alternate stretches: while one runs, the other stands still."""
     rates: tuple[list[float], list[float]] = ([], [])
     plain.signal(signal.SIGSTOP)
