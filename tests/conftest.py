@@ -31,7 +31,7 @@ settings.load_profile("shardtui")
 TINY = ("layers=2", "embed=32", "heads=8", "mlp=64", "context=16", "seq_len=16", "batch_size=8")
 """Settings under which every built-in preset fits eight devices and a step takes a few milliseconds."""
 
-SHARDTUI = [sys.executable, "-m", "shardtui.tui.cli"]
+SHARDTUI = [sys.executable, "-m", "shardtui.tui"]
 SETTINGS = [f"--set={setting}" for setting in TINY]
 
 

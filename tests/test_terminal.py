@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 from shardtui.engine import run_directory
-from shardtui.engine.event_log import LogReader
-from shardtui.engine.protocol import StepsDone
+from shardtui.engine.event_log import EventLog, LogReader
+from shardtui.engine.protocol import EngineStopped, StepsDone
 from shardtui.engine.run_directory import RunDirectory
+from shardtui.tui.splash import ERASE, SPLASH
 
+from .conftest import tiny_config
 from .terminal import NEW_RUN, WITHOUT_HANG_UP, Terminal, training
+
+OTHER_SCREEN = b"\x1b[?1049h"
+"""The one that the UI draws on."""
 
 
 def steps_of(directory: RunDirectory) -> int:
@@ -90,5 +95,35 @@ def test_without_colour(home: Path) -> None:
 def test_a_terminal_that_cannot_be_drawn_on_is_refused(home: Path, term: str) -> None:
     terminal = Terminal(*NEW_RUN, TERM=term)
     assert terminal.exit_code() == 2
+    assert terminal.output.startswith(b"shardtui: the UI needs a terminal")
     assert b"TERM is dumb or unset: use `shardtui train --steps N`" in terminal.output
     assert not (home / "state").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--preset=none"], ["run", "--nonsense"], ["attach"]])
+def test_nothing_of_the_splash_stays_where_the_ui_does_not_open(home: Path, arguments: list[str]) -> None:
+    terminal = Terminal(*arguments)
+    assert terminal.exit_code() == 2
+    assert terminal.output.startswith(SPLASH.encode())
+    assert SPLASH.strip() not in "\n".join(terminal.screen.display)
+    assert terminal.screen.display[0].startswith(("shardtui: ", "usage: "))
+    assert terminal.screen.cursor.x == 0
+
+
+def test_no_splash_for_what_opens_no_ui(home: Path) -> None:
+    for arguments in (["ls"], ["run", "--help"], ["--version"]):
+        terminal = Terminal(*arguments)
+        terminal.exit_code()
+        assert SPLASH.encode() not in terminal.output
+
+
+def test_the_splash_is_gone_before_the_ui_is_drawn_and_when_it_ends(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+    EventLog(directory.events, lambda event: None).append(EngineStopped(step=0, reason="stopped"))
+    terminal = Terminal("attach", directory.name)
+    terminal.until(lambda text: "■ stopped" in text, "the end")
+    terminal.send("d")
+    assert terminal.exit_code() == 0
+    before, after = terminal.output.split(OTHER_SCREEN, 1)
+    assert before == (SPLASH + ERASE).encode()
+    assert SPLASH.strip().encode() not in after

@@ -1,5 +1,6 @@
 """The UI: keeps the run's state, shows it in the view that is up, and sends what the user asks for."""
 
+import gc
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -38,20 +39,16 @@ from ..engine.protocol import (
     SwitchFailed,
     SwitchPreset,
 )
+from . import views
 from .driver import Driver
 from .engine_client import EngineClient
 from .export import save_view
 from .log_lines import in_words, opened_by, profile
 from .messages import ArrayChosen, DeviceFollowed, EventsArrived, PresetChosen, PresetConsidered, ViewShown
 from .run_state import Phase, RunState
-from .screens.arrays import ArraysScreen
 from .screens.checkpoints import CheckpointsScreen
 from .screens.confirm import ConfirmRestart, ConfirmStop
-from .screens.lint import LintScreen
-from .screens.log import LogScreen
-from .screens.mesh import MeshScreen
 from .screens.run_screen import RunScreen
-from .screens.traffic import TrafficScreen
 from .screens.watch import WatchScreen
 
 FAILED, REFUSED = 1, 2
@@ -64,11 +61,11 @@ class ShardtuiApp(App[None]):
     CSS_PATH = "app.tcss"
     MODES: ClassVar[dict[str, str | Callable[[], Screen[None]]]] = {
         "watch": WatchScreen,
-        "arrays": ArraysScreen,
-        "mesh": MeshScreen,
-        "traffic": TrafficScreen,
-        "lint": LintScreen,
-        "log": LogScreen,
+        "arrays": views.arrays,
+        "mesh": views.mesh,
+        "traffic": views.traffic,
+        "lint": views.lint,
+        "log": views.log,
     }
     DEFAULT_MODE = "watch"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -105,6 +102,9 @@ class ShardtuiApp(App[None]):
         self.call_after_refresh(self.begin)
 
     def begin(self) -> None:
+        """Once the first frame is drawn."""
+        gc.freeze()
+        gc.enable()
         if self.starts:
             self.client.start_engine(self.restart)
         self.follow()
@@ -177,6 +177,8 @@ class ShardtuiApp(App[None]):
 
     @on(ArrayChosen)
     async def show_array(self, message: ArrayChosen) -> None:
+        from .screens.arrays import ArraysScreen
+
         await self.switch_mode("arrays")
         if isinstance(self.screen, ArraysScreen):
             self.screen.show_state(self.state)

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .clean import printable
 
@@ -11,3 +11,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog}: error: {printable(message)}\n")
+
+
+class Version(argparse.Action):
+    """Reads the version only where it is asked for: that takes longer than all else that is done with arguments."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(nargs=0, help="show the version and exit", **settings)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(parser.prog, version("shardtui"))
+        parser.exit()

@@ -7,7 +7,6 @@ import io
 import math
 import os
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from ..engine.config import (
 )
 from ..engine.preset import AXIS_NAME, is_file, load_preset
 from ..engine.run_directory import RunDirectory
-from .arguments import Parser
+from .arguments import Parser, Version
 from .clean import printable, warn
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments or arguments[0] not in (*COMMANDS, "-h", "--help", "--version"):
         arguments = ["run", *arguments]
     try:
-        options = _parser().parse_args(_text(arguments))
-        return COMMANDS[options.command](options)
+        options = _parser(arguments[0]).parse_args(_text(arguments))
+        return COMMANDS[options.command][0](options)
     except Invalid as error:
         warn(*error.problems)
         return USAGE
@@ -124,15 +123,15 @@ def _lint(options: argparse.Namespace) -> int:
 
 
 COMMANDS = {
-    "run": _run,
-    "attach": _attach,
-    "ls": _ls,
-    "stop": _stop,
-    "train": _train,
-    "verify": _verify,
-    "presets": _presets,
-    "inspect": _inspect,
-    "lint": _lint,
+    "run": (_run, "a new run in the UI; this is also what no command means"),
+    "attach": (_attach, "return to a run, by default the newest living one"),
+    "ls": (_ls, "list the runs"),
+    "stop": (_stop, "end a run after its current step"),
+    "train": (_train, "a new run without the UI"),
+    "verify": (_verify, "check every checkpoint of a run; exit 1 where one is damaged"),
+    "presets": (_presets, "list the presets and whether each fits these devices"),
+    "inspect": (_inspect, "arrays, collectives and memory of one preset, without training"),
+    "lint": (_lint, "what is likely wrong with one preset; exit 1 when there are findings"),
 }
 
 
@@ -144,34 +143,43 @@ def _text(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str) -> argparse.ArgumentParser:
+    """Only that command has its options: the first frame waits for no others."""
     parser = Parser(
         prog="shardtui",
         description="Train a sharded transformer, see how every array is laid out, and switch parallelism live.",
         epilog="The engine is a process of its own: closing the UI or losing the terminal does not stop a run.",
     )
-    parser.add_argument("--version", action="version", version=f"shardtui {version('shardtui')}")
+    parser.add_argument("--version", action=Version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    run = commands.add_parser("run", help="a new run in the UI; this is also what no command means")
-    attach = commands.add_parser("attach", help="return to a run, by default the newest living one")
-    ls = commands.add_parser("ls", help="list the runs")
-    stop = commands.add_parser("stop", help="end a run after its current step")
-    train = commands.add_parser("train", help="a new run without the UI")
-    verify = commands.add_parser("verify", help="check every checkpoint of a run; exit 1 where one is damaged")
-    presets = commands.add_parser("presets", help="list the presets and whether each fits these devices")
-    inspect = commands.add_parser("inspect", help="arrays, collectives and memory of one preset, without training")
-    lint = commands.add_parser("lint", help="what is likely wrong with one preset; exit 1 when there are findings")
-    attach.add_argument("run", nargs="?", metavar="RUN")
-    stop.add_argument("run", metavar="RUN")
-    verify.add_argument("run", metavar="RUN")
-    for command in (run, train, presets, inspect, lint):
-        _add_run_options(command)
-    for command in (run, train):
-        _add_checkpoint_options(command)
-        _add_training_options(command)
-    _add_inspect_options(inspect)
-    train.add_argument("--steps", type=int, metavar="N", help="stop after N steps, those before a --resume included")
-    train.add_argument(
+    for name, (_, text) in COMMANDS.items():
+        options = commands.add_parser(name, help=text)
+        if name == command:
+            _add_options(name, options)
+    return parser
+
+
+def _add_options(command: str, parser: argparse.ArgumentParser) -> None:
+    if command == "attach":
+        parser.add_argument("run", nargs="?", metavar="RUN")
+    if command in ("stop", "verify"):
+        parser.add_argument("run", metavar="RUN")
+    if command in ("run", "train", "presets", "inspect", "lint"):
+        _add_run_options(parser)
+    if command in ("run", "train"):
+        _add_checkpoint_options(parser)
+        _add_training_options(parser)
+    if command == "inspect":
+        _add_inspect_options(parser)
+    if command == "train":
+        _add_train_options(parser)
+    if command not in ("run", "attach", "stop"):
+        parser.add_argument("--json", action="store_true", help="JSON on stdout, for programs")
+
+
+def _add_train_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, metavar="N", help="stop after N steps, those before a --resume included")
+    parser.add_argument(
         "--switch",
         action="append",
         default=[],
@@ -179,9 +187,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="STEP:PRESET",
         help="go on under PRESET once STEP steps are done; may be given several times",
     )
-    for command in (ls, train, verify, presets, inspect, lint):
-        command.add_argument("--json", action="store_true", help="JSON on stdout, for programs")
-    return parser
 
 
 def _add_inspect_options(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,15 @@
-"""Textual's driver, which outlives what is typed or pasted in another encoding."""
+"""Textual's driver, which leaves nothing of the splash and outlives what is typed in another encoding."""
 
 from textual.drivers.linux_driver import LinuxDriver
 
+from . import splash
+
 
 class Driver(LinuxDriver):
+    def start_application_mode(self) -> None:
+        splash.erase()
+        super().start_application_mode()
+
     def run_input_thread(self) -> None:
         """Bytes that are not UTF-8 are lost, with what was read beside them."""
         while True:

@@ -33,6 +33,8 @@ FRAME = b"presets"
 REPEATS = 7
 STARTS = 5
 SOURCES = Path(__file__).parents[2]
+SCRIPT = Path(sys.executable).with_name("shardtui")
+"""As users start it."""
 
 
 def run() -> list[Figure]:
@@ -42,7 +44,7 @@ def run() -> list[Figure]:
 def _frames() -> list[Figure]:
     ours, bare, splash, nothing = [], [], [], []
     for number in range(REPEATS):
-        first, frame = _seconds([*SHARDTUI, "run", f"--run=frame-{number}"])
+        first, frame = _seconds([str(SCRIPT), "run", f"--run=frame-{number}"], f"frame-{number}")
         splash.append(1e3 * first)
         ours.append(frame)
         bare.append(_seconds([sys.executable, "-c", BARE_APP])[1])
@@ -59,7 +61,7 @@ def _frames() -> list[Figure]:
     ]
 
 
-def _seconds(command: Sequence[str]) -> tuple[float, float]:
+def _seconds(command: Sequence[str], engine_of: str = "") -> tuple[float, float]:
     """Until the first byte, and until the frame's word, on a terminal of 80 × 24."""
     master, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (24, 80))
@@ -68,26 +70,34 @@ def _seconds(command: Sequence[str]) -> tuple[float, float]:
         command,
         stdin=terminal,
         stdout=terminal,
-        stderr=subprocess.DEVNULL,
+        stderr=terminal,
         start_new_session=True,
-        env={**os.environ, "TERM": "xterm-256color"},
+        env={**_compiling_sources(), "TERM": "xterm-256color"},
     )
     os.close(terminal)
-    while FRAME not in output:
-        select.select([master], [], [], 30)
+    while FRAME not in output and select.select([master], [], [], 30)[0]:
         output += os.read(master, 65536)
         first = first or time.perf_counter() - began
     seconds = time.perf_counter() - began
+    assert FRAME in output, output
+    if engine_of:
+        _end_engine(engine_of)
+    process.kill()
+    process.wait()
     os.close(master)
-    process.wait(timeout=30)
-    _end_engines()
     return first, seconds
 
 
-def _end_engines() -> None:
-    for directory in run_directory.all_runs():
-        if holder := directory.holder():
-            os.kill(holder, signal.SIGKILL)
+def _compiling_sources() -> dict[str, str]:
+    """What is installed is compiled; sources that are not are so from the second time on."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def _end_engine(run: str) -> None:
+    """It comes after the first frame, and takes a moment until it says who it is."""
+    while not (holder := run_directory.find(run).holder()):
+        time.sleep(0.05)
+    os.kill(holder, signal.SIGKILL)
 
 
 def _steps() -> list[Figure]:

@@ -18,7 +18,7 @@ ROUTE = ("fsdp", "tp", "dp-tp2", "hsdp", "dp")
 
 def events(arguments: list[str], folder: str) -> list[dict[str, Any]]:
     run = subprocess.run(
-        [sys.executable, "-m", "shardtui.tui.cli", "train", "--json", *arguments],
+        [sys.executable, "-m", "shardtui.tui", "train", "--json", *arguments],
         stdout=subprocess.PIPE,
         env={**environ, "XDG_STATE_HOME": folder, "SHARDTUI_RUNTIME_DIR": f"{folder}/run"},
         check=True,

@@ -1,0 +1,33 @@
+"""The views beside Watch, each imported when it is first wanted: the first frame waits for none of them."""
+
+from textual.screen import Screen
+
+
+def arrays() -> Screen[None]:
+    from .screens.arrays import ArraysScreen
+
+    return ArraysScreen()
+
+
+def mesh() -> Screen[None]:
+    from .screens.mesh import MeshScreen
+
+    return MeshScreen()
+
+
+def traffic() -> Screen[None]:
+    from .screens.traffic import TrafficScreen
+
+    return TrafficScreen()
+
+
+def lint() -> Screen[None]:
+    from .screens.lint import LintScreen
+
+    return LintScreen()
+
+
+def log() -> Screen[None]:
+    from .screens.log import LogScreen
+
+    return LogScreen()
