@@ -273,8 +273,11 @@ class TrainingStarted(Event, frozen=True):
     """Done before, by an engine of the same run."""
 
 
-class StepsDone(Event, frozen=True):
-    """A batch of steps, a few a second. `losses` and `step_seconds` are in order and end with step `step`."""
+class StepsDone(Event, frozen=True, gc=False):
+    """A batch of steps, a few a second. `losses` and `step_seconds` are in order and end with step `step`.
+
+    A long history is made of these, so the garbage collector is spared them: they are never part of a cycle.
+    """
 
     step: int
     losses: list[float | None]
@@ -568,7 +571,8 @@ AnyCommand = (
 )
 
 encode_json = msgspec.json.Encoder().encode
-decode_event_json = msgspec.json.Decoder(AnyEvent).decode
+_json_decoder = msgspec.json.Decoder(AnyEvent)
+decode_event_json, decode_event_lines = _json_decoder.decode, _json_decoder.decode_lines
 _encode = msgspec.msgpack.Encoder().encode
 _decode_event = msgspec.msgpack.Decoder(AnyEvent).decode
 _decode_command = msgspec.msgpack.Decoder(AnyCommand).decode

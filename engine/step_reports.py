@@ -81,14 +81,14 @@ class StepReports:
         self._clock = time.perf_counter()
 
     def _read(self, loss: jax.Array) -> None:
-        value = float(loss)
+        value = float(f"{loss:.9g}")  # all digits that a float32 has: a double has twice as many, and the log is long
         now = time.perf_counter()
         self.is_finite = math.isfinite(value)
         self.last_loss = value if self.is_finite else None
         self.done += 1
         self._recent.append(value)
         self._losses.append(self.last_loss)
-        self._seconds.append(now - self._clock)
+        self._seconds.append(round(now - self._clock, 6))
         self._clock = now
 
     def _report(self) -> None:
@@ -98,7 +98,7 @@ class StepReports:
                 step=self.done,
                 losses=self._losses,
                 step_seconds=self._seconds,
-                input_wait_seconds=self._waited,
+                input_wait_seconds=round(self._waited, 6),
                 nonfinite=nonfinite,
             )
         )

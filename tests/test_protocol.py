@@ -17,6 +17,7 @@ from shardtui.engine.protocol import (
     Command,
     CommandRefused,
     Event,
+    Failed,
     Pause,
     Paused,
     StepsDone,
@@ -140,6 +141,20 @@ def test_a_long_history_comes_in_chunks(tmp_path: Path, monkeypatch: pytest.Monk
     chunks = list(LogReader(tmp_path / "events.jsonl").read(after=10))
     assert len(chunks) > 5
     assert [event.seq for events in chunks for event in events] == list(range(11, 101))
+
+
+def test_a_line_longer_than_a_chunk_and_a_damaged_one_cost_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardtui.engine.event_log.CHUNK", 1000)
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, lambda event: None)
+    log.append(Failed(problems=["x" * 5000], refused=False))
+    for step in range(1, 11):
+        log.append(steps(step))
+    path.write_bytes(path.read_bytes().replace(b'"step":3', b'"step":"3'))
+    found = [event.seq for events in LogReader(path).read() for event in events]
+    assert found == [1, 2, 3, *range(5, 12)]
 
 
 def test_a_server_takes_so_many_viewers(home: Path) -> None:

@@ -218,3 +218,14 @@ def test_another_engine_goes_on_where_the_checkpoint_was() -> None:
 def test_another_engine_without_a_checkpoint_begins_anew() -> None:
     state = after(steps(2, 3.0, 2.5), switched(step=2), EngineLost(reason="killed"), *START)
     assert (state.step, list(state.losses), state.marks, state.problems) == (0, [], [], [])
+
+
+def test_many_events_at_once_say_what_each_said() -> None:
+    events = [*START, steps(2, 4.0, None), steps(3, 3.0), Paused(step=3), steps(4, 2.0, seconds=0.3), switched(step=4)]
+    events += [steps(step, 1.0, seconds=step) for step in range(5, 100)]
+    at_once = RunState()
+    at_once.apply_all(events)
+    one_by_one = after(*events[len(START) :])
+    assert [*map(str, at_once.losses)] == [*map(str, one_by_one.losses)] == ["4.0", "nan", "3.0", "2.0", *["1.0"] * 95]
+    one_by_one.losses = at_once.losses
+    assert at_once == one_by_one

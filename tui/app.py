@@ -35,6 +35,7 @@ from ..engine.protocol import (
     Resume,
     SaveCheckpoint,
     StepOnce,
+    StepsDone,
     Stop,
     SwitchFailed,
     SwitchPreset,
@@ -54,6 +55,8 @@ from .screens.watch import WatchScreen
 FAILED, REFUSED = 1, 2
 PROFILED = 5
 """Steps in the trace that a key asks for."""
+SHOWN_SECONDS = 0.5
+"""Between two pictures of a history that is still being read."""
 
 
 class ShardtuiApp(App[None]):
@@ -96,6 +99,7 @@ class ShardtuiApp(App[None]):
         self.restart = restart
         self.state = RunState()
         self.opened = time.time()
+        self.shown = 0.0
         self.asked: set[str] = set()
 
     def on_mount(self) -> None:
@@ -116,10 +120,12 @@ class ShardtuiApp(App[None]):
 
     @on(EventsArrived)
     def apply(self, message: EventsArrived) -> None:
+        self.state.apply_all(message.events)
         for event in message.events:
-            self.state.apply(event)
-            self.announce(event)
-        self.show_state()
+            if not isinstance(event, StepsDone):
+                self.announce(event)
+        if not self.client.is_behind or time.monotonic() - self.shown > SHOWN_SECONDS:
+            self.show_state()
 
     def announce(self, event: AnyEvent) -> None:
         """What went wrong is said where the user looks, whichever view is up."""
@@ -158,6 +164,7 @@ class ShardtuiApp(App[None]):
     @on(ViewShown)
     def show_state(self) -> None:
         """A view that is only coming up asks for it once it is there."""
+        self.shown = time.monotonic()
         if isinstance(self.screen, RunScreen) and self.screen.is_mounted:
             self.screen.show_state(self.state)
             if self.screen.asks_compiler:

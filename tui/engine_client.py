@@ -59,6 +59,8 @@ class EngineClient:
         """The last event before the engine that was started from here."""
         self._logged = 0
         """Bytes of the log from before it."""
+        self.is_behind = False
+        """More of the history follows at once."""
 
     def start_engine(self, restart: Restart | None = None) -> None:
         """Starts it in a session of its own, so that it outlives this terminal. `restart`: how it goes on with a run.
@@ -105,12 +107,12 @@ class EngineClient:
     async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
         """All that was not told before, in order, until the engine has ended and the reason is known.
 
-        `cleaned`: fit for a terminal. Programs are told the texts as they are.
+        `cleaned`: fit for a terminal. Programs are told the texts as they are. An empty list ends the history.
         """
         last: AnyEvent | None = None
         async for events in self._all():
-            last = events[-1]
-            yield [event if isinstance(event, StepsDone) or not cleaned else clean(event) for event in events]
+            last = events[-1] if events else last
+            yield ([event if isinstance(event, StepsDone) else clean(event) for event in events] if cleaned else events)
         if isinstance(last, CommandRefused):
             yield [EngineLost(reason=f"it goes on, but without this viewer: {printable(last.problem)}")]
         elif not isinstance(last, EngineStopped | Failed) or last.seq <= self._before:
@@ -130,8 +132,12 @@ class EngineClient:
         """Connects first, so that what happens while the history is read is not missed."""
         history = LogReader(self.directory.events)
         reader = await self._connect()
+        self.is_behind = True
         for events in self._recorded(history):
             yield events
+            await asyncio.sleep(0)  # keys and drawing have their turn
+        self.is_behind = False
+        yield []
         if reader is None:
             return
         while event := await self._next(reader):

@@ -17,7 +17,6 @@ from ..engine.protocol import (
     CheckpointsKept,
     EngineLost,
     EngineReady,
-    EngineStopped,
     Failed,
     MemoryMeasured,
     Paused,
@@ -86,14 +85,15 @@ async def stop(client: EngineClient) -> int:
     if client.directory.holder() is None:
         print(f"run {client.directory.name} has ended already")
         return 0
-    told = False
+    told, last = False, None
     async for events in client.events():
         if not told:
             await client.send(Stop())
             print("waiting for the current step to end", file=sys.stderr)
             told = True
-        if isinstance(events[-1], EngineStopped | Failed | EngineLost):
-            print(f"run {client.directory.name}: {in_words(events[-1])}")
+        last = events[-1] if events else last
+    if last:
+        print(f"run {client.directory.name}: {in_words(last)}")
     return 0
 
 

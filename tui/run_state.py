@@ -2,8 +2,10 @@
 
 import math
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain, groupby
 from statistics import median
 
 from ..engine.config import RunConfig
@@ -167,6 +169,15 @@ class RunState:
     def preset_info(self, name: str) -> PresetInfo | None:
         return next((info for info in self.ready.presets if info.name == name), None) if self.ready else None
 
+    def apply_all(self, events: Iterable[AnyEvent]) -> None:
+        """In order. A history is steps for the most part, and many reports of them are taken up as soon as one."""
+        for kind, group in groupby(events, type):
+            if kind is StepsDone:
+                self._add_steps([event for event in group if isinstance(event, StepsDone)])
+            else:
+                for event in group:
+                    self.apply(event)
+
     def apply(self, event: AnyEvent) -> None:
         if not isinstance(event, StepsDone | MemoryMeasured):
             self.events.append(event)
@@ -190,7 +201,7 @@ class RunState:
                     self._go_on_from(0)
                 self._train_under(event.preset)
             case StepsDone():
-                self._add_steps(event)
+                self._add_steps([event])
             case Switching():
                 self.phase = Phase.SWITCHING
             case Switched():
@@ -271,10 +282,11 @@ class RunState:
     def _go_on(self) -> None:
         self.phase = Phase.PAUSED if self._paused else Phase.TRAINING
 
-    def _add_steps(self, event: StepsDone) -> None:
-        self.step = event.step
-        self.losses.extend(math.nan if loss is None else loss for loss in event.losses)
-        self.recent.extend(event.step_seconds)
+    def _add_steps(self, reports: Sequence[StepsDone]) -> None:
+        last = reports[-1]
+        self.step = last.step
+        self.losses.extend([math.nan if loss is None else loss for report in reports for loss in report.losses])
+        self.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
         if self.compiling is None or self.preset not in self.timed:
             self.timed[self.preset] = self.recent
-        self.input_wait = event.input_wait_seconds / max(sum(event.step_seconds), 1e-9)
+        self.input_wait = last.input_wait_seconds / max(sum(last.step_seconds), 1e-9)

@@ -24,7 +24,7 @@ REPEATS = 7
 
 def run() -> list[Figure]:
     chance = random.Random(0)
-    losses = [2 + 3 * math.exp(-step / 1e5) + 0.2 * chance.random() for step in range(STEPS)]
+    losses = [round(2 + 3 * math.exp(-step / 1e5) + 0.2 * chance.random(), 8) for step in range(STEPS)]
     long, short = _recorded("long", losses), _recorded("short", losses[:1000])
     attached = [(_attached(long, STEPS), _attached(short, 1000)) for _ in range(REPEATS)]
     nothing = sorted(seconds for _, (seconds, _) in attached)[REPEATS // 2]
@@ -68,12 +68,15 @@ def _recorded(name: str, losses: list[float]) -> RunDirectory:
             StepsDone(
                 step=end,
                 losses=losses[end - STEPS_A_REPORT : end],
-                step_seconds=[0.06 + chance.random() / 1e3 for _ in range(STEPS_A_REPORT)],
-                input_wait_seconds=chance.random() / 1e4,
+                step_seconds=[round(0.06 + chance.random() / 1e3, 6) for _ in range(STEPS_A_REPORT)],
+                input_wait_seconds=round(chance.random() / 1e4, 6),
             )
         )
     events.append(EngineStopped(step=len(losses), reason="stopped"))
-    lines = (encode_json(msgspec.structs.replace(event, seq=seq)) for seq, event in enumerate(events, 1))
+    lines = (
+        encode_json(msgspec.structs.replace(event, seq=seq, time=1.8e9 + seq / 7))
+        for seq, event in enumerate(events, 1)
+    )
     directory.events.write_bytes(b"\n".join(lines) + b"\n")
     return directory
 
