@@ -121,7 +121,7 @@ def test_the_splash_is_gone_before_the_ui_is_drawn_and_when_it_ends(home: Path) 
     directory = run_directory.create(tiny_config())
     EventLog(directory.events, lambda event: None).append(EngineStopped(step=0, reason="stopped"))
     terminal = Terminal("attach", directory.name)
-    terminal.until(lambda text: "■ stopped" in text, "the end")
+    terminal.until(lambda text: "■ stopped" in text and "1 Watch" in text, "the end, and the keys")
     terminal.send("d")
     assert terminal.exit_code() == 0
     before, after = terminal.output.split(OTHER_SCREEN, 1)

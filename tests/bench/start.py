@@ -24,12 +24,12 @@ from textual.widgets import Static
 
 class Bare(App):
     def compose(self):
-        yield Static("presets")
+        yield Static("loss")
 
 Bare().run()
 """
 """It shows a word that our first frame shows as well."""
-FRAME = b"presets"
+FRAME = b"loss"
 REPEATS = 7
 STARTS = 5
 SOURCES = Path(__file__).parents[2]

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
 
 from ..messages import ViewShown
 from ..run_state import RunState
+from ..widgets.keys import Keys
 from ..widgets.status_bar import StatusBar
 
 
@@ -24,7 +24,7 @@ class RunScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield StatusBar()
         yield from self.body()
-        yield Footer(compact=True, show_command_palette=False)
+        yield Keys()
 
     def body(self) -> Iterable[Widget]:
         raise NotImplementedError
