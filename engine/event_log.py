@@ -13,7 +13,7 @@ from .protocol import LARGEST_EVENT, AnyEvent, Event, decode_event_json, decode_
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 Listener = Callable[[Event], None]
 
-CHUNK = 256 * 1024
+CHUNK = 128 * 1024
 """Bytes read at a time: a history does not stand in memory whole, and what fits a processor's cache is read fastest."""
 
 
