@@ -233,7 +233,7 @@ class Loop:
         began = time.perf_counter()
         inputs, targets = self._batches[self._reports.begun]
         batch = Batch(*map(jax.device_put, (inputs, targets), self._program.placement.batch_shardings))
-        waited = time.perf_counter() - began
+        waited = 0.0 if self._reports.is_busy else time.perf_counter() - began
         self._state, loss = self._program.step(self._state, batch)
         done = self._reports.done
         self._reports.add(loss, waited)

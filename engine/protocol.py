@@ -284,7 +284,7 @@ class StepsDone(Event, frozen=True, gc=False):
     """None where the loss was not a number or infinite; then `nonfinite` names the field."""
     step_seconds: list[float]
     input_wait_seconds: float
-    """Time in which the batches of these steps were awaited."""
+    """In which the devices waited for the batches of these steps, at most: what is fetched beside a step costs none."""
     nonfinite: list[str] = []
 
 

@@ -9,7 +9,7 @@ import jax
 
 from .protocol import Event, MemoryMeasured, StepsDone
 
-REPORT_SECONDS = 0.25
+REPORT_SECONDS = 0.5
 RECENT_STEPS = 32
 """Steps whose losses are averaged, to tell which checkpoint is the best."""
 MEMORY_CHANGE = 0.05
@@ -53,8 +53,13 @@ class StepReports:
         self._recent.clear()
         self.restart_clock()
 
+    @property
+    def is_busy(self) -> bool:
+        """The devices still work on the step that was dispatched last."""
+        return self._in_flight is not None and not self._in_flight.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
+
     def add(self, loss: jax.Array, waited: float) -> None:
-        """A step was dispatched after `waited` seconds for its batch."""
+        """A step was dispatched after the devices had waited for its batch, for `waited` seconds at most."""
         previous, self._in_flight = self._in_flight, loss
         self.begun += 1
         self._waited += waited
