@@ -17,7 +17,7 @@ from .figure import Figure, at_most
 from .plain import config
 
 STEPS = 1_000_000
-STEPS_A_REPORT = 4
+STEPS_A_REPORT = 8
 """As a run of 16 steps a second tells of them."""
 REPEATS = 7
 

@@ -14,6 +14,8 @@ WINDOW = 6.0
 """Seconds in which bytes are counted."""
 REPEATS = 5
 BAUD = 9600
+SETTLED = 10.0
+"""Seconds after which a slow line has carried what was drawn when the run began."""
 KEYS = 40
 PRESETS = 8
 """Compiled one after the other while keys are pressed."""
@@ -35,7 +37,9 @@ def _watching(name: str, size: tuple[int, int]) -> Iterator[Terminal]:
         terminal.until(training, "the first steps")
         yield terminal
     finally:
-        terminal.send("xy")
+        terminal.send("x")
+        terminal.until(lambda text: "End it" in text, "the question")
+        terminal.send("y")
         terminal.until(lambda text: "stopped" in text, "the end")
         terminal.send("d")
         terminal.exit_code()
@@ -66,17 +70,24 @@ def _bytes_in(terminal: Terminal, seconds: float) -> int:
 def _slow_line() -> Figure:
     """From a key to the view that it asks for, whole, where the terminal takes no more than the line carries."""
     with _watching("slow", (80, 24)) as terminal:
-        for _ in range(int(5 / 0.05)):
+        for _ in range(int(SETTLED / 0.05)):
             _trickle(terminal)
         waits: list[float] = []
-        for key, shows in (("3", "CPU 0"), ("1", "loss")) * REPEATS:
+        for key, shows, hides in (
+            ("3", "parameter bytes", "last switch"),
+            ("1", "last switch", "parameter bytes"),
+        ) * REPEATS:
             began = time.monotonic()
             terminal.send(key)
-            while shows not in "\n".join(terminal.screen.display):
+            while shows not in (text := "\n".join(terminal.screen.display)) or hides in text:
                 _trickle(terminal)
             waits.append(time.monotonic() - began)
     return at_most(
-        4, f"from a key to another view at {BAUD:,} baud, 80 × 24", waits, "s", "a screen of 1,920 bytes: 2 s"
+        15,
+        f"from a key to the whole of another view at {BAUD:,} baud, 80 × 24",
+        waits,
+        "s",
+        f"6 kB at {BAUD // 10} bytes/s: 6 s",
     )
 
 
