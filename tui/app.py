@@ -12,6 +12,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.markup import escape
 from textual.screen import Screen
+from textual.timer import Timer
 
 from ..engine.config import Restart
 from ..engine.protocol import (
@@ -24,6 +25,7 @@ from ..engine.protocol import (
     EngineReady,
     Failed,
     InspectPreset,
+    MemoryMeasured,
     Pause,
     Paused,
     PreparePreset,
@@ -55,8 +57,10 @@ from .screens.watch import WatchScreen
 FAILED, REFUSED = 1, 2
 PROFILED = 5
 """Steps in the trace that a key asks for."""
-SHOWN_SECONDS = 0.5
-"""Between two pictures of a history that is still being read."""
+PICTURE_SECONDS = 0.5
+"""From one picture to the next, at least, where there is nothing new but steps."""
+BYTES_PER_CELL = 0.45
+"""In a second, on average, where there is nothing new but steps: 80 × 24 then fit a line of 9,600 baud."""
 
 
 class ShardtuiApp(App[None]):
@@ -100,6 +104,10 @@ class ShardtuiApp(App[None]):
         self.state = RunState()
         self.opened = time.time()
         self.shown = 0.0
+        """When the last picture was made."""
+        self.written = 0
+        """Bytes before it."""
+        self.next_picture: Timer | None = None
         self.asked: set[str] = set()
 
     def on_mount(self) -> None:
@@ -124,8 +132,20 @@ class ShardtuiApp(App[None]):
         for event in message.events:
             if not isinstance(event, StepsDone):
                 self.announce(event)
-        if not self.client.is_behind or time.monotonic() - self.shown > SHOWN_SECONDS:
+        only_steps = message.events and all(isinstance(event, StepsDone | MemoryMeasured) for event in message.events)
+        if self.client.is_behind or only_steps:
+            self.show_soon()
+        else:
             self.show_state()
+
+    def show_soon(self) -> None:
+        """For what is not urgent: a line over SSH has to carry every picture."""
+        taken = (Driver.written - self.written) / (BYTES_PER_CELL * self.size.width * self.size.height)
+        wait = self.shown + max(PICTURE_SECONDS, taken) - time.monotonic()
+        if wait <= 0:
+            self.show_state()
+        elif self.next_picture is None:
+            self.next_picture = self.set_timer(wait, self.show_state)
 
     def announce(self, event: AnyEvent) -> None:
         """What went wrong is said where the user looks, whichever view is up."""
@@ -164,7 +184,10 @@ class ShardtuiApp(App[None]):
     @on(ViewShown)
     def show_state(self) -> None:
         """A view that is only coming up asks for it once it is there."""
-        self.shown = time.monotonic()
+        self.shown, self.written = time.monotonic(), Driver.written
+        if self.next_picture is not None:
+            self.next_picture.stop()
+            self.next_picture = None
         if isinstance(self.screen, RunScreen) and self.screen.is_mounted:
             self.screen.show_state(self.state)
             if self.screen.asks_compiler:

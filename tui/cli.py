@@ -168,16 +168,16 @@ def _add_options(command: str, parser: argparse.ArgumentParser) -> None:
         _add_run_options(parser)
     if command in ("run", "train"):
         _add_checkpoint_options(parser)
-        _add_training_options(parser)
+        _add_engine_options(parser)
     if command == "inspect":
         _add_inspect_options(parser)
     if command == "train":
-        _add_train_options(parser)
+        _add_schedule_options(parser)
     if command not in ("run", "attach", "stop"):
         parser.add_argument("--json", action="store_true", help="JSON on stdout, for programs")
 
 
-def _add_train_options(parser: argparse.ArgumentParser) -> None:
+def _add_schedule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, metavar="N", help="stop after N steps, those before a --resume included")
     parser.add_argument(
         "--switch",
@@ -196,7 +196,7 @@ def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh it was compiled for")
 
 
-def _add_training_options(parser: argparse.ArgumentParser) -> None:
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--profile",

@@ -1,4 +1,7 @@
-"""Textual's driver, which leaves nothing of the splash and outlives what is typed in another encoding."""
+"""Textual's driver, which leaves nothing of the splash, counts what it writes, and outlives what is typed in another
+encoding."""
+
+from typing import ClassVar
 
 from textual.drivers.linux_driver import LinuxDriver
 
@@ -6,6 +9,13 @@ from . import splash
 
 
 class Driver(LinuxDriver):
+    written: ClassVar[int] = 0
+    """Bytes so far."""
+
+    def write(self, data: str) -> None:
+        Driver.written += len(data.encode())
+        super().write(data)
+
     def start_application_mode(self) -> None:
         splash.erase()
         super().start_application_mode()

@@ -7,7 +7,6 @@ from rich.text import Text
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Input
 
@@ -17,6 +16,7 @@ from ...engine.protocol import ArrayInfo
 from ..array_rows import Order, Row, flat_rows, matches, tree_rows
 from ..messages import DeviceFollowed
 from ..run_state import RunState
+from ..widgets.lines import entitle
 from ..widgets.reasons import Reasons
 from ..widgets.sharding_pane import ShardingPane
 from .run_screen import RunScreen
@@ -88,8 +88,7 @@ cursor, **tab** into the pane.
         changed = self.state.changed
         for row in self.rows.values():  # two arrays of one name take one row
             table.add_row(*_cells(row, self.state, _mark(row, self.folded, changed)), key=row.key)
-        table.border_title = f"{len(found)} of {len(self.state.arrays)} arrays, {self.order}"
-        table.border_subtitle = Content(_missing(self.state))
+        entitle(table, f"{len(found)} of {len(self.state.arrays)} arrays, {self.order}", _missing(self.state))
         if key in self.rows:
             table.move_cursor(row=table.get_row_index(key))
         self.show_array()

@@ -13,6 +13,7 @@ from ...engine.lint import Finding
 from ...engine.protocol import PresetCompiled, PresetInspected
 from ..messages import ArrayChosen
 from ..run_state import RunState
+from ..widgets.lines import entitle
 from .run_screen import RunScreen
 
 
@@ -37,10 +38,9 @@ their meaning; `shardtui lint` gives the same without a run. **Enter** goes to t
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
         listed = self.query_one(OptionList)
-        listed.border_title = Content(f"findings on {state.preset}" if state.preset else "findings")
-        listed.border_subtitle = (
-            "" if state.inspection or state.is_over or not state.layout else "asking the compiler about activations …"
-        )
+        asks = state.layout and not state.inspection and not state.is_over
+        title = f"findings on {state.preset}" if state.preset else "findings"
+        entitle(listed, title, "asking the compiler about activations …" if asks else "")
         if state.layout and (state.layout is not self.layout_shown or state.inspection is not self.inspection_shown):
             self.layout_shown, self.inspection_shown, self.findings = state.layout, state.inspection, state.findings
             listed.clear_options()

@@ -14,6 +14,7 @@ from ...engine.protocol import ArrayInfo, MeshInfo
 from ..messages import DeviceFollowed, ShardChosen
 from ..run_state import RunState
 from ..widgets.device_details import DeviceDetails
+from ..widgets.lines import entitle
 from ..widgets.sharding_pane import ShardingPane, Subject
 from .run_screen import RunScreen
 
@@ -62,7 +63,7 @@ class MeshPane(ShardingPane):
     """The mesh drawn as an array of one element a device, each dim split over its axis."""
 
     def show_title(self, subject: Subject) -> None:
-        self.border_title, self.border_subtitle = Content("mesh"), Content(figures.axes(subject.mesh.axes))
+        entitle(self, "mesh", figures.axes(subject.mesh.axes))
 
     def foot(self, subject: Subject, width: int, height: int) -> list[Content]:
         return []

@@ -6,7 +6,7 @@ from ...engine import figures
 from ...engine.layout import bytes_per_device, coordinates
 from ...engine.protocol import DeviceInfo, MeshInfo
 from ..run_state import RunState
-from .lines import Lines
+from .lines import Lines, entitle
 
 MOST_PEERS = 16
 
@@ -18,7 +18,7 @@ class DeviceDetails(Lines):
     def show_device(self, state: RunState, device: int | None) -> None:
         info = next((info for info in state.ready.devices if info.id == device), None) if state.ready else None
         if info and state.layout:
-            self.border_title = f"device {info.id}{' ◆ followed' if info.id == state.followed else ''}"
+            entitle(self, f"device {info.id}{' ◆ followed' if info.id == state.followed else ''}")
             self.show(_identity(info) + _place(info.id, state.layout.mesh) + _held(state))
 
 

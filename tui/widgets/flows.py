@@ -5,7 +5,7 @@ from textual.content import Content
 from ...engine import figures
 from ...engine.protocol import PresetCompiled
 from ...engine.traffic import FlowChange, changes
-from .lines import Lines
+from .lines import Lines, entitle
 
 MOST_LINES = 8
 KIND_WIDTH, AXES_WIDTH, TIMES_WIDTH, SIZE_WIDTH = 20, 14, 9, 9
@@ -13,12 +13,12 @@ KIND_WIDTH, AXES_WIDTH, TIMES_WIDTH, SIZE_WIDTH = 20, 14, 9, 9
 
 class Flows(Lines):
     def on_mount(self) -> None:
-        self.border_title = "traffic per device and step"
         self.subject: tuple[PresetCompiled, PresetCompiled | None] | None = None
 
     def show_flows(self, layout: PresetCompiled, compared: PresetCompiled | None) -> None:
         self.subject = (layout, compared)
-        self.border_subtitle = Content(f"beside {compared.preset}" if compared else "c: compare with another preset")
+        beside = f"beside {compared.preset}" if compared else "c: compare with another preset"
+        entitle(self, "traffic per device and step", beside)
         self.draw()
 
     def on_resize(self) -> None:

@@ -12,6 +12,14 @@ from textual.widget import Widget
 EMPTY = Content()
 
 
+def entitle(widget: Widget, title: str, subtitle: str = "") -> None:
+    """Writes both into the widget's border. Setting one draws the whole widget again, so the same one is not set."""
+    if widget.border_title != Content(title).markup:
+        widget.border_title = Content(title)
+    if (widget.border_subtitle or "") != Content(subtitle).markup:
+        widget.border_subtitle = Content(subtitle)
+
+
 class Lines(Widget):
     """Shows what it is given, cut at its edges. Content is never read as markup."""
 
@@ -25,7 +33,7 @@ class Lines(Widget):
 
     def show(self, lines: Sequence[Content]) -> None:
         previous, self.lines = self.lines, lines
-        pairs = enumerate(zip_longest(previous, lines, fillvalue=EMPTY))
+        pairs = enumerate(zip_longest(previous[: self.size.height], lines[: self.size.height], fillvalue=EMPTY))
         changed = [Region(0, y, self.size.width, 1) for y, (old, new) in pairs if not old.is_same(new)]
         if changed:
             self.refresh(*changed)

@@ -7,7 +7,7 @@ from textual.content import Content
 
 from ..losses import Losses
 from ..run_state import RunState
-from .lines import Lines
+from .lines import Lines, entitle
 
 LABEL_WIDTH = 7
 SMALLEST_EDGE = 20
@@ -29,25 +29,23 @@ Mark = tuple[int, str]
 class LossChart(Lines):
     def on_mount(self) -> None:
         self.logarithmic = False
-        self.border_title = "loss"
         self.losses = Losses()
         self.marks: list[Mark] = []
 
     def show_state(self, state: RunState) -> None:
         self.losses = state.losses
         self.marks = state.marks
-        self.border_subtitle = f"{state.losses[-1]:.4f} nats per token" if state.losses else ""
         self.draw()
 
     def toggle_logarithmic(self) -> None:
         self.logarithmic = not self.logarithmic
-        self.border_title = "loss (log axis)" if self.logarithmic else "loss"
         self.draw()
 
     def on_resize(self) -> None:
         self.draw()
 
     def draw(self) -> None:
+        entitle(self, f"loss, nats per token{' (log axis)' if self.logarithmic else ''}")
         self.show(draw_chart(self.losses, self.marks, self.size.width, self.size.height, self.logarithmic))
 
 

@@ -8,7 +8,7 @@ from ...engine import figures
 from ...engine.protocol import MemoryMeasured, Switched
 from ...engine.traffic import Flow, flows
 from ..run_state import RunState
-from .lines import Lines
+from .lines import Lines, entitle
 
 
 class Panel(Lines):
@@ -39,7 +39,7 @@ class AboutPreset(Panel):
         info = state.preset_info(self.preset) if self.preset else None
         if info is None:
             return []
-        self.border_title = Content(info.name)
+        entitle(self, info.name)
         text = info.teaches or info.summary
         return _wrapped(text, width) if info.fits else _wrapped(" ".join(info.problems), width, "$error")
 
@@ -49,8 +49,7 @@ class LastSwitch(Panel):
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
         happened = " ".join(state.problems) or state.paused_by
-        self.border_title = "what happened" if happened else "last switch"
-        self.border_subtitle = _kept(state)
+        entitle(self, "what happened" if happened else "last switch", _kept(state))
         if happened:
             return _wrapped(happened, width, "$error")
         if state.refused:
@@ -61,18 +60,19 @@ class LastSwitch(Panel):
 
 
 class ThisStep(Panel):
-    """Rates and times of the last steps."""
+    """The last loss, and rates and times of the last steps. Where there is little room the last rows are cut."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        self.border_title = "this step"
+        entitle(self, "this step")
         seconds, ready = state.seconds_per_step, state.ready
         if not seconds or not ready:
             return []
         rows = [
+            ("loss", f"{state.losses[-1]:.4f}" if state.losses else ""),
             ("step time", figures.seconds(seconds)),
-            ("tokens/s", f"{ready.tokens_per_step / seconds:,.0f}"),
-            ("model", f"{figures.rate(ready.flops_per_step / seconds)}FLOP/s"),
+            ("tokens/s", f"{float(f'{ready.tokens_per_step / seconds:.3g}'):,.0f}"),
             ("input wait", f"{state.input_wait:.1%}"),
+            ("model", f"{figures.rate(ready.flops_per_step / seconds)}FLOP/s"),
         ]
         return [_row(label, value, width) for label, value in rows]
 
@@ -81,12 +81,11 @@ class MemoryPerDevice(Panel):
     """What the compiled step needs of one device, as predicted, and what is in use as measured."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        self.border_title = "memory, predicted"
         memory = state.layout.memory if state.layout else None
+        limit = state.ready.memory_limit if state.ready else None
+        entitle(self, "memory, predicted", _in_use(state.memory, limit, width) if state.memory and memory else "")
         if memory is None:
             return []
-        if state.memory:
-            self.border_subtitle = _in_use(state.memory, state.ready.memory_limit if state.ready else None, width)
         parts = (
             ("params", memory.parameters),
             ("moments", memory.moments),
@@ -100,7 +99,7 @@ class Traffic(Panel):
     """What a step moves, by kind and mesh axes."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        self.border_title = "traffic per step"
+        entitle(self, "traffic per step")
         if state.layout is None or state.layout.collectives is None:
             return []
         rows = [_flow(flow, width) for flow in flows(state.layout.collectives)]

@@ -1,5 +1,6 @@
 """The presets with the mesh each gives on these devices. Enter goes on under the highlighted one."""
 
+import time
 from typing import ClassVar
 
 from textual import on
@@ -15,6 +16,8 @@ from ..run_state import RunState
 
 MESH_WIDTH = 6
 TIME_WIDTH = 7
+TIMES_SECONDS = 10.0
+"""After which step times are taken anew."""
 
 
 class PresetList(OptionList):
@@ -33,13 +36,16 @@ preset. One on which the cursor rests is compiled ahead while a core is free or 
     def on_mount(self) -> None:
         self.border_title = "presets"
         self.shown: dict[str, Content] = {}
+        self.times: dict[str, float | None] = {}
+        self.timed_at = 0.0
 
     def show_state(self, state: RunState) -> None:
         """Adds the presets once they are known, then redraws the rows that changed."""
         if state.ready is None:
             return
+        self.take_times(state)
         width = self.content_region.width - 1
-        rows = {info.name: preset_row(info, state, width) for info in state.ready.presets}
+        rows = {info.name: preset_row(info, state, self.times.get(info.name), width) for info in state.ready.presets}
         if rows.keys() != self.shown.keys():
             self.set_options(Option(row, id=name) for name, row in rows.items())
             self.highlighted = self.get_option_index(state.preset or next(iter(rows)))
@@ -48,6 +54,12 @@ preset. One on which the cursor rests is compiled ahead while a core is free or 
                 if not row.is_same(self.shown[name]):
                     self.replace_option_prompt(name, row)
         self.shown = rows
+
+    def take_times(self, state: RunState) -> None:
+        """Now and then: another time draws the whole list again."""
+        now = time.monotonic()
+        if self.times.keys() != state.timed.keys() or now - self.timed_at > TIMES_SECONDS:
+            self.times, self.timed_at = {name: state.seconds_under(name) for name in state.timed}, now
 
     @property
     def highlighted_preset(self) -> str | None:
@@ -60,18 +72,17 @@ preset. One on which the cursor rests is compiled ahead while a core is free or 
             self.post_message(PresetChosen(event.option_id))
 
 
-def preset_row(info: PresetInfo, state: RunState, width: int) -> Content:
+def preset_row(info: PresetInfo, state: RunState, seconds: float | None, width: int) -> Content:
     """`● dp-tp2    4×2  212 ms`; the time goes first where the row is narrow."""
     sign, style = _sign(info, state)
-    seconds = state.seconds_under(info.name)
-    time = (figures.seconds(seconds) if seconds else "").rjust(TIME_WIDTH) if width >= 32 else ""
+    step_time = (figures.seconds(seconds) if seconds else "").rjust(TIME_WIDTH) if width >= 32 else ""
     mesh = "×".join(str(size) for size in info.mesh.values()).rjust(MESH_WIDTH)
-    room = max(4, width - 2 - MESH_WIDTH - len(time))
+    room = max(4, width - 2 - MESH_WIDTH - len(step_time))
     name = Content(info.name).truncate(room, ellipsis=True).pad_right(0)
     padding = " " * (room - name.cell_length)
     tone = "" if info.fits else "$foreground 60%"
     return Content.assemble(
-        (f"{sign} ", style), name.stylize(tone), padding, (mesh, "$foreground 60%"), (time, "$foreground 60%")
+        (f"{sign} ", style), name.stylize(tone), padding, (mesh, "$foreground 60%"), (step_time, "$foreground 60%")
     )
 
 

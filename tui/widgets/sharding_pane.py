@@ -25,7 +25,7 @@ from ...engine.layout import (
 from ...engine.protocol import ArrayInfo, MeshInfo
 from ..messages import ShardChosen
 from .grid import FOLDED, Cell, Window, draw_grid, fitting, window
-from .lines import Lines
+from .lines import Lines, entitle
 
 SHORTEST_WITH_FOOT = 5
 
@@ -102,8 +102,7 @@ device through every array (`◆`).
         self.post_message(ShardChosen(sorted(turned.holders.get(turned.cursor, []))))
 
     def show_title(self, subject: Subject) -> None:
-        self.border_title = Content(subject.array.name + notation(subject.array))
-        self.border_subtitle = Content(in_figures(subject.array, subject.mesh))
+        entitle(self, subject.array.name + notation(subject.array), in_figures(subject.array, subject.mesh))
 
     def on_resize(self) -> None:
         self.draw()
