@@ -140,7 +140,7 @@ class ShardtuiApp(App[None]):
 
     def show_soon(self) -> None:
         """For what is not urgent: a line over SSH has to carry every picture."""
-        taken = (Driver.written - self.written) / (BYTES_PER_CELL * self.size.width * self.size.height)
+        taken = (Driver.written - self.written) / (BYTES_PER_CELL * max(1, self.size.area))
         wait = self.shown + max(PICTURE_SECONDS, taken) - time.monotonic()
         if wait <= 0:
             self.show_state()

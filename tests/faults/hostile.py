@@ -13,6 +13,7 @@ import msgspec
 from shardtui.engine import run_directory
 from shardtui.engine.config import PRESETS, user_presets
 from shardtui.engine.protocol import (
+    AheadEnded,
     AnyEvent,
     CheckpointDamaged,
     CheckpointFailed,
@@ -29,6 +30,7 @@ from shardtui.engine.protocol import (
     Paused,
     PresetCompiling,
     PresetInfo,
+    ProfileFailed,
     RematerializationInfo,
     RestoreFailed,
     StepsDone,
@@ -195,6 +197,8 @@ def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
         CheckpointDamaged(step=1, problems=texts.of("damaged checkpoint"), set_aside=texts.line("damaged name")),
         CheckpointsKept(checkpoints=_checkpoints(texts)),
         RestoreFailed(step=1, problems=texts.of("failed way back")),
+        AheadEnded(preset=texts.line("likely preset"), problem=texts.line("not compiled ahead")),
+        ProfileFailed(step=1, problems=texts.of("failed profile")),
         Failed(problems=texts.of("failure"), refused=False),
     ]
 
