@@ -44,10 +44,11 @@ class Compiler:
         return self._programs[preset.name]
 
     def first(self, name: str, begins: Callable[[Phase], None], done: Callable[[], None]) -> Future[Program]:
-        """The program that a run begins with. `begins` is called in another thread with each phase, `done` once the
-        future is settled."""
+        """The program that a run begins with; what will be asked of its state is compiled beside its steps. `begins` is
+        called in another thread with each phase, `done` once the future is settled."""
         future = self._thread.submit(self.compiled, name, begins)
         future.add_done_callback(lambda _: done())
+        self._thread.submit(lambda: future.result().compile_questions())
         return future
 
     def request(
@@ -76,6 +77,7 @@ class Compiler:
         began, kept = time.perf_counter(), len(self._programs)
         program = self.compiled(name, begins)
         begins("movers")
+        program.compile_questions()
         made = self.movers.prepare(
             self._task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
         )

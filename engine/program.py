@@ -5,7 +5,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -98,26 +98,51 @@ def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Batch)
 
 
 @dataclass(frozen=True)
+class Question:
+    """A function of a whole state, compiled when it is first asked, or before that by `compile`."""
+
+    function: Callable[[TrainState], jax.Array]
+    state: TrainState
+    """Abstract, under the shardings that it will have."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def _compiled(self) -> Compiled:
+        return jax.jit(self.function).lower(self.state).compile()
+
+    def compile(self) -> Compiled:
+        """Once, in whichever thread comes first."""
+        with self._lock:
+            return self._compiled
+
+    def __call__(self, state: TrainState) -> jax.Array:
+        return self.compile()(state)
+
+
+@dataclass(frozen=True)
 class Program:
     """A preset placed and compiled, with a description of what came out."""
 
     placement: Placement
     step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
     """Donates the state it is given. State goes in and comes out under the placement's shardings."""
-    digest: Callable[[TrainState], jax.Array]
-    is_finite: Callable[[TrainState], jax.Array]
+    digest: Question
+    is_finite: Question
     description: PresetCompiled
 
     @property
     def name(self) -> str:
         return self.placement.preset.name
 
+    def compile_questions(self) -> None:
+        """No step needs them, but a switch and a save do, while training stands still."""
+        self.digest.compile()
+        self.is_finite.compile()
+
 
 def compile_program(task: Task, placement: Placement, begins: Callable[[Phase], None] = lambda _: None) -> Program:
-    """Compiles the step and what is asked of its state. May run in any thread, beside a step that is running.
-
-    `begins` is told of each phase of the step's compilation.
-    """
+    """Compiles the step. May run in any thread, beside a step that is running. `begins` is told of each phase."""
     began = time.perf_counter()
     begins("trace")
     traced = trace_step(task, placement)
@@ -128,9 +153,8 @@ def compile_program(task: Task, placement: Placement, begins: Callable[[Phase], 
     step = lowered.compile()
     from_cache = _cache.hits > hits
     state = placement.abstract_state(task)
-    digest, finite = (jax.jit(question).lower(state).compile() for question in (digests, is_finite))
     description = _describe(task, placement, step, time.perf_counter() - began, from_cache)
-    return Program(placement, step, digest, finite, description)
+    return Program(placement, step, Question(digests, state), Question(is_finite, state), description)
 
 
 class _Cache(threading.local):

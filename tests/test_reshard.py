@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.digest import digests
 from shardtui.engine.mesh import build_mesh
-from shardtui.engine.program import Program, make_state, place
+from shardtui.engine.program import Program, Question, make_state, place
 from shardtui.engine.reshard import Movers, SwitchError, bytes_moved, move_state
 from shardtui.engine.task import Task, TrainState
 
@@ -22,8 +22,7 @@ from .conftest import step
 def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Program:
     """The same preset on devices in another order. Its step is not compiled: no step is made under it."""
     placement = place(task, program.placement.preset, devices)
-    digest = jax.jit(digests).lower(placement.abstract_state(task)).compile()
-    return replace(program, placement=placement, digest=digest)
+    return replace(program, placement=placement, digest=Question(digests, placement.abstract_state(task)))
 
 
 def on_host(state: TrainState) -> list[np.ndarray]:
