@@ -44,12 +44,15 @@ class Compiler:
         return self._programs[preset.name]
 
     def first(self, name: str, begins: Callable[[Phase], None], done: Callable[[], None]) -> Future[Program]:
-        """The program that a run begins with; what will be asked of its state is compiled beside its steps. `begins` is
-        called in another thread with each phase, `done` once the future is settled."""
+        """The program that a run begins with. `begins` is called in another thread with each phase, `done` once the
+        future is settled."""
         future = self._thread.submit(self.compiled, name, begins)
         future.add_done_callback(lambda _: done())
-        self._thread.submit(lambda: future.result().compile_questions())
         return future
+
+    def compile_questions(self, program: Program) -> None:
+        """In the background."""
+        self._thread.submit(program.compile_questions)
 
     def request(
         self, source: Program, name: str, begins: Callable[[Phase], None], done: Callable[[], None]

@@ -239,6 +239,8 @@ class Loop:
         self._reports.add(loss, waited)
         if self._reports.done > done:
             self._before = None
+            if done == self._begun_at:
+                self._compiler.compile_questions(self._program)  # not before: the first step was waited for
 
     def _obey(self) -> None:
         """Takes all commands that wait; while paused, waits for one."""
