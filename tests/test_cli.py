@@ -297,7 +297,10 @@ def test_lint_exits_by_what_it_finds(home: Path) -> None:
     """On nano itself: a smaller model has too little to compute for its traffic."""
     good = run("lint", "--preset=dp", "--json")
     assert (good.returncode, json.loads(good.stdout)["findings"]) == (0, [])
-    bad = run("lint", "--preset=pitfall-same-axis")
+    bad = run("lint", "--preset=pitfall-same-axis", "--json")
     assert bad.returncode == 1
-    assert re.findall(r"\bS\d{3}\b", bad.stdout) == ["S104", "S105"]
-    assert "idle-axis" in bad.stdout
+    assert [finding["code"] for finding in json.loads(bad.stdout)["findings"]] == ["S104", "S105"]
+    told = run("lint", "--preset=pitfall-same-axis")
+    assert told.returncode == 1
+    assert re.findall(r"\bS\d{3}\b", told.stdout) == ["S104", "S105"]
+    assert "idle-axis" in told.stdout
