@@ -433,7 +433,3 @@ def _need_terminal(instead: str) -> None:
         raise Invalid(f"the UI draws with characters that {encoding} lacks: set LC_ALL=C.UTF-8, or use `{instead}`")
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
         raise Invalid(f"the UI needs a terminal that can move its cursor, and TERM is dumb or unset: use `{instead}`")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
