@@ -1,15 +1,39 @@
-"""What the suites outside of pytest share: simulated devices, and directories of their own."""
+"""What the suites outside of pytest share: how they are called, simulated devices, and directories of their own."""
 
+import argparse
+import importlib
 import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
 PACKAGES = ("jax", "flax", "orbax-checkpoint", "textual")
+
+
+def arguments(parser: argparse.ArgumentParser, known: Iterable[str]) -> argparse.Namespace:
+    """With `names`, those that were given or else all that are known. Unknown ones end the process."""
+    known = list(known)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(known):
+        parser.error(f"{', '.join(sorted(unknown))}: the names are {', '.join(known)}")
+    options.names = options.names or known
+    return options
+
+
+def modules(package: str, names: Iterable[str]) -> Iterator[tuple[str, ModuleType]]:
+    """One after the other, in directories of their own; how long each was used stands on stderr."""
+    with own_directories():
+        for name in names:
+            began = time.monotonic()
+            yield name, importlib.import_module(f"tests.{package}.{name}")
+            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -22,6 +46,12 @@ def own_directories() -> Iterator[None]:
             os.environ[f"XDG_{kind}_HOME"] = f"{folder}/{kind.lower()}"
         os.environ["SHARDTUI_RUNTIME_DIR"] = f"{folder}/run"
         yield
+
+
+def memory(of: str, process: int | str = "self") -> int:
+    """Bytes: `VmRSS`, what is resident, or `VmHWM`, the most that was."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(of))
 
 
 def versions() -> str:

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import time
+from statistics import median
 
 import jax
 from shardtui.engine import run_directory
@@ -28,7 +29,7 @@ def run() -> list[Figure]:
             "batches of the loader ÷ batches that nano takes",
             [loader / steps for loader, steps in zip(offered, needed, strict=True)],
             "×",
-            f"nano: {sorted(needed)[REPEATS // 2]:.1f} batches/s",
+            f"nano: {median(needed):.1f} batches/s",
         ),
         at_most(0.01, "wait for input ÷ step, nano", [_waited() for _ in range(REPEATS)], "×", "the step's time"),
     ]

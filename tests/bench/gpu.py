@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 from shardtui.engine.config import load_model
 from shardtui.engine.model import flops_per_token
@@ -59,7 +60,7 @@ def run() -> list[Figure]:
     ours.end()
     theirs.end()
     model = load_model("gpt2", SETTINGS)
-    torch = sorted(rate for _, rate in pairs)[REPEATS // 2]
+    torch = median(rate for _, rate in pairs)
     figures = [
         at_least(
             1.0,

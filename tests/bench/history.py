@@ -3,7 +3,7 @@
 import math
 import random
 import time
-from pathlib import Path
+from statistics import median
 
 import msgspec
 from shardtui.engine import run_directory
@@ -12,6 +12,7 @@ from shardtui.engine.run_directory import RunDirectory
 from shardtui.tui.losses import Losses
 from shardtui.tui.widgets.loss_chart import draw_chart
 
+from ..suite import memory
 from ..terminal import Terminal
 from .figure import Figure, at_most
 from .plain import config
@@ -27,7 +28,7 @@ def run() -> list[Figure]:
     losses = [round(2 + 3 * math.exp(-step / 1e5) + 0.2 * chance.random(), 8) for step in range(STEPS)]
     long, short = _recorded("long", losses), _recorded("short", losses[:1000])
     attached = [(_attached(long, STEPS), _attached(short, 1000)) for _ in range(REPEATS)]
-    nothing = sorted(seconds for _, (seconds, _) in attached)[REPEATS // 2]
+    nothing = median(seconds for _, (seconds, _) in attached)
     return [
         _redraw(losses),
         at_most(
@@ -88,8 +89,7 @@ def _attached(directory: RunDirectory, steps: int) -> tuple[float, int]:
     while f"step {steps:,}".encode() not in terminal.output:
         terminal.read(0.5, draw=False)
     seconds = time.perf_counter() - began
-    status = Path(f"/proc/{terminal.process.pid}/status").read_text()
-    resident = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+    resident = memory("VmRSS", terminal.process.pid)
     terminal.send("d")
     terminal.exit_code(draw=False)
     return seconds, resident

@@ -11,6 +11,7 @@ from shardtui.engine.program import make_state, place
 from shardtui.engine.reshard import Movers
 from shardtui.engine.task import Task, TrainState
 
+from ..suite import memory
 from .figure import Figure, at_most
 from .plain import config
 
@@ -59,12 +60,6 @@ def _bytes(state: TrainState) -> int:
     return sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
 
 
-def _status(name: str) -> int:
-    """Bytes, from /proc/self/status."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) * 1024
-
-
 def _measure(source: str, target: str) -> None:
     """Prints for each mode the bytes of the source, of the destination and of its largest leaf, and the peaks of some
     moves."""
@@ -77,10 +72,10 @@ def _measure(source: str, target: str) -> None:
         for _ in range(REPEATS):
             state = make_state(task, here)
             jax.block_until_ready(state)
-            before, resident = _bytes(state), _status("VmRSS")
+            before, resident = _bytes(state), memory("VmRSS")
             Path("/proc/self/clear_refs").write_text("5")
             moved = movers.move(state, there.state_shardings, frees=mode == LOW)
-            peaks.append(_status("VmHWM") - resident)
+            peaks.append(memory("VmHWM") - resident)
             after = _bytes(moved)
             largest = max(_bytes(TrainState(leaf, (), (), ())) for leaf in jax.tree.leaves(moved))
             del state, moved

@@ -5,39 +5,31 @@ docs/benchmarks.md.
 """
 
 import argparse
-import importlib
 import json
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench.figure import Figure
-from tests.suite import machine, own_directories, versions
+from tests.suite import arguments, machine, modules, versions
 
 NAMES = ("watching", "step", "switch", "memory", "depth", "start", "terminal", "history", "data", "gpu")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--json", action="store_true", help="a list of {name, value, unit, target, met}")
-    options = parser.parse_args()
-    if unknown := set(options.names) - set(NAMES):
-        parser.error(f"{', '.join(sorted(unknown))}: the names are {', '.join(NAMES)}")
+    options = arguments(parser, NAMES)
     figures: list[Figure] = []
     if not options.json:
         print(f"{machine()}; {versions()}\n")
         print("| figure | value | spread | to reach | | against |\n|---|---|---|---|---|---|", flush=True)
-    with own_directories():
-        for name in options.names or NAMES:
-            began = time.monotonic()
-            for figure in importlib.import_module(f"tests.bench.{name}").run():
-                figures.append(figure)
-                if not options.json:
-                    print(_row(figure), flush=True)
-            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    for _, module in modules("bench", options.names):
+        for figure in module.run():
+            figures.append(figure)
+            if not options.json:
+                print(_row(figure), flush=True)
     if options.json:
         print(json.dumps([_entry(figure) for figure in figures]))
     return 0

@@ -10,6 +10,7 @@ import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from shardtui.engine import run_directory
 from shardtui.engine.event_log import LogReader
@@ -55,9 +56,9 @@ def _frames() -> list[Figure]:
             "first frame ÷ that of a bare Textual app",
             [a / b for a, b in zip(ours, bare, strict=True)],
             "×",
-            f"bare: {1e3 * sorted(bare)[REPEATS // 2]:.0f} ms",
+            f"bare: {1e3 * median(bare):.0f} ms",
         ),
-        at_most(50, "splash", splash, "ms", f"python that prints a word: {sorted(nothing)[REPEATS // 2]:.0f} ms"),
+        at_most(50, "splash", splash, "ms", f"python that prints a word: {median(nothing):.0f} ms"),
     ]
 
 
@@ -117,7 +118,7 @@ def _steps() -> list[Figure]:
             "first step ÷ that of the plain script, nothing compiled before",
             [a / b for a, b in zip(ours, plain, strict=True)],
             "×",
-            f"plain: {sorted(plain)[STARTS // 2]:.1f} s",
+            f"plain: {median(plain):.1f} s",
         ),
         at_most(0.5, "second compilation ÷ first", again, "×", "the first"),
     ]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from statistics import median
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def _figure(preset: str, devices: int) -> Figure:
     batch = plain.batch(0)
     ours, guides = _ours(plain), _guides(plain)
     pairs = [(_seconds(ours, batch), _seconds(guides, batch)) for _ in range(REPEATS + 1)][1:]  # the first compiles
-    guide = sorted(seconds for _, seconds in pairs)[REPEATS // 2]
+    guide = median(seconds for _, seconds in pairs)
     where = f"{preset} on {devices} device{'s' * (devices > 1)}"
     return at_least(
         1.0,

@@ -5,14 +5,12 @@ where anything did not survive.
 """
 
 import argparse
-import importlib
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.suite import machine, own_directories, versions
+from tests.suite import arguments, machine, modules, versions
 
 LONG = {
     "kills": 50,
@@ -30,22 +28,16 @@ LONG = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(LONG))
     parser.add_argument("--long", action="store_true", help="as often as docs/faults.md says")
-    options = parser.parse_args()
-    if unknown := set(options.names) - set(LONG):
-        parser.error(f"{', '.join(sorted(unknown))}: the names are {', '.join(LONG)}")
+    options = arguments(parser, LONG)
     print(f"{machine()}; {versions()}\n")
     print("| injected | times | survived | |")
     print("|---|---|---|---|", flush=True)
     good = True
-    with own_directories():
-        for name in options.names or LONG:
-            began = time.monotonic()
-            for row in importlib.import_module(f"tests.faults.{name}").run(LONG[name] if options.long else 1):
-                print(f"| {row.injected} | {row.times:,} | {row.survived:,} | {row.note} |", flush=True)
-                good &= row.is_good
-            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    for name, module in modules("faults", options.names):
+        for row in module.run(LONG[name] if options.long else 1):
+            print(f"| {row.injected} | {row.times:,} | {row.survived:,} | {row.note} |", flush=True)
+            good &= row.is_good
     return 0 if good else 1
 
 

@@ -11,6 +11,7 @@ from shardtui.engine.run_directory import RunDirectory
 from shardtui.tui.engine_client import EngineClient
 
 from ..conftest import tiny_config
+from ..suite import memory
 from .row import Row
 
 PRESETS = ("dp", "fsdp", "tp", "hsdp", "fsdp-tp2")
@@ -33,9 +34,8 @@ class Held:
 
 
 def held(pid: int) -> Held:
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    return Held(int(status["VmRSS"].split()[0]) * 1024, int(status["Threads"]), descriptors)
+    threads, descriptors = (len(list(Path(f"/proc/{pid}/{kind}").iterdir())) for kind in ("task", "fd"))
+    return Held(memory("VmRSS", pid), threads, descriptors)
 
 
 class Soak:
