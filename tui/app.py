@@ -45,12 +45,9 @@ from ..engine.protocol import (
 from . import views
 from .driver import Driver
 from .engine_client import EngineClient
-from .export import save_view
 from .log_lines import in_words, opened_by, profile
 from .messages import ArrayChosen, DeviceFollowed, EventsArrived, PresetChosen, PresetConsidered, ViewShown
 from .run_state import Phase, RunState
-from .screens.checkpoints import CheckpointsScreen
-from .screens.confirm import ConfirmRestart, ConfirmStop
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
 
@@ -238,6 +235,8 @@ class ShardtuiApp(App[None]):
 
     @work
     async def action_checkpoints(self) -> None:
+        from .screens.checkpoints import CheckpointsScreen
+
         step = await self.push_screen_wait(CheckpointsScreen(self.state))
         if step is None:
             return
@@ -249,6 +248,8 @@ class ShardtuiApp(App[None]):
     @work
     async def action_restart(self) -> None:
         """A new engine: after a crash, or where a compilation hangs."""
+        from .screens.confirm import ConfirmRestart
+
         if not self.state.is_over:
             if not await self.push_screen_wait(ConfirmRestart(self.client.directory.name, self.state.step)):
                 return
@@ -272,6 +273,8 @@ class ShardtuiApp(App[None]):
 
     def action_export(self) -> None:
         """The view that is up, as a picture and as text, into the working directory."""
+        from .export import save_view
+
         try:
             paths = save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")
         except OSError as error:
@@ -287,6 +290,8 @@ class ShardtuiApp(App[None]):
 
     @work
     async def action_stop(self) -> None:
+        from .screens.confirm import ConfirmStop
+
         if self.state.is_over:
             self.action_detach()
         elif await self.push_screen_wait(ConfirmStop(self.client.directory.name, self.state.step)):

@@ -26,6 +26,13 @@ class RunScreen(Screen[None]):
         yield from self.body()
         yield Keys()
 
+    def on_mount(self) -> None:
+        # The app's, which is the first frame: a screen's own comes before it.
+        self.app.call_after_refresh(self.complete)  # pyright: ignore[reportUnknownMemberType]
+
+    async def complete(self) -> None:
+        await self.query_one(Keys).show_keys()
+
     def body(self) -> Iterable[Widget]:
         raise NotImplementedError
 

@@ -1,54 +1,43 @@
-"""Watch: the presets, the loss, and what a step costs."""
+"""Watch, the first view. Its first frame is the line that every view has: the panels take a while to make."""
 
 from collections.abc import Iterable
-from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
-from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import OptionList
 
-from ..messages import PresetConsidered
+from ..messages import ViewShown
 from ..run_state import RunState
-from ..widgets.loss_chart import LossChart
-from ..widgets.panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep, Traffic
-from ..widgets.preset_list import PresetList
 from .run_screen import RunScreen
 
-REST_SECONDS = 1.0
-"""After which the preset under the cursor is a likely one."""
+if TYPE_CHECKING:
+    from ..widgets.watch_panels import WatchPanels
 
 
 class WatchScreen(RunScreen):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("l", "log_axis", "Log axis", show=False)]
 
+    panels: "WatchPanels | None" = None
+
     def body(self) -> Iterable[Widget]:
-        presets = Vertical(PresetList(), AboutPreset(), LastSwitch(), id="side")
-        figures = Horizontal(ThisStep(), MemoryPerDevice(), Traffic(), id="figures")
-        yield Horizontal(presets, Vertical(LossChart(), figures))
+        return ()
+
+    async def complete(self) -> None:
+        from ..widgets.watch_panels import WatchPanels
+
+        if not self.is_attached:
+            return
+        self.panels = WatchPanels()
+        await self.mount(self.panels)
+        self.panels.query_one("PresetList").focus()
+        self.post_message(ViewShown())
+        self.call_after_refresh(super().complete)
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        self.query_one(PresetList).show_state(state)
-        self.query_one(LossChart).show_state(state)
-        for panel in self.query(Panel):
-            panel.show_state(state)
+        if self.panels:
+            self.panels.show_state(state)
 
     def action_log_axis(self) -> None:
-        self.query_one(LossChart).toggle_logarithmic()
-
-    def on_mount(self) -> None:
-        self.resting: Timer | None = None
-
-    @on(OptionList.OptionHighlighted)
-    def tell_about(self, event: OptionList.OptionHighlighted) -> None:
-        self.query_one(AboutPreset).show_preset(event.option.id)
-        if self.resting is not None:
-            self.resting.stop()
-        self.resting = self.set_timer(REST_SECONDS, partial(self.consider, event.option.id or ""))
-
-    def consider(self, preset: str) -> None:
-        self.post_message(PresetConsidered(preset))
+        if self.panels:
+            self.panels.toggle_logarithmic()

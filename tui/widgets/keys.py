@@ -11,10 +11,6 @@ class Keys(Container):
     Keys { dock: bottom; height: 1; background: $footer-background; }
     """
 
-    def on_mount(self) -> None:
-        # The app's, which is the first frame: a widget's own comes before it.
-        self.app.call_after_refresh(self.show_keys)  # pyright: ignore[reportUnknownMemberType]
-
     async def show_keys(self) -> None:
         if not self.is_attached:
             return
