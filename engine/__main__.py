@@ -231,7 +231,7 @@ def _train(
         )
     )
     profiler = Profiler(directory.profile, publish)
-    loop = Loop(config, task, batches, Compiler(task, known, devices), saver, profiler, publish, inbox)
+    loop = Loop(config, batches, Compiler(task, known, devices), saver, profiler, publish, inbox)
     return loop.run(origin, restart.profile)
 
 

@@ -9,10 +9,10 @@ import jax
 
 from .inspection import inspect_program
 from .preset import Preset, load_preset
-from .program import Program, compile_program, place
+from .program import Program, compile_initial_state, compile_program, place
 from .protocol import Phase, PresetInspected
 from .reshard import Movers
-from .task import Task
+from .task import Task, TrainState
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,19 @@ class Compiler:
 
     def compiled(self, name: str, begins: Callable[[Phase], None] = lambda _: None) -> Program:
         """Now, in this thread. Raises Invalid where the preset cannot be, and what XLA raises where it fails."""
-        preset = self._presets.get(name) or load_preset(name)
+        preset = self._preset(name)
         if preset.name not in self._programs:
             placement = place(self._task, preset, self.devices)
             self._programs[preset.name] = compile_program(self._task, placement, begins)
         return self._programs[preset.name]
+
+    def initial_state(self, name: str) -> Future[Callable[[], TrainState]]:
+        """What makes a new state under a preset: in a thread of its own, beside the program that a run begins with."""
+        preset = self._preset(name)
+        return _one_thread().submit(lambda: compile_initial_state(self._task, place(self._task, preset, self.devices)))
+
+    def _preset(self, name: str) -> Preset:
+        return self._presets.get(name) or load_preset(name)
 
     def first(self, name: str, begins: Callable[[Phase], None], done: Callable[[], None]) -> Future[Program]:
         """The program that a run begins with. `begins` is called in another thread with each phase, `done` once the

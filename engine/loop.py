@@ -19,7 +19,7 @@ from .manifest import Damaged, Manifest
 from .memory import limit, measure, shortage
 from .preparations import Pending, Preparations
 from .profiler import WARM_UP, Profiler
-from .program import Program, make_state
+from .program import Program
 from .protocol import (
     AnyCommand,
     CheckpointFailed,
@@ -45,7 +45,7 @@ from .protocol import (
 from .reshard import bytes_moved, move_state
 from .saver import Saver
 from .step_reports import StepReports
-from .task import Batch, Task
+from .task import Batch, TrainState
 
 Command = AnyCommand | None
 """None only wakes a loop that waits."""
@@ -57,7 +57,6 @@ class Loop:
     def __init__(
         self,
         config: RunConfig,
-        task: Task,
         batches: Batches,
         compiler: Compiler,
         saver: Saver,
@@ -66,7 +65,6 @@ class Loop:
         inbox: "queue.SimpleQueue[Command]",
     ) -> None:
         self._config = config
-        self._task = task
         self._batches = batches
         self._compiler = compiler
         self._saver = saver
@@ -86,8 +84,9 @@ class Loop:
         are good. `profile`: steps to trace once the first ones are done. Returns the number of steps done."""
         if origin is not None:
             self._reports.go_on_from(origin.step)  # also what is told where the run is ended before it begins
+        new_state = self._compiler.initial_state(self._config.preset) if origin is None else None
         if self._compile_first():
-            self._take_up(origin)
+            self._take_up(origin, new_state)
             self._publish(TrainingStarted(preset=self._program.name, step=self._reports.done))
             self._preparations.look_ahead(self._program)
             if profile is not None:
@@ -123,7 +122,7 @@ class Loop:
             self._inbox.put(command)
         return not self._stopping
 
-    def _take_up(self, origin: Manifest | None) -> None:
+    def _take_up(self, origin: Manifest | None, new_state: Future[Callable[[], TrainState]] | None) -> None:
         """The state to begin with: the checkpoint's, an older one's where that turns out damaged, or a new one."""
         while origin is not None:
             try:
@@ -132,7 +131,8 @@ class Loop:
             except Damaged:
                 origin = self._saver.newest()
         else:
-            self._state = make_state(self._task, self._program.placement)
+            new_state = new_state or self._compiler.initial_state(self._config.preset)
+            self._state = new_state.result()()
         self._begun_at = self._reports.done
 
     def _restore(self, step: int) -> None:

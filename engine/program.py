@@ -183,10 +183,14 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
         )
 
 
-def make_state(task: Task, placement: Placement) -> TrainState:
-    """The initial state, born in its shardings; the same numbers whatever they are."""
+def compile_initial_state(task: Task, placement: Placement) -> Callable[[], TrainState]:
+    """What makes the initial state, born in its shardings: the same numbers whatever they are. For any thread."""
     with jax.set_mesh(placement.mesh):
-        return jax.jit(task.initial_state, out_shardings=placement.state_shardings)()
+        return jax.jit(task.initial_state, out_shardings=placement.state_shardings).lower().compile()
+
+
+def make_state(task: Task, placement: Placement) -> TrainState:
+    return compile_initial_state(task, placement)()
 
 
 def _describe(task: Task, placement: Placement, step: Compiled, seconds: float, from_cache: bool) -> PresetCompiled:

@@ -59,7 +59,7 @@ def run(
     saver = Saver(place, config, task, corpus.describe(), jax.devices(), events.append, lambda: inbox.put(None))
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
     profiler = Profiler(folder / "profile", events.append)
-    loop = Loop(config, task, batches, Known(task, programs), saver, profiler, events.append, inbox)
+    loop = Loop(config, batches, Known(task, programs), saver, profiler, events.append, inbox)
     assert loop.run(None, profile) == 6
     return events
 

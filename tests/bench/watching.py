@@ -113,7 +113,6 @@ class OurLoop:
         saver = Saver(place, config, task, corpus, devices, publish, lambda: None)
         loop = Loop(
             config,
-            task,
             bare.batches,
             Compiler(task, {}, devices),
             saver,
