@@ -56,8 +56,11 @@ class LogReader:
             while whole := _whole_lines(chunk := file.read(CHUNK) + file.readline(LARGEST_EVENT)):
                 self._offset += whole
                 file.seek(self._offset)
-                if fresh := [event for event in _all_decoded(chunk[:whole]) if event.seq > after]:
-                    yield fresh
+                events = _all_decoded(chunk[:whole])
+                if events and events[0].seq <= after:
+                    events = [event for event in events if event.seq > after]
+                if events:
+                    yield events
 
 
 def last_seq(path: Path) -> int:

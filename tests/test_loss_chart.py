@@ -18,7 +18,7 @@ def braille(lines: list[str]) -> list[tuple[int, int]]:
     return [(x, y) for y, line in enumerate(lines) for x, c in enumerate(line) if "\u2800" < c <= "\u28ff"]
 
 
-@given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=20), st.data())
+@given(st.lists(st.floats(-1e6, 1e6, width=32) | st.just(math.nan), max_size=20), st.data())
 def test_means_of_any_stretch(values: list[float], data: st.DataObject) -> None:
     values = (values or [1.0]) * BLOCK
     losses = Losses(values[:-7])

@@ -17,7 +17,7 @@ def main() -> int:
 
 def _with_splash() -> int:
     splash.show()
-    gc.disable()  # nothing of what is imported is garbage; the UI enables it once its first frame is drawn
+    gc.disable()  # nothing of what is imported is garbage; the UI enables it once it has read the run's history
     try:
         return _command()
     finally:

@@ -112,8 +112,6 @@ class ShardtuiApp(App[None]):
 
     def begin(self) -> None:
         """Once the first frame is drawn."""
-        gc.freeze()
-        gc.enable()
         if self.starts:
             self.client.start_engine(self.restart)
         self.follow()
@@ -126,14 +124,21 @@ class ShardtuiApp(App[None]):
     @on(EventsArrived)
     def apply(self, message: EventsArrived) -> None:
         self.state.apply_all(message.events)
-        for event in message.events:
-            if not isinstance(event, StepsDone):
-                self.announce(event)
-        only_steps = message.events and all(isinstance(event, StepsDone | MemoryMeasured) for event in message.events)
+        others = [event for event in message.events if not isinstance(event, StepsDone)]
+        for event in others:
+            self.announce(event)
+        only_steps = message.events and all(isinstance(event, MemoryMeasured) for event in others)
+        if not message.events:
+            self.take_up_collecting()
         if self.client.is_behind or only_steps:
             self.show_soon()
         else:
             self.show_state()
+
+    def take_up_collecting(self) -> None:
+        """The history is read. Until here all that was made is kept, and looking for garbage in it doubles the time."""
+        gc.freeze()
+        gc.enable()
 
     def show_soon(self) -> None:
         """For what is not urgent: a line over SSH has to carry every picture."""

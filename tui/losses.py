@@ -2,20 +2,21 @@
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import overload
+from collections.abc import Sequence
+from typing import cast, overload
 
-BLOCK = 128
+BLOCK = 64
 
 
 class Losses(Sequence[float]):
     """Of step 1, 2, …; NaN where a loss was not finite."""
 
-    def __init__(self, values: Iterable[float] = ()) -> None:
-        self._values = array("d")
+    def __init__(self, values: list[float] | list[float | None] | None = None) -> None:
+        self._values = array("f")
+        """As the step computes them."""
         self._sums = array("d")
         """Of each whole block."""
-        self.extend(values)
+        self.extend(values or [])
 
     def __len__(self) -> int:
         return len(self._values)
@@ -27,8 +28,12 @@ class Losses(Sequence[float]):
     def __getitem__(self, index: int | slice) -> float | Sequence[float]:
         return self._values[index]
 
-    def extend(self, values: Iterable[float]) -> None:
-        self._values.extend(values)
+    def extend(self, values: list[float] | list[float | None]) -> None:
+        """None where a loss was not finite."""
+        try:
+            self._values.fromlist(cast(list[float], values))
+        except TypeError:  # it has taken up nothing
+            self._values.fromlist([math.nan if value is None else value for value in values])
         while len(self._values) >= (len(self._sums) + 1) * BLOCK:
             begin = len(self._sums) * BLOCK
             self._sums.append(sum(self._values[begin : begin + BLOCK]))

@@ -1,6 +1,5 @@
 """What a viewer knows of a run. `apply` is the only place where events are interpreted: live, recorded or headless."""
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -285,7 +284,7 @@ class RunState:
     def _add_steps(self, reports: Sequence[StepsDone]) -> None:
         last = reports[-1]
         self.step = last.step
-        self.losses.extend([math.nan if loss is None else loss for report in reports for loss in report.losses])
+        self.losses.extend(list(chain.from_iterable(report.losses for report in reports)))
         self.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
         if self.compiling is None or self.preset not in self.timed:
             self.timed[self.preset] = self.recent

@@ -125,7 +125,7 @@ def _plot(points: Sequence[tuple[int, float]], low: float, high: float, columns:
     for x, value in points:
         y = _row(value, low, high, rows * 4)
         for dot_x, dot_y in _segment(previous or (x, y), (x, y)):
-            cells[dot_y // 4][min(dot_x // 2, columns - 1)] |= DOTS[dot_y % 4][dot_x % 2]
+            cells[dot_y // 4][dot_x // 2] |= DOTS[dot_y % 4][dot_x % 2]
         previous = x, y
     return cells
 
@@ -133,7 +133,8 @@ def _plot(points: Sequence[tuple[int, float]], low: float, high: float, columns:
 def _segment(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
     (x0, y0), (x1, y1) = start, end
     length = max(x1 - x0, abs(y1 - y0), 1)
-    return [(round(x0 + (x1 - x0) * t / length), round(y0 + (y1 - y0) * t / length)) for t in range(length + 1)]
+    right, down = (x1 - x0) / length, (y1 - y0) / length
+    return [(int(x0 + 0.5 + right * t), int(y0 + 0.5 + down * t)) for t in range(length + 1)]
 
 
 def _row(value: float, low: float, high: float, dots: int) -> int:
@@ -160,7 +161,7 @@ def _line(dots: Sequence[int], label: str, marks: Sequence[Mark], with_names: bo
     for at in sorted(styled):
         runs += [("".join(text[begin:at]), CURVE_STYLE), (text[at], styled[at])]
         begin = at + 1
-    return Content.assemble(*runs, ("".join(text[begin:]), CURVE_STYLE))
+    return Content.assemble(*runs, ("".join(text[begin:]), CURVE_STYLE), strip_control_codes=False)
 
 
 def _label(text: Sequence[str], column: int, name: str) -> tuple[int, str]:
