@@ -181,12 +181,14 @@ def _train(
     from .compiler import Compiler
     from .data import Batches, read_corpus
     from .loop import Loop
-    from .memory import limit
+    from .memory import keep_freed_blocks, limit
     from .mesh import describe_device, fallback
     from .model import flops_per_token, parameter_count
     from .profiler import Profiler
     from .saver import Saver
 
+    if devices[0].platform == "cpu" and not config.low_memory:
+        keep_freed_blocks()
     problems = problems_of(config)
     corpus = batches = None
     try:

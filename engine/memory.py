@@ -1,5 +1,7 @@
 """Memory of a step on one device: predicted from the compiled program, and what is there while it runs."""
 
+import contextlib
+import ctypes
 import math
 import os
 from collections.abc import Sequence
@@ -11,6 +13,11 @@ from jax.stages import Compiled
 from .figures import size
 from .layout import bytes_per_device
 from .protocol import ArrayInfo, MemoryInfo, MemoryMeasured, MeshInfo
+
+M_MMAP_THRESHOLD = -3
+"""glibc's malloc.h"""
+KEPT_BLOCK = 2**30
+"""Bytes of the largest."""
 
 
 def predict(compiled: Compiled, arrays: Sequence[ArrayInfo], mesh: MeshInfo, platform: str) -> MemoryInfo | None:
@@ -43,6 +50,13 @@ def predict(compiled: Compiled, arrays: Sequence[ArrayInfo], mesh: MeshInfo, pla
         peak=own or arguments + outputs - aliased + temporaries,
         peak_source="compiler" if own else "sum",
     )
+
+
+def keep_freed_blocks() -> None:
+    """Has glibc keep large blocks that are freed for the next use, in this process. Devices that are simulated take
+    the temporaries of every step from it, and pages that come anew from the system cost a quarter of nano's step."""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK)
 
 
 def limit(devices: Sequence[jax.Device], asked: int | None) -> int | None:

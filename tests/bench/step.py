@@ -7,6 +7,7 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from shardtui.engine.memory import keep_freed_blocks
 from shardtui.engine.model import Gpt, loss
 from shardtui.engine.sharding import activation_rules
 from shardtui.engine.task import Batch, optimizer
@@ -22,6 +23,8 @@ Step = Callable[[Batch], jax.Array]
 
 
 def run() -> list[Figure]:
+    """Both loops have the memory that the engine has."""
+    keep_freed_blocks()
     return [_figure(preset, devices) for preset, devices in CASES]
 
 
