@@ -189,10 +189,6 @@ def compile_initial_state(task: Task, placement: Placement) -> Callable[[], Trai
         return jax.jit(task.initial_state, out_shardings=placement.state_shardings).lower().compile()
 
 
-def make_state(task: Task, placement: Placement) -> TrainState:
-    return compile_initial_state(task, placement)()
-
-
 def _describe(task: Task, placement: Placement, step: Compiled, seconds: float, from_cache: bool) -> PresetCompiled:
     arrays, mesh = _describe_arguments(task, placement, step), describe_mesh(placement.mesh)
     return PresetCompiled(

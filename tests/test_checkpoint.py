@@ -18,7 +18,7 @@ from shardtui.engine.checkpoint import Place, load_arrays, verify
 from shardtui.engine.config import PRESETS, CheckpointConfig, Invalid, Restart
 from shardtui.engine.manifest import FILE_NAME, Damaged, Manifest, read_manifest, write_manifest
 from shardtui.engine.preset import read_preset
-from shardtui.engine.program import Program, make_state, place
+from shardtui.engine.program import Program, compile_initial_state, place
 from shardtui.engine.protocol import (
     CheckpointDamaged,
     CheckpointFailed,
@@ -72,7 +72,7 @@ def bench(tmp_path: Path, task: Task) -> Bench:
 @pytest.fixture(scope="module")
 def state(task: Task, programs: dict[str, Program]) -> TrainState:
     """Under `fsdp`, after steps that leave something in every array."""
-    return step(make_state(task, programs["fsdp"].placement), programs["fsdp"], steps=2)
+    return step(compile_initial_state(task, programs["fsdp"].placement)(), programs["fsdp"], steps=2)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from shardtui.engine.layout import Shard, bytes_per_device, replicas, shards, wa
 from shardtui.engine.memory import measure
 from shardtui.engine.mesh import describe_mesh
 from shardtui.engine.preset import load_preset, preset_files
-from shardtui.engine.program import Program, compile_program, make_state, place, trace_step
+from shardtui.engine.program import Program, compile_initial_state, compile_program, place, trace_step
 from shardtui.engine.protocol import ArrayInfo, PresetInspected
 from shardtui.engine.sharding import Observed
 from shardtui.engine.task import Task
@@ -97,7 +97,7 @@ def test_compiled_specs_are_those_of_live_arrays_after_a_step(
     preset: str, task: Task, programs: dict[str, Program]
 ) -> None:
     program = programs[preset]
-    after = jax.tree.leaves(step(make_state(task, program.placement), program, 1))
+    after = jax.tree.leaves(step(compile_initial_state(task, program.placement)(), program, 1))
     arrays = [array for array in program.description.arrays if array.kind != "batch"]
     assert len(after) == len(arrays) == 52
     for leaf, array in zip(after, arrays, strict=True):
@@ -147,7 +147,7 @@ def test_measured_memory_follows_the_arrays_that_live(task: Task, programs: dict
     devices = jax.devices()
     before = measure(devices)
     assert before.source == "live arrays"
-    state = make_state(task, programs["fsdp"].placement)
+    state = compile_initial_state(task, programs["fsdp"].placement)()
     jax.block_until_ready(state)
     memory = programs["fsdp"].description.memory
     assert memory

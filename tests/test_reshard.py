@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.digest import digests
 from shardtui.engine.mesh import build_mesh
-from shardtui.engine.program import Program, Question, make_state, place
+from shardtui.engine.program import Program, Question, compile_initial_state, place
 from shardtui.engine.reshard import Movers, SwitchError, bytes_moved, move_state
 from shardtui.engine.task import Task, TrainState
 
@@ -32,7 +32,7 @@ def on_host(state: TrainState) -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def state(task: Task, programs: dict[str, Program]) -> TrainState:
     """Under `dp`, after steps that leave something in every array, moments too."""
-    return step(make_state(task, programs["dp"].placement), programs["dp"], steps=3)
+    return step(compile_initial_state(task, programs["dp"].placement)(), programs["dp"], steps=3)
 
 
 def move_between_all(state: TrainState, programs: list[Program]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 from shardtui.engine.preset import load_preset
-from shardtui.engine.program import make_state, place
+from shardtui.engine.program import compile_initial_state, place
 from shardtui.engine.reshard import Movers
 from shardtui.engine.task import Task, TrainState
 
@@ -70,7 +70,7 @@ def _measure(source: str, target: str) -> None:
     for mode in MODES:
         peaks: list[int] = []
         for _ in range(REPEATS):
-            state = make_state(task, here)
+            state = compile_initial_state(task, here)()
             jax.block_until_ready(state)
             before, resident = _bytes(state), memory("VmRSS")
             Path("/proc/self/clear_refs").write_text("5")

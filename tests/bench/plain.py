@@ -10,7 +10,7 @@ import jax
 from shardtui.engine.config import RunConfig, load_model
 from shardtui.engine.data import Batches, read_corpus
 from shardtui.engine.preset import load_preset
-from shardtui.engine.program import Placement, make_state, place, trace_step
+from shardtui.engine.program import Placement, compile_initial_state, place, trace_step
 from shardtui.engine.task import Batch, Task, TrainState
 
 
@@ -35,7 +35,7 @@ class Plain:
         self.step = trace_step(self.task, self.placement).lower().compile()
 
     def state(self) -> TrainState:
-        return make_state(self.task, self.placement)
+        return compile_initial_state(self.task, self.placement)()
 
     def batch(self, number: int) -> Batch:
         return Batch(*map(jax.device_put, self.batches[number], self.placement.batch_shardings))

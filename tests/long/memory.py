@@ -38,7 +38,7 @@ def measure_one(preset: str) -> None:
     from shardtui.engine.config import RunConfig, load_model
     from shardtui.engine.memory import measure
     from shardtui.engine.preset import load_preset
-    from shardtui.engine.program import compile_program, make_state, place
+    from shardtui.engine.program import compile_initial_state, compile_program, place
     from shardtui.engine.task import Batch, Task
 
     model = load_model("nano", SETTINGS)
@@ -50,7 +50,7 @@ def measure_one(preset: str) -> None:
     batch = Batch(*(jax.device_put(tokens, sharding) for sharding in program.placement.batch_shardings))
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the compiler's
-    state = make_state(task, program.placement)
+    state = compile_initial_state(task, program.placement)()
     for _ in range(STEPS):
         state, loss = program.step(state, batch)
     loss.block_until_ready()
