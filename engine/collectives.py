@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .hlo import Computation, Instruction, Module, type_bytes, type_shapes
 from .protocol import CollectiveInfo
@@ -28,6 +28,7 @@ GROUPS = re.compile(
     r"|replica_groups=\[(?P<iota>[\d,]+)\]<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
     r"|replica_groups=@?\w*mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\((?P<ids>[^{]*)\))? \{(?P<axes>[^}]*)\}"
 )
+START = 'custom_call_target="AsyncCollectiveStart"'
 PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 
 Groups = list[tuple[int, ...]]
@@ -40,29 +41,42 @@ def inventory(module: Module, mesh: Mapping[str, int]) -> list[CollectiveInfo]:
     Raises ValueError where its groups are not those of a program on such a mesh.
     """
     fusions, counts = _fusions(module), runs(module)
-    carried: set[tuple[str, str]] = set()
+    starts = {channel for computation, channel in _fused(module, fusions) if _begins(computation)}
     found: list[CollectiveInfo] = []
     for computation, instruction in module.instructions():
         if _kind(instruction) is None:
             continue
-        caller, fusion = fusions.get(computation.name, ("", None))
-        channel = instruction.attribute(r"channel_id=(\d+)")
-        if fusion and channel:
-            # The parts of an asynchronous fusion on TPU each repeat the collective that they carry on.
-            if (caller, channel) in carried:
-                continue
-            carried.add((caller, channel))
+        fusion = fusions.get(computation.name)
+        if fusion and _channel(instruction) in starts and not _begins(computation):
+            continue  # on TPU each fusion that carries an asynchronous collective on repeats it, loops in between too
         found.append(_describe(module, computation, instruction, fusion, counts[computation.name], mesh))
     return sorted(found, key=lambda info: -(info.bytes_per_device or info.bytes_each))
 
 
-def _fusions(module: Module) -> dict[str, tuple[str, Instruction]]:
-    """A fused computation's name to the computation and the instruction that call it."""
+def _fusions(module: Module) -> dict[str, Instruction]:
+    """A fused computation's name to the instruction that calls it."""
     return {
-        called: (computation.name, instruction)
-        for computation, instruction in module.instructions()
+        called: instruction
+        for _, instruction in module.instructions()
         if instruction.opcode == "fusion" and (called := instruction.attribute(r"\bcalls=%?([\w.\-]+)"))
     }
+
+
+def _fused(module: Module, fusions: Mapping[str, Instruction]) -> Iterator[tuple[Computation, str]]:
+    """Fused computations and the channels of their collectives."""
+    for computation, instruction in module.instructions():
+        channel = _channel(instruction)
+        if channel and computation.name in fusions and _kind(instruction):
+            yield computation, channel
+
+
+def _begins(computation: Computation) -> bool:
+    """The fusion that an asynchronous collective begins with."""
+    return any(START in instruction.attributes for instruction in computation.instructions.values())
+
+
+def _channel(instruction: Instruction) -> str | None:
+    return instruction.attribute(r"channel_id=(\d+)")
 
 
 def _describe(

@@ -192,6 +192,55 @@ def test_start_and_done_are_one_and_tuples_are_summed() -> None:
     ]
 
 
+CARRIED_THROUGH_A_LOOP = """\
+HloModule m, num_partitions=8
+
+%begin (p: f32[8]) -> (f32[8], f32[16]) {
+  %p = f32[8]{0} parameter(0)
+  %ag = f32[16]{0} all-gather(%p), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
+  ROOT %start = (f32[8]{0}, f32[16]{0}) custom-call(%ag), custom_call_target="AsyncCollectiveStart"
+}
+
+%carry_on (p.1: f32[8]) -> f32[16] {
+  %p.1 = f32[8]{0} parameter(0)
+  ROOT %ag.1 = f32[16]{0} all-gather(%p.1), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
+}
+
+%end (p.2: f32[8]) -> f32[16] {
+  %p.2 = f32[8]{0} parameter(0)
+  ROOT %ag.2 = f32[16]{0} all-gather(%p.2), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
+}
+
+%body (b: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %b = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%b), index=0
+  %v = f32[8]{0} get-tuple-element(%b), index=1
+  %part = f32[16]{0} fusion(%v), kind=kLoop, calls=%carry_on
+  ROOT %next = (s32[], f32[8]{0}) tuple(%i, %v)
+}
+
+%condition (c: (s32[], f32[8])) -> pred[] {
+  %c = (s32[], f32[8]{0}) parameter(0)
+  ROOT %go = pred[] constant(true)
+}
+
+ENTRY %main (x: f32[8]) -> (s32[], f32[8]) {
+  %x = f32[8]{0} parameter(0)
+  %first = (f32[8]{0}, f32[16]{0}) fusion(%x), kind=kLoop, calls=%begin
+  %zero = s32[] constant(0)
+  %state = (s32[], f32[8]{0}) tuple(%zero, %x)
+  %loop = (s32[], f32[8]{0}) while(%state), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"9"}}
+  %last = f32[16]{0} fusion(%x), kind=kLoop, calls=%end
+  ROOT %result = (s32[], f32[8]{0}) tuple(%zero, %x)
+}
+"""
+
+
+def test_a_collective_that_is_carried_through_a_loop_happens_once() -> None:
+    assert told(inventory(parse(CARRIED_THROUGH_A_LOOP), MESH)) == [("all-gather", ["model"], 1, 64)]
+
+
 def test_a_branch_that_may_not_be_taken_has_no_known_count(mesh: Mesh) -> None:
     def either(x: jax.Array) -> jax.Array:
         return jax.lax.cond(x.sum() > 0, lambda x: jax.lax.psum(x, "data"), lambda x: x, x)
