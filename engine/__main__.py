@@ -1,6 +1,7 @@
 """`python -m shardtui.engine serve RUN_DIRECTORY [RESTART]`: trains one run, from its newest checkpoint if it has one.
 `… presets CONFIG`: says which presets fit here.  `… inspect CONFIG [PRESET …]`: describes the step under each preset.
 `… verify RUN_DIRECTORY`: checks every checkpoint.
+`… plan CONFIG TOPOLOGY [PRESET …]`: estimates each preset on a slice.  `… compile CONFIG TOPOLOGY PRESET`: compiles one.
 """
 
 import os
@@ -17,6 +18,7 @@ import msgspec
 
 from . import protocol
 from .advice import problems_in
+from .board import Board
 from .config import SIMULATED_DEVICES, Invalid, Restart, RunConfig, problems_of
 from .event_log import EventLog
 from .preset import Preset, load_preset, load_presets
@@ -33,6 +35,7 @@ from .protocol import (
 )
 from .run_directory import RunDirectory, compilation_cache
 from .server import Server
+from .topology import load_topology
 
 if TYPE_CHECKING:
     import jax
@@ -53,6 +56,10 @@ def main() -> int:
             return _answered(presets, _config(config))
         case ["inspect", config, *others]:
             return _answered(inspect, _config(config), *others)
+        case ["plan", config, topology, *names]:
+            return _answered(plan, _config(config), topology, *names)
+        case ["compile", config, topology, name]:
+            return _answered(compile_one, _config(config), topology, name)
         case _:
             print(__doc__, file=sys.stderr)
             return 2
@@ -156,6 +163,38 @@ def inspect(config: RunConfig, *others: str) -> None:
             inspected=inspect_program(task, placement),
         )
         sys.stdout.buffer.write(protocol.encode_json(inspection) + b"\n")
+
+
+def plan(config: RunConfig, topology: str, *names: str) -> None:
+    """Prints a `Board` of estimates, as JSON: of these presets, or of all."""
+    slice_ = load_topology(topology)
+    task = _task_for_tpu(config)
+
+    from .estimate import estimate_row
+
+    presets = [load_preset(name) for name in names] or load_presets()[0]
+    rows = [estimate_row(task, preset, slice_) for preset in presets]
+    board = Board(model=config.model_name, topology=topology, rows=rows)
+    sys.stdout.buffer.write(protocol.encode_json(board) + b"\n")
+
+
+def compile_one(config: RunConfig, topology: str, name: str) -> None:
+    """Prints a `Row` with what the TPU compiler says, as JSON."""
+    slice_ = load_topology(topology)
+    task = _task_for_tpu(config)
+
+    from .plan import compile_row
+
+    sys.stdout.buffer.write(protocol.encode_json(compile_row(task, load_preset(name), slice_)) + b"\n")
+
+
+def _task_for_tpu(config: RunConfig) -> "Task":
+    """Computes as on a TPU, and touches none."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+
+    from .task import Task
+
+    return Task(config, "tpu")
 
 
 def _versions() -> dict[str, str]:
