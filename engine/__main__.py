@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from . import protocol
+from . import plan_cache, protocol
 from .advice import problems_in
 from .board import Board
 from .config import SIMULATED_DEVICES, Invalid, Restart, RunConfig, problems_of
@@ -165,36 +165,37 @@ def inspect(config: RunConfig, *others: str) -> None:
         sys.stdout.buffer.write(protocol.encode_json(inspection) + b"\n")
 
 
-def plan(config: RunConfig, topology: str, *names: str) -> None:
-    """Prints a `Board` of estimates, as JSON: of these presets, or of all."""
-    slice_ = load_topology(topology)
-    task = _task_for_tpu(config)
+def plan(config: RunConfig, where: str, *names: str) -> None:
+    """Prints a `Board` of estimates, as JSON: of these presets, or of all, on a slice or on so many devices at hand."""
+    topology = None if where.isdecimal() else load_topology(where)
+    os.environ["JAX_PLATFORMS"] = "cpu"  # no device is touched
 
     from .estimate import estimate_row
-
-    presets = [load_preset(name) for name in names] or load_presets()[0]
-    rows = [estimate_row(task, preset, slice_) for preset in presets]
-    board = Board(model=config.model_name, topology=topology, rows=rows)
-    sys.stdout.buffer.write(protocol.encode_json(board) + b"\n")
-
-
-def compile_one(config: RunConfig, topology: str, name: str) -> None:
-    """Prints a `Row` with what the TPU compiler says, as JSON."""
-    slice_ = load_topology(topology)
-    task = _task_for_tpu(config)
-
-    from .plan import compile_row
-
-    sys.stdout.buffer.write(protocol.encode_json(compile_row(task, load_preset(name), slice_)) + b"\n")
-
-
-def _task_for_tpu(config: RunConfig) -> "Task":
-    """Computes as on a TPU, and touches none."""
-    os.environ["JAX_PLATFORMS"] = "cpu"
-
     from .task import Task
 
-    return Task(config, "tpu")
+    task = Task(config, "tpu" if topology else config.platform or "cpu")
+    presets = [load_preset(name) for name in names] or load_presets()[0]
+    devices = topology.devices if topology else int(where)
+    rows = [estimate_row(task, preset, devices, topology) for preset in presets]
+    sys.stdout.buffer.write(protocol.encode_json(Board(model=config.model_name, topology=where, rows=rows)) + b"\n")
+
+
+def compile_one(config: RunConfig, where: str, name: str) -> None:
+    """Prints a `Cost`, what the TPU compiler says of a preset on a slice, as JSON."""
+    topology, preset = load_topology(where), load_preset(name)
+    cost = plan_cache.kept(config, preset, where)
+    if cost is None:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+
+        from .plan import compile_cost
+        from .task import Task
+
+        cost = compile_cost(Task(config, "tpu"), preset, topology)
+        try:
+            plan_cache.keep(config, preset, where, cost)
+        except OSError as error:
+            print(f"shardtui: the answer cannot be kept for the next time: {error}", file=sys.stderr)
+    sys.stdout.buffer.write(protocol.encode_json(cost) + b"\n")
 
 
 def _versions() -> dict[str, str]:

@@ -1,18 +1,29 @@
-"""Presets on a slice, ranked: what each would hold, move and take, by formula and by the compiler."""
+"""Presets side by side and ranked: what each would hold, move and take, by formula, by the compiler, and measured."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from . import figures
-from .topology import Topology, Wiring, wiring
+from .topology import Chip, Topology, Wiring, wiring
 from .traffic import Flow
 
 Verdict = Literal["fits", "too large", "infeasible"]
 Bound = Literal["compute", "memory", "network"]
-SENT_WHOLE = ("collective-permute", "collective-broadcast")
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What one device has to do in a step, whatever the chip."""
+
+    flops: float
+    """What is computed again included."""
+    memory_bytes: float
+    """Read from or written to its memory."""
+    model_flops: float
+    """Of the whole slice, nothing twice: what `flop_utilisation` counts."""
+    tokens: int
+    """Of the whole slice."""
 
 
 class Cost(Struct, frozen=True, kw_only=True):
@@ -21,28 +32,54 @@ class Cost(Struct, frozen=True, kw_only=True):
     argument_bytes: int
     """Of state and batch."""
     peak_bytes: int
-    capacity_bytes: int
-    collectives: list[Flow]
-    compute_seconds: float
-    memory_seconds: float
-    network_seconds: float
-    tokens_per_second: float
+    """A program that is too large has none: what the compiler says it would need."""
+    capacity_bytes: int | None
+    """None where nobody can tell."""
+    collectives: list[Flow] | None = None
+    """None where there is no program."""
+    compute_seconds: float | None = None
+    """These and what follows from them: None where the chip is not known, or there is no program."""
+    memory_seconds: float | None = None
+    network_seconds: float | None = None
+    step_seconds: float | None = None
+    """The longest of the three: a roofline. They overlap where the compiler overlaps them well."""
+    tokens_per_second: float | None = None
     """Of the whole slice."""
-    flop_utilisation: float
+    flop_utilisation: float | None = None
     """The model's operations ÷ what the slice could do in the step."""
 
     @property
-    def step_seconds(self) -> float:
-        return max(self.compute_seconds, self.memory_seconds, self.network_seconds)
-
-    @property
-    def bound(self) -> Bound:
-        seconds: dict[Bound, float] = {
+    def bound(self) -> Bound | None:
+        parts: dict[Bound, float | None] = {
             "compute": self.compute_seconds,
             "memory": self.memory_seconds,
             "network": self.network_seconds,
         }
-        return max(seconds, key=lambda name: seconds[name])
+        known = {name: seconds for name, seconds in parts.items() if seconds is not None}
+        return max(known, key=lambda name: known[name]) if known else None
+
+    @property
+    def bytes_sent(self) -> int | None:
+        """By one device in a step, over all axes."""
+        return None if self.collectives is None else sum(flow.bytes_sent for flow in self.collectives)
+
+    @property
+    def fits(self) -> bool:
+        return self.capacity_bytes is None or self.peak_bytes <= self.capacity_bytes
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """Steps on the devices at hand."""
+
+    steps: int
+    """Without those of the warm-up."""
+    step_seconds: float
+    """The median."""
+    fastest_seconds: float
+    slowest_seconds: float
+    tokens_per_second: float
+    bytes_in_use: int | None
+    """On the fullest device."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -52,9 +89,10 @@ class Row(Struct, frozen=True, kw_only=True):
     mesh: dict[str, int]
     wiring: list[Wiring] = []
     problems: list[str] = []
-    """Why it cannot be, or could not be compiled."""
+    """Why it cannot be, or could not be compiled or run."""
     estimate: Cost | None = None
     compiled: Cost | None = None
+    measured: Measured | None = None
 
     @property
     def cost(self) -> Cost | None:
@@ -65,12 +103,21 @@ class Row(Struct, frozen=True, kw_only=True):
     def verdict(self) -> Verdict:
         if self.cost is None:
             return "infeasible"
-        return "fits" if self.cost.peak_bytes <= self.cost.capacity_bytes else "too large"
+        return "fits" if self.cost.fits else "too large"
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Measured; else the better known prediction: of a program that is too large by formula."""
+        if self.measured:
+            return self.measured.step_seconds
+        known = (cost.step_seconds for cost in (self.compiled, self.estimate) if cost and cost.step_seconds)
+        return next(known, None)
 
 
 class Board(Struct, frozen=True, kw_only=True):
     model: str
     topology: str
+    """A slice, or the number of devices at hand."""
     rows: list[Row]
 
 
@@ -81,46 +128,57 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
         if row.cost is None:
             return 2, 0.0
         if row.verdict == "fits":
-            return 0, row.cost.step_seconds
-        return 1, row.cost.peak_bytes / row.cost.capacity_bytes
+            return 0, row.step_seconds or row.cost.bytes_sent or 0.0
+        return 1, row.cost.peak_bytes / (row.cost.capacity_bytes or 1)
 
     return sorted(rows, key=rank)
+
+
+def timed(cost: Cost, work: Work, topology: Topology, mesh: Mapping[str, int]) -> Cost:
+    """With the times of a step: a roofline of compute, memory and interconnect (Williams et al. 2009)."""
+    chip = topology.chip
+    compute, memory = work.flops / chip.flops, work.memory_bytes / chip.memory_rate
+    network = network_seconds(cost.collectives or (), topology, mesh)
+    step = max(compute, memory, network)
+    return Cost(
+        argument_bytes=cost.argument_bytes,
+        peak_bytes=cost.peak_bytes,
+        capacity_bytes=cost.capacity_bytes,
+        collectives=cost.collectives,
+        compute_seconds=compute,
+        memory_seconds=memory,
+        network_seconds=network,
+        step_seconds=step,
+        tokens_per_second=work.tokens / step,
+        flop_utilisation=work.model_flops / (step * chip.flops * topology.devices),
+    )
 
 
 def network_seconds(collectives: Sequence[Flow], topology: Topology, mesh: Mapping[str, int]) -> float:
     """All of them one after the other, each at the rate of the links under its axes.
 
-    On a ring of n devices a gather or a scatter of V bytes takes V (n − 1) / n ÷ rate, a reduction twice that, an
-    exchange a quarter (no part goes further than half round); a permutation sends V. On several dims of the torus the
-    rates add up. Austin et al. 2025, "How to Scale Your Model", chapter 3.
+    On several dims of the torus the rates add up. Austin et al. 2025, "How to Scale Your Model", chapter 3.
     """
-    return math.fsum(_seconds(flow, wiring(topology, mesh, flow.axes)) for flow in collectives)
+    return sum(flow.bytes_sent / wiring(topology, mesh, flow.axes).rate for flow in collectives if flow.bytes_sent)
 
 
-def _seconds(flow: Flow, wired: Wiring) -> float:
-    if wired.size <= 1:
-        return 0.0
-    part = flow.bytes_known * (wired.size - 1) / wired.size
-    factors = {"all-reduce": 2.0, "all-to-all": 0.25, "ragged-all-to-all": 0.25}
-    sent = flow.bytes_known if flow.kind in SENT_WHOLE else part * factors.get(flow.kind, 1.0)
-    return sent / wired.rate
-
-
-def recommendation(rows: Sequence[Row], topology: Topology) -> str:
+def recommendation(rows: Sequence[Row], where: str) -> str:
     """The best row and why, in a sentence."""
-    best = ranked(rows)[0] if rows else None
+    best, *others = [row for row in ranked(rows) if row.cost] or [None]
     if best is None or best.cost is None:
-        return f"no preset can be laid on {topology.name}"
+        return f"no preset can be laid on {where}: the table says why"
     cost = best.cost
     if best.verdict != "fits":
-        over = cost.peak_bytes - cost.capacity_bytes
+        over = cost.peak_bytes - (cost.capacity_bytes or 0)
         return (
-            f"none fits on {topology.name}: {best.preset} comes closest and lacks {figures.size(over)} a device: "
+            f"none fits on {where}: {best.preset} comes closest and lacks {figures.size(over)} a device: "
             "take more chips, a smaller batch, or remat=true"
         )
-    other = next((row.cost for row in ranked(rows)[1:] if row.cost and row.verdict == "fits"), None)
-    ahead = f", {other.step_seconds / cost.step_seconds:.2g} × as fast as the next" if other else ""
-    return (
-        f"{best.preset}: {figures.seconds(cost.step_seconds)} a step, bound by {cost.bound}{ahead}, in "
-        f"{figures.size(cost.peak_bytes)} of {figures.size(cost.capacity_bytes)} a device"
-    )
+    room = f" of {figures.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
+    held = f"{figures.size(cost.peak_bytes)}{room} a device"
+    if best.step_seconds is None:
+        return f"{best.preset}: it sends least, {figures.size(cost.bytes_sent or 0)} a device and step, in {held}"
+    by = f", bound by {cost.bound}" if best.measured is None else ""
+    after = next((row.step_seconds for row in others if row and row.verdict == "fits" and row.step_seconds), None)
+    ahead = f", {after / best.step_seconds:.2f} × as fast as the next" if after else ""
+    return f"{best.preset}: {figures.seconds(best.step_seconds)} a step{by}{ahead}, in {held}"

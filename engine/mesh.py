@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from .advice import advice
@@ -44,8 +43,14 @@ def fallback(devices: Sequence[jax.Device], asked: str | None) -> list[str]:
 
 
 def canonical_order(devices: Sequence[jax.Device]) -> list[jax.Device]:
-    """Neighbours on the interconnect stay neighbours, as `mesh_utils` lays out a one-dimensional mesh."""
-    return list(mesh_utils.create_device_mesh((len(devices),), devices).flat)
+    """By place on the torus, its last dim fastest: the axes of a mesh then run along dims of the torus, which a path
+    that winds through all places would not give them. Devices without a place stay as jax lists them."""
+
+    def place(device: jax.Device) -> tuple[int, ...]:
+        coords = getattr(device, "coords", None) or ()
+        return getattr(device, "slice_index", 0) or 0, *coords, getattr(device, "core_on_chip", 0) or 0
+
+    return sorted(devices, key=place)
 
 
 def build_mesh(axes: dict[str, int], devices: Sequence[jax.Device]) -> Mesh:

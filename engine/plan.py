@@ -7,50 +7,71 @@ from importlib.util import find_spec
 import jax
 from jax.experimental import topologies
 
+from .board import Cost, timed
 from .config import Invalid
+from .estimate import Step
 from .mesh import canonical_order
-from .program import Program, compile_program, place
+from .preset import Preset
+from .program import compile_program, place
+from .protocol import PresetCompiled
 from .task import Task
 from .topology import Topology
+from .traffic import flows
 
-GET_COMPILER = "pip install 'shardtui[tpu]' gets it; no TPU is needed"
-TOO_LARGE = re.compile(r"Used (?P<used>[\d.]+)(?P<unit>[KMG]) of (?P<capacity>[\d.]+)(?P<of>[KMG]) hbm")
+NO_COMPILER = "the TPU compiler is not installed: `pip install 'shardtui[tpu]'` gets it, no TPU is needed"
+NEEDED = re.compile(
+    r"Used (?P<used>[\d.]+)(?P<unit>[KMG]) of (?P<capacity>[\d.]+)(?P<of>[KMG]) hbm"
+    r"|(?P<temporaries>HLO temporaries) \((?P<more>[\d.]+)(?P<times>[KMG])\)"
+)
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
-
-
-class TooLarge(Exception):
-    """The program needs more memory than a device has. The bytes are the compiler's."""
-
-    def __init__(self, message: str, needed: int | None, capacity: int | None) -> None:
-        super().__init__(message)
-        self.needed, self.capacity = needed, capacity
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
     """Devices to compile for, in the order in which a mesh is filled. Raises Invalid."""
     if find_spec("libtpu") is None:
-        raise Invalid(f"the TPU compiler is not installed: {GET_COMPILER}")
+        raise Invalid(NO_COMPILER)
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # asks the network who this machine is, for a minute
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # another process may train: this one takes no TPU
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name)
     except Exception as error:
-        raise Invalid(f"--topology {topology.name}: the TPU compiler knows no such slice: {error}") from error
+        raise Invalid(f"--topology {topology.name}: the TPU compiler has no such slice: {error}") from error
     return canonical_order(found.devices)
 
 
-def compile_for(task: Task, preset, devices: list[jax.Device]) -> Program:
-    """Raises TooLarge."""
+def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
+    """What the TPU compiler says of a preset. Raises Invalid."""
+    step = Step(task, preset, topology.devices)
     try:
-        return compile_program(task, place(task, preset, devices))
+        program = compile_program(task, place(task, preset, find_slice(topology)))
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise _too_large(str(error)) from error
+        return _too_large(str(error), step, topology)
+    return _cost(program.description, step, topology)
 
 
-def _too_large(message: str) -> TooLarge:
-    found = TOO_LARGE.search(message)
+def _cost(compiled: PresetCompiled, step: Step, topology: Topology) -> Cost:
+    memory = compiled.memory
+    assert memory is not None, "the TPU compiler always tells"
+    cost = Cost(
+        argument_bytes=memory.arguments,
+        peak_bytes=memory.peak,
+        capacity_bytes=topology.chip.memory,
+        collectives=None if compiled.collectives is None else flows(compiled.collectives),
+    )
+    return timed(cost, step.work, topology, compiled.mesh.axes)
+
+
+def _too_large(message: str, step: Step, topology: Topology) -> Cost:
+    """The compiler tells what all would need, or what temporaries alone need beside the arguments."""
+    found = NEEDED.search(message)
     if found is None:
-        return TooLarge(message, None, None)
-    needed = float(found["used"]) * UNITS[found["unit"]]
-    return TooLarge(message, int(needed), int(float(found["capacity"]) * UNITS[found["of"]]))
+        raise Invalid(message.splitlines()[0])
+    if found["temporaries"]:
+        needed = step.argument_bytes + float(found["more"]) * UNITS[found["times"]]
+    else:
+        needed = float(found["used"]) * UNITS[found["unit"]]
+    return Cost(argument_bytes=step.argument_bytes, peak_bytes=int(needed), capacity_bytes=topology.chip.memory)
+
+

@@ -68,7 +68,13 @@ class Placement:
 
 def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placement:
     """Decides every array's sharding. Touches no device. Raises Invalid with every reason why it cannot be."""
-    sizes = preset.sizes(len(devices))
+    state, batch = decide_all(task, preset, len(devices))
+    return Placement(preset, build_mesh(preset.sizes(len(devices)), devices), state, batch)
+
+
+def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Batch]:
+    """A `Decision` for every array, on so many devices. Raises Invalid with every reason why it cannot be."""
+    sizes = preset.sizes(devices)
 
     def decided(array: Array) -> Decision:
         return decide(array.names, array.shape, array.logical_axes, preset, sizes)
@@ -78,13 +84,13 @@ def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placemen
     logical = {axis for array in task.arrays for axis in array.logical_axes if axis}
     problems = [
         *preset.problems,
-        *filter(None, [preset.size_problem(len(devices))]),
+        *filter(None, [preset.size_problem(devices)]),
         *preset_problems(preset, names, logical),
         *_array_problems(task, preset, state, batch),
     ]
     if problems:
         raise Invalid(*problems)
-    return Placement(preset, build_mesh(sizes, devices), state, batch)
+    return state, batch
 
 
 def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Batch) -> list[str]:

@@ -35,6 +35,11 @@ def compilation_cache() -> Path:
     return Path(home) / "shardtui" / "jax"
 
 
+def plan_cache() -> Path:
+    """Where answers of the TPU compiler are kept."""
+    return compilation_cache().with_name("plan")
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     path: Path

@@ -21,6 +21,8 @@ class Flow(Struct, frozen=True, kw_only=True):
     """In a step; None likewise."""
     bytes_known: int
     """Of those whose number is known."""
+    bytes_sent: int
+    """Likewise: what one device sends to its neighbours on rings, see `sent`."""
 
 
 class FlowChange(Struct, frozen=True, kw_only=True):
@@ -59,6 +61,17 @@ def changes(before: Sequence[CollectiveInfo], after: Sequence[CollectiveInfo]) -
     ]
 
 
+def sent(kind: str, size: int, group_size: int) -> float:
+    """Bytes that each member of a group sends for a collective of `size` bytes, as rings do it.
+
+    A gather or a scatter of V bytes over n devices sends V (n - 1) / n, a reduction that twice, a permutation all of V
+    (Chan et al. 2007, "Collective communication", table II; an exchange as in its scatter).
+    """
+    if kind in ("collective-permute", "collective-broadcast"):
+        return size if group_size > 1 else 0.0
+    return (2 if kind == "all-reduce" else 1) * size * (group_size - 1) / group_size
+
+
 def _flow(kind: str, axes: tuple[str, ...], infos: Sequence[CollectiveInfo]) -> Flow:
     counts = [info.count for info in infos if info.count is not None]
     known = sum(info.bytes_per_device or 0 for info in infos)
@@ -69,4 +82,5 @@ def _flow(kind: str, axes: tuple[str, ...], infos: Sequence[CollectiveInfo]) -> 
         count=sum(counts) if complete else None,
         bytes_per_device=known if complete else None,
         bytes_known=known,
+        bytes_sent=round(sum(sent(kind, info.bytes_per_device or 0, info.group_size) for info in infos)),
     )

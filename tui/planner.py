@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from ..engine import protocol
-from ..engine.board import Board, Row, ranked
+from ..engine.board import Board, Cost, Row, ranked
 from ..engine.config import Invalid, RunConfig
 
 
@@ -49,7 +49,7 @@ class Planner:
     async def _compiled(self, row: Row) -> Row:
         status, answer, said = await self._ask("compile", self._topology, row.preset)
         if not status:
-            return msgspec.structs.replace(row, compiled=msgspec.json.decode(answer, type=Row).compiled)
+            return msgspec.structs.replace(row, compiled=msgspec.json.decode(answer, type=Cost))
         why = ["cancelled"] if self._cancelled else said[-1:] or [_ended(status)]
         self._cancelled = False
         return msgspec.structs.replace(row, problems=[f"not compiled: {line}" for line in why])

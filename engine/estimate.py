@@ -1,0 +1,319 @@
+"""What a step under a preset would hold, move and compute, by formula: no compiler and no device.
+
+The formulas follow what the step is written to do (model.py, task.py): where the compiler does it otherwise, the figure
+of the compiled program stands beside this one. Dims as in model.py.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+
+from .board import Cost, Row, Work, timed
+from .config import Invalid, ModelConfig
+from .model import flops_per_token
+from .preset import Axes, Preset
+from .program import decide_all
+from .sharding import Decision, by_rules
+from .task import Array, Task
+from .topology import Topology, wiring
+from .traffic import Flow, sent
+
+FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Move:
+    """A collective that a step repeats."""
+
+    kind: str
+    axes: Axes
+    bytes_each: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter and its layout."""
+
+    array: Array
+    spec: tuple[Axes, ...]
+
+    @property
+    def name(self) -> str:
+        return self.array.names[0]
+
+    @property
+    def axes(self) -> set[str]:
+        return {axis for axes in self.spec for axis in axes}
+
+    @property
+    def layers(self) -> int:
+        return self.array.shape[0] if self.array.logical_axes[:1] == ("layers",) else 1
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.array.shape)
+
+    @property
+    def is_table(self) -> bool:
+        return self.array.logical_axes[0] in ("vocab", "positions")
+
+    @property
+    def is_kernel(self) -> bool:
+        return self.name.endswith(".kernel")
+
+
+def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | None) -> Row:
+    """Of one preset. Without a topology: on devices whose chip is not known, so that nothing can be said of time."""
+    mesh = preset.sizes(devices)
+    try:
+        step = Step(task, preset, devices)
+    except Invalid as error:
+        return Row(preset=preset.name, mesh=mesh, problems=list(error.problems))
+    cost = Cost(
+        argument_bytes=step.argument_bytes,
+        peak_bytes=round(step.peak_bytes),
+        capacity_bytes=topology.chip.memory if topology else None,
+        collectives=step.flows,
+    )
+    wired = [wiring(topology, mesh, [axis]) for axis in mesh] if topology else []
+    if topology:
+        cost = timed(cost, step.work, topology, mesh)
+    return Row(preset=preset.name, mesh=mesh, wiring=wired, estimate=cost)
+
+
+class Step:
+    """One step of a task under a preset, as each device does it. Sizes are in bytes on one device."""
+
+    def __init__(self, task: Task, preset: Preset, devices: int) -> None:
+        """Raises Invalid where the preset cannot be laid out."""
+        self._state, self._batch = decide_all(task, preset, devices)
+        self._task = task
+        self._model, self._training = task.config.model, task.config.training
+        self._mesh = preset.sizes(devices)
+        self._rules = preset.rules
+        self._width = 2 if task.dtype == "bfloat16" else FLOAT32
+        self._on_cpu = task.dtype == "float32"
+
+    @cached_property
+    def weights(self) -> list[Weight]:
+        arrays, decisions = (jax.tree.leaves(tree.params) for tree in (self._task.state_arrays, self._state))
+        return [Weight(array, _spec(decision)) for array, decision in zip(arrays, decisions, strict=True)]
+
+    # Memory
+
+    @cached_property
+    def argument_bytes(self) -> int:
+        """State and batch. float32 parameters and Adam's two moments are 12 bytes a parameter (Rajbhandari et al. 2020,
+        "ZeRO", section 3.1, has 16 with a half-precision copy and gradients, which are temporaries here)."""
+        decisions = jax.tree.leaves((self._state, self._batch))
+        pairs = zip(self._task.arrays, decisions, strict=True)
+        return sum(self._local(array.shape, _spec(decision)) * array.dtype.itemsize for array, decision in pairs)
+
+    @property
+    def peak_bytes(self) -> float:
+        """Arguments, what the forward pass saves, half-precision copies of the kernels, and the fuller one of two
+        moments: the logits with their gradient, or the last block of the backward pass with all gradients."""
+        backward = self.gradient_bytes + self.block_bytes
+        return self.argument_bytes + self.saved_bytes + self.copy_bytes + max(self.logits_bytes, backward)
+
+    @property
+    def gradient_bytes(self) -> float:
+        """float32, laid out as the parameters are."""
+        return sum(self._local(weight.array.shape, weight.spec) * FLOAT32 for weight in self.weights)
+
+    @property
+    def copy_bytes(self) -> float:
+        """Kernels in the dtype of the computation, made once for all layers, before they are gathered."""
+        if self._on_cpu:
+            return 0
+        kernels = (weight for weight in self.weights if weight.is_kernel)
+        return sum(self._local(weight.array.shape, weight.spec) * self._width for weight in kernels)
+
+    @property
+    def saved_bytes(self) -> float:
+        """Of all layers, for the backward pass: with remat the input of each block, otherwise all of `_residuals`."""
+        one = self._residual() if self._model.remat else self._residuals()
+        return self._model.layers * one
+
+    def _residual(self) -> float:
+        """The residual stream [B, T, D]."""
+        return self._activation(("batch", "seq", "activation_embed")) * self._width
+
+    def _residuals(self) -> float:
+        """What the backward pass of a block reads of its forward pass, counted as Korthikanti et al. 2022, "Reducing
+        Activation Recomputation", section 4.1, do; but for this block as JAX differentiates it, where nothing is
+        dropped: each norm saves three float32 [B, T, D], each product its input, the softmax its float32 result and a
+        copy in the dtype of the computation, the tanh form of GELU five of its steps beside the product's input, and
+        each dropout its mask."""
+        narrow, wide = self._width, FLOAT32
+        stream = self._activation(("batch", "seq", "activation_embed"))
+        heads = self._activation(("batch", "seq", "heads", "head_dim"))
+        hidden = self._activation(("batch", "seq", "mlp"))
+        scores = self._scores()
+        masks = 2 * stream if self._model.dropout else 0
+        return stream * (6 * wide + 2 * narrow) + heads * 4 * narrow + hidden * 6 * narrow + scores * (wide + narrow) + masks
+
+    def _scores(self) -> float:
+        """Elements of attention [B, N, T, T]."""
+        return self._activation(("batch", "heads", "seq")) * self._training.seq_len
+
+    @property
+    def block_bytes(self) -> float:
+        """The backward pass of one block at its fullest: gradients of the scores, and kernels gathered whole."""
+        gathered = [self._gathered(weight) / weight.layers for weight in self.weights if weight.is_kernel]
+        scores = self._scores() * (FLOAT32 + self._width)
+        hidden = self._activation(("batch", "seq", "mlp")) * self._width
+        return scores + 6 * self._residual() + 2 * hidden + sum(sorted(gathered)[-2:])
+
+    @property
+    def logits_bytes(self) -> float:
+        """Logits and their gradient [B, T, V], and the token table as it is used."""
+        table = next(weight for weight in self.weights if weight.array.logical_axes[0] == "vocab")
+        return self._activation(("batch", "seq", "vocab")) * self._width + 2 * self._gathered(table)
+
+    def _gathered(self, weight: Weight) -> float:
+        """Without the split over axes along which it is gathered for use, of all layers."""
+        kept = [tuple(axis for axis in axes if axis not in self._gather_axes(weight)) for axes in weight.spec]
+        return self._local(weight.array.shape, tuple(kept)) * self._width
+
+    # Traffic
+
+    @cached_property
+    def flows(self) -> list[Flow]:
+        """The one that moves most first."""
+        groups: dict[tuple[str, Axes], list[Move]] = {}
+        for move in self._moves():
+            axes = tuple(axis for axis in self._mesh if axis in move.axes)
+            if self._count(axes) > 1:
+                groups.setdefault((move.kind, axes), []).append(move)
+        found = [self._flow(kind, axes, moves) for (kind, axes), moves in groups.items()]
+        return sorted(found, key=lambda flow: -flow.bytes_known)
+
+    def _flow(self, kind: str, axes: Axes, moves: list[Move]) -> Flow:
+        moved = sum(move.count * move.bytes_each for move in moves)
+        return Flow(
+            kind=kind,
+            axes=list(axes),
+            count=sum(move.count for move in moves),
+            bytes_per_device=round(moved),
+            bytes_known=round(moved),
+            bytes_sent=round(sent(kind, round(moved), self._count(axes))),
+        )
+
+    def _moves(self) -> Iterator[Move]:
+        for weight in self.weights:
+            yield from self._weight_moves(weight)
+        yield from self._tensor_moves()
+
+    def _weight_moves(self, weight: Weight) -> Iterator[Move]:
+        """A parameter that is split over axes which split the batch is gathered for the forward pass and for the
+        backward pass, and its gradient is scattered: 3 × its bytes (Rajbhandari et al. 2020, "ZeRO", section 7.2.2).
+        Over the other axes of the batch its gradient is reduced."""
+        gather = self._gather_axes(weight)
+        one = self._gathered(weight) / weight.layers
+        rest = tuple(axis for axis in self._batch_axes if axis not in gather)
+        if gather:
+            yield Move("all-gather", gather, one, weight.layers * (1 if weight.is_table else 2))
+            yield Move("all-reduce" if self._on_cpu else "reduce-scatter", gather, one, weight.layers)
+        yield Move("all-reduce", rest, one / self._count(gather), weight.layers)
+
+    def _tensor_moves(self) -> Iterator[Move]:
+        """Where heads or the MLP are split, each of the two branches of a block ends in a reduction of the residual
+        stream, and so does its backward pass (Shoeybi et al. 2019, "Megatron-LM", section 3). With remat the first
+        branch is computed again; the second is not, nothing needs its result. A split vocabulary adds one reduction
+        for the lookup, one for the gradient of the logits' input, and three numbers a token for the loss."""
+        layers, stream = self._model.layers, self._residual()
+        heads, hidden, vocab = (self._tensor_axes(name) for name in ("heads", "mlp", "vocab"))
+        yield Move("all-reduce", heads, stream, layers * (3 if self._model.remat else 2))
+        yield Move("all-reduce", hidden, stream, layers * 2)
+        yield Move("all-reduce", vocab, stream, 2)
+        yield Move("all-reduce", vocab, self._activation(("batch", "seq")) * FLOAT32, 3)
+
+    # Computation
+
+    @property
+    def work(self) -> Work:
+        training = self._training
+        model_flops = training.tokens_per_step * flops_per_token(self._model, training.seq_len)
+        return Work(
+            flops=self._flops,
+            memory_bytes=self._memory_bytes,
+            model_flops=model_flops,
+            tokens=training.tokens_per_step,
+        )
+
+    @property
+    def _flops(self) -> float:
+        """Of one device: 2 a multiplication and addition; the backward pass has twice those of the forward pass
+        (Kaplan et al. 2020, "Scaling Laws", section 2.1); remat repeats the forward pass of a block but its last
+        product. Devices that do not split a product repeat it."""
+        model, seq = self._model, self._training.seq_len
+        tokens = self._activation(("batch", "seq"))
+        d, heads, hidden, vocab = (
+            model.embed,
+            model.embed / self._count(self._tensor_axes("heads")),
+            model.mlp / self._count(self._tensor_axes("mlp")),
+            model.vocab_rows / self._count(self._tensor_axes("vocab")),
+        )
+        block = 8 * d * heads + 4 * seq * heads + 4 * d * hidden
+        again = block - 2 * d * hidden if model.remat else 0
+        return tokens * (model.layers * (3 * block + again) + 3 * 2 * d * vocab)
+
+    @property
+    def _memory_bytes(self) -> float:
+        """At least: the state is read and written, gradients too; kernels are read as they are used, three times; what a
+        block computes is written and read, in the forward and in the backward pass."""
+        used = 3 * sum(self._gathered(weight) for weight in self.weights)
+        passes = 6 if self._model.remat else 4
+        return 2 * (self.argument_bytes + self.gradient_bytes) + used + passes * self._model.layers * self._residuals()
+
+    # Axes
+
+    @property
+    def _batch_axes(self) -> Axes:
+        return self._rules.get("batch", ())
+
+    def _gather_axes(self, weight: Weight) -> Axes:
+        """Those over which a parameter is split, but not the product that it is used in."""
+        logical = {name for name in weight.array.logical_axes if name}
+        kept = {axis for name in logical for axis in self._tensor_axes(name)} if logical else set()
+        return tuple(axis for axis in self._mesh if axis in weight.axes and axis not in kept)
+
+    def _tensor_axes(self, logical: str) -> Axes:
+        """Over which an activation's dim of this name is split; the batch has taken its own before."""
+        if logical not in ("heads", "mlp", "vocab"):
+            return ()
+        axes = self._rules.get(logical, ())
+        return axes if not set(axes) & set(self._batch_axes) else ()
+
+    def _count(self, axes: Iterable[str]) -> int:
+        return math.prod(self._mesh[axis] for axis in axes)
+
+    def _local(self, shape: tuple[int, ...], spec: tuple[Axes, ...]) -> int:
+        return math.prod(-(-size // self._count(axes)) for size, axes in zip(shape, spec, strict=True))
+
+    def _activation(self, logical: tuple[str, ...]) -> int:
+        """Elements of an activation with these dims."""
+        sizes = _dims(self._model, self._training.batch_size, self._training.seq_len)
+        shape = tuple(sizes[name] for name in logical)
+        return self._local(shape, _spec(by_rules(shape, logical, self._rules, self._mesh)))
+
+
+def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
+    return {
+        "batch": batch,
+        "seq": seq,
+        "activation_embed": model.embed,
+        "heads": model.heads,
+        "head_dim": model.head_dim,
+        "mlp": model.mlp,
+        "vocab": model.vocab_rows,
+    }
+
+
+def _spec(decision: Decision) -> tuple[Axes, ...]:
+    return tuple(dim.axes for dim in decision.dims)
