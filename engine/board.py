@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from . import figures
-from .topology import Chip, Topology, Wiring, wiring
+from .topology import Topology, Wiring, wiring
 from .traffic import Flow
 
 Verdict = Literal["fits", "too large", "infeasible"]

@@ -155,7 +155,13 @@ class Step:
         hidden = self._activation(("batch", "seq", "mlp"))
         scores = self._scores()
         masks = 2 * stream if self._model.dropout else 0
-        return stream * (6 * wide + 2 * narrow) + heads * 4 * narrow + hidden * 6 * narrow + scores * (wide + narrow) + masks
+        return (
+            stream * (6 * wide + 2 * narrow)
+            + heads * 4 * narrow
+            + hidden * 6 * narrow
+            + scores * (wide + narrow)
+            + masks
+        )
 
     def _scores(self) -> float:
         """Elements of attention [B, N, T, T]."""

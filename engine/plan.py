@@ -73,5 +73,3 @@ def _too_large(message: str, step: Step, topology: Topology) -> Cost:
     else:
         needed = float(found["used"]) * UNITS[found["unit"]]
     return Cost(argument_bytes=step.argument_bytes, peak_bytes=int(needed), capacity_bytes=topology.chip.memory)
-
-
