@@ -218,12 +218,15 @@ class Step:
     def _weight_moves(self, weight: Weight) -> Iterator[Move]:
         """A parameter that is split over axes which split the batch is gathered for the forward pass and for the
         backward pass, and its gradient is scattered: 3 × its bytes (Rajbhandari et al. 2020, "ZeRO", section 7.2.2).
-        Over the other axes of the batch its gradient is reduced."""
+        With remat the kernel of query, key and value is gathered once more: a block begins with it when it is computed
+        again, and ends with it when it is differentiated. Over the other axes of the batch the gradient is reduced."""
         gather = self._gather_axes(weight)
         one = self._gathered(weight) / weight.layers
         rest = tuple(axis for axis in self._batch_axes if axis not in gather)
         if gather:
-            yield Move("all-gather", gather, one, weight.layers * (1 if weight.is_table else 2))
+            twice = self._model.remat and "qkv" in weight.array.logical_axes and weight.is_kernel
+            uses = 1 if weight.is_table else 3 if twice else 2
+            yield Move("all-gather", gather, one, weight.layers * uses)
             yield Move("all-reduce" if self._on_cpu else "reduce-scatter", gather, one, weight.layers)
         yield Move("all-reduce", rest, one / self._count(gather), weight.layers)
 

@@ -33,7 +33,9 @@ def find_slice(topology: Topology) -> list[jax.Device]:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # asks the network who this machine is, for a minute
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # another process may train: this one takes no TPU
     try:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name)
+        found = topologies.get_topology_desc(
+            platform="tpu", topology_name=topology.name, chip_config_name=topology.chip.chip_config
+        )
     except Exception as error:
         raise Invalid(f"--topology {topology.name}: the TPU compiler has no such slice: {error}") from error
     return canonical_order(found.devices)

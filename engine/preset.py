@@ -12,6 +12,7 @@ from .config import FILE_NAME, PRESETS, Invalid, misnamed_files, preset_files, r
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BAD_NAME = "its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file"
+BUILT_IN = "built-in"
 REST = -1
 MOST_AXES = 16
 LARGEST_AXIS = 10**6
@@ -35,6 +36,14 @@ LOGICAL_AXES = {
 Axes = tuple[str, ...]
 """The mesh axes that one dim is split over, major first; empty where the dim is whole."""
 
+MESH_NAME = re.compile(r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<whole>(?:-whole\.[a-z_]+)*)")
+MESH_RULES: dict[str, dict[str, Axes]] = {
+    "data": {"batch": ("data",)},
+    "fsdp": {"batch": ("fsdp",), "embed": ("fsdp",)},
+    "model": {"heads": ("model",), "mlp": ("model",), "vocab": ("model",)},
+}
+"""What each axis splits in a preset that is named by its mesh."""
+
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
     """The layout of every array whose name matches. It speaks of one layer's array: `layers` is left out."""
@@ -54,14 +63,14 @@ class Preset(Struct, frozen=True):
     rules: dict[str, Axes]
     overrides: dict[str, Override]
     source: str
-    """The file, `built-in` for those that come along."""
+    """The file; `built-in` for those that come along, or are named by a mesh."""
     problems: tuple[str, ...] = ()
     """What is wrong with the file; rules and overrides that cannot be are left out of the others."""
 
     @property
     def reference(self) -> str:
         """What `load_preset` finds it by: its name, or its file."""
-        by_name = self.source == "built-in" or Path(self.source).parent == user_presets() / "parallelism"
+        by_name = self.source == BUILT_IN or Path(self.source).parent == user_presets() / "parallelism"
         return self.name if by_name else self.source
 
     def sizes(self, device_count: int) -> dict[str, int]:
@@ -118,9 +127,33 @@ def load_preset(name: str) -> Preset:
             raise Invalid(f"--preset {name}: no such file")
         return read_preset(path)
     files = preset_files("parallelism")
-    if name not in files:
-        raise Invalid(f"preset {name}: no such preset: choose from {', '.join(files)}, or give a path to a .toml file")
-    return read_preset(files[name])
+    if name in files:
+        return read_preset(files[name])
+    if preset := mesh_preset(name):
+        return preset
+    raise Invalid(
+        f"preset {name}: no such preset: choose from {', '.join(files)}, name a mesh of {', '.join(MESH_RULES)} "
+        "such as fsdp4-model2, or give a path to a .toml file"
+    )
+
+
+def mesh_preset(name: str) -> Preset | None:
+    """The preset that a name such as `data2-fsdp4-model2-whole.vocab` says: axes with sizes in the order of the mesh,
+    and dims that `model` leaves whole. None where it says none."""
+    found = MESH_NAME.fullmatch(name)
+    sizes = re.findall(r"([a-z]+)(\d+)", found["mesh"]) if found else []
+    mesh = {axis: int(size) for axis, size in sizes}
+    whole = found["whole"].split("-whole.")[1:] if found else []
+    if not set(mesh) <= set(MESH_RULES) or not set(whole) <= set(MESH_RULES["model"]) or len(mesh) < len(sizes):
+        return None
+    if not mesh or min(mesh.values()) < 1:
+        return None
+    rules: dict[str, Axes] = {}
+    for axis in (axis for axis in MESH_RULES if axis in mesh):
+        for logical, axes in MESH_RULES[axis].items():
+            rules[logical] = (*rules.get(logical, ()), *axes)
+    rules = {logical: axes for logical, axes in rules.items() if logical not in whole}
+    return Preset(name, "named by its mesh", "", mesh, rules, {}, BUILT_IN)
 
 
 def is_file(name: str) -> bool:
@@ -147,7 +180,7 @@ def read_preset(path: Path) -> Preset:
     overrides = _overrides(file, problems)
     if mesh_problems:
         raise _invalid(path, problems + mesh_problems)
-    source = "built-in" if path.is_relative_to(PRESETS) else str(path)
+    source = BUILT_IN if path.is_relative_to(PRESETS) else str(path)
     told = _invalid(path, problems).problems
     return Preset(path.stem, file.summary, file.teaches, file.mesh, rules, overrides, source, told)
 

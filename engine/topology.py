@@ -29,7 +29,9 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     torus: int
     """Dims of a slice."""
     closes: int
-    """A dim that is a multiple of it is a ring."""
+    """What the length of a dim is a multiple of where it is a ring."""
+    chip_config: str = "default"
+    """What the TPU compiler calls a chip whose cores work as one device."""
 
 
 class Topology(Struct, frozen=True):
@@ -44,6 +46,13 @@ class Topology(Struct, frozen=True):
     @property
     def devices(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def rings(self) -> tuple[bool, ...]:
+        """Which dims close. Slices in three dims are joined of cubes: theirs close where all are whole cubes (Jouppi et
+        al. 2023, section 2); in two dims each closes for itself."""
+        whole = [size % self.chip.closes == 0 for size in self.shape]
+        return tuple(all(whole) if len(whole) == 3 else closes for closes in whole)
 
     @property
     def places(self) -> list[tuple[int, ...]]:
@@ -98,10 +107,7 @@ def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> 
     dims = [dim for dim, values in enumerate(along) if len(values) > 1]
     box = math.prod(map(len, along)) == len(members)
     strides = [(along[dim][-1] - along[dim][0]) // (len(along[dim]) - 1) for dim in dims]
-    rings = [
-        box and len(along[dim]) == topology.shape[dim] and topology.shape[dim] % topology.chip.closes == 0
-        for dim in dims
-    ]
+    rings = [box and len(along[dim]) == topology.shape[dim] and topology.rings[dim] for dim in dims]
     rates = [(2 if ring else 1) / stride for ring, stride in zip(rings, strides, strict=True)]
     return Wiring(
         axes=list(axes),

@@ -1,0 +1,92 @@
+"""Plans by formula against what the TPU compiler says: `python tests/long/planning.py`, the table of docs/planning.md.
+
+Needs the extra `tpu`, no TPU, and about a minute and a half a case on two cores; what was compiled before is kept.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from statistics import median
+
+import msgspec
+from shardtui.engine import figures
+from shardtui.engine.board import Board, Cost
+from shardtui.engine.config import RunConfig, load_model
+from shardtui.engine.protocol import encode_json
+
+CASES = """
+gpt2        v5e:2x4     dp          batch_size=64
+gpt2        v5e:2x4     fsdp        batch_size=64
+gpt2-medium v5e:2x4     dp-tp4      batch_size=32 remat=true
+gpt2-medium v6e:2x4     fsdp-tp2    batch_size=64
+gpt2-large  v6e:2x4     hsdp        batch_size=32 remat=true
+gpt2-medium v4:2x2x2    tp          batch_size=32 remat=true
+gpt2-large  v4:2x2x2    fsdp        batch_size=16
+gpt2-large  v6e:4x4     dp-tp4      batch_size=64
+gpt2-xl     v5e:4x4     fsdp        batch_size=32 remat=true
+gpt2-xl     v5p:2x2x4   dp          batch_size=64
+gpt2-medium v4:4x4x4    dp-tp2      batch_size=256 remat=true
+gpt2-large  v4:4x4x4    hsdp        batch_size=128
+gpt3-175b   v4:4x4x4    fsdp-tp8    batch_size=64
+gpt3-175b   v5p:4x4x4   fsdp        batch_size=64
+gpt3-175b   v5p:4x4x4   fsdp-tp2    batch_size=64
+gpt3-175b   v5p:4x4x4   fsdp-tp4    batch_size=64
+gpt3-175b   v5p:4x4x4   fsdp-tp8    batch_size=64
+gpt3-175b   v5p:4x4x4   fsdp-tp8    batch_size=512
+gpt2        v6e:16x16   dp          batch_size=1024
+gpt2-xl     v5e:16x16   hsdp        batch_size=512 remat=true
+gpt3-175b   v6e:16x16   fsdp-tp4    batch_size=256
+gpt3-175b   v5e:16x16   fsdp-tp8    batch_size=128
+gpt3-175b   v5p:8x8x16  fsdp64-model16 batch_size=64
+gpt3-175b   v5p:8x8x16  fsdp-tp2    batch_size=512
+gpt3-175b   v5p:8x8x16  fsdp-tp4    batch_size=512
+gpt3-175b   v5p:8x8x16  fsdp-tp8    batch_size=512
+"""
+
+
+def main() -> None:
+    chosen = [line for line in CASES.split("\n") if line and all(word in line.split() for word in sys.argv[1:])]
+    print("| model | slice | preset | settings | arguments | peak: formula | compiler | error | fits | sent: formula |")
+    memory, traffic, wrong = [], [], 0
+    for line in chosen:
+        began = time.perf_counter()
+        name, topology, preset, *settings = line.split()
+        estimate, compiled = _costs(name, topology, preset, tuple(settings))
+        error = estimate.peak_bytes / compiled.peak_bytes - 1
+        memory.append(abs(error))
+        wrong += estimate.fits != compiled.fits
+        sent = "–"
+        if compiled.bytes_sent and estimate.bytes_sent:
+            difference = estimate.bytes_sent / compiled.bytes_sent - 1
+            traffic.append(abs(difference))
+            sent = f"{figures.size(estimate.bytes_sent)} | {figures.size(compiled.bytes_sent)} | {difference:+.1%}"
+        peaks = f"{figures.size(estimate.peak_bytes)} | {figures.size(compiled.peak_bytes)} | {error:+.1%}"
+        verdict = "yes" if compiled.fits else "no"
+        verdict += "" if estimate.fits == compiled.fits else " (formula: " + ("yes)" if estimate.fits else "no)")
+        print(f"| {name} | {topology} | {preset} | {' '.join(settings)} | {peaks} | {verdict} | {sent} |", flush=True)
+        print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
+    print(f"\npeak: median {median(memory):.1%}, worst {max(memory):.1%}; verdicts wrong: {wrong} of {len(memory)}")
+    if traffic:
+        print(f"sent: median {median(traffic):.1%}, worst {max(traffic):.1%}, of {len(traffic)} that compile")
+
+
+def _costs(name: str, topology: str, preset: str, settings: tuple[str, ...]) -> tuple[Cost, Cost]:
+    """By formula and by the compiler."""
+    model = load_model(name, settings)
+    config = RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset=preset)
+    rows = msgspec.json.decode(_ask("plan", config, topology, preset), type=Board).rows
+    assert rows[0].estimate, rows[0].problems
+    return rows[0].estimate, msgspec.json.decode(_ask("compile", config, topology, preset), type=Cost)
+
+
+def _ask(question: str, config: RunConfig, *about: str) -> bytes:
+    command = [sys.executable, "-P", "-m", "shardtui.engine", question, encode_json(config).decode(), *about]
+    answer = subprocess.run(command, capture_output=True, env=os.environ, timeout=1800)
+    if answer.returncode:
+        raise SystemExit(f"{' '.join(about)}: {answer.stderr.decode()[-2000:]}")
+    return answer.stdout
+
+
+if __name__ == "__main__":
+    main()
