@@ -1,7 +1,8 @@
 """`python -m shardtui.engine serve RUN_DIRECTORY [RESTART]`: trains one run, from its newest checkpoint if it has one.
 `… presets CONFIG`: says which presets fit here.  `… inspect CONFIG [PRESET …]`: describes the step under each preset.
 `… verify RUN_DIRECTORY`: checks every checkpoint.
-`… plan CONFIG TOPOLOGY [PRESET …]`: estimates each preset on a slice.  `… compile CONFIG TOPOLOGY PRESET`: compiles one.
+`… plan CONFIG WHERE [PRESET …]`: estimates presets on a slice.  `… compile CONFIG TOPOLOGY PRESET`: compiles one.
+`… search CONFIG TOPOLOGY`: estimates every mesh of a slice.
 """
 
 import os
@@ -58,6 +59,8 @@ def main() -> int:
             return _answered(inspect, _config(config), *others)
         case ["plan", config, topology, *names]:
             return _answered(plan, _config(config), topology, *names)
+        case ["search", config, topology]:
+            return _answered(search, _config(config), topology)
         case ["compile", config, topology, name]:
             return _answered(compile_one, _config(config), topology, name)
         case _:
@@ -177,6 +180,18 @@ def plan(config: RunConfig, where: str, *names: str) -> None:
     presets = [load_preset(name) for name in names] or load_presets()[0]
     devices = topology.devices if topology else int(where)
     rows = [estimate_row(task, preset, devices, topology) for preset in presets]
+    sys.stdout.buffer.write(protocol.encode_json(Board(model=config.model_name, topology=where, rows=rows)) + b"\n")
+
+
+def search(config: RunConfig, where: str) -> None:
+    """Prints a `Board` of the best meshes that none of the presets has, as JSON."""
+    topology = load_topology(where)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+
+    from .search import search
+    from .task import Task
+
+    rows = search(Task(config, "tpu"), topology, load_presets()[0])
     sys.stdout.buffer.write(protocol.encode_json(Board(model=config.model_name, topology=where, rows=rows)) + b"\n")
 
 

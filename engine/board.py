@@ -35,6 +35,8 @@ class Cost(Struct, frozen=True, kw_only=True):
     """A program that is too large has none: what the compiler says it would need."""
     capacity_bytes: int | None
     """None where nobody can tell."""
+    parts: dict[str, int] = {}
+    """What the peak is made of, in bytes, largest first; of a program also what is not there at the peak."""
     collectives: list[Flow] | None = None
     """None where there is no program."""
     compute_seconds: float | None = None
@@ -144,6 +146,7 @@ def timed(cost: Cost, work: Work, topology: Topology, mesh: Mapping[str, int]) -
         argument_bytes=cost.argument_bytes,
         peak_bytes=cost.peak_bytes,
         capacity_bytes=cost.capacity_bytes,
+        parts=cost.parts,
         collectives=cost.collectives,
         compute_seconds=compute,
         memory_seconds=memory,

@@ -75,7 +75,8 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         return Row(preset=preset.name, mesh=mesh, problems=list(error.problems))
     cost = Cost(
         argument_bytes=step.argument_bytes,
-        peak_bytes=round(step.peak_bytes),
+        peak_bytes=sum(step.parts.values()),
+        parts=step.parts,
         capacity_bytes=topology.chip.memory if topology else None,
         collectives=step.flows,
     )
@@ -107,18 +108,32 @@ class Step:
 
     @cached_property
     def argument_bytes(self) -> int:
-        """State and batch. float32 parameters and Adam's two moments are 12 bytes a parameter (Rajbhandari et al. 2020,
-        "ZeRO", section 3.1, has 16 with a half-precision copy and gradients, which are temporaries here)."""
-        decisions = jax.tree.leaves((self._state, self._batch))
-        pairs = zip(self._task.arrays, decisions, strict=True)
-        return sum(self._local(array.shape, _spec(decision)) * array.dtype.itemsize for array, decision in pairs)
+        """State and batch."""
+        return sum(self._argument_parts.values())
 
-    @property
-    def peak_bytes(self) -> float:
-        """Arguments, what the forward pass saves, half-precision copies of the kernels, and the fuller one of two
-        moments: the logits with their gradient, or the last block of the backward pass with all gradients."""
-        backward = self.gradient_bytes + self.block_bytes
-        return self.argument_bytes + self.saved_bytes + self.copy_bytes + max(self.logits_bytes, backward)
+    @cached_property
+    def parts(self) -> dict[str, int]:
+        """What is there when a step is at its fullest: arguments, what the forward pass saves, copies of the kernels,
+        and the fuller one of two moments: the logits with their gradient, or the last block of the backward pass with
+        all gradients. The largest first."""
+        found = {**self._argument_parts, "saved activations": self.saved_bytes, "kernel copies": self.copy_bytes}
+        if self.logits_bytes > self.gradient_bytes + self.block_bytes:
+            found |= {"logits": self.logits_bytes}
+        else:
+            found |= {"gradients": self.gradient_bytes, "one block": self.block_bytes}
+        ordered = sorted(found.items(), key=lambda part: -part[1])
+        return {name: round(size) for name, size in ordered if size}
+
+    @cached_property
+    def _argument_parts(self) -> dict[str, int]:
+        """float32 parameters and Adam's two moments are 12 bytes a parameter (Rajbhandari et al. 2020, "ZeRO", section
+        3.1, has 16 with a half-precision copy and gradients, which are temporaries here)."""
+        names = {"parameter": "parameters", "moment": "moments", "batch": "batch", "scalar": "scalars"}
+        found = dict.fromkeys(names.values(), 0)
+        decisions = jax.tree.leaves((self._state, self._batch))
+        for array, decision in zip(self._task.arrays, decisions, strict=True):
+            found[names[array.kind]] += self._local(array.shape, _spec(decision)) * array.dtype.itemsize
+        return found
 
     @property
     def gradient_bytes(self) -> float:
@@ -274,7 +289,7 @@ class Step:
 
     @property
     def _memory_bytes(self) -> float:
-        """At least: the state is read and written, gradients too; kernels are read as they are used, three times; what a
+        """At least: state and gradients are read and written; kernels are read as they are used, three times; what a
         block computes is written and read, in the forward and in the backward pass."""
         used = 3 * sum(self._gathered(weight) for weight in self.weights)
         passes = 6 if self._model.remat else 4

@@ -23,6 +23,7 @@ NEEDED = re.compile(
     r"Used (?P<used>[\d.]+)(?P<unit>[KMG]) of (?P<capacity>[\d.]+)(?P<of>[KMG]) hbm"
     r"|(?P<temporaries>HLO temporaries) \((?P<more>[\d.]+)(?P<times>[KMG])\)"
 )
+PARTS = ("temporaries", "moments", "parameters", "batch", "padding")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -60,6 +61,7 @@ def _cost(compiled: PresetCompiled, step: Step, topology: Topology) -> Cost:
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
         capacity_bytes=topology.chip.memory,
+        parts={name: size for name in PARTS if (size := getattr(memory, name))},
         collectives=None if compiled.collectives is None else flows(compiled.collectives),
     )
     return timed(cost, step.work, topology, compiled.mesh.axes)
