@@ -124,14 +124,16 @@ class Board(Struct, frozen=True, kw_only=True):
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """What fits comes first, the soonest done before others; then what is too large, by how much; then the rest."""
+    """What fits comes first, the soonest done before others, of those the one with less to move, then with less to
+    hold; then what is too large, by how much; then the rest."""
 
-    def rank(row: Row) -> tuple[int, float]:
-        if row.cost is None:
-            return 2, 0.0
+    def rank(row: Row) -> tuple[float, ...]:
+        cost = row.cost
+        if cost is None:
+            return (2,)
         if row.verdict == "fits":
-            return 0, row.step_seconds or row.cost.bytes_sent or 0.0
-        return 1, row.cost.peak_bytes / (row.cost.capacity_bytes or 1)
+            return 0, row.step_seconds or 0.0, cost.network_seconds or cost.bytes_sent or 0.0, cost.peak_bytes
+        return 1, cost.peak_bytes / (cost.capacity_bytes or 1)
 
     return sorted(rows, key=rank)
 

@@ -192,9 +192,11 @@ class Step:
 
     @property
     def logits_bytes(self) -> float:
-        """Logits and their gradient [B, T, V], and the token table as it is used."""
+        """Logits [B, T, V], which become their gradient; and the token table with its gradient, which are there twice
+        where the table is gathered: as they are moved, and as the products want them."""
         table = next(weight for weight in self.weights if weight.array.logical_axes[0] == "vocab")
-        return self._activation(("batch", "seq", "vocab")) * self._width + 2 * self._gathered(table)
+        copies = 4 if self._gather_axes(table) else 2
+        return self._activation(("batch", "seq", "vocab")) * self._width + copies * self._gathered(table)
 
     def _gathered(self, weight: Weight) -> float:
         """Without the split over axes along which it is gathered for use, of all layers."""

@@ -20,11 +20,11 @@ from .traffic import flows
 
 NO_COMPILER = "the TPU compiler is not installed: `pip install 'shardtui[tpu]'` gets it, no TPU is needed"
 NEEDED = re.compile(
-    r"Used (?P<used>[\d.]+)(?P<unit>[KMG]) of (?P<capacity>[\d.]+)(?P<of>[KMG]) hbm"
-    r"|(?P<temporaries>HLO temporaries) \((?P<more>[\d.]+)(?P<times>[KMG])\)"
+    r"Used (?P<used>[\d.]+)(?P<unit>[KMGT]) of [\d.]+[KMGT] hbm"
+    r"|HLO temporaries \((?P<temporaries>[\d.]+)(?P<of>[KMGT])\)"
 )
 PARTS = ("temporaries", "moments", "parameters", "batch", "padding")
-UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
@@ -68,12 +68,18 @@ def _cost(compiled: PresetCompiled, step: Step, topology: Topology) -> Cost:
 
 
 def _too_large(message: str, step: Step, topology: Topology) -> Cost:
-    """The compiler tells what all would need, or what temporaries alone need beside the arguments."""
+    needed = needed_bytes(message, step.argument_bytes)
+    if needed is None:
+        raise Invalid(message.splitlines()[0])
+    return Cost(argument_bytes=step.argument_bytes, peak_bytes=needed, capacity_bytes=topology.chip.memory)
+
+
+def needed_bytes(message: str, arguments: int) -> int | None:
+    """Of a program for which memory was exhausted: the compiler tells what all of it would need, or what temporaries
+    would need beside the arguments. None where it tells neither."""
     found = NEEDED.search(message)
     if found is None:
-        raise Invalid(message.splitlines()[0])
+        return None
     if found["temporaries"]:
-        needed = step.argument_bytes + float(found["more"]) * UNITS[found["times"]]
-    else:
-        needed = float(found["used"]) * UNITS[found["unit"]]
-    return Cost(argument_bytes=step.argument_bytes, peak_bytes=int(needed), capacity_bytes=topology.chip.memory)
+        return arguments + int(float(found["temporaries"]) * UNITS[found["of"]])
+    return int(float(found["used"]) * UNITS[found["unit"]])
