@@ -1,0 +1,56 @@
+"""The compilation of a plan for a whole pod, against a bare script that does that compilation and nothing else.
+
+Needs the extra `tpu`, no TPU.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from shardtui.engine.config import RunConfig, load_model
+from shardtui.engine.protocol import encode_json
+
+from .figure import Figure, at_most
+
+MODEL, TOPOLOGY, PRESET = "gpt3-175b", "v5p:8x8x16", "fsdp64-model16"
+REPEATS = 3
+BARE = """
+import os, sys
+os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+import msgspec
+from jax.experimental import topologies
+from shardtui.engine.config import RunConfig
+from shardtui.engine.preset import load_preset
+from shardtui.engine.program import place, trace_step
+from shardtui.engine.task import Task
+
+task = Task(msgspec.json.decode(sys.argv[1], type=RunConfig), "tpu")
+devices = topologies.get_topology_desc(platform="tpu", topology_name=sys.argv[2]).devices
+compiled = trace_step(task, place(task, load_preset(sys.argv[3]), devices)).lower().compile()
+print(compiled.memory_analysis().peak_memory_in_bytes)
+"""
+
+
+def run() -> list[Figure]:
+    model = load_model(MODEL, ("batch_size=64",))
+    config = RunConfig(run="plan", model_name=MODEL, model=model.model, training=model.training, preset=PRESET)
+    about = (encode_json(config).decode(), TOPOLOGY, PRESET)
+    ours, bare = [], []
+    for _ in range(REPEATS):
+        bare.append(_seconds("-c", BARE, *about))
+        ours.append(_seconds("-P", "-m", "shardtui.engine", "compile", *about))
+    ratios = [a / b for a, b in zip(ours, bare, strict=True)]
+    name = f"plan of {MODEL} for {TOPOLOGY}, one preset ÷ a bare script that compiles it"
+    return [at_most(1.2, name, ratios, "×", f"bare: {min(bare):.1f} s")]
+
+
+def _seconds(*arguments: str) -> float:
+    """With nothing kept from before."""
+    with tempfile.TemporaryDirectory() as cache:
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, *arguments], check=True, capture_output=True, env={**os.environ, "XDG_CACHE_HOME": cache}
+        )
+        return time.perf_counter() - began
