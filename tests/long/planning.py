@@ -20,14 +20,12 @@ gpt2        v5e:2x4     dp          batch_size=64
 gpt2        v5e:2x4     fsdp        batch_size=64
 gpt2-medium v5e:2x4     dp-tp4      batch_size=32 remat=true
 gpt2-medium v6e:2x4     fsdp-tp2    batch_size=64
-gpt2-large  v6e:2x4     hsdp        batch_size=32 remat=true
 gpt2-medium v4:2x2x2    tp          batch_size=32 remat=true
 gpt2-large  v4:2x2x2    fsdp        batch_size=16
 gpt2-large  v6e:4x4     dp-tp4      batch_size=64
 gpt2-xl     v5e:4x4     fsdp        batch_size=32 remat=true
 gpt2-xl     v5p:2x2x4   dp          batch_size=64
 gpt2-medium v4:4x4x4    dp-tp2      batch_size=256 remat=true
-gpt2-large  v4:4x4x4    hsdp        batch_size=128
 gpt3-175b   v4:4x4x4    fsdp-tp8    batch_size=64
 gpt3-175b   v5p:4x4x4   fsdp        batch_size=64
 gpt3-175b   v5p:4x4x4   fsdp-tp2    batch_size=64
@@ -35,13 +33,15 @@ gpt3-175b   v5p:4x4x4   fsdp-tp4    batch_size=64
 gpt3-175b   v5p:4x4x4   fsdp-tp8    batch_size=64
 gpt3-175b   v5p:4x4x4   fsdp-tp8    batch_size=512
 gpt2        v6e:16x16   dp          batch_size=1024
-gpt2-xl     v5e:16x16   hsdp        batch_size=512 remat=true
+gpt2-xl     v5e:16x16   fsdp        batch_size=512 remat=true
 gpt3-175b   v6e:16x16   fsdp-tp4    batch_size=256
 gpt3-175b   v5e:16x16   fsdp-tp8    batch_size=128
 gpt3-175b   v5p:8x8x16  fsdp64-model16 batch_size=64
 gpt3-175b   v5p:8x8x16  fsdp-tp2    batch_size=512
 gpt3-175b   v5p:8x8x16  fsdp-tp4    batch_size=512
 gpt3-175b   v5p:8x8x16  fsdp-tp8    batch_size=512
+gpt2-large  v4:4x4x4    hsdp        batch_size=128
+gpt2-large  v6e:2x4     hsdp        batch_size=32 remat=true
 """
 
 
