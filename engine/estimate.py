@@ -184,11 +184,13 @@ class Step:
 
     @property
     def block_bytes(self) -> float:
-        """The backward pass of one block at its fullest: gradients of the scores, and kernels gathered whole."""
+        """The backward pass of one block at its fullest: scores and their gradient; eight times the residual stream
+        (the block's input, that of the MLP, two norms, two branches, the gradient as it comes and as it goes); the
+        hidden layer before and after GELU; and the two largest kernels, gathered."""
         gathered = [self._gathered(weight) / weight.layers for weight in self.weights if weight.is_kernel]
         scores = self._scores() * (FLOAT32 + self._width)
         hidden = self._activation(("batch", "seq", "mlp")) * self._width
-        return scores + 6 * self._residual() + 2 * hidden + sum(sorted(gathered)[-2:])
+        return scores + 8 * self._residual() + 2 * hidden + sum(sorted(gathered)[-2:])
 
     @property
     def logits_bytes(self) -> float:
