@@ -19,6 +19,7 @@ import msgspec
 
 from . import plan_cache, protocol
 from .advice import problems_in
+from .asker import end_with_asker
 from .board import Board
 from .config import SIMULATED_DEVICES, Invalid, Restart, RunConfig, problems_of
 from .event_log import EventLog
@@ -196,7 +197,10 @@ def search(config: RunConfig, where: str) -> None:
 
 
 def compile_one(config: RunConfig, where: str, name: str) -> None:
-    """Prints a `Cost`, what the TPU compiler says of a preset on a slice, as JSON."""
+    """Prints a `Cost`, what the TPU compiler says of a preset on a slice, as JSON. Training beside it has the cores
+    first."""
+    end_with_asker()
+    os.nice(10)
     topology, preset = load_topology(where), load_preset(name)
     cost = plan_cache.kept(config, preset, where)
     if cost is None:

@@ -57,7 +57,7 @@ class Cost(Struct, frozen=True, kw_only=True):
             "memory": self.memory_seconds,
             "network": self.network_seconds,
         }
-        known = {name: seconds for name, seconds in parts.items() if seconds is not None}
+        known: dict[Bound, float] = {name: seconds for name, seconds in parts.items() if seconds is not None}
         return max(known, key=lambda name: known[name]) if known else None
 
     @property
