@@ -2,73 +2,194 @@
 
 import asyncio
 import contextlib
+import os
+import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+import time
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from collections.abc import AsyncIterator, Generator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from ..engine import protocol
+from ..engine import protocol, tpu_compiler
 from ..engine.board import Board, Cost, Row, ranked
 from ..engine.config import Invalid, RunConfig
+from ..engine.preset import load_presets
+
+HOPELESS = 2.0
+"""What needs so many times the capacity by formula is not compiled unless it was asked for by name."""
+LONGEST_PROBLEM = 400
+"""Characters: compilers quote whole programs."""
+OURS = "shardtui: "
+"""How the engine begins a line for people."""
+FATAL = re.compile(r"F\d{4} |LLVM ERROR|terminate called|Fatal Python error")
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """A preset that is with the compiler."""
+
+    preset: str
+    number: int
+    count: int
+    began: float
+    """As `time.monotonic` has it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an engine process left."""
+
+    status: int
+    output: bytes
+    said: list[str]
+    """Lines of its stderr."""
+
+    @property
+    def told(self) -> list[str]:
+        """What the engine itself says to people."""
+        return [line.removeprefix(OURS)[:LONGEST_PROBLEM] for line in self.said if line.startswith(OURS)]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why there is no answer. Libraries talk much: the line with which one ended the process, else the last."""
+        if self.told:
+            return self.told
+        last = next(filter(FATAL.match, self.said), self.said[-1] if self.said else "nothing")
+        return [f"{_ended(self.status)} and said: {last.strip()[:LONGEST_PROBLEM]}"]
+
+
+def usual_presets() -> tuple[list[str], list[str]]:
+    """What is planned where no preset is named: all but the pitfalls, by name. And what is wrong with other files."""
+    presets, problems = load_presets()
+    return [preset.reference for preset in presets if not preset.name.startswith("pitfall")], problems
+
+
+class NoAnswer(Invalid):
+    """The engine failed, whatever it was asked."""
 
 
 class Planner:
-    def __init__(self, config: RunConfig, topology: str, presets: Sequence[str]) -> None:
+    """Asks for one board. Only one process runs at a time, and none between two boards."""
+
+    def __init__(self, config: RunConfig, topology: str, presets: Sequence[str], compiles: bool) -> None:
+        """`presets`: by name or by file, each of which is compiled however large it is; where there is none, the usual
+        ones are planned."""
         self._config = config
         self._topology = topology
-        self._presets = presets
-        self._process: asyncio.subprocess.Process | None = None
+        usual, problems = usual_presets()
+        self._presets = presets or usual
+        self._named = bool(presets)
+        self._compiles = compiles and tpu_compiler.is_installed()
+        self._process: Process | None = None
         self._cancelled = False
-        self.compiling: str | None = None
-        """The preset that is with the compiler."""
+        self.unreadable: list[str] = [] if presets else problems
+        """What is wrong with preset files that cannot be read."""
+        self.board: Board | None = None
+        """What is known so far."""
+        self.compiling: Compiling | None = None
 
     async def boards(self) -> AsyncIterator[Board]:
-        """One of estimates, then another one after each compilation. Raises Invalid where there is none."""
-        status, answer, said = await self._ask("plan", self._topology, *self._presets)
-        if status:
-            raise Invalid(*(line.removeprefix("shardtui: ") for line in said or [_ended(status)]))
-        board = msgspec.json.decode(answer, type=Board)
+        """One of estimates, then one when a compilation begins and one when it has ended. Raises Invalid where the
+        question is wrong, and NoAnswer."""
+        answer = await self._ask("plan", self._topology, *self._presets)
+        if answer.status:
+            raise Invalid(*answer.problems) if answer.told else NoAnswer(*answer.problems)
+        board = self._known(msgspec.json.decode(answer.output, type=Board))
         yield board
-        for row in ranked(board.rows):
-            if row.estimate is not None:
-                self.compiling = row.preset
-                compiled = await self._compiled(row)
-                rows = [compiled if other.preset == row.preset else other for other in board.rows]
-                board = msgspec.structs.replace(board, rows=rows)
-                self.compiling = None
+        order = self._order(board.rows) if self._compiles else []
+        for number, index in enumerate(order, 1):
+            row = board.rows[index]
+            self._cancelled, self.compiling = False, Compiling(row.preset, number, len(order), time.monotonic())
+            try:
                 yield board
+                answer = await self._ask("compile", self._topology, self._presets[index])
+            finally:
+                self.compiling = None
+            rows = [*board.rows[:index], self._with(row, answer), *board.rows[index + 1 :]]
+            board = self._known(msgspec.structs.replace(board, rows=rows))
+            yield board
+            if any(line.startswith("--topology") for line in answer.told):
+                return  # the compiler knows no such slice: it has nothing to say of other presets
 
     def cancel(self) -> None:
         """The compilation that goes on; the next one follows."""
-        if self._process is not None:
+        if self.compiling:
             self._cancelled = True
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            if self._process is not None:
+                _kill(self._process)
 
-    async def _compiled(self, row: Row) -> Row:
-        status, answer, said = await self._ask("compile", self._topology, row.preset)
-        if not status:
-            return msgspec.structs.replace(row, compiled=msgspec.json.decode(answer, type=Cost))
-        why = ["cancelled"] if self._cancelled else said[-1:] or [_ended(status)]
-        self._cancelled = False
-        return msgspec.structs.replace(row, problems=[f"not compiled: {line}" for line in why])
+    def _known(self, board: Board) -> Board:
+        self.board = board
+        return board
 
-    async def _ask(self, question: str, *about: str) -> tuple[int, bytes, list[str]]:
-        """Exit status, answer, and what it said besides."""
+    def _order(self, rows: Sequence[Row]) -> list[int]:
+        """Indices of what is worth a compilation, what looks best by formula first."""
+        index = {id(row): index for index, row in enumerate(rows)}
+        known = [row for row in ranked(rows) if row.estimate and (self._named or not is_hopeless(row.estimate))]
+        return [index[id(row)] for row in known]
+
+    def _with(self, row: Row, answer: Answer) -> Row:
+        if not answer.status:
+            cost = msgspec.json.decode(answer.output, type=Cost)
+            return msgspec.structs.replace(row, compiled=cost, problems=[*row.problems, *answer.told])
+        why = ["cancelled"] if self._cancelled else answer.problems
+        return msgspec.structs.replace(row, problems=[*row.problems, *(f"not compiled: {line}" for line in why)])
+
+    async def _ask(self, question: str, *about: str) -> Answer:
         config = protocol.encode_json(self._config).decode()
         command = [sys.executable, "-P", "-m", "shardtui.engine", question, config, *about]
-        pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        self._process = await asyncio.create_subprocess_exec(*command, stdin=nothing, stdout=pipe, stderr=pipe)
         try:
-            answer, said = await self._process.communicate()
-            return self._process.returncode or 0, answer, said.decode(errors="replace").splitlines()
-        finally:  # nobody waits any more
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            with _tether() as end:
+                # In a session of its own: Ctrl-C at the terminal is for us.
+                self._process = await create_subprocess_exec(
+                    *command, stdin=end, stdout=PIPE, stderr=PIPE, start_new_session=True
+                )
+                if self._cancelled:
+                    _kill(self._process)
+                output, said = await _communicated(self._process)
+                return Answer(self._process.returncode or 0, output, said.decode(errors="replace").splitlines())
+        except OSError as error:
+            return Answer(1, b"", [f"{OURS}the engine cannot be started: {error.strerror}"])
+        finally:
+            self._process = None
+
+
+def is_hopeless(cost: Cost) -> bool:
+    return cost.capacity_bytes is not None and cost.peak_bytes > HOPELESS * cost.capacity_bytes
+
+
+@contextlib.contextmanager
+def _tether() -> Generator[int]:
+    """The end of a pipe that an engine process takes as its stdin. It sees the other end closed when we are gone,
+    however we ended."""
+    theirs, ours = os.pipe()
+    try:
+        yield theirs
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+async def _communicated(process: Process) -> tuple[bytes, bytes]:
+    """What it wrote. It is killed where nobody waits any more."""
+    try:
+        return await process.communicate()
+    except BaseException as reason:
+        _kill(process)
+        if isinstance(reason, asyncio.CancelledError):
+            await process.wait()
+        raise
+
+
+def _kill(process: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
 
 
 def _ended(status: int) -> str:
     if status < 0:
-        return f"the process was ended by {signal.Signals(-status).name}"
-    return f"the process ended with status {status} and said nothing"
+        return f"its process was ended by {signal.Signals(-status).name}"
+    return f"its process ended with status {status}"
