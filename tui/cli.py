@@ -7,8 +7,9 @@ import io
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ from ..engine.config import (
 )
 from ..engine.preset import AXIS_NAME, is_file, load_preset
 from ..engine.run_directory import RunDirectory
+from ..engine.topology import load_topology
 from .arguments import Parser, Version
 from .clean import printable, warn
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 MOST_DEVICES = 10**6
+T = TypeVar("T")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -116,6 +119,13 @@ def _inspect(options: argparse.Namespace) -> int:
     return inspect(_config(options), options.json, options.svg, options.diff)
 
 
+def _plan(options: argparse.Namespace) -> int:
+    from .planning import plan
+
+    config, presets = _planned(options)
+    return plan(config, options.topology, presets, not options.estimate, options.json)
+
+
 def _lint(options: argparse.Namespace) -> int:
     from .inspecting import lint
 
@@ -131,6 +141,7 @@ COMMANDS = {
     "verify": (_verify, "check every checkpoint of a run; exit 1 where one is damaged"),
     "presets": (_presets, "list the presets and whether each fits these devices"),
     "inspect": (_inspect, "arrays, collectives and memory of one preset, without training"),
+    "plan": (_plan, "rank presets on a TPU slice that you need not hold, by formula and by the TPU compiler"),
     "lint": (_lint, "what is likely wrong with one preset; exit 1 when there are findings"),
 }
 
@@ -166,6 +177,8 @@ def _add_options(command: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("run", metavar="RUN")
     if command in ("run", "train", "presets", "inspect", "lint"):
         _add_run_options(parser)
+    if command == "plan":
+        _add_plan_options(parser)
     if command in ("run", "train"):
         _add_checkpoint_options(parser)
         _add_engine_options(parser)
@@ -194,6 +207,30 @@ def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture instead")
     parser.add_argument("--hlo", metavar="FILE", help="the collectives of a compiled module's text, from any program")
     parser.add_argument("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh it was compiled for")
+
+
+def _add_plan_options(parser: argparse.ArgumentParser) -> None:
+    models, presets = (", ".join(preset_files(kind)) for kind in ("models", "parallelism"))
+    add = parser.add_argument
+    add("--topology", required=True, metavar="T", help="the slice: a TPU generation and its chips, such as v5p:4x4x4")
+    add(
+        "--preset",
+        action="append",
+        default=[],
+        metavar="P",
+        help=f"a name or a .toml file; may be given several times; default: all but the pitfalls of {presets}",
+    )
+    add("--estimate", action="store_true", help="by formula alone, at once: compile nothing")
+    add("--model", metavar="M", help=f"default nano; {models}")
+    add("--batch-size", type=int, metavar="N", help="sequences in the global batch")
+    add("--seq-len", type=int, metavar="N", help="tokens in a sequence")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a value of the model or the training, such as layers=8, remat=true",
+    )
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -300,6 +337,45 @@ def _config(options: argparse.Namespace) -> RunConfig:
     if problems:
         raise Invalid(*problems)
     return config
+
+
+def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
+    """What to plan, and the presets by name or file, none where none was named. Raises Invalid with every problem.
+
+    A preset that was named has to fill the slice. Why the model cannot be laid out so is told by the board.
+    """
+    problems: list[str] = []
+    name, presets = options.model or "nano", list(dict.fromkeys(map(_absolute, options.preset)))
+    model = _attempt(problems, load_model, name, _settings(options))
+    topology = _attempt(problems, load_topology, options.topology)
+    found = list(filter(None, [_attempt(problems, load_preset, preset) for preset in presets]))
+    names = [preset.name for preset in found]
+    problems += [f"--preset {name}: {names.count(name)} are called so: rename one" for name in _twice(names)]
+    for preset in found:
+        misfit = preset.size_problem(topology.devices) if topology else None
+        problems += [*preset.problems, *filter(None, [misfit])]
+    config = (
+        RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset="dp")
+        if model
+        else None
+    )
+    problems += problems_of(config) if config else []
+    if problems or config is None:
+        raise Invalid(*problems)
+    return config, presets
+
+
+def _twice(names: list[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
+def _attempt(problems: list[str], load: Callable[..., T], *arguments: object) -> T | None:
+    """What `load` gives; None where that cannot be, and why is added to `problems`."""
+    try:
+        return load(*arguments)
+    except Invalid as error:
+        problems.extend(error.problems)
+        return None
 
 
 def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:

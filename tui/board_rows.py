@@ -1,0 +1,138 @@
+"""The rows of a board in words, for the table of a command and for the view. Nothing of it is drawn here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..engine import figures
+from ..engine.board import Cost, Row
+from ..engine.topology import Wiring
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of the estimate, as parts of what the compiler says; None where that says nothing."""
+
+    peak: float
+    sent: float | None
+
+
+def verdict(row: Row) -> str:
+    """`fits`, `too large by 4.1 GB`, `infeasible`."""
+    cost = row.cost
+    if cost is None or cost.fits:
+        return row.verdict
+    return f"{row.verdict} by {figures.size(cost.peak_bytes - (cost.capacity_bytes or 0))}"
+
+
+def held(row: Row) -> str:
+    """`9.87 GB, 58 %`: of its memory, by one device."""
+    if row.cost is None:
+        return ""
+    of = f", {row.cost.peak_bytes / row.cost.capacity_bytes:.0%}".replace("%", " %") if row.cost.capacity_bytes else ""
+    return figures.size(row.cost.peak_bytes) + of
+
+
+def timed(row: Row) -> Cost | None:
+    """The better known cost that says how long a step takes: of a program that is too large the estimate."""
+    return next((cost for cost in (row.compiled, row.estimate) if cost and cost.step_seconds), None)
+
+
+def sent(row: Row) -> Cost | None:
+    """The better known cost that says what moves."""
+    return next((cost for cost in (row.compiled, row.estimate) if cost and cost.collectives is not None), None)
+
+
+def source(row: Row) -> str:
+    return "compiler" if row.compiled else "formula" if row.estimate else ""
+
+
+def sent_by_axis(cost: Cost) -> dict[str, int]:
+    """`data`, or `data × model` of collectives over both, to the bytes that a device sends in a step; most first."""
+    found: dict[str, int] = {}
+    for flow in cost.collectives or ():
+        axes = figures.over(flow.axes)
+        found[axes] = found.get(axes, 0) + flow.bytes_sent
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def most_sent(row: Row) -> list[str]:
+    """`fsdp 99.4 MB`, …: what is not less than a thousandth of all."""
+    cost = sent(row)
+    if cost is None:
+        return []
+    least = (cost.bytes_sent or 0) / 1000
+    told = [f"{axes} {figures.size(size)}" for axes, size in sent_by_axis(cost).items() if size and size >= least]
+    return told or ["nothing"]
+
+
+def errors(row: Row) -> Errors | None:
+    """None where there is no estimate, or no compiled program to hold it against."""
+    estimate, compiled = row.estimate, row.compiled
+    if estimate is None or compiled is None:
+        return None
+    moved = None
+    if estimate.bytes_sent is not None and compiled.bytes_sent:
+        moved = estimate.bytes_sent / compiled.bytes_sent - 1
+    return Errors(estimate.peak_bytes / max(1, compiled.peak_bytes) - 1, moved)
+
+
+def percent(part: float) -> str:
+    """`+4 %`, `−0.3 %`, `0 %`: of an error."""
+    if abs(part) < 0.0005:
+        return "0 %"
+    return f"{part:+.{0 if abs(part) >= 0.0095 else 1}%}".replace("%", " %").replace("-", "−")
+
+
+def run_on(wired: Wiring) -> str:
+    """`ring x`, `line x and ring y of every 2nd chip`."""
+    pairs = zip(wired.dims, wired.rings, wired.strides, strict=True)
+    return " and ".join(_side(dim, ring, stride) for dim, ring, stride in pairs) or "one device"
+
+
+def rate(wired: Wiring) -> str:
+    return f"{wired.rate / 1e9:,.0f} GB/s"
+
+
+def wires(row: Row) -> list[Wiring]:
+    """Of the axes that have more than one device."""
+    return [wired for wired in row.wiring if wired.size > 1]
+
+
+def problems(rows: Sequence[Row]) -> list[str]:
+    """A line each, those that several presets share once."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for problem in row.problems:
+            found.setdefault(problem.removeprefix(f"{row.preset}: "), []).append(row.preset)
+    return [f"{', '.join(presets)}: {problem}" for problem, presets in found.items()]
+
+
+def step_time(row: Row) -> str:
+    cost = timed(row)
+    return figures.seconds(cost.step_seconds) if cost and cost.step_seconds else ""
+
+
+def tokens_rate(row: Row) -> str:
+    """`2.1 M`: tokens a second, of the whole slice."""
+    cost = timed(row)
+    return figures.count(cost.tokens_per_second) if cost and cost.tokens_per_second else ""
+
+
+def utilisation(row: Row) -> str:
+    cost = timed(row)
+    return f"{cost.flop_utilisation:.0%}".replace("%", " %") if cost and cost.flop_utilisation is not None else ""
+
+
+def bound(row: Row) -> str:
+    cost = timed(row)
+    return (cost and cost.bound) or ""
+
+
+def _side(dim: str, ring: bool, stride: int) -> str:
+    every = f" of every {_ordinal(stride)} chip" if stride > 1 else ""
+    return f"{'ring' if ring else 'line'} {dim}{every}"
+
+
+def _ordinal(number: int) -> str:
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
