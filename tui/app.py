@@ -69,6 +69,7 @@ class ShardtuiApp(App[None]):
         "mesh": views.mesh,
         "traffic": views.traffic,
         "lint": views.lint,
+        "plan": views.plan,
         "log": views.log,
     }
     DEFAULT_MODE = "watch"
@@ -78,6 +79,7 @@ class ShardtuiApp(App[None]):
         ("3", "switch_mode('mesh')", "Mesh"),
         ("4", "switch_mode('traffic')", "Traffic"),
         ("5", "switch_mode('lint')", "Lint"),
+        ("7", "switch_mode('plan')", "Plan"),
         ("0", "switch_mode('log')", "Log"),
         ("space", "pause", "Pause"),
         ("s", "step", "Step"),

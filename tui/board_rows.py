@@ -24,12 +24,15 @@ def verdict(row: Row) -> str:
     return f"{row.verdict} by {figures.size(cost.peak_bytes - (cost.capacity_bytes or 0))}"
 
 
+def peak(row: Row) -> str:
+    return figures.size(row.cost.peak_bytes) if row.cost else ""
+
+
 def held(row: Row) -> str:
     """`9.87 GB, 58 %`: of its memory, by one device."""
-    if row.cost is None:
-        return ""
-    of = f", {row.cost.peak_bytes / row.cost.capacity_bytes:.0%}".replace("%", " %") if row.cost.capacity_bytes else ""
-    return figures.size(row.cost.peak_bytes) + of
+    if row.cost is None or not row.cost.capacity_bytes:
+        return peak(row)
+    return f"{peak(row)}, {part(row.cost.peak_bytes / row.cost.capacity_bytes)}"
 
 
 def timed(row: Row) -> Cost | None:
@@ -56,11 +59,11 @@ def sent_by_axis(cost: Cost) -> dict[str, int]:
 
 
 def most_sent(row: Row) -> list[str]:
-    """`fsdp 99.4 MB`, …: what is not less than a thousandth of all."""
+    """`fsdp 99.4 MB`, …: what is not less than a hundredth of all."""
     cost = sent(row)
     if cost is None:
         return []
-    least = (cost.bytes_sent or 0) / 1000
+    least = (cost.bytes_sent or 0) / 100
     told = [f"{axes} {figures.size(size)}" for axes, size in sent_by_axis(cost).items() if size and size >= least]
     return told or ["nothing"]
 
@@ -76,11 +79,25 @@ def errors(row: Row) -> Errors | None:
     return Errors(estimate.peak_bytes / max(1, compiled.peak_bytes) - 1, moved)
 
 
-def percent(part: float) -> str:
+def off_by(row: Row) -> str:
+    """`peak +4 %, sent −3 %`: the estimate."""
+    found = errors(row)
+    if found is None:
+        return ""
+    of_peak = f"peak {percent(found.peak)}"
+    return of_peak if found.sent is None else f"{of_peak}, sent {percent(found.sent)}"
+
+
+def part(value: float) -> str:
+    """`58 %`"""
+    return f"{value:.0%}".replace("%", " %")
+
+
+def percent(error: float) -> str:
     """`+4 %`, `−0.3 %`, `0 %`: of an error."""
-    if abs(part) < 0.0005:
+    if abs(error) < 0.0005:
         return "0 %"
-    return f"{part:+.{0 if abs(part) >= 0.0095 else 1}%}".replace("%", " %").replace("-", "−")
+    return f"{error:+.{0 if abs(error) >= 0.0095 else 1}%}".replace("%", " %").replace("-", "−")
 
 
 def run_on(wired: Wiring) -> str:
@@ -120,7 +137,7 @@ def tokens_rate(row: Row) -> str:
 
 def utilisation(row: Row) -> str:
     cost = timed(row)
-    return f"{cost.flop_utilisation:.0%}".replace("%", " %") if cost and cost.flop_utilisation is not None else ""
+    return part(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
 
 
 def bound(row: Row) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from ..engine import protocol, tpu_compiler
 from ..engine.board import Board, Cost, Row, ranked
 from ..engine.config import Invalid, RunConfig
-from ..engine.preset import load_presets
+from ..engine.preset import load_preset, load_presets
 
 HOPELESS = 2.0
 """What needs so many times the capacity by formula is not compiled unless it was asked for by name."""
@@ -48,6 +48,11 @@ class Answer:
     """Lines of its stderr."""
 
     @property
+    def last_line(self) -> bytes:
+        """Libraries may have printed before it."""
+        return self.output.rstrip().rpartition(b"\n")[2]
+
+    @property
     def told(self) -> list[str]:
         """What the engine itself says to people."""
         return [line.removeprefix(OURS)[:LONGEST_PROBLEM] for line in self.said if line.startswith(OURS)]
@@ -61,10 +66,15 @@ class Answer:
         return [f"{_ended(self.status)} and said: {last.strip()[:LONGEST_PROBLEM]}"]
 
 
-def usual_presets() -> tuple[list[str], list[str]]:
-    """What is planned where no preset is named: all but the pitfalls, by name. And what is wrong with other files."""
+def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
+    """What is planned where no preset is named: all but the pitfalls, and the run's own, by name or file. And what is
+    wrong with files that cannot be read."""
     presets, problems = load_presets()
-    return [preset.reference for preset in presets if not preset.name.startswith("pitfall")], problems
+    found = [preset.reference for preset in presets if not preset.name.startswith("pitfall")]
+    try:
+        return list(dict.fromkeys([*found, load_preset(config.preset).reference])), problems
+    except Invalid as error:
+        return found, [*problems, *error.problems]
 
 
 class NoAnswer(Invalid):
@@ -79,7 +89,7 @@ class Planner:
         ones are planned."""
         self._config = config
         self._topology = topology
-        usual, problems = usual_presets()
+        usual, problems = usual_presets(config)
         self._presets = presets or usual
         self._named = bool(presets)
         self._compiles = compiles and tpu_compiler.is_installed()
@@ -97,7 +107,7 @@ class Planner:
         answer = await self._ask("plan", self._topology, *self._presets)
         if answer.status:
             raise Invalid(*answer.problems) if answer.told else NoAnswer(*answer.problems)
-        board = self._known(msgspec.json.decode(answer.output, type=Board))
+        board = self._known(msgspec.json.decode(answer.last_line, type=Board))
         yield board
         order = self._order(board.rows) if self._compiles else []
         for number, index in enumerate(order, 1):
@@ -133,7 +143,7 @@ class Planner:
 
     def _with(self, row: Row, answer: Answer) -> Row:
         if not answer.status:
-            cost = msgspec.json.decode(answer.output, type=Cost)
+            cost = msgspec.json.decode(answer.last_line, type=Cost)
             return msgspec.structs.replace(row, compiled=cost, problems=[*row.problems, *answer.told])
         why = ["cancelled"] if self._cancelled else answer.problems
         return msgspec.structs.replace(row, problems=[*row.problems, *(f"not compiled: {line}" for line in why)])

@@ -120,16 +120,8 @@ def _cells(row: Row) -> list[str]:
         board_rows.utilisation(row),
         board_rows.bound(row),
         board_rows.source(row),
-        _errors(row),
+        board_rows.off_by(row).replace(", ", "\n"),
     ]
-
-
-def _errors(row: Row) -> str:
-    errors = board_rows.errors(row)
-    if errors is None:
-        return ""
-    peak = f"peak {board_rows.percent(errors.peak)}"
-    return peak if errors.sent is None else f"{peak}\nsent {board_rows.percent(errors.sent)}"
 
 
 def _wiring_table(rows: Sequence[Row]) -> Table:

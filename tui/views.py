@@ -27,6 +27,12 @@ def lint() -> Screen[None]:
     return LintScreen()
 
 
+def plan() -> Screen[None]:
+    from .screens.plan import PlanScreen
+
+    return PlanScreen()
+
+
 def log() -> Screen[None]:
     from .screens.log import LogScreen
 
