@@ -23,6 +23,8 @@ from shardtui.engine.program import Program, compile_program, place
 from shardtui.engine.protocol import PresetInspected
 from shardtui.engine.task import Batch, Task, TrainState
 
+from .compilers import Compilers
+
 settings.register_profile(
     "shardtui", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -61,6 +63,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
+
+
+@pytest.fixture
+def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compilers:
+    """To choose what stands in the place of the TPU compiler. Nothing that it said before is known."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Compilers(tmp_path / "compilers", monkeypatch)
 
 
 WIDE = ModelConfig(layers=2, embed=128, heads=8, mlp=512, vocab=256, vocab_rows=256, context=128, dropout=0.0)

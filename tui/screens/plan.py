@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Label
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker
 
 from ...engine import tpu_compiler
 from ...engine.board import Board, Row, ranked, recommendation
@@ -219,12 +219,11 @@ formula are not compiled. Times are a roofline: nothing is measured.
             self.worker.cancel()
 
     @on(Worker.StateChanged)
-    def say_how_it_ended(self, event: Worker.StateChanged) -> None:
-        """Of the board that is shown: another one may have taken its place."""
-        ended: Worker[None] = event.worker  # pyright: ignore[reportUnknownMemberType]
-        if ended is not self.worker or not ended.is_finished:
+    def say_how_it_ended(self) -> None:
+        """Not of a worker whose place another one has taken."""
+        if self.worker is None or not self.worker.is_finished:
             return
-        if event.state is WorkerState.CANCELLED:
+        if self.worker.is_cancelled:
             self.said = "cancelled"
         self.fill()
         self.show_progress()

@@ -1,0 +1,274 @@
+"""`shardtui plan` and the Plan view: estimates of the real engine, and compilations that end in every way but well."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardtui.engine import plan_cache, run_directory
+from shardtui.engine.board import Cost
+from shardtui.engine.preset import load_preset
+from shardtui.engine.protocol import EngineStarted, EngineStopped, encode_json
+from shardtui.engine.run_directory import RunDirectory
+from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.export import screen_text
+from shardtui.tui.screens.plan import PlanScreen
+from shardtui.tui.widgets.row_details import RowDetails
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input
+
+from .compilers import HANGS, KILLED, Compilers
+from .conftest import SETTINGS, SHARDTUI, tiny_config
+from .test_app import shown, until
+
+TINY = [*SETTINGS, "--topology=v5e:2x4"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SHARDTUI, "plan", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def planned(*arguments: str) -> dict[str, Any]:
+    result = run("--json", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_estimates_as_json(home: Path) -> None:
+    board = planned(*TINY, "--estimate")
+    assert (board["schema"], board["model"], board["topology"]) == (1, "nano", "v5e:2x4")
+    rows = {row["preset"]: row for row in board["rows"]}
+    assert not any(name.startswith("pitfall") for name in rows)
+    fsdp = rows["fsdp-tp2"]
+    assert (fsdp["mesh"], fsdp["verdict"], fsdp["compiled"]) == ({"fsdp": 4, "model": 2}, "fits", None)
+    estimate = fsdp["estimate"]
+    assert 0 < estimate["argument_bytes"] < estimate["peak_bytes"] < estimate["capacity_bytes"]
+    assert {"step_seconds", "tokens_per_second", "flop_utilisation"} <= estimate.keys()
+    assert {tuple(flow["axes"]) for flow in estimate["collectives"]} >= {("fsdp",), ("model",)}
+    assert fsdp["bound"] in ("compute", "memory", "network")
+    assert [(wired["axes"], wired["size"]) for wired in fsdp["wiring"]] == [(["fsdp"], 4), (["model"], 2)]
+    tp16 = rows["fsdp-tp16"]
+    assert (tp16["verdict"], tp16["estimate"], tp16["bound"]) == ("infeasible", None, None)
+    assert "needs a multiple of 16 devices, 8 found" in tp16["problems"][0]
+    fitting = [row["estimate"]["step_seconds"] for row in board["rows"] if row["verdict"] == "fits"]
+    assert fitting == sorted(fitting), "best first"
+    assert board["recommendation"].startswith(board["rows"][0]["preset"])
+
+
+def test_what_is_too_large_says_by_how_much(home: Path) -> None:
+    arguments = ("--estimate", "--model=gpt2-xl", "--batch-size=64", "--topology=v5e:2x2", "--preset=dp")
+    (row,) = planned(*arguments)["rows"]
+    assert row["verdict"] == "too large"
+    assert row["estimate"]["peak_bytes"] > row["estimate"]["capacity_bytes"]
+    assert re.search(r"too large by [\d.]+ GB", " ".join(run(*arguments).stdout.split()))
+
+
+def test_for_people(home: Path) -> None:
+    result = run(*TINY, "--estimate", "--preset=fsdp-tp2", "--preset=hsdp")
+    text = result.stdout
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "nano on v5e:2x4: 8 devices of 16.9 GB, 8 × 16 tokens a step" in text
+    assert re.search(r"fsdp-tp2 +fits +.*formula", text)
+    assert re.search(r"model +2 +line y +50 GB/s", text)
+    assert re.search(r"→ (hsdp|fsdp-tp2): .* a step, bound by", text)
+
+
+def test_without_the_compiler_one_line_says_how_to_get_it(home: Path, compilers: Compilers) -> None:
+    compilers.remove()
+    result = run(*TINY)
+    assert result.returncode == 0
+    assert result.stderr.count("\n") == 1
+    assert "the TPU compiler is not installed: `pip install 'shardtui[tpu]'` gets it" in result.stderr
+    assert "formula" in result.stdout
+
+
+def test_progress_and_what_came_of_it(home: Path, compilers: Compilers) -> None:
+    compilers.install(KILLED)
+    result = run(*TINY, "--preset=dp", "--preset=fsdp")
+    assert result.returncode == 0
+    assert re.findall(r"compiling (?:dp|fsdp), (\d of \d)", result.stderr) == ["1 of 2", "2 of 2"]
+    assert "not compiled: its process was ended by SIGKILL" in result.stderr
+    assert re.search(r"^(dp, fsdp|fsdp, dp): not compiled: its process was ended by SIGKILL", result.stdout, re.M)
+
+
+def test_a_preset_may_be_a_file(home: Path) -> None:
+    own = home / "own.toml"
+    own.write_text('[mesh]\nrows = 2\ncolumns = -1\n[rules]\nbatch = "rows"\nmlp = "columns"\n')
+    assert planned(*TINY, "--estimate", f"--preset={own}")["rows"][0]["mesh"] == {"rows": 2, "columns": 4}
+
+
+def test_interrupted_it_tells_what_it_knows(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    process = subprocess.Popen(
+        [*SHARDTUI, "plan", *TINY, "--json", "--preset=dp"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    compilers.wait_for(1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert json.loads(output)["rows"][0]["verdict"] == "fits"
+    assert "Traceback" not in errors
+    assert compilers.all_gone(0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--topology=v9:4x4"], ["--topology v9:4x4: no such slice: give a generation of"]),
+        (["--topology=v5p:4x4"], ["2 dims, the links of a v5p have 3: give 4x4x4"]),
+        (["--topology=v5e:2x4", "--model=nope"], ["--model nope: no such model"]),
+        (["--topology=v5e:2x4", "--batch-size=0", "--seq-len=-1"], ["--batch-size 0: at least 1", "--seq-len -1: at"]),
+        (["--topology=v5e:3x3", "--preset=dp-tp2"], ["needs a multiple of 2 devices, 9 found"]),
+        (["--topology=v5e:9", "--preset=nope", "--set=layers=0"], ["1 dims", "no such preset", "layers 0: at least 1"]),
+        (["--topology=v5e:2x4", "--preset=own.toml"], ["own.toml: no such file"]),
+        ([], ["the following arguments are required: --topology"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_wrong_usage_is_told_at_once(home: Path, arguments: list[str], says: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert all(text in result.stderr for text in says)
+    assert "Traceback" not in result.stderr
+
+
+def record(stem: str) -> RunDirectory:
+    """A run that was asked for and ended before it had a device: all that a plan needs is what it trains."""
+    directory = run_directory.create(tiny_config(run=stem))
+    events = [
+        EngineStarted(protocol=1, pid=1, config=directory.config, seq=1),
+        EngineStopped(step=0, reason="stopped", seq=2),
+    ]
+    directory.events.write_bytes(b"\n".join(map(encode_json, events)) + b"\n")
+    return directory
+
+
+def over(stem: str, scenario: Callable[[ShardtuiApp, Pilot], Any], size: tuple[int, int] = (140, 40)) -> None:
+    async def follow() -> None:
+        async with shown(record(stem), False, size) as (app, pilot):
+            await until(lambda: app.state.is_over, "the history")
+            await pilot.press("7")
+            await until(lambda: isinstance(app.screen, PlanScreen) and app.screen.query(DataTable), "the view")
+            await scenario(app, pilot)
+
+    asyncio.run(follow())
+
+
+def view(app: ShardtuiApp) -> PlanScreen:
+    assert isinstance(app.screen, PlanScreen)
+    return app.screen
+
+
+async def ask(app: ShardtuiApp, pilot: Pilot, topology: str) -> None:
+    await pilot.press("t")
+    await pilot.pause()
+    app.screen.query_one("#topology", Input).value = topology
+    await pilot.press("enter")
+
+
+def column(app: ShardtuiApp, index: int) -> list[str]:
+    table = app.screen.query_one(DataTable)
+    return [str(table.get_row_at(row)[index]) for row in range(table.row_count)]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
+def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
+    compilers.remove()
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        assert "t: name a slice" in screen_text(app)
+        assert app.screen.query_one("#batch", Input).value == "8", "the run's own"
+        await ask(app, pilot, "v5e:2x4")
+        await until(lambda: "by formula only" in screen_text(app), "the board")
+        assert len(column(app, 0)) == 11
+        assert column(app, 1) == sorted(column(app, 1)), "what fits, then what is infeasible"
+        text = screen_text(app)
+        assert "nano on v5e:2x4" in text
+        assert f"→ {column(app, 0)[0]}: " in text
+        assert "pip install 'shardtui[tpu]'" in text
+        app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("fsdp-tp2"))
+        await pilot.pause(0.1)
+        details = "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
+        assert re.search(r"model 2 +line y, 50 GB/s; sends .* a step, by formula", details)
+        assert re.search(r"a step .* the longest of compute .*, memory .*, network ", details)
+        app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("fsdp-tp16"))
+        await pilot.pause(0.1)
+        assert "needs a multiple of 16 devices, 8 found" in screen_text(app).replace("\n", " ")
+
+    over("formula", scenario, size)
+
+
+def test_a_question_that_cannot_be_is_answered_with_why(home: Path) -> None:
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        app.screen.query_one("#batch", Input).value = "many"
+        await ask(app, pilot, "v5p:4x4")
+        await pilot.pause(0.1)
+        assert "2 dims, the links of a v5p have 3" in screen_text(app)
+        assert "batch 'many': a number of sequences" in screen_text(app)
+        await pilot.press("1")
+        await until(lambda: app.current_mode == "watch", "a digit leaves the view again")
+
+    over("wrong", scenario)
+
+
+def test_it_goes_on_while_another_view_is_up_and_ends_with_the_ui(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    kept = Cost(argument_bytes=1000, peak_bytes=100_000, capacity_bytes=10**9, collectives=[], step_seconds=1e-7)
+    plan_cache.keep(tiny_config(), load_preset("dp"), "v5e:2x4", kept)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await ask(app, pilot, "v5e:2x4")
+        await until(lambda: compilers.started, "the first compilation")
+        plan = view(app)
+        first = plan.planner and plan.planner.compiling
+        assert first
+        await until(lambda: re.search(r"compiling [\w-]+, [1-9] s, 1 of", screen_text(app)), "its seconds")
+        await pilot.press("1")
+        await pilot.pause(0.2)
+        plan.action_skip()
+        await until(lambda: len(compilers.started) > 1, "the next one, beside another view")
+        await pilot.press("7")
+        await until(lambda: f"{first.preset}" in column(app, 0), "the view again")
+        assert next(row for row in plan.rows if row.preset == first.preset).problems == ["not compiled: cancelled"]
+        await pilot.press("K")
+        await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all")
+        assert "compiling" not in column(app, 6)
+        await ask(app, pilot, "v5e:2x4")
+        await until(lambda: len(compilers.started) > 2, "another board")
+        await pilot.press("d")
+
+    over("beside", scenario)
+    assert compilers.all_gone(0)
+
+
+def test_a_compiled_program_takes_its_place(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    presets = ("dp", "fsdp", "hsdp", "tp", "dp-tp2", "dp-tp4", "fsdp-1d", "fsdp-tp2", "fsdp-tp4", "fsdp-tp8")
+    for number, name in enumerate(presets):
+        kept = Cost(
+            argument_bytes=1000,
+            peak_bytes=100_000,
+            capacity_bytes=10**9,
+            collectives=[],
+            step_seconds=1e-3 * (number + 1),
+            network_seconds=1e-3 * (number + 1),
+            tokens_per_second=1.0,
+            flop_utilisation=0.5,
+        )
+        plan_cache.keep(tiny_config(), load_preset(name), "v5e:2x4", kept)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await ask(app, pilot, "v5e:2x4")
+        await until(lambda: view(app).said == "compiled", "the end")
+        fitting = [name for name in column(app, 0) if name in presets]
+        assert fitting[:2] == ["dp", "fsdp"]
+        assert column(app, 6).count("compiler") == column(app, 1).count("fits")
+        assert "→ dp: 1.0 ms a step, bound by network" in screen_text(app)
+        assert column(app, 9)[0].endswith(" %")
+
+    over("kept", scenario)
