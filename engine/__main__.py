@@ -197,10 +197,8 @@ def search(config: RunConfig, where: str) -> None:
 
 
 def compile_one(config: RunConfig, where: str, name: str) -> None:
-    """Prints a `Cost`, what the TPU compiler says of a preset on a slice, as JSON. Training beside it has the cores
-    first."""
+    """Prints a `Cost`, what the TPU compiler says of a preset on a slice, as JSON."""
     end_with_asker()
-    os.nice(10)
     topology, preset = load_topology(where), load_preset(name)
     cost = plan_cache.kept(config, preset, where)
     if cost is None:

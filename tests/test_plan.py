@@ -72,7 +72,7 @@ def test_for_people(home: Path) -> None:
     result = run(*TINY, "--estimate", "--preset=fsdp-tp2", "--preset=hsdp")
     text = result.stdout
     assert (result.returncode, result.stderr) == (0, "")
-    assert "nano on v5e:2x4: 8 devices of 16.9 GB, 8 × 16 tokens a step" in text
+    assert "nano on v5e:2x4: 8 × 16.9 GB, 8 × 16 tokens a step" in text
     assert re.search(r"fsdp-tp2 +fits +.*formula", text)
     assert re.search(r"model +2 +line y +50 GB/s", text)
     assert re.search(r"→ (hsdp|fsdp-tp2): .* a step, bound by", text)

@@ -84,14 +84,15 @@ class NoAnswer(Invalid):
 class Planner:
     """Asks for one board. Only one process runs at a time, and none between two boards."""
 
-    def __init__(self, config: RunConfig, topology: str, presets: Sequence[str], compiles: bool) -> None:
+    def __init__(self, config: RunConfig, topology: str, presets: Sequence[str], compiles: bool, nice: int = 0) -> None:
         """`presets`: by name or by file, each of which is compiled however large it is; where there is none, the usual
-        ones are planned."""
+        ones are planned. `nice`: how much of the processor the compiler leaves to others, as the system counts it."""
         self._config = config
         self._topology = topology
         usual, problems = usual_presets(config)
         self._presets = presets or usual
         self._named = bool(presets)
+        self._nice = nice
         self._compiles = compiles and tpu_compiler.is_installed()
         self._process: Process | None = None
         self._cancelled = False
@@ -159,6 +160,7 @@ class Planner:
                 )
                 if self._cancelled:
                     _kill(self._process)
+                _be_nice(self._process, self._nice)
                 output, said = await _communicated(self._process)
                 return Answer(self._process.returncode or 0, output, said.decode(errors="replace").splitlines())
         except OSError as error:
@@ -197,6 +199,12 @@ async def _communicated(process: Process) -> tuple[bytes, bytes]:
 def _kill(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
+
+
+def _be_nice(process: Process, nice: int) -> None:
+    """Before it has threads of its own, which are then as nice."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + nice)
 
 
 def _ended(status: int) -> str:

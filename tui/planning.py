@@ -86,8 +86,8 @@ def _tables(board: Board, config: RunConfig) -> list[RenderableType]:
 def _title(board: Board, config: RunConfig) -> str:
     batch, seq = config.training.batch_size, config.training.seq_len
     slice_ = load_topology(board.topology)
-    has = f"{slice_.devices:,} devices of {figures.size(slice_.chip.memory)}"
-    return f"{board.model} on {board.topology}: {has}, {batch:,} × {seq:,} tokens a step"
+    memory = figures.size(slice_.chip.memory)
+    return f"{board.model} on {board.topology}: {slice_.devices:,} × {memory}, {batch:,} × {seq:,} tokens a step"
 
 
 def _board_table(rows: Sequence[Row], title: str) -> Table:

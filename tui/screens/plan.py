@@ -29,6 +29,8 @@ from ..widgets.row_details import RowDetails
 from .run_screen import RunScreen
 
 SLICES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16")
+NICE = 10
+"""The training beside it has the cores first."""
 WIDE = 110
 """Columns from which a row says what it sends and how far the estimate was off."""
 
@@ -95,7 +97,7 @@ formula are not compiled. Times are a roofline: nothing is measured.
         except Invalid as error:
             self.complain(error.problems)
             return
-        self.planner = Planner(config, topology, (), compiles=True)
+        self.planner = Planner(config, topology, (), compiles=True, nice=NICE)
         self.said = "estimating …"
         self.show_progress()
         self.worker = self.follow(self.planner, config)
@@ -156,7 +158,8 @@ formula are not compiled. Times are a roofline: nothing is measured.
         self.rows = ranked(self.board.rows)
         table.clear(columns=True)
         is_wide = self.size.width >= WIDE
-        table.add_columns(*(WIDE_COLUMNS if is_wide else COLUMNS))
+        columns = WIDE_COLUMNS if is_wide else COLUMNS
+        table.add_columns(*(_right(name) if name in FIGURES else Text(name) for name in columns))
         compiling = self.planner.compiling.preset if self.planner and self.planner.compiling else None
         for row in self.rows:
             table.add_row(*_cells(row, is_wide, row.preset == compiling))
@@ -237,6 +240,7 @@ def in_words(compiling: Compiling) -> str:
 
 COLUMNS = ("preset", "verdict", "peak", "a step", "FLOP util", "bound by", "from")
 WIDE_COLUMNS = (*COLUMNS, "tokens/s", "sent a step", "formula: peak", "sent")
+FIGURES = ("peak", "a step", "FLOP util", "tokens/s", "formula: peak", "sent")
 
 
 def _cells(row: Row, is_wide: bool, is_compiling: bool) -> list[Text]:
