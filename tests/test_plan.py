@@ -1,6 +1,7 @@
 """`shardtui plan` and the Plan view: estimates of the real engine, and compilations that end in every way but well."""
 
 import asyncio
+import io
 import json
 import re
 import signal
@@ -11,12 +12,15 @@ from typing import Any
 
 import pytest
 from shardtui.engine import plan_cache, run_directory
-from shardtui.engine.board import Cost
+from shardtui.engine.board import Cost, Row
 from shardtui.engine.preset import load_preset
 from shardtui.engine.protocol import EngineStarted, EngineStopped, encode_json
 from shardtui.engine.run_directory import RunDirectory
+from shardtui.engine.traffic import Flow
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.export import screen_text
+from shardtui.tui.plain_console import plain_console
+from shardtui.tui.planning import board_tables
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.widgets.row_details import RowDetails
 from textual.pilot import Pilot
@@ -76,6 +80,31 @@ def test_for_people(home: Path) -> None:
     assert re.search(r"fsdp-tp2 +fits +.*formula", text)
     assert re.search(r"model +2 +line y +50 GB/s", text)
     assert re.search(r"→ (hsdp|fsdp-tp2): .* a step, bound by", text)
+
+
+@pytest.mark.parametrize("width", [80, 138])
+def test_no_figure_is_cut_off(width: int) -> None:
+    flows = [
+        Flow(kind="all-reduce", axes=axes, count=1, bytes_per_device=1, bytes_known=1, bytes_sent=300_000_000)
+        for axes in (["data"], ["data", "fsdp"])
+    ]
+    cost = Cost(
+        argument_bytes=1,
+        peak_bytes=48_200_000_000,
+        capacity_bytes=16_900_000_000,
+        collectives=flows,
+        network_seconds=0.0123,
+        step_seconds=0.0123,
+        tokens_per_second=151_000.0,
+        flop_utilisation=0.49,
+    )
+    rows = [Row(preset="fsdp-tp16", mesh={"data": 2, "fsdp": 8}, estimate=cost, compiled=cost)]
+    console = plain_console(width=width, file=io.StringIO(), record=True)
+    console.print(*board_tables(rows, "title", width))
+    text = console.export_text()
+    assert "…" not in text
+    known = ("too large by 31.3 GB", "48.2 GB, 285 %", "12 ms", "151 k", "49 %", "data × fsdp 300 MB", "peak 0 %")
+    assert [told for told in known if told not in text] == []
 
 
 def test_without_the_compiler_one_line_says_how_to_get_it(home: Path, compilers: Compilers) -> None:

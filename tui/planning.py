@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.console import RenderableType
@@ -22,6 +22,8 @@ from .planner import NoAnswer, Planner, is_hopeless
 
 PIPE_WIDTH = 140
 """Columns of a table that does not go to a terminal."""
+WIDE = 138
+"""Columns that hold one table of all that is known."""
 FINE, FAILED, INTERRUPTED = 0, 1, 130
 
 
@@ -69,12 +71,12 @@ def _answer(board: Board, config: RunConfig, as_json: bool) -> None:
     console = plain_console()
     if not console.is_terminal:
         console = plain_console(width=PIPE_WIDTH)
-    console.print(*_tables(clean(board), config), sep="\n")
+    console.print(*_tables(clean(board), config, console.width), sep="\n")
 
 
-def _tables(board: Board, config: RunConfig) -> list[RenderableType]:
+def _tables(board: Board, config: RunConfig, width: int) -> list[RenderableType]:
     rows = ranked(board.rows)
-    tables: list[RenderableType] = [_board_table(rows, _title(board, config))]
+    tables = board_tables(rows, _title(board, config), width)
     tables += [_wiring_table(rows)] if any(map(board_rows.wires, rows)) else []
     tables += [Text(line) for line in board_rows.problems(rows)]
     left_out = [row.preset for row in rows if row.estimate and not row.compiled and is_hopeless(row.estimate)]
@@ -90,38 +92,43 @@ def _title(board: Board, config: RunConfig) -> str:
     return f"{board.model} on {board.topology}: {slice_.devices:,} × {memory}, {batch:,} × {seq:,} tokens a step"
 
 
-def _board_table(rows: Sequence[Row], title: str) -> Table:
+def _lines(cells: str | list[str]) -> str:
+    return "\n".join(cells.split(", ") if isinstance(cells, str) else cells)
+
+
+CELLS: dict[str, Callable[[Row], str]] = {
+    "preset": lambda row: row.preset,
+    "verdict": board_rows.verdict,
+    "peak": board_rows.held,
+    "sent a step": lambda row: _lines(board_rows.most_sent(row)),
+    "a step": board_rows.step_time,
+    "tokens/s": board_rows.tokens_rate,
+    "util": board_rows.utilisation,
+    "bound": board_rows.bound,
+    "from": board_rows.source,
+    "estimate off": lambda row: _lines(board_rows.off_by(row)),
+}
+FIGURES = ("peak", "a step", "tokens/s", "util")
+NARROW = (
+    ("preset", "verdict", "peak", "a step", "bound"),
+    ("preset", "tokens/s", "util", "sent a step", "from", "estimate off"),
+)
+
+
+def board_tables(rows: Sequence[Row], title: str, width: int) -> list[RenderableType]:
+    """One where there is room, else two."""
+    parts = (tuple(CELLS),) if width >= WIDE else NARROW
+    return [_board_table(rows, names, title if not index else "") for index, names in enumerate(parts)]
+
+
+def _board_table(rows: Sequence[Row], names: Sequence[str], title: str) -> Table:
     table = _table(
-        "preset",
-        "verdict",
-        _right("peak"),
-        Column("sent a step", no_wrap=True),
-        _right("a step"),
-        _right("tokens/s"),
-        _right("FLOP util"),
-        "bound by",
-        "from",
-        Column("estimate off by", no_wrap=True),
+        *(_right(name) if name in FIGURES else Column(name, no_wrap=name != "sent a step") for name in names),
         title=title,
     )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in _cells(row)))
+        table.add_row(*(Text(CELLS[name](row)) for name in names))
     return table
-
-
-def _cells(row: Row) -> list[str]:
-    return [
-        row.preset,
-        board_rows.verdict(row),
-        board_rows.held(row),
-        "\n".join(board_rows.most_sent(row)),
-        board_rows.step_time(row),
-        board_rows.tokens_rate(row),
-        board_rows.utilisation(row),
-        board_rows.bound(row),
-        board_rows.source(row),
-        board_rows.off_by(row).replace(", ", "\n"),
-    ]
 
 
 def _wiring_table(rows: Sequence[Row]) -> Table:
@@ -136,8 +143,8 @@ def _wiring_table(rows: Sequence[Row]) -> Table:
 
 
 def _table(*columns: str | Column, title: str) -> Table:
-    return Table(*columns, title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
+    return Table(*columns, title=title or None, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
 
 
 def _right(name: str) -> Column:
-    return Column(name, justify="right")
+    return Column(name, justify="right", no_wrap=True)
