@@ -315,7 +315,7 @@ def _listed(
     """The built-in presets, the user's, and those that the run names by file; how each stands; what cannot be read."""
     found, problems = load_presets()
     known = {preset.name: preset for preset in found}
-    for name in (config.preset, *(switch.preset for switch in config.switches)):
+    for name in (config.preset, *(switch.preset for switch in config.switches), *config.preset_files):
         if name not in known:
             preset = load_preset(name)
             known[preset.name] = preset

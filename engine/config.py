@@ -75,7 +75,7 @@ class ScheduledSwitch(Struct, frozen=True):
 
 
 class CheckpointConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When the state is saved beside the steps, and where. It is saved when a run ends, too."""
+    """When the state is saved, and where."""
 
     every_steps: int | None = None
     every_minutes: float | None = 10.0
@@ -83,6 +83,8 @@ class CheckpointConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The last ones; the one with the least loss is kept besides."""
     directory: str | None = None
     """A folder of this name is made for the run in it; also `gs://…`. None: in the run directory."""
+    at_end: bool = True
+    """The state is saved when the run ends."""
 
 
 class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -101,6 +103,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     steps: int | None = None
     """Stop after this many; None runs until it is told to."""
     switches: tuple[ScheduledSwitch, ...] = ()
+    preset_files: tuple[str, ...] = ()
+    """Presets that the run may switch to, besides those of the known directories."""
     checkpoints: CheckpointConfig = CheckpointConfig()
     low_memory: bool = False
     """A switch frees what it has moved, leaf by leaf, once the state is saved."""

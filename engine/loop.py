@@ -158,9 +158,13 @@ class Loop:
         self._profiler.end(self._reports.done)
         if self._reports.has_blown_up():
             self._publish(CheckpointFailed(step=self._reports.done, problems=[self._what_to_do_about_loss()]))
-        elif self._reports.done > self._begun_at and self._reports.last_loss is not None:
+        elif self._is_worth_saving():
             self._save()
         self._saver.finish()
+
+    def _is_worth_saving(self) -> bool:
+        is_new = self._reports.done > self._begun_at and self._reports.last_loss is not None
+        return is_new and self._config.checkpoints.at_end
 
     def _save(self) -> None:
         self._reports.settle()
