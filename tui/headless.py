@@ -1,7 +1,5 @@
 """`shardtui train` and `shardtui stop`: a run without the UI."""
 
-import asyncio
-import signal
 import sys
 import time
 from statistics import median
@@ -27,6 +25,7 @@ from ..engine.protocol import (
 )
 from .clean import json_line, warn
 from .engine_client import EngineClient
+from .interrupts import Interrupts
 from .log_lines import in_words
 from .run_state import Phase, RunState
 
@@ -47,7 +46,7 @@ class StepDone(Struct, frozen=True, tag=True, kw_only=True):
 
 async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     """Starts the engine, tells what happens, and returns the exit code. Raises Invalid where the engine refuses."""
-    interrupts = _Interrupts(client)
+    interrupts = Interrupts(client, "saving after this step, then stopping; again to kill the engine")
     report = _print_json if as_json else _Progress().report
     state = RunState()
     code = 0
@@ -95,30 +94,6 @@ async def stop(client: EngineClient) -> int:
     if last:
         print(f"run {client.directory.name}: {in_words(last)}")
     return 0
-
-
-class _Interrupts:
-    """Ctrl-C or SIGTERM once: save after the step and stop. Twice: kill the engine.
-
-    SIGTERM is how machines are taken back: to have saved is then to have done well.
-    """
-
-    def __init__(self, client: EngineClient) -> None:
-        self.count = 0
-        self.by_keyboard = False
-        self._client = client
-        self._sending: asyncio.Task[None] | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
-
-    def _interrupt(self, number: signal.Signals) -> None:
-        self.count += 1
-        self.by_keyboard |= number == signal.SIGINT
-        if self.count > 1:
-            self._client.kill_engine()
-            return
-        warn("saving after this step, then stopping; again to kill the engine")
-        self._sending = asyncio.ensure_future(self._client.send(Stop()))
 
 
 def _print_json(event: AnyEvent, _: RunState) -> None:
