@@ -79,6 +79,9 @@ class Measured(Struct, frozen=True, kw_only=True):
     """The median."""
     fastest_seconds: float
     slowest_seconds: float
+    lower_quartile_seconds: float
+    """Half of the steps took between this and the upper one: a busy machine makes outliers."""
+    upper_quartile_seconds: float
     tokens_per_second: float
     bytes_in_use: int | None
     """On the fullest device."""

@@ -105,10 +105,7 @@ class Planner:
     async def boards(self) -> AsyncIterator[Board]:
         """One of estimates, then one when a compilation begins and one when it has ended. Raises Invalid where the
         question is wrong, and NoAnswer."""
-        answer = await self._ask("plan", self._topology, *self._presets)
-        if answer.status:
-            raise Invalid(*answer.problems) if answer.told else NoAnswer(*answer.problems)
-        board = self._known(msgspec.json.decode(answer.last_line, type=Board))
+        board = self._known(await self.estimates())
         yield board
         order = self._order(board.rows) if self._compiles else []
         for number, index in enumerate(order, 1):
@@ -124,6 +121,13 @@ class Planner:
             yield board
             if any(line.startswith("--topology") for line in answer.told):
                 return  # the compiler knows no such slice: it has nothing to say of other presets
+
+    async def estimates(self) -> Board:
+        """Raises as `boards` does."""
+        answer = await self._ask("plan", self._topology, *self._presets)
+        if answer.status:
+            raise Invalid(*answer.problems) if answer.told else NoAnswer(*answer.problems)
+        return msgspec.json.decode(answer.last_line, type=Board)
 
     def cancel(self) -> None:
         """The compilation that goes on; the next one follows."""

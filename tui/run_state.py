@@ -7,6 +7,7 @@ from enum import StrEnum
 from itertools import chain, groupby
 from statistics import median
 
+from ..engine.board import Row
 from ..engine.config import RunConfig
 from ..engine.layout import shards_differ
 from ..engine.lint import Finding, lint
@@ -44,6 +45,7 @@ from ..engine.protocol import (
     Switching,
     TrainingStarted,
 )
+from .comparison import Comparison
 from .losses import Losses
 
 RECENT_STEPS = 32
@@ -86,7 +88,11 @@ class RunState:
     inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
     memory: MemoryMeasured | None = None
     followed: int | None = None
-    """The device that the user follows through every array: the one thing here that no event tells."""
+    """The device that the user follows through every array. This and the next two are told by no event."""
+    comparison: Comparison | None = None
+    """The one that this viewer makes, or has made last."""
+    estimates: dict[str, Row] = field(default_factory=dict[str, Row])
+    """By preset, once they were asked for."""
     switches: list[Switched] = field(default_factory=list[Switched])
     marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """Step and preset of each switch, and of each time that an earlier state was taken up."""
@@ -109,6 +115,12 @@ class RunState:
     @property
     def is_over(self) -> bool:
         return self.phase in OVER
+
+    @property
+    def is_quiet(self) -> bool:
+        """Steps are made, and nothing else that takes time from them."""
+        beside = (self.compiling, self.saving, self.profiling)
+        return self.phase is Phase.TRAINING and all(other is None for other in beside)
 
     @property
     def newest(self) -> CheckpointInfo | None:
@@ -208,7 +220,7 @@ class RunState:
                 self.marks.append((event.step, event.to_preset))
                 self._train_under(event.to_preset)
             case SwitchFailed():
-                self.refused = event
+                self._take_back(event)
                 self._end_compiling()
                 self._go_on()
             case SwitchCancelled():
@@ -272,6 +284,13 @@ class RunState:
         self.preset, self.refused = preset, None
         self._end_compiling()
         self._go_on()
+
+    def _take_back(self, event: SwitchFailed) -> None:
+        """Where the first step under the preset failed, the one before goes on."""
+        self.refused = event
+        last = self.switches[-1] if self.switches else None
+        if last and (last.to_preset, last.step) == (event.to_preset, event.step):
+            self.preset = last.from_preset
 
     def _end_compiling(self) -> None:
         """The times of steps beside a compilation say nothing of the next ones."""
