@@ -126,6 +126,36 @@ def _plan(options: argparse.Namespace) -> int:
     return plan(config, options.topology, presets, not options.estimate, options.json)
 
 
+def _compare(options: argparse.Namespace) -> int:
+    from .comparing import compare
+
+    run_directory.runtime_directory()  # refused before anything is made
+    options.preset, options.run_name = None, None
+    named = [Path(name).stem if is_file(name) else name for name in options.presets]
+    problems = [] if options.measured >= 1 else [f"--steps {options.measured}: at least 1"]
+    files = tuple(_absolute(name) for name in options.presets if is_file(name))
+    problems += _same_names(options.presets)
+    try:
+        config = _config(options)
+    except Invalid as error:
+        raise Invalid(*problems, *error.problems) from error
+    if problems:
+        raise Invalid(*problems)
+    checkpoints = CheckpointConfig(every_minutes=None, at_end=False)
+    config = msgspec.structs.replace(config, run="compare", checkpoints=checkpoints, preset_files=files)
+    return compare(config, named, options.measured, options.json)
+
+
+def _same_names(presets: list[str]) -> list[str]:
+    """Of presets that a run would not tell apart."""
+    places = {(Path(name).stem if is_file(name) else name): name for name in presets}
+    return [
+        f"preset {name}: {places[stem]} has the same name: rename its file"
+        for name in dict.fromkeys(presets)
+        if name != places[stem := Path(name).stem if is_file(name) else name]
+    ]
+
+
 def _lint(options: argparse.Namespace) -> int:
     from .inspecting import lint
 
@@ -142,6 +172,7 @@ COMMANDS = {
     "presets": (_presets, "list the presets and whether each fits these devices"),
     "inspect": (_inspect, "arrays, collectives and memory of one preset, without training"),
     "plan": (_plan, "rank presets on a TPU slice that you need not hold, by formula and by the TPU compiler"),
+    "compare": (_compare, "measure presets one after the other in one run, beside what is predicted of them"),
     "lint": (_lint, "what is likely wrong with one preset; exit 1 when there are findings"),
 }
 
@@ -176,6 +207,8 @@ def _add_options(command: str, parser: argparse.ArgumentParser) -> None:
     if command in ("stop", "verify"):
         parser.add_argument("run", metavar="RUN")
     if command in ("run", "train", "presets", "inspect", "lint"):
+        _add_name_options(parser)
+    if command in ("run", "train", "presets", "inspect", "lint", "compare"):
         _add_run_options(parser)
     if command == "plan":
         _add_plan_options(parser)
@@ -184,6 +217,8 @@ def _add_options(command: str, parser: argparse.ArgumentParser) -> None:
         _add_engine_options(parser)
     if command == "inspect":
         _add_inspect_options(parser)
+    if command == "compare":
+        _add_compare_options(parser)
     if command == "train":
         _add_schedule_options(parser)
     if command not in ("run", "attach", "stop"):
@@ -199,6 +234,23 @@ def _add_schedule_options(parser: argparse.ArgumentParser) -> None:
         type=_scheduled_switch,
         metavar="STEP:PRESET",
         help="go on under PRESET once STEP steps are done; may be given several times",
+    )
+
+
+def _add_compare_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "presets",
+        nargs="*",
+        metavar="PRESET",
+        help="names or .toml files; default: all that fit, but the pitfalls: " + ", ".join(preset_files("parallelism")),
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        dest="measured",
+        default=20,
+        metavar="N",
+        help="steps to measure under each, besides those of the warm-up; default 20",
     )
 
 
@@ -260,11 +312,17 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     add("--keep", type=int, metavar="K", help="checkpoints to keep besides the best; default 3")
 
 
+def _add_name_options(parser: argparse.ArgumentParser) -> None:
+    presets = ", ".join(preset_files("parallelism"))
+    parser.add_argument("--preset", metavar="P", help=f"a name or a .toml file, default dp; {presets}")
+    parser.add_argument(
+        "--run", metavar="NAME", dest="run_name", help="a name for the run; default MODEL-1, MODEL-2, …"
+    )
+
+
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    models, presets = (", ".join(preset_files(kind)) for kind in ("models", "parallelism"))
     add = parser.add_argument
-    add("--model", metavar="M", help=f"default nano; {models}")
-    add("--preset", metavar="P", help=f"a name or a .toml file, default dp; {presets}")
+    add("--model", metavar="M", help=f"default nano; {', '.join(preset_files('models'))}")
     add(
         "--data",
         metavar="PATH",
@@ -281,7 +339,6 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--device-memory", type=float, metavar="BYTES", help="refuse presets predicted to need more on a device")
     add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
-    add("--run", metavar="NAME", dest="run_name", help="a name for the run; default MODEL-1, MODEL-2, …")
     add(
         "--set",
         action="append",
@@ -450,7 +507,8 @@ def _settings(options: argparse.Namespace) -> tuple[str, ...]:
 def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[str]:
     problems: list[str] = []
     switches: list[ScheduledSwitch] = getattr(options, "switch", [])
-    for name in dict.fromkeys((*filter(None, [preset]), *(switch.preset for switch in switches))):
+    others: list[str] = getattr(options, "presets", [])
+    for name in dict.fromkeys((*filter(None, [preset]), *(switch.preset for switch in switches), *others)):
         try:
             load_preset(name)
         except Invalid as error:

@@ -93,6 +93,11 @@ class EngineClient:
         if self._process is not None:
             self._process.kill()
 
+    async def ended(self) -> None:
+        """Waits until the process of an engine that was started from here is gone."""
+        if self._process is not None:
+            await asyncio.to_thread(self._process.wait)
+
     async def end_engine(self) -> None:
         """Tells it to save and stop; where it does not, a compilation that hangs say, kills it."""
         await self.send(Stop())

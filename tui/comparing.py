@@ -1,0 +1,251 @@
+"""`shardtui compare`: presets measured one after the other in one engine, beside what was predicted of them."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.table import Column, Table
+from rich.text import Text
+
+from ..engine import figures, run_directory
+from ..engine.board import Row
+from ..engine.config import Invalid, RunConfig
+from ..engine.protocol import (
+    AnyCommand,
+    AnyEvent,
+    EngineReady,
+    Failed,
+    Paused,
+    PresetCompiled,
+    PresetInfo,
+    PresetListing,
+    Resume,
+    Resumed,
+    StepsDone,
+    Stop,
+    Switched,
+    SwitchFailed,
+    TrainingStarted,
+)
+from .clean import clean, json_line, printable, warn
+from .compare_report import CompareReport, row_reports
+from .comparison import WARM_UP, Comparison, in_progress, worth_comparing
+from .engine_client import EngineClient, ask_engine
+from .interrupts import Interrupts
+from .log_lines import in_words
+from .measured_rows import cells, devices, in_order, problem_lines, row_of, verdict, with_capacity
+from .plain_console import plain_console
+from .planner import Planner
+from .run_state import Phase, RunState
+
+FAILED, INTERRUPTED = 1, 130
+PIPE_WIDTH = 140
+"""Columns of a table that does not go to a terminal."""
+HEADS = (
+    "step time\nmedian",
+    "half of them\nwithin",
+    "tokens/s\n",
+    "memory\nin use",
+    "as compiled\narguments",
+    "as compiled\npeak",
+    "sent a step\nas compiled",
+    "sent a step\nby formula",
+)
+"""Of `cells`; memory and what is sent are of one device."""
+PROGRESS_SECONDS = 2.0
+TOLD = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Resumed | Failed
+
+
+def compare(config: RunConfig, named: Sequence[str], steps: int, as_json: bool) -> int:
+    """Prints the board. `named`: the presets; none for all that fit, but those to learn from. 1 where one of them was
+    not measured. Raises Invalid where the engine refuses."""
+    listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
+    warn(*listing.problems)
+    infos = {info.name: info for info in listing.presets}
+    wanted = [infos[name] for name in dict.fromkeys(named or worth_comparing(listing.presets))]
+    session = _Session(config, wanted, steps)
+    code = asyncio.run(session.measure())
+    report = session.report()
+    if as_json:
+        print(json_line(report))
+    else:
+        _print_board(session)
+    return code or (0 if report.complete else FAILED)
+
+
+class _Session:
+    """One engine measures all presets; where it is lost, another one goes on with those that are left."""
+
+    def __init__(self, config: RunConfig, presets: Sequence[PresetInfo], steps: int) -> None:
+        self.ready: EngineReady | None = None
+        self._config = config
+        self._infos = {info.name: info for info in presets}
+        self._steps = steps
+        self._state = RunState()
+        self._rows = {name: row_of(info, self._state) for name, info in self._infos.items()}
+        self._left = [info.name for info in presets if info.fits]
+        self._progress = _Progress()
+
+    @property
+    def rows(self) -> list[Row]:
+        return in_order(list(self._rows.values()))
+
+    def report(self) -> CompareReport:
+        ready, memory = self.ready, self._state.memory
+        return CompareReport(
+            model=self._config.model_name,
+            devices=ready.devices if ready else [],
+            versions=ready.versions if ready else {},
+            memory_source=memory.source if memory else None,
+            steps=self._steps,
+            warm_up=WARM_UP,
+            rows=row_reports(self.rows),
+            recommendation=verdict(self.rows, devices(ready)),
+            complete=all(row.measured and row.measured.steps == self._steps for row in self.rows),
+        )
+
+    async def measure(self) -> int:
+        """The exit code, as far as it does not follow from what was measured. Raises Invalid."""
+        code = 0
+        while self._left and not code:
+            code = await self._run()
+            self._take_rows("interrupted" if code else None)
+        return code
+
+    def _take_rows(self, why: str | None) -> None:
+        """From the engine that has ended. What it was at when it was lost is not tried again."""
+        state, comparison = self._state, self._state.comparison
+        found = {name: row_of(self._infos[name], state) for name in self._left}
+        is_lost = state.phase in (Phase.FAILED, Phase.LOST) and not why
+        if is_lost:
+            culprit = (comparison and comparison.current) or self._left[0]
+            found[culprit] = msgspec.structs.replace(found[culprit], measured=None, problems=state.problems)
+        left = [name for name, row in found.items() if not (row.measured or row.problems)]
+        if not is_lost:
+            why = why or (comparison and comparison.ended_by) or "the run ended"
+            found |= {name: msgspec.structs.replace(found[name], problems=[f"not measured: {why}"]) for name in left}
+        self._left = left if is_lost else []
+        self._rows |= found
+
+    async def _run(self) -> int:
+        """One engine, to its end. Its directory goes with it, unless there is something in it to look into."""
+        name = run_directory.free_name(self._config.run)
+        client = EngineClient(
+            run_directory.create(msgspec.structs.replace(self._config, run=name, preset=self._left[0]))
+        )
+        interrupts = Interrupts(client, "stopping after this step; again to kill the engine")
+        estimates: asyncio.Task[None] | None = None
+        self._state = RunState()
+        client.start_engine()
+        async for events in client.events(cleaned=False):
+            for event in events:
+                self._state.apply(event)
+                if isinstance(event, EngineReady):
+                    self.ready = event
+                    warn(*event.warnings)
+                    estimates = asyncio.create_task(self._estimate(event))
+                if interrupts.count:
+                    await client.send(Stop())  # again: it may not have listened before
+                elif command := self._next(event, estimates is not None and estimates.done()):
+                    await client.send(command)
+                self._progress.report(event, self._state)
+        if estimates:
+            estimates.cancel()
+            with suppress(asyncio.CancelledError):
+                await estimates
+        await client.ended()
+        return self._end(client, interrupts)
+
+    def _end(self, client: EngineClient, interrupts: Interrupts) -> int:
+        last = self._state.events[-1]
+        if isinstance(last, Failed) and last.refused and self._state.ready is None:
+            client.directory.discard()
+            raise Invalid(*last.problems)
+        if self._state.phase is Phase.STOPPED or interrupts.count or (isinstance(last, Failed) and last.refused):
+            client.directory.discard()
+        else:
+            warn(*self._state.problems, f"what the engine left is in {client.directory.path}")
+        return 0 if not interrupts.count else INTERRUPTED if interrupts.by_keyboard else FAILED
+
+    def _next(self, event: AnyEvent, is_estimated: bool) -> AnyCommand | None:
+        """What to ask of the engine. Nothing is measured beside the estimates, nor before the first step is done."""
+        state, comparison = self._state, self._state.comparison
+        if comparison is None:
+            if not state.step or not is_estimated:
+                return None
+            state.comparison = comparison = Comparison(self._left, state.preset, self._steps)
+            command = comparison.begin()
+        else:
+            was_over = comparison.is_over
+            command = comparison.follow(event, state.preset, state.is_quiet)
+            if was_over:
+                return None
+        if isinstance(event, Paused) and event.problem:
+            return Resume()  # the loss is not what is measured
+        return Stop() if comparison.is_over else command
+
+    async def _estimate(self, ready: EngineReady) -> None:
+        """Of all presets, by formula, for the chip at hand. A board is one also without."""
+        config = msgspec.structs.replace(self._config, platform=ready.devices[0].platform)
+        files = {Path(file).stem: file for file in config.preset_files}
+        names = [files.get(name, name) for name in self._infos]
+        try:
+            board = await Planner(config, str(len(ready.devices)), names).estimates()
+        except Invalid as error:
+            warn(*(f"no estimates: {problem}" for problem in error.problems[-1:]))
+            return
+        self._state.estimates = {row.preset: with_capacity(row, ready.memory_limit) for row in board.rows}
+
+
+class _Progress:
+    """On stderr: what was compiled, moved and measured."""
+
+    def __init__(self) -> None:
+        self._at: str | None = None
+        self._told = 0.0
+
+    def report(self, event: AnyEvent, state: RunState) -> None:
+        if isinstance(event, TOLD) and state.ready:  # without, it is refused, and that is told once
+            _say(in_words(event))
+        comparison = state.comparison
+        if comparison is None:
+            return
+        if self._at not in (None, comparison.current) or comparison.is_over:
+            self._tell_measured(state)
+        self._at = None if comparison.is_over else comparison.current
+        if isinstance(event, StepsDone) and comparison.done and time.monotonic() - self._told > PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            _say(in_progress(comparison))
+
+    def _tell_measured(self, state: RunState) -> None:
+        found = self._at and state.comparison and state.ready and state.comparison.measured(self._at, 1)
+        if found:
+            _say(f"{self._at}: {figures.seconds(found.step_seconds)} a step, {found.steps} steps")
+
+
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def _print_board(session: _Session) -> None:
+    console = plain_console()
+    if not console.is_terminal:
+        console = plain_console(width=PIPE_WIDTH)
+    rows = [clean(row) for row in session.rows]
+    console.print(_table(rows), *_problems(rows), printable(verdict(rows, devices(session.ready))), sep="\n")
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table("preset", "mesh", *(Column(name, justify="right") for name in HEADS), box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(Text(row.preset), figures.axes(row.mesh), *cells(row))
+    return table
+
+
+def _problems(rows: Sequence[Row]) -> list[Text]:
+    return [Text(f"✗ {line}") for row in rows for line in problem_lines(row)]
