@@ -13,8 +13,9 @@ from textual.binding import Binding, BindingType
 from textual.markup import escape
 from textual.screen import Screen
 from textual.timer import Timer
+from textual.worker import Worker
 
-from ..engine.config import Restart
+from ..engine.config import Invalid, Restart
 from ..engine.protocol import (
     AnyCommand,
     AnyEvent,
@@ -43,10 +44,21 @@ from ..engine.protocol import (
     SwitchPreset,
 )
 from . import views
+from .clean import printable
+from .comparison import CANCELLED, Comparison, worth_comparing
 from .driver import Driver
 from .engine_client import EngineClient
 from .log_lines import in_words, opened_by, profile
-from .messages import ArrayChosen, DeviceFollowed, EventsArrived, PresetChosen, PresetConsidered, ViewShown
+from .messages import (
+    ArrayChosen,
+    ComparisonAsked,
+    ComparisonCancelled,
+    DeviceFollowed,
+    EventsArrived,
+    PresetChosen,
+    PresetConsidered,
+    ViewShown,
+)
 from .run_state import Phase, RunState
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
@@ -69,6 +81,7 @@ class ShardtuiApp(App[None]):
         "mesh": views.mesh,
         "traffic": views.traffic,
         "lint": views.lint,
+        "compare": views.compare,
         "plan": views.plan,
         "log": views.log,
     }
@@ -79,6 +92,7 @@ class ShardtuiApp(App[None]):
         ("3", "switch_mode('mesh')", "Mesh"),
         ("4", "switch_mode('traffic')", "Traffic"),
         ("5", "switch_mode('lint')", "Lint"),
+        ("6", "switch_mode('compare')", "Compare"),
         ("7", "switch_mode('plan')", "Plan"),
         ("0", "switch_mode('log')", "Log"),
         ("space", "pause", "Pause"),
@@ -108,6 +122,7 @@ class ShardtuiApp(App[None]):
         """Bytes before it."""
         self.next_picture: Timer | None = None
         self.asked: set[str] = set()
+        self.estimating: Worker[None] | None = None
 
     def on_mount(self) -> None:
         self.call_after_refresh(self.begin)
@@ -125,7 +140,11 @@ class ShardtuiApp(App[None]):
 
     @on(EventsArrived)
     def apply(self, message: EventsArrived) -> None:
-        self.state.apply_all(message.events)
+        if self.is_comparing:
+            for event in message.events:
+                self.lead(event)
+        else:
+            self.state.apply_all(message.events)
         others = [event for event in message.events if not isinstance(event, StepsDone)]
         for event in others:
             self.announce(event)
@@ -196,13 +215,78 @@ class ShardtuiApp(App[None]):
             self.screen.show_state(self.state)
             if self.screen.asks_compiler:
                 self.ask_compiler()
+            if self.screen.asks_estimates and self.estimating is None and self.state.ready and not self.state.is_over:
+                self.estimating = self.estimate(self.state.ready)
 
     def ask_compiler(self) -> None:
         """Once for each preset, and not before somebody looks: it costs half a compilation."""
         preset = self.state.preset
+        if self.is_comparing:  # nothing is to run beside the steps
+            return
         if preset and preset not in self.asked and not self.state.inspection and not self.state.is_over:
             self.asked.add(preset)
             self.run_worker(self.client.send(InspectPreset(preset)))
+
+    @work
+    async def estimate(self, ready: EngineReady) -> None:
+        """Of all presets, by formula, in a process of its own."""
+        from .estimating import estimates
+
+        assert self.state.config is not None, "it is told before the engine is ready"
+        try:
+            self.state.estimates = await estimates(self.state.config, ready)
+        except Invalid as error:
+            self.notify(
+                "\n".join(map(printable, error.problems)), title="no estimates", severity="warning", markup=False
+            )
+        self.show_state()
+
+    @property
+    def is_comparing(self) -> bool:
+        return self.state.comparison is not None and not self.state.comparison.is_over
+
+    @on(ComparisonAsked)
+    def measure_presets(self) -> None:
+        self.begin_comparison()
+
+    @work(exclusive=True, group="comparison")
+    async def begin_comparison(self) -> None:
+        """Of presets that fit, in turn. Not beside the estimates."""
+        if self.estimating:
+            await self.estimating.wait()
+        state = self.state
+        if self.is_comparing or state.is_over or not state.ready or not state.preset:
+            return
+        used = state.memory.bytes_in_use if state.memory else None
+        state.comparison = Comparison(worth_comparing(state.ready.presets), state.preset, bytes_in_use=used)
+        await self.obey_comparison(state.comparison.begin())
+
+    @on(ComparisonCancelled)
+    async def cancel_comparison(self) -> None:
+        if self.state.comparison:
+            await self.obey_comparison(self.state.comparison.cancel())
+
+    def lead(self, event: AnyEvent) -> None:
+        """Tells the comparison what happened, and asks the engine for what comes next."""
+        self.state.apply(event)
+        comparison = self.state.comparison
+        if comparison is None or comparison.is_over:
+            return
+        if command := comparison.follow(event, self.state.preset, self.state.is_quiet):
+            self.run_worker(self.client.send(command))
+        if comparison.is_over:
+            self.tell_end_of(comparison)
+
+    def tell_end_of(self, comparison: Comparison) -> None:
+        why = comparison.ended_by
+        text = f"back under {self.state.preset}; 6 shows the board" if not why or why == CANCELLED else why
+        title = f"comparison {'cancelled' if why == CANCELLED else 'ended' if why else 'done'}"
+        self.notify(text, title=title, severity="information" if not why else "warning", markup=False)
+
+    async def obey_comparison(self, command: AnyCommand | None) -> None:
+        if command:
+            await self.client.send(command)
+        self.show_state()
 
     @on(DeviceFollowed)
     def follow_device(self, message: DeviceFollowed) -> None:
@@ -225,7 +309,8 @@ class ShardtuiApp(App[None]):
     @on(PresetConsidered)
     async def expect(self, message: PresetConsidered) -> None:
         info = self.state.preset_info(message.preset)
-        if info and info.fits and message.preset not in self.state.compiled and not self.state.is_over:
+        is_wanted = info and info.fits and message.preset not in self.state.compiled
+        if is_wanted and not self.state.is_over and not self.is_comparing:
             await self.client.send(PreparePreset(message.preset))
 
     async def action_pause(self) -> None:
@@ -278,6 +363,11 @@ class ShardtuiApp(App[None]):
     def action_detach(self) -> None:
         self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST) else 0)
 
+    async def call_off(self) -> None:
+        """The UI has gone, whichever way: nobody leads a comparison that goes on, so the run returns."""
+        if self.state.comparison and (command := self.state.comparison.cancel()):
+            await self.client.send(command)
+
     def action_export(self) -> None:
         """The view that is up, as a picture and as text, into the working directory."""
         from .export import save_view
@@ -288,6 +378,10 @@ class ShardtuiApp(App[None]):
             self.notify(f"{error.filename}: {error.strerror}", title="not exported", severity="error", markup=False)
         else:
             self.notify("\n".join(path.name for path in paths), title=f"exported to {Path.cwd()}", markup=False)
+
+    async def action_compare(self) -> None:
+        await self.switch_mode("compare")
+        self.post_message(ComparisonAsked())
 
     def action_help(self) -> None:
         if self.screen.query("HelpPanel"):
@@ -310,6 +404,7 @@ class ShardtuiApp(App[None]):
         yield SystemCommand("Step", "One step, then pause", self.action_step)
         yield SystemCommand("Save now", "A checkpoint beside the steps", self.action_save)
         yield SystemCommand("Profile", f"Trace the next {PROFILED} steps for xprof", self.action_profile)
+        yield SystemCommand("Compare presets", "Measure each that fits in this run", self.action_compare)
         yield SystemCommand("Checkpoints", "Go back to one of them", self.action_checkpoints)
         yield SystemCommand("Restart", "A new engine goes on from the newest checkpoint", self.action_restart)
         yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 from rich import box
@@ -36,11 +35,11 @@ from .clean import clean, json_line, printable, warn
 from .compare_report import CompareReport, row_reports
 from .comparison import WARM_UP, Comparison, in_progress, worth_comparing
 from .engine_client import EngineClient, ask_engine
+from .estimating import estimates
 from .interrupts import Interrupts
 from .log_lines import in_words
-from .measured_rows import cells, devices, in_order, problem_lines, row_of, verdict, with_capacity
+from .measured_rows import cells, devices, in_order, problem_lines, row_of, verdict
 from .plain_console import plain_console
-from .planner import Planner
 from .run_state import Phase, RunState
 
 FAILED, INTERRUPTED = 1, 130
@@ -139,7 +138,7 @@ class _Session:
             run_directory.create(msgspec.structs.replace(self._config, run=name, preset=self._left[0]))
         )
         interrupts = Interrupts(client, "stopping after this step; again to kill the engine")
-        estimates: asyncio.Task[None] | None = None
+        estimating: asyncio.Task[None] | None = None
         self._state = RunState()
         client.start_engine()
         async for events in client.events(cleaned=False):
@@ -148,16 +147,16 @@ class _Session:
                 if isinstance(event, EngineReady):
                     self.ready = event
                     warn(*event.warnings)
-                    estimates = asyncio.create_task(self._estimate(event))
+                    estimating = asyncio.create_task(self._estimate(event))
                 if interrupts.count:
                     await client.send(Stop())  # again: it may not have listened before
-                elif command := self._next(event, estimates is not None and estimates.done()):
+                elif command := self._next(event, estimating is not None and estimating.done()):
                     await client.send(command)
                 self._progress.report(event, self._state)
-        if estimates:
-            estimates.cancel()
+        if estimating:
+            estimating.cancel()
             with suppress(asyncio.CancelledError):
-                await estimates
+                await estimating
         await client.ended()
         return self._end(client, interrupts)
 
@@ -190,16 +189,11 @@ class _Session:
         return Stop() if comparison.is_over else command
 
     async def _estimate(self, ready: EngineReady) -> None:
-        """Of all presets, by formula, for the chip at hand. A board is one also without."""
-        config = msgspec.structs.replace(self._config, platform=ready.devices[0].platform)
-        files = {Path(file).stem: file for file in config.preset_files}
-        names = [files.get(name, name) for name in self._infos]
+        """A board is one also without."""
         try:
-            board = await Planner(config, str(len(ready.devices)), names).estimates()
+            self._state.estimates = await estimates(self._config, ready)
         except Invalid as error:
             warn(*(f"no estimates: {problem}" for problem in error.problems[-1:]))
-            return
-        self._state.estimates = {row.preset: with_capacity(row, ready.memory_limit) for row in board.rows}
 
 
 class _Progress:

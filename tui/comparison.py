@@ -26,6 +26,7 @@ STEPS = 20
 """Measured under each preset where no other number is asked for."""
 WARM_UP = 3
 """Steps that are left out after a switch, and after anything that ran beside the steps."""
+CANCELLED = "cancelled"
 PITFALL = "pitfall"
 """What the names of presets begin with that are there to learn from."""
 
@@ -78,9 +79,9 @@ class Comparison:
         return len(self.presets) - len(self._left)
 
     def measured(self, preset: str, tokens_per_step: int) -> Measured | None:
-        """None where not one step was."""
+        """None while it is, and where not one step was."""
         seconds = self._seconds.get(preset)
-        if not seconds:
+        if not seconds or (self.stage is Stage.MEASURING and preset == self.current):
             return None
         lower, _, upper = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
         return Measured(
@@ -102,7 +103,7 @@ class Comparison:
         """Back to the preset that it came from. Asking for the active one takes back a switch that is pending."""
         if self.is_over or self.stage is Stage.RETURNING:
             return None
-        self.ended_by = "cancelled"
+        self.ended_by = CANCELLED
         if self.stage is Stage.MEASURING and self._active == self.origin:
             return self._end()
         return self._return()
@@ -120,7 +121,7 @@ class Comparison:
         self._is_stale |= not is_quiet or isinstance(event, Restored)
         match event:
             case StepsDone() if self.stage is Stage.MEASURING:
-                return self._take(event.step_seconds)
+                return self._take(event.step_seconds, is_quiet)
             case Switched() | SwitchFailed() | SwitchCancelled():
                 return self._after_switch(event)
             case EngineStarted() | EngineStopped() | Failed() | EngineLost():
@@ -149,10 +150,10 @@ class Comparison:
         self.ended_by = why or self.ended_by
         self.stage = Stage.OVER
 
-    def _take(self, seconds: list[float]) -> AnyCommand | None:
+    def _take(self, seconds: list[float], is_quiet: bool) -> AnyCommand | None:
         """Times of steps, as far as they ran alone."""
         if self._is_stale:
-            self._warm_up, self._is_stale = WARM_UP, False
+            self._warm_up, self._is_stale = WARM_UP, not is_quiet
             return None
         skipped = min(self._warm_up, len(seconds))
         self._warm_up -= skipped

@@ -1,6 +1,7 @@
 """The board of a run: each preset as predicted, as compiled and as measured on its devices."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -45,8 +46,8 @@ def listed(state: RunState) -> list[str]:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Step time, the quartiles of it, tokens/s; memory in use, of the arguments and of all as compiled; bytes that a
-    device sends in a step, as compiled and by formula."""
+    """Step time, the quartiles of it, tokens/s; memory in use, that of the arguments and that of all as predicted;
+    bytes that a device sends in a step, as compiled and by formula."""
     measured, compiled, estimate = row.measured, row.compiled, row.estimate
     times = rate = used = ""
     if measured:
@@ -58,11 +59,18 @@ def cells(row: Row) -> tuple[str, ...]:
         times,
         rate,
         used,
-        figures.size(compiled.argument_bytes) if compiled else "",
-        figures.size(compiled.peak_bytes) if compiled else "",
+        predicted(row, "argument_bytes"),
+        predicted(row, "peak_bytes"),
         sent(compiled),
         sent(estimate),
     )
+
+
+def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes"]) -> str:
+    """`≈ 1.2 MB` by formula, where there is no program."""
+    if row.compiled:
+        return figures.size(getattr(row.compiled, name))
+    return f"≈ {figures.size(getattr(row.estimate, name))}" if row.estimate else ""
 
 
 def problem_lines(row: Row) -> list[str]:

@@ -28,6 +28,14 @@ class PresetConsidered(Message):
     preset: str
 
 
+class ComparisonAsked(Message):
+    """The user wants to have the presets measured in this run."""
+
+
+class ComparisonCancelled(Message):
+    """The user wants the run back under the preset that it came from."""
+
+
 @dataclass
 class ShardChosen(Message):
     """The cursor of a pane stands on a shard that these devices hold."""

@@ -27,6 +27,12 @@ def lint() -> Screen[None]:
     return LintScreen()
 
 
+def compare() -> Screen[None]:
+    from .screens.compare import CompareScreen
+
+    return CompareScreen()
+
+
 def plan() -> Screen[None]:
     from .screens.plan import PlanScreen
 

@@ -17,6 +17,8 @@ class RunScreen(Screen[None]):
 
     asks_compiler = False
     """It shows what only `InspectPreset` tells."""
+    asks_estimates = False
+    """It shows what formulas tell of presets."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 # Textual declares it of the instance
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012

@@ -74,7 +74,7 @@ preset. One on which the cursor rests is compiled ahead while a core is free or 
 
 def preset_row(info: PresetInfo, state: RunState, seconds: float | None, width: int) -> Content:
     """`● dp-tp2    4×2  212 ms`; the time goes first where the row is narrow."""
-    sign, style = _sign(info, state)
+    mark, style = sign(info, state)
     step_time = (figures.seconds(seconds) if seconds else "").rjust(TIME_WIDTH) if width >= 32 else ""
     mesh = "×".join(str(size) for size in info.mesh.values()).rjust(MESH_WIDTH)
     room = max(4, width - 2 - MESH_WIDTH - len(step_time))
@@ -82,11 +82,12 @@ def preset_row(info: PresetInfo, state: RunState, seconds: float | None, width: 
     padding = " " * (room - name.cell_length)
     tone = "" if info.fits else "$foreground 60%"
     return Content.assemble(
-        (f"{sign} ", style), name.stylize(tone), padding, (mesh, "$foreground 60%"), (step_time, "$foreground 60%")
+        (f"{mark} ", style), name.stylize(tone), padding, (mesh, "$foreground 60%"), (step_time, "$foreground 60%")
     )
 
 
-def _sign(info: PresetInfo, state: RunState) -> tuple[str, str]:
+def sign(info: PresetInfo, state: RunState) -> tuple[str, str]:
+    """And its style."""
     if info.name == state.preset:
         return "●", "$success"
     if state.compiling and info.name == state.compiling.preset:

@@ -82,6 +82,8 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         parts.append((f"{_compiling(state.compiling, now)}  ", "$warning"))
     if state.saving is not None:
         parts.append((f"saving {state.saving:,}  ", "$accent"))
+    if state.comparison and not state.comparison.is_over:
+        parts.append((f"comparing {state.comparison.place} of {len(state.comparison.presets)}  ", "$accent"))
     if state.profiling is not None:
         parts.append((f"tracing {state.profiling.steps} steps  ", "$accent"))
     if state.step:
