@@ -363,8 +363,8 @@ class ShardtuiApp(App[None]):
     def action_detach(self) -> None:
         self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST) else 0)
 
-    async def call_off(self) -> None:
-        """The UI has gone, whichever way: nobody leads a comparison that goes on, so the run returns."""
+    async def on_unmount(self) -> None:
+        """Whichever way the UI goes, nobody leads the comparison any more: the run returns to where it came from."""
         if self.state.comparison and (command := self.state.comparison.cancel()):
             await self.client.send(command)
 

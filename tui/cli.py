@@ -556,7 +556,6 @@ async def _run_app(app: "ShardtuiApp") -> None:
 
     Ending(app.exit)
     await app.run_async()
-    await app.call_off()
 
 
 def _need_terminal(instead: str) -> None:

@@ -21,6 +21,7 @@ from ..engine.protocol import (
     Failed,
     Paused,
     PresetCompiled,
+    PresetCompiling,
     PresetInfo,
     PresetListing,
     Resume,
@@ -63,6 +64,7 @@ TOLD = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Res
 def compare(config: RunConfig, named: Sequence[str], steps: int, as_json: bool) -> int:
     """Prints the board. `named`: the presets; none for all that fit, but those to learn from. 1 where one of them was
     not measured. Raises Invalid where the engine refuses."""
+    _say("looking for devices")
     listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
     warn(*listing.problems)
     infos = {info.name: info for info in listing.presets}
@@ -148,9 +150,10 @@ class _Session:
                     self.ready = event
                     warn(*event.warnings)
                     estimating = asyncio.create_task(self._estimate(event))
+                command = self._next(event, estimating is not None and estimating.done())
                 if interrupts.count:
-                    await client.send(Stop())  # again: it may not have listened before
-                elif command := self._next(event, estimating is not None and estimating.done()):
+                    command = Stop()  # again: it may not have listened before
+                if command:
                     await client.send(command)
                 self._progress.report(event, self._state)
         if estimating:
@@ -204,7 +207,8 @@ class _Progress:
         self._told = 0.0
 
     def report(self, event: AnyEvent, state: RunState) -> None:
-        if isinstance(event, TOLD) and state.ready:  # without, it is refused, and that is told once
+        compiles = isinstance(event, PresetCompiling) and event.phase == "compile"
+        if compiles or (isinstance(event, TOLD) and state.ready):  # before, it is refused, and that is told once
             _say(in_words(event))
         comparison = state.comparison
         if comparison is None:

@@ -196,7 +196,11 @@ class Comparison:
 
 def worth_comparing(presets: Sequence[PresetInfo]) -> list[str]:
     """Names of those that fit, without those to learn from."""
-    return [info.name for info in presets if info.fits and not info.name.startswith(PITFALL)]
+    return [info.name for info in presets if info.fits and not is_lesson(info.name)]
+
+
+def is_lesson(name: str) -> bool:
+    return name.startswith(PITFALL)
 
 
 def _why_over(event: EngineStarted | EngineStopped | Failed | EngineLost) -> str:

@@ -9,7 +9,7 @@ from ..engine import figures
 from ..engine.board import Cost, Row, ranked, recommendation
 from ..engine.protocol import EngineReady, PresetCompiled, PresetInfo
 from ..engine.traffic import flows
-from .comparison import worth_comparing
+from .comparison import is_lesson
 from .run_state import RunState
 
 
@@ -39,10 +39,9 @@ def row_of(info: PresetInfo, state: RunState) -> Row:
 
 
 def listed(state: RunState) -> list[str]:
-    """Presets that a view shows: those worth comparing, what was measured, and where the run is."""
+    """Presets that a view shows: all but those to learn from, unless the run is under one."""
     presets = state.ready.presets if state.ready else []
-    shown = {*worth_comparing(presets), *(state.comparison.presets if state.comparison else ()), state.preset}
-    return [info.name for info in presets if info.name in shown]
+    return [info.name for info in presets if not is_lesson(info.name) or info.name == state.preset]
 
 
 def cells(row: Row) -> tuple[str, ...]:

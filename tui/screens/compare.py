@@ -22,8 +22,9 @@ from ..widgets.lines import Lines, entitle
 from ..widgets.preset_list import sign
 from .run_screen import RunScreen
 
-WIDE = ("preset", "mesh", "step time", "half within", "tokens/s", "in use", "arguments", "peak", "sent", "by formula")
-NARROW = ("preset", "mesh", "step", "in use", "peak", "sent", "formula")
+NAMED = ("preset", "mesh")
+WIDE = (*NAMED, "step time", "half within", "tokens/s", "in use", "arguments", "peak", "sent", "by formula")
+NARROW = (*NAMED, "step", "in use", "peak", "sent", "formula")
 NARROW_CELLS = (0, 3, 5, 6, 7)
 """Of `cells`, what has room on 80 columns."""
 
@@ -110,7 +111,8 @@ done and nothing is compiled beside them. **Escape** cancels; in the end, too, t
         self.table.clear(columns=columns is not self.columns)
         if columns is not self.columns:
             self.columns = columns
-            self.table.add_columns(*columns)
+            for at, name in enumerate(columns):
+                self.table.add_column(Text(name, justify="left" if at < len(NAMED) else "right"))
         for name, row in zip(names, rows, strict=True):
             self.table.add_row(*row, key=name)
         if chosen in names:
@@ -160,7 +162,7 @@ def row_cells(row: Row, state: RunState, is_narrow: bool) -> list[Text]:
     found = list(cells(row))
     comparison = state.comparison
     if comparison and comparison.current == row.preset and comparison.stage is Stage.MEASURING:
-        found[0] = f"{comparison.done}/{comparison.steps}"
+        found[0] = "…"
     info = state.preset_info(row.preset)
     mark = sign(info, state)[0] if info and not (comparison and row.preset in comparison.problems) else "✗"
     mesh = "×".join(str(size) for size in row.mesh.values()) if is_narrow else figures.axes(row.mesh)
