@@ -28,6 +28,16 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+def compared(*arguments: str) -> subprocess.Popen[str]:
+    command = [*SHARDTUI, "compare", *arguments, *SETTINGS, f"--data={__file__}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until_it_says(process: "subprocess.Popen[str]", text: str) -> None:
+    assert process.stderr
+    assert any(text in line for line in process.stderr), text
+
+
 def test_compare_measures_what_it_predicts_and_leaves_nothing(home: Path) -> None:
     (home / "wide.toml").write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
     (home / "mine.toml").write_text('[mesh]\ndata = -1\n[rules]\nbatch = "data"\nembed = "data"\n')
@@ -58,23 +68,55 @@ def test_compare_measures_what_it_predicts_and_leaves_nothing(home: Path) -> Non
 
 
 def test_an_interrupted_comparison_tells_what_was_measured(home: Path) -> None:
-    process = subprocess.Popen(
-        [*SHARDTUI, "compare", "dp", "tp", *SETTINGS, "--steps=100000", f"--data={__file__}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"COLUMNS": "140"},
-    )
-    assert process.stderr
-    for line in process.stderr:
-        if "tp (1 of 2): " in line:
-            break
+    process = compared("dp", "tp", "--steps=100000")
+    until_it_says(process, "tp (1 of 2): ")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "✗ dp: not measured: interrupted" in output
-    assert "tp: " in output.splitlines()[-1], "the recommendation"
+    assert "\ntp: " in output, "the recommendation"
     assert files(home / "state") == []
+
+
+def test_presets_that_need_too_much_leave_the_others_alone(home: Path) -> None:
+    """The first is one that a run cannot begin with; to the last one a switch fails."""
+    result = run(
+        "compare",
+        "tp",
+        "dp",
+        "fsdp-tp8",
+        "--device-memory=650e3",
+        "--steps=2",
+        "--json",
+        *SETTINGS,
+        f"--data={__file__}",
+    )
+    assert result.returncode == 1
+    rows = {row["preset"]: row for row in json.loads(result.stdout)["rows"]}
+    assert [(name, row["verdict"]) for name, row in rows.items()] == [
+        ("dp", "fits"),
+        ("tp", "too large"),
+        ("fsdp-tp8", "too large"),
+    ]
+    for name in ("tp", "fsdp-tp8"):
+        assert rows[name]["problems"][0].startswith(f"{name}: a step needs 676 kB on a device")
+        assert rows[name]["estimate"]["bytes_sent"] > 0
+    assert rows["dp"]["measured"]["steps"] == 2
+    assert files(home / "state") == []
+
+
+def test_another_engine_goes_on_where_one_is_killed(home: Path) -> None:
+    process = compared("dp", "tp", "--steps=400", "--json")
+    until_it_says(process, "tp (1 of 2): ")
+    (lock,) = (home / "state").rglob("lock")
+    os.kill(int(lock.read_text()), signal.SIGKILL)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    rows = {row["preset"]: row for row in json.loads(output)["rows"]}
+    assert "ended by SIGKILL" in rows["tp"]["problems"][0]
+    assert (rows["tp"]["measured"], rows["dp"]["measured"]["steps"], rows["dp"]["problems"]) == (None, 400, [])
+    assert f"what the engine left is in {lock.parent}" in errors
+    assert [folder.name for folder in (home / "state/shardtui/runs").iterdir()] == ["compare-1"]
 
 
 def test_bad_input_is_told_at_once(home: Path) -> None:

@@ -278,7 +278,10 @@ class ShardtuiApp(App[None]):
             self.tell_end_of(comparison)
 
     def tell_end_of(self, comparison: Comparison) -> None:
+        """Where the board is not seen."""
         why = comparison.ended_by
+        if self.current_mode == "compare" and why in (None, CANCELLED):
+            return
         text = f"back under {self.state.preset}; 6 shows the board" if not why or why == CANCELLED else why
         title = f"comparison {'cancelled' if why == CANCELLED else 'ended' if why else 'done'}"
         self.notify(text, title=title, severity="information" if not why else "warning", markup=False)

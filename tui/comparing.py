@@ -51,8 +51,8 @@ HEADS = (
     "half of them\nwithin",
     "tokens/s\n",
     "memory\nin use",
-    "as compiled\narguments",
-    "as compiled\npeak",
+    "predicted\narguments",
+    "predicted\npeak",
     "sent a step\nas compiled",
     "sent a step\nby formula",
 )
@@ -90,11 +90,17 @@ class _Session:
         self._state = RunState()
         self._rows = {name: row_of(info, self._state) for name, info in self._infos.items()}
         self._left = [info.name for info in presets if info.fits]
+        self._estimates: dict[str, Row] = {}
         self._progress = _Progress()
 
     @property
     def rows(self) -> list[Row]:
-        return in_order(list(self._rows.values()))
+        return in_order([self._with_estimate(row) for row in self._rows.values()])
+
+    def _with_estimate(self, row: Row) -> Row:
+        """Also where the engine was gone before there was one."""
+        known = self._estimates.get(row.preset)
+        return msgspec.structs.replace(row, estimate=known.estimate) if known else row
 
     def report(self) -> CompareReport:
         ready, memory = self.ready, self._state.memory
@@ -192,9 +198,11 @@ class _Session:
         return Stop() if comparison.is_over else command
 
     async def _estimate(self, ready: EngineReady) -> None:
-        """A board is one also without."""
+        """Once. A board is one also without."""
+        if self._estimates:
+            return
         try:
-            self._state.estimates = await estimates(self._config, ready)
+            self._estimates = await estimates(self._config, ready)
         except Invalid as error:
             warn(*(f"no estimates: {problem}" for problem in error.problems[-1:]))
 
