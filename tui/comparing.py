@@ -126,21 +126,28 @@ class _Session:
 
     def _take_rows(self, why: str | None) -> None:
         """From the engine that has ended. What it was at when it was lost is not tried again."""
-        state, comparison = self._state, self._state.comparison
-        found = {name: row_of(self._infos[name], state) for name in self._left}
-        is_lost = state.phase in (Phase.FAILED, Phase.LOST) and not why
-        if is_lost:
-            culprit = (comparison and comparison.current) or self._left[0]
-            found[culprit] = msgspec.structs.replace(found[culprit], measured=None, problems=state.problems)
+        found = {name: row_of(self._infos[name], self._state) for name in self._left}
+        if culprit := None if why else self._lost_at():
+            found[culprit] = msgspec.structs.replace(found[culprit], measured=None, problems=self._state.problems)
         left = [name for name, row in found.items() if not (row.measured or row.problems)]
-        if not is_lost:
+        if not culprit:
+            comparison = self._state.comparison
             why = why or (comparison and comparison.ended_by) or "the run ended"
             found |= {name: msgspec.structs.replace(found[name], problems=[f"not measured: {why}"]) for name in left}
-        self._left = left if is_lost else []
+        self._left = left if culprit else []
         self._rows |= found
 
+    def _lost_at(self) -> str | None:
+        """The preset that the engine was at when it was lost; None where it was not, or had measured all."""
+        comparison = self._state.comparison
+        if self._state.phase not in (Phase.FAILED, Phase.LOST):
+            return None
+        if comparison is None:
+            return self._left[0]
+        return comparison.current if comparison.ended_by else None
+
     async def _run(self) -> int:
-        """One engine, to its end. Its directory goes with it, unless there is something in it to look into."""
+        """One engine, to its end; the exit code where there is to be no other."""
         name = run_directory.free_name(self._config.run)
         client = EngineClient(
             run_directory.create(msgspec.structs.replace(self._config, run=name, preset=self._left[0]))
@@ -170,15 +177,20 @@ class _Session:
         return self._end(client, interrupts)
 
     def _end(self, client: EngineClient, interrupts: Interrupts) -> int:
+        """Its directory goes with it, unless there is something in it to look into. Raises Invalid, SystemExit."""
         last = self._state.events[-1]
-        if isinstance(last, Failed) and last.refused and self._state.ready is None:
-            client.directory.discard()
-            raise Invalid(*last.problems)
-        if self._state.phase is Phase.STOPPED or interrupts.count or (isinstance(last, Failed) and last.refused):
+        is_refused = isinstance(last, Failed) and last.refused
+        if self._state.phase is Phase.STOPPED or is_refused or interrupts.count:
             client.directory.discard()
         else:
             warn(*self._state.problems, f"what the engine left is in {client.directory.path}")
-        return 0 if not interrupts.count else INTERRUPTED if interrupts.by_keyboard else FAILED
+        if interrupts.count:
+            return INTERRUPTED if interrupts.by_keyboard else FAILED
+        if self.ready is None and is_refused:
+            raise Invalid(*self._state.problems)
+        if self.ready is None:  # no other engine would come further
+            raise SystemExit(FAILED)
+        return 0
 
     def _next(self, event: AnyEvent, is_estimated: bool) -> AnyCommand | None:
         """What to ask of the engine. Nothing is measured beside the estimates, nor before the first step is done."""
