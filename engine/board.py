@@ -135,7 +135,8 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
         if cost is None:
             return (2,)
         if row.verdict == "fits":
-            return 0, row.step_seconds or 0.0, cost.network_seconds or cost.bytes_sent or 0.0, cost.peak_bytes
+            seconds = row.step_seconds
+            return 0, seconds is None, seconds or 0.0, cost.network_seconds or cost.bytes_sent or 0.0, cost.peak_bytes
         return 1, cost.peak_bytes / (cost.capacity_bytes or 1)
 
     return sorted(rows, key=rank)
@@ -174,7 +175,7 @@ def recommendation(rows: Sequence[Row], where: str) -> str:
     """The best row and why, in a sentence."""
     best, *others = [row for row in ranked(rows) if row.cost] or [None]
     if best is None or best.cost is None:
-        return f"no preset can be laid on {where}: the table says why"
+        return f"none of these can be laid on {where}: the table says why; `plan --search` tries every mesh"
     cost = best.cost
     if best.verdict != "fits":
         over = cost.peak_bytes - (cost.capacity_bytes or 0)
@@ -187,6 +188,13 @@ def recommendation(rows: Sequence[Row], where: str) -> str:
     if best.step_seconds is None:
         return f"{best.preset}: it sends least, {figures.size(cost.bytes_sent or 0)} a device and step, in {held}"
     by = f", bound by {cost.bound}" if best.measured is None else ""
-    after = next((row.step_seconds for row in others if row and row.verdict == "fits" and row.step_seconds), None)
-    ahead = f", {after / best.step_seconds:.2f} × as fast as the next" if after else ""
+    ahead = _ahead(best.step_seconds, next((row for row in others if row and row.verdict == "fits"), None))
     return f"{best.preset}: {figures.seconds(best.step_seconds)} a step{by}{ahead}, in {held}"
+
+
+def _ahead(seconds: float, after: Row | None) -> str:
+    if after is None or after.step_seconds is None:
+        return ""
+    if after.step_seconds < 1.005 * seconds:
+        return f", no longer than {after.preset} and with less to send"
+    return f", {after.step_seconds / seconds:.2f} × as fast as {after.preset}"

@@ -241,13 +241,14 @@ class Step:
         again, and ends with it when it is differentiated. Over the other axes of the batch the gradient is reduced."""
         gather = self._gather_axes(weight)
         one = self._gathered(weight) / weight.layers
+        scatter = tuple(axis for axis in gather if axis in self._batch_axes)
         rest = tuple(axis for axis in self._batch_axes if axis not in gather)
         if gather:
             twice = self._model.remat and "qkv" in weight.array.logical_axes and weight.is_kernel
             uses = 1 if weight.is_table else 3 if twice else 2
             yield Move("all-gather", gather, one, weight.layers * uses)
-            yield Move("all-reduce" if self._on_cpu else "reduce-scatter", gather, one, weight.layers)
-        yield Move("all-reduce", rest, one / self._count(gather), weight.layers)
+            yield Move("all-reduce" if self._on_cpu else "reduce-scatter", scatter, one, weight.layers)
+        yield Move("all-reduce", rest, one / self._count(scatter), weight.layers)
 
     def _tensor_moves(self) -> Iterator[Move]:
         """Where heads or the MLP are split, each of the two branches of a block ends in a reduction of the residual

@@ -2,11 +2,11 @@
 
 import os
 import re
-from importlib.util import find_spec
 
 import jax
 from jax.experimental import topologies
 
+from . import tpu_compiler
 from .board import Cost, timed
 from .config import Invalid
 from .estimate import Step
@@ -18,19 +18,15 @@ from .task import Task
 from .topology import Topology
 from .traffic import flows
 
-NO_COMPILER = "the TPU compiler is not installed: `pip install 'shardtui[tpu]'` gets it, no TPU is needed"
-NEEDED = re.compile(
-    r"Used (?P<used>[\d.]+)(?P<unit>[KMGT]) of [\d.]+[KMGT] hbm"
-    r"|HLO temporaries \((?P<temporaries>[\d.]+)(?P<of>[KMGT])\)"
-)
+NEEDED = re.compile(r"(?:Used |HLO temporaries \()(?P<needed>[\d.]+)(?P<unit>[KMGT])\b")
 PARTS = ("temporaries", "moments", "parameters", "batch", "padding")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
     """Devices to compile for, in the order in which a mesh is filled. Raises Invalid."""
-    if find_spec("libtpu") is None:
-        raise Invalid(NO_COMPILER)
+    if not tpu_compiler.is_installed():
+        raise Invalid(tpu_compiler.NO_COMPILER)
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # asks the network who this machine is, for a minute
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # another process may train: this one takes no TPU
     try:
@@ -68,18 +64,14 @@ def _cost(compiled: PresetCompiled, step: Step, topology: Topology) -> Cost:
 
 
 def _too_large(message: str, step: Step, topology: Topology) -> Cost:
-    needed = needed_bytes(message, step.argument_bytes)
+    needed = needed_bytes(message)
     if needed is None:
         raise Invalid(message.splitlines()[0])
     return Cost(argument_bytes=step.argument_bytes, peak_bytes=needed, capacity_bytes=topology.chip.memory)
 
 
-def needed_bytes(message: str, arguments: int) -> int | None:
-    """Of a program for which memory was exhausted: the compiler tells what all of it would need, or what temporaries
-    would need beside the arguments. None where it tells neither."""
+def needed_bytes(message: str) -> int | None:
+    """Of a program for which memory was exhausted; None where the compiler does not tell. Its "temporaries" are with
+    arguments and outputs: a product of 400 GiB with a small matrix needs 800 GiB of them."""
     found = NEEDED.search(message)
-    if found is None:
-        return None
-    if found["temporaries"]:
-        return arguments + int(float(found["temporaries"]) * UNITS[found["of"]])
-    return int(float(found["used"]) * UNITS[found["unit"]])
+    return int(float(found["needed"]) * UNITS[found["unit"]]) if found else None

@@ -123,7 +123,7 @@ def _plan(options: argparse.Namespace) -> int:
     from .planning import plan
 
     config, presets = _planned(options)
-    return plan(config, options.topology, presets, not options.estimate, options.json)
+    return plan(config, options.topology, presets, not options.estimate, options.search, options.json)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -272,6 +272,7 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help=f"a name or a .toml file; may be given several times; default: all but the pitfalls of {presets}",
     )
+    add("--search", action="store_true", help="besides, try every mesh of the slice, and compile the best ones")
     add("--estimate", action="store_true", help="by formula alone, at once: compile nothing")
     add("--model", metavar="M", help=f"default nano; {models}")
     add("--batch-size", type=int, metavar="N", help="sequences in the global batch")

@@ -15,7 +15,7 @@ async def estimates(config: RunConfig, ready: EngineReady) -> dict[str, Row]:
     """By preset, of all that the run knows. Raises Invalid where there are none."""
     config = msgspec.structs.replace(config, platform=ready.devices[0].platform)
     names = [_reference(info) for info in ready.presets]
-    board = await Planner(config, str(len(ready.devices)), names).estimates()
+    board = await Planner(config, str(len(ready.devices)), names, compiles=False).estimates()
     return {row.preset: with_capacity(row, ready.memory_limit) for row in board.rows}
 
 

@@ -84,14 +84,24 @@ class NoAnswer(Invalid):
 class Planner:
     """Asks for one board. Only one process runs at a time, and none between two boards."""
 
-    def __init__(self, config: RunConfig, topology: str, presets: Sequence[str], compiles: bool, nice: int = 0) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        topology: str,
+        presets: Sequence[str],
+        compiles: bool,
+        searches: bool = False,
+        nice: int = 0,
+    ) -> None:
         """`presets`: by name or by file, each of which is compiled however large it is; where there is none, the usual
-        ones are planned. `nice`: how much of the processor the compiler leaves to others, as the system counts it."""
+        ones are planned. `searches`: so are the best other meshes of the slice. `nice`: how much of the processor the
+        compiler leaves to others, as the system counts it."""
         self._config = config
         self._topology = topology
         usual, problems = usual_presets(config)
-        self._presets = presets or usual
+        self._presets = list(presets or usual)
         self._named = bool(presets)
+        self._searches = searches
         self._nice = nice
         self._compiles = compiles and tpu_compiler.is_installed()
         self._process: Process | None = None
@@ -107,6 +117,9 @@ class Planner:
         question is wrong, and NoAnswer."""
         board = self._known(await self.estimates())
         yield board
+        if self._searches:
+            board = self._known(await self._with_found(board))
+            yield board
         order = self._order(board.rows) if self._compiles else []
         for number, index in enumerate(order, 1):
             row = board.rows[index]
@@ -124,7 +137,17 @@ class Planner:
 
     async def estimates(self) -> Board:
         """Raises as `boards` does."""
-        answer = await self._ask("plan", self._topology, *self._presets)
+        return await self._board("plan", *self._presets)
+
+    async def _with_found(self, board: Board) -> Board:
+        """With the best meshes of the slice that no preset has: a mesh is the name of its preset."""
+        found = await self._board("search")
+        rows = [row for row in found.rows if row.preset not in self._presets]
+        self._presets += [row.preset for row in rows]
+        return msgspec.structs.replace(board, rows=[*board.rows, *rows])
+
+    async def _board(self, question: str, *about: str) -> Board:
+        answer = await self._ask(question, self._topology, *about)
         if answer.status:
             raise Invalid(*answer.problems) if answer.told else NoAnswer(*answer.problems)
         return msgspec.json.decode(answer.last_line, type=Board)

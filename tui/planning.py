@@ -27,9 +27,11 @@ WIDE = 138
 FINE, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def plan(config: RunConfig, topology: str, presets: Sequence[str], compiles: bool, as_json: bool) -> int:
+def plan(
+    config: RunConfig, topology: str, presets: Sequence[str], compiles: bool, searches: bool, as_json: bool
+) -> int:
     """Answers with what is known, also where Ctrl-C ends it early. Raises Invalid."""
-    planner = Planner(config, topology, presets, compiles)
+    planner = Planner(config, topology, presets, compiles, searches)
     warn(*planner.unreadable)
     if compiles and not tpu_compiler.is_installed():
         warn(f"estimates only: {tpu_compiler.NO_COMPILER}")
