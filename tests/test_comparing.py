@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -76,47 +75,6 @@ def test_an_interrupted_comparison_tells_what_was_measured(home: Path) -> None:
     assert "✗ dp: not measured: interrupted" in output
     assert "\ntp: " in output, "the recommendation"
     assert files(home / "state") == []
-
-
-def test_presets_that_need_too_much_leave_the_others_alone(home: Path) -> None:
-    """The first is one that a run cannot begin with; to the last one a switch fails."""
-    result = run(
-        "compare",
-        "tp",
-        "dp",
-        "fsdp-tp8",
-        "--device-memory=650e3",
-        "--steps=2",
-        "--json",
-        *SETTINGS,
-        f"--data={__file__}",
-    )
-    assert result.returncode == 1
-    rows = {row["preset"]: row for row in json.loads(result.stdout)["rows"]}
-    assert [(name, row["verdict"]) for name, row in rows.items()] == [
-        ("dp", "fits"),
-        ("tp", "too large"),
-        ("fsdp-tp8", "too large"),
-    ]
-    for name in ("tp", "fsdp-tp8"):
-        assert rows[name]["problems"][0].startswith(f"{name}: a step needs 676 kB on a device")
-        assert rows[name]["estimate"]["bytes_sent"] > 0
-    assert rows["dp"]["measured"]["steps"] == 2
-    assert files(home / "state") == []
-
-
-def test_another_engine_goes_on_where_one_is_killed(home: Path) -> None:
-    process = compared("dp", "tp", "--steps=400", "--json")
-    until_it_says(process, "tp (1 of 2): ")
-    (lock,) = (home / "state").rglob("lock")
-    os.kill(int(lock.read_text()), signal.SIGKILL)
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 1
-    rows = {row["preset"]: row for row in json.loads(output)["rows"]}
-    assert "ended by SIGKILL" in rows["tp"]["problems"][0]
-    assert (rows["tp"]["measured"], rows["dp"]["measured"]["steps"], rows["dp"]["problems"]) == (None, 400, [])
-    assert f"what the engine left is in {lock.parent}" in errors
-    assert [folder.name for folder in (home / "state/shardtui/runs").iterdir()] == ["compare-1"]
 
 
 def test_bad_input_is_told_at_once(home: Path) -> None:

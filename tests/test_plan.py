@@ -43,7 +43,14 @@ def planned(*arguments: str) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
+def add_preset_for_sixteen(home: Path) -> None:
+    folder = home / "config/shardtui/presets/parallelism"
+    folder.mkdir(parents=True)
+    (folder / "sixteen.toml").write_text('[mesh]\nmodel = 16\n[rules]\nmlp = "model"\n')
+
+
 def test_estimates_as_json(home: Path) -> None:
+    add_preset_for_sixteen(home)
     board = planned(*TINY, "--estimate")
     assert (board["schema"], board["model"], board["topology"]) == (1, "nano", "v5e:2x4")
     rows = {row["preset"]: row for row in board["rows"]}
@@ -56,9 +63,9 @@ def test_estimates_as_json(home: Path) -> None:
     assert {tuple(flow["axes"]) for flow in estimate["collectives"]} >= {("fsdp",), ("model",)}
     assert fsdp["bound"] in ("compute", "memory", "network")
     assert [(wired["axes"], wired["size"]) for wired in fsdp["wiring"]] == [(["fsdp"], 4), (["model"], 2)]
-    tp16 = rows["fsdp-tp16"]
-    assert (tp16["verdict"], tp16["estimate"], tp16["bound"]) == ("infeasible", None, None)
-    assert "needs a multiple of 16 devices, 8 found" in tp16["problems"][0]
+    sixteen = rows["sixteen"]
+    assert (sixteen["verdict"], sixteen["estimate"], sixteen["bound"]) == ("infeasible", None, None)
+    assert "needs 16 devices, 8 found" in sixteen["problems"][0]
     fitting = [row["estimate"]["step_seconds"] for row in board["rows"] if row["verdict"] == "fits"]
     assert fitting == sorted(fitting), "best first"
     assert board["recommendation"].startswith(board["rows"][0]["preset"])
@@ -82,7 +89,7 @@ def test_for_people(home: Path) -> None:
     assert re.search(r"→ (hsdp|fsdp-tp2): .* a step, bound by", text)
 
 
-@pytest.mark.parametrize("width", [80, 138])
+@pytest.mark.parametrize("width", [80, 138, 160])
 def test_no_figure_is_cut_off(width: int) -> None:
     flows = [
         Flow(kind="all-reduce", axes=axes, count=1, bytes_per_device=1, bytes_known=1, bytes_sent=300_000_000)
@@ -98,9 +105,9 @@ def test_no_figure_is_cut_off(width: int) -> None:
         tokens_per_second=151_000.0,
         flop_utilisation=0.49,
     )
-    rows = [Row(preset="fsdp-tp16", mesh={"data": 2, "fsdp": 8}, estimate=cost, compiled=cost)]
+    rows = [Row(preset="data2-fsdp8", mesh={"data": 2, "fsdp": 8}, estimate=cost, compiled=cost)]
     console = plain_console(width=width, file=io.StringIO(), record=True)
-    console.print(*board_tables(rows, "title", width))
+    console.print(*board_tables(rows, "title", console))
     text = console.export_text()
     assert "…" not in text
     known = ("too large by 31.3 GB", "48.2 GB, 285 %", "12 ms", "151 k", "49 %", "data × fsdp 300 MB", "peak 0 %")
@@ -208,6 +215,7 @@ def column(app: ShardtuiApp, index: int) -> list[str]:
 @pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
 def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     compilers.remove()
+    add_preset_for_sixteen(home)
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         assert "t: name a slice" in screen_text(app)
@@ -225,9 +233,9 @@ def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple
         details = "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
         assert re.search(r"model 2 +line y, 50 GB/s; sends .* a step, by formula", details)
         assert re.search(r"a step .* the longest of compute .*, memory .*, network ", details)
-        app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("fsdp-tp16"))
+        app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("sixteen"))
         await pilot.pause(0.1)
-        assert "needs a multiple of 16 devices, 8 found" in screen_text(app).replace("\n", " ")
+        assert "needs 16 devices, 8 found" in screen_text(app).replace("\n", " ")
 
     over("formula", scenario, size)
 

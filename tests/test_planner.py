@@ -64,8 +64,8 @@ def test_a_compiler_that_dies_is_told_in_its_row_and_the_board_goes_on(
 
 def test_what_looks_best_is_compiled_first_and_what_cannot_be_never(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
-    board, compiled = planned("tp", "dp", "fsdp-tp16", "fsdp")
-    assert problems(board)["fsdp-tp16"][0].startswith("fsdp-tp16: mesh fsdp=-1 × model=16 needs a multiple of 16")
+    board, compiled = planned("tp", "dp", "fsdp4-model16", "fsdp")
+    assert problems(board)["fsdp4-model16"][0].startswith("fsdp4-model16: mesh fsdp=4 × model=16 needs 64 devices")
     times = {row.preset: row.step_seconds for row in board.rows}
     assert compiled == sorted({"tp", "dp", "fsdp"}, key=lambda preset: times[preset] or 0)
 

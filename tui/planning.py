@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -20,10 +20,10 @@ from .plain_console import plain_console
 from .plan_report import plan_report
 from .planner import NoAnswer, Planner, is_hopeless
 
+UNBOUND = 10_000
+"""Columns that hold any table."""
 PIPE_WIDTH = 140
 """Columns of a table that does not go to a terminal."""
-WIDE = 138
-"""Columns that hold one table of all that is known."""
 FINE, FAILED, INTERRUPTED = 0, 1, 130
 
 
@@ -73,12 +73,12 @@ def _answer(board: Board, config: RunConfig, as_json: bool) -> None:
     console = plain_console()
     if not console.is_terminal:
         console = plain_console(width=PIPE_WIDTH)
-    console.print(*_tables(clean(board), config, console.width), sep="\n")
+    console.print(*_tables(clean(board), config, console), sep="\n")
 
 
-def _tables(board: Board, config: RunConfig, width: int) -> list[RenderableType]:
+def _tables(board: Board, config: RunConfig, console: Console) -> list[RenderableType]:
     rows = ranked(board.rows)
-    tables = board_tables(rows, _title(board, config), width)
+    tables: list[RenderableType] = [*board_tables(rows, _title(board, config), console)]
     tables += [_wiring_table(rows)] if any(map(board_rows.wires, rows)) else []
     tables += [Text(line) for line in board_rows.problems(rows)]
     left_out = [row.preset for row in rows if row.estimate and not row.compiled and is_hopeless(row.estimate)]
@@ -117,20 +117,30 @@ NARROW = (
 )
 
 
-def board_tables(rows: Sequence[Row], title: str, width: int) -> list[RenderableType]:
+def board_tables(rows: Sequence[Row], title: str, console: Console) -> list[Table]:
     """One where there is room, else two."""
-    parts = (tuple(CELLS),) if width >= WIDE else NARROW
-    return [_board_table(rows, names, title if not index else "") for index, names in enumerate(parts)]
+    whole = _board_table(rows, tuple(CELLS), title)
+    if console.measure(whole, options=console.options.update(width=UNBOUND)).maximum <= console.width:
+        return [whole]
+    return [_board_table(rows, names, "" if index else title) for index, names in enumerate(NARROW)]
 
 
 def _board_table(rows: Sequence[Row], names: Sequence[str], title: str) -> Table:
     table = _table(
-        *(_right(name) if name in FIGURES else Column(name, no_wrap=name != "sent a step") for name in names),
+        *(_column(name) for name in names),
         title=title,
     )
     for row in rows:
         table.add_row(*(Text(CELLS[name](row)) for name in names))
     return table
+
+
+def _column(name: str) -> Column:
+    if name in FIGURES:
+        return _right(name)
+    if name == "preset":  # the name of a mesh may be long
+        return Column(name, overflow="fold")
+    return Column(name, no_wrap=name != "sent a step")
 
 
 def _wiring_table(rows: Sequence[Row]) -> Table:

@@ -1,4 +1,4 @@
-"""Plans by formula against what the TPU compiler says: `python tests/long/planning.py`, the table of docs/planning.md.
+"""Plans by formula against what the TPU compiler says: `python tests/long/estimates.py`, the table of docs/planning.md.
 
 Needs the extra `tpu`, no TPU, and about a minute and a half a case on two cores; what was compiled before is kept.
 """

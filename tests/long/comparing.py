@@ -1,0 +1,54 @@
+"""Comparisons that meet a preset that is too large, and an engine that is killed.
+
+`python -m pytest -n0 tests/long/comparing.py`, about a minute and a half on two cores.
+"""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from ..conftest import SETTINGS
+from ..test_cli import run
+from ..test_comparing import compared, files, until_it_says
+
+
+def test_presets_that_need_too_much_leave_the_others_alone(home: Path) -> None:
+    """The first is one that a run cannot begin with; to the last one a switch fails."""
+    result = run(
+        "compare",
+        "tp",
+        "dp",
+        "fsdp-tp8",
+        "--device-memory=650e3",
+        "--steps=2",
+        "--json",
+        *SETTINGS,
+        f"--data={__file__}",
+    )
+    assert result.returncode == 1
+    rows = {row["preset"]: row for row in json.loads(result.stdout)["rows"]}
+    assert [(name, row["verdict"]) for name, row in rows.items()] == [
+        ("dp", "fits"),
+        ("tp", "too large"),
+        ("fsdp-tp8", "too large"),
+    ]
+    for name in ("tp", "fsdp-tp8"):
+        assert rows[name]["problems"][0].startswith(f"{name}: a step needs 676 kB on a device")
+        assert rows[name]["estimate"]["bytes_sent"] > 0
+    assert rows["dp"]["measured"]["steps"] == 2
+    assert files(home / "state") == []
+
+
+def test_another_engine_goes_on_where_one_is_killed(home: Path) -> None:
+    process = compared("dp", "tp", "--steps=400", "--json")
+    until_it_says(process, "tp (1 of 2): ")
+    (lock,) = (home / "state").rglob("lock")
+    os.kill(int(lock.read_text()), signal.SIGKILL)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    rows = {row["preset"]: row for row in json.loads(output)["rows"]}
+    assert "ended by SIGKILL" in rows["tp"]["problems"][0]
+    assert (rows["tp"]["measured"], rows["dp"]["measured"]["steps"], rows["dp"]["problems"]) == (None, 400, [])
+    assert f"what the engine left is in {lock.parent}" in errors
+    assert [folder.name for folder in (home / "state/shardtui/runs").iterdir()] == ["compare-1"]
