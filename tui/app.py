@@ -4,7 +4,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from textual import on, work
@@ -45,7 +45,6 @@ from ..engine.protocol import (
 )
 from . import views
 from .clean import printable
-from .comparison import CANCELLED, Comparison, worth_comparing
 from .driver import Driver
 from .engine_client import EngineClient
 from .log_lines import in_words, opened_by, profile
@@ -62,6 +61,9 @@ from .messages import (
 from .run_state import Phase, RunState
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
+
+if TYPE_CHECKING:
+    from .comparison import Comparison
 
 FAILED, REFUSED = 1, 2
 PROFILED = 5
@@ -252,6 +254,8 @@ class ShardtuiApp(App[None]):
     @work(exclusive=True, group="comparison")
     async def begin_comparison(self) -> None:
         """Of presets that fit, in turn. Not beside the estimates."""
+        from .comparison import Comparison, worth_comparing
+
         if self.estimating:
             await self.estimating.wait()
         state = self.state
@@ -277,8 +281,10 @@ class ShardtuiApp(App[None]):
         if comparison.is_over:
             self.tell_end_of(comparison)
 
-    def tell_end_of(self, comparison: Comparison) -> None:
+    def tell_end_of(self, comparison: "Comparison") -> None:
         """Where the board is not seen."""
+        from .comparison import CANCELLED
+
         why = comparison.ended_by
         if self.current_mode == "compare" and why in (None, CANCELLED):
             return

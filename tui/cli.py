@@ -28,7 +28,6 @@ from ..engine.config import (
 )
 from ..engine.preset import AXIS_NAME, is_file, load_preset
 from ..engine.run_directory import RunDirectory
-from ..engine.topology import load_topology
 from .arguments import Parser, Version
 from .clean import printable, warn
 
@@ -402,6 +401,8 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
 
     A preset that was named has to fill the slice. Why the model cannot be laid out so is told by the board.
     """
+    from ..engine.topology import load_topology
+
     problems: list[str] = []
     name, presets = options.model or "nano", list(dict.fromkeys(map(_absolute, options.preset)))
     model = _attempt(problems, load_model, name, _settings(options))

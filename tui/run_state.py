@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, groupby
 from statistics import median
+from typing import TYPE_CHECKING
 
-from ..engine.board import Row
 from ..engine.config import RunConfig
 from ..engine.layout import shards_differ
 from ..engine.lint import Finding, lint
@@ -45,8 +45,11 @@ from ..engine.protocol import (
     Switching,
     TrainingStarted,
 )
-from .comparison import Comparison
 from .losses import Losses
+
+if TYPE_CHECKING:  # the first frame does not wait for them
+    from ..engine.board import Row
+    from .comparison import Comparison
 
 RECENT_STEPS = 32
 """Steps over which step time is taken, as their median."""
@@ -89,9 +92,9 @@ class RunState:
     memory: MemoryMeasured | None = None
     followed: int | None = None
     """The device that the user follows through every array. This and the next two are told by no event."""
-    comparison: Comparison | None = None
+    comparison: "Comparison | None" = None
     """The one that this viewer makes, or has made last."""
-    estimates: dict[str, Row] = field(default_factory=dict[str, Row])
+    estimates: "dict[str, Row]" = field(default_factory=dict[str, "Row"])
     """By preset, once they were asked for."""
     switches: list[Switched] = field(default_factory=list[Switched])
     marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
