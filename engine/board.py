@@ -196,5 +196,5 @@ def _ahead(seconds: float, after: Row | None) -> str:
     if after is None or after.step_seconds is None:
         return ""
     if after.step_seconds < 1.005 * seconds:
-        return f", no longer than {after.preset} and with less to send"
+        return f", as long as {after.preset}, with less time on the network or less to hold"
     return f", {after.step_seconds / seconds:.2f} × as fast as {after.preset}"
