@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import math
 import re
 import signal
 import subprocess
@@ -69,6 +70,17 @@ def test_estimates_as_json(home: Path) -> None:
     fitting = [row["estimate"]["step_seconds"] for row in board["rows"] if row["verdict"] == "fits"]
     assert fitting == sorted(fitting), "best first"
     assert board["recommendation"].startswith(board["rows"][0]["preset"])
+
+
+def test_search_adds_meshes_that_no_preset_has(home: Path) -> None:
+    named = ("--preset=dp", "--preset=data4-model2")
+    rows = planned(*TINY, "--estimate", "--search", *named)["rows"]
+    names = [row["preset"] for row in rows]
+    assert {"dp", "data4-model2"} <= set(names)
+    assert len(set(names)) == len(names) > 4
+    assert all(row["verdict"] == "fits" for row in rows)
+    assert all(math.prod(row["mesh"].values()) == 8 for row in rows)
+    assert any(len(row["mesh"]) == 3 for row in rows), "data, fsdp and model"
 
 
 def test_what_is_too_large_says_by_how_much(home: Path) -> None:

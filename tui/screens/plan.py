@@ -42,13 +42,15 @@ class PlanScreen(RunScreen):
 This model on a slice of TPUs that you need not hold: **t** names one, such as `v5e:4x4`, with the size of the global
 batch; **enter** begins. Every preset is estimated at once, and then compiled by the TPU compiler itself, what looks
 best first, beside the training and also while another view is up. Presets that need more than twice the memory by
-formula are not compiled. Times are a roofline: nothing is measured.
+formula are not compiled. Times are a roofline: nothing is measured. **f** plans the best other meshes of the slice,
+too.
 
 **k** cancels the compilation that goes on, **K** all that are left. `shardtui plan` gives the same without a run.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = [
         ("t", "slice", "Slice"),
+        ("f", "find", "Find meshes"),
         ("k", "skip", "Cancel one"),
         ("K", "skip_all", "Cancel all"),
         Binding("escape", "leave", "To the table", show=False),
@@ -90,14 +92,20 @@ formula are not compiled. Times are a roofline: nothing is measured.
         self.show_progress()
 
     @on(Input.Submitted)
-    def begin(self) -> None:
+    def plan(self) -> None:
+        self.begin(searches=False)
+
+    def action_find(self) -> None:
+        self.begin(searches=True)
+
+    def begin(self, searches: bool) -> None:
         self.table.focus()
         try:
             config, topology = self.asked()
         except Invalid as error:
             self.complain(error.problems)
             return
-        self.planner = Planner(config, topology, (), compiles=True, nice=NICE)
+        self.planner = Planner(config, topology, (), compiles=True, searches=searches, nice=NICE)
         self.said = "estimating …"
         self.show_progress()
         self.worker = self.follow(self.planner, config)
