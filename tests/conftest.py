@@ -37,12 +37,21 @@ SHARDTUI = [sys.executable, "-m", "shardtui.tui"]
 SETTINGS = [f"--set={setting}" for setting in TINY]
 
 
+LONGEST = ("programs", "test_views.py", "test_comparing.py", "test_app.py", "test_cli.py", "test_terminal.py")
+"""Groups of tests that begin first, so that both workers end together."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one file share a worker, and so do all that need the compiled programs."""
     for item in items:
-        fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
-        item.add_marker(pytest.mark.xdist_group("programs" if "programs" in fixtures else item.path.name))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=lambda item: LONGEST.index(group) if (group := _group(item)) in LONGEST else len(LONGEST))
+
+
+def _group(item: pytest.Item) -> str:
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+    return "programs" if "programs" in fixtures else item.path.name
 
 
 @pytest.fixture(scope="session", autouse=True)

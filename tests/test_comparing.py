@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import subprocess
 from pathlib import Path
 
@@ -63,17 +62,6 @@ def test_compare_measures_what_it_predicts_and_leaves_nothing(home: Path) -> Non
         assert abs(measured["bytes_in_use"] / compiled["argument_bytes"] - 1) < 0.1
         assert compiled["bytes_sent"] == sum(flow["bytes_sent"] for flow in compiled["collectives"]) > 0
         assert row["estimate"]["argument_bytes"] == compiled["argument_bytes"]
-    assert files(home / "state") == []
-
-
-def test_an_interrupted_comparison_tells_what_was_measured(home: Path) -> None:
-    process = compared("dp", "tp", "--steps=100000")
-    until_it_says(process, "tp (1 of 2): ")
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "✗ dp: not measured: interrupted" in output
-    assert "\ntp: " in output, "the recommendation"
     assert files(home / "state") == []
 
 

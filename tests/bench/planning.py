@@ -15,7 +15,7 @@ from shardtui.engine.protocol import encode_json
 from .figure import Figure, at_most
 
 MODEL, TOPOLOGY, PRESET = "gpt3-175b", "v5p:8x8x16", "fsdp64-model16"
-REPEATS = 3
+REPEATS = 2
 BARE = """
 import os, sys
 os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}

@@ -1,4 +1,4 @@
-"""Comparisons that meet a preset that is too large, and an engine that is killed.
+"""Comparisons that are interrupted, meet a preset that is too large, and an engine that is killed.
 
 `python -m pytest -n0 tests/long/comparing.py`, about a minute and a half on two cores.
 """
@@ -8,9 +8,9 @@ import os
 import signal
 from pathlib import Path
 
-from ..conftest import SETTINGS
-from ..test_cli import run
-from ..test_comparing import compared, files, until_it_says
+from tests.conftest import SETTINGS
+from tests.test_cli import run
+from tests.test_comparing import compared, files, until_it_says
 
 
 def test_presets_that_need_too_much_leave_the_others_alone(home: Path) -> None:
@@ -52,3 +52,14 @@ def test_another_engine_goes_on_where_one_is_killed(home: Path) -> None:
     assert (rows["tp"]["measured"], rows["dp"]["measured"]["steps"], rows["dp"]["problems"]) == (None, 400, [])
     assert f"what the engine left is in {lock.parent}" in errors
     assert [folder.name for folder in (home / "state/shardtui/runs").iterdir()] == ["compare-1"]
+
+
+def test_an_interrupted_comparison_tells_what_was_measured(home: Path) -> None:
+    process = compared("dp", "tp", "--steps=100000")
+    until_it_says(process, "tp (1 of 2): ")
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "✗ dp: not measured: interrupted" in output
+    assert "\ntp: " in output, "the recommendation"
+    assert files(home / "state") == []
