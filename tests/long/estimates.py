@@ -33,7 +33,7 @@ gpt3-175b   v5p:4x4x4   fsdp-tp4    batch_size=64
 gpt3-175b   v5p:4x4x4   fsdp-tp8    batch_size=64
 gpt3-175b   v5p:4x4x4   fsdp-tp8    batch_size=512
 gpt2        v6e:16x16   dp          batch_size=1024
-gpt2-xl     v5e:16x16   fsdp        batch_size=512 remat=true
+gpt2-large  v5e:16x16   fsdp        batch_size=512 remat=true
 gpt3-175b   v6e:16x16   fsdp-tp4    batch_size=256
 gpt3-175b   v5e:16x16   fsdp-tp8    batch_size=128
 gpt3-175b   v5p:8x8x16  fsdp64-model16 batch_size=64
