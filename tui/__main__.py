@@ -4,8 +4,7 @@ import gc
 import sys
 
 from . import splash
-
-INTERRUPTED = 130
+from .exit_codes import INTERRUPTED
 
 
 def main() -> int:

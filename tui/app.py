@@ -47,6 +47,7 @@ from . import views
 from .clean import printable
 from .driver import Driver
 from .engine_client import EngineClient
+from .exit_codes import FAILED, FINE, REFUSED
 from .log_lines import in_words, opened_by, profile
 from .messages import (
     ArrayChosen,
@@ -65,7 +66,6 @@ from .screens.watch import WatchScreen
 if TYPE_CHECKING:
     from .comparison import Comparison
 
-FAILED, REFUSED = 1, 2
 PROFILED = 5
 """Steps in the trace that a key asks for."""
 PICTURE_SECONDS = 0.5
@@ -370,7 +370,7 @@ class ShardtuiApp(App[None]):
         self.follow()
 
     def action_detach(self) -> None:
-        self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST) else 0)
+        self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST) else FINE)
 
     async def on_unmount(self) -> None:
         """Whichever way the UI goes, nobody leads the comparison any more: the run returns to where it came from."""

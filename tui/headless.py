@@ -25,6 +25,7 @@ from ..engine.protocol import (
 )
 from .clean import json_line, warn
 from .engine_client import EngineClient
+from .exit_codes import FAILED, FINE, INTERRUPTED
 from .interrupts import Interrupts
 from .log_lines import in_words
 from .run_state import Phase, RunState
@@ -49,7 +50,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     interrupts = Interrupts(client, "saving after this step, then stopping; again to kill the engine")
     report = _print_json if as_json else _Progress().report
     state = RunState()
-    code = 0
+    code = FINE
     client.start_engine(restart)
     async for events in client.events(cleaned=not as_json):
         for event in events:
@@ -64,7 +65,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
                 warn(*event.warnings)
             if _is_trouble(event):
                 warn(in_words(event))
-                code = code if isinstance(event, CheckpointDamaged) else 1  # then an older one is used
+                code = code if isinstance(event, CheckpointDamaged) else FAILED  # then an older one is used
             if isinstance(event, Paused) and event.problem:  # nobody is here to decide
                 await client.send(Stop())
     if not as_json and state.phase == Phase.STOPPED:
@@ -72,7 +73,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     if code and state.checkpoints:
         step = state.checkpoints[-1].step
         warn(f"`shardtui train --resume {client.directory.name}` goes on from the checkpoint of step {step:,}")
-    return 130 if interrupts.by_keyboard else code
+    return INTERRUPTED if interrupts.by_keyboard else code
 
 
 def _is_trouble(event: AnyEvent) -> bool:
@@ -83,7 +84,7 @@ async def stop(client: EngineClient) -> int:
     """Tells an engine to stop and waits until it has."""
     if client.directory.holder() is None:
         print(f"run {client.directory.name} has ended already")
-        return 0
+        return FINE
     told, last = False, None
     async for events in client.events():
         if not told:
@@ -93,7 +94,7 @@ async def stop(client: EngineClient) -> int:
         last = events[-1] if events else last
     if last:
         print(f"run {client.directory.name}: {in_words(last)}")
-    return 0
+    return FINE
 
 
 def _print_json(event: AnyEvent, _: RunState) -> None:

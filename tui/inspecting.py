@@ -23,8 +23,9 @@ from ..engine.protocol import ArrayInfo, CollectiveInfo, Inspection, MemoryInfo,
 from ..engine.traffic import FlowChange, flows
 from .clean import clean, json_line, printable
 from .engine_client import ask_engine
+from .exit_codes import FAILED, FINE
 from .export import without_fonts
-from .plain_console import plain_console
+from .plain_console import PIPE_WIDTH, plain_console, table_console
 from .report import (
     DiffReport,
     HloReport,
@@ -34,9 +35,6 @@ from .report import (
     findings,
     inspect_report,
 )
-
-PIPE_WIDTH = 140
-"""Columns of a table that does not go to a terminal."""
 
 
 def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
@@ -61,7 +59,7 @@ def lint(config: RunConfig, as_json: bool) -> int:
     if inspection.inspected.problem:
         tables.append(Text(printable(inspection.inspected.problem), "red"))
     _answer(LintReport(preset=inspection.compiled.preset, findings=found), tables, as_json, None)
-    return 1 if found else 0
+    return FAILED if found else FINE
 
 
 def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
@@ -111,11 +109,8 @@ def _answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: b
     if as_json:
         print(json_line(report))
     elif not svg:
-        console = plain_console()
-        if not console.is_terminal:
-            console = plain_console(width=PIPE_WIDTH)
-        console.print(*tables, sep="\n")
-    return 0
+        table_console().print(*tables, sep="\n")
+    return FINE
 
 
 def _tables(inspection: Inspection) -> list[RenderableType]:

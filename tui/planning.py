@@ -16,15 +16,13 @@ from ..engine.config import RunConfig
 from ..engine.topology import load_topology
 from . import board_rows
 from .clean import clean, json_line, printable, warn
-from .plain_console import plain_console
+from .exit_codes import FAILED, FINE, INTERRUPTED
+from .plain_console import table_console
 from .plan_report import plan_report
 from .planner import NoAnswer, Planner, is_hopeless
 
 UNBOUND = 10_000
 """Columns that hold any table."""
-PIPE_WIDTH = 140
-"""Columns of a table that does not go to a terminal."""
-FINE, FAILED, INTERRUPTED = 0, 1, 130
 
 
 def plan(
@@ -70,9 +68,7 @@ def _answer(board: Board, config: RunConfig, as_json: bool) -> None:
     if as_json:
         print(json_line(plan_report(board)))
         return
-    console = plain_console()
-    if not console.is_terminal:
-        console = plain_console(width=PIPE_WIDTH)
+    console = table_console()
     console.print(*_tables(clean(board), config, console), sep="\n")
 
 

@@ -9,6 +9,7 @@ from ..engine.protocol import CheckedInfo, Verification
 from ..engine.run_directory import RunDirectory
 from .clean import clean, json_line
 from .engine_client import ask_engine
+from .exit_codes import FAILED, FINE
 from .plain_console import plain_console
 
 
@@ -20,7 +21,7 @@ def verify(directory: RunDirectory, as_json: bool) -> int:
         print(json_line(found))
     else:
         _print_table(clean(found), directory.name)
-    return 1 if any(checked.problems for checked in found.checkpoints) else 0
+    return FAILED if any(checked.problems for checked in found.checkpoints) else FINE
 
 
 def _print_table(found: Verification, run: str) -> None:
