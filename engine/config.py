@@ -147,7 +147,12 @@ def preset_files(kind: Literal["models", "parallelism"]) -> dict[str, Path]:
     `misnamed_files` are left out.
     """
     paths = [path for path in _toml_files(kind) if FILE_NAME.fullmatch(path.stem)]
-    return {path.stem: path for path in sorted(paths, key=lambda path: (path.stem.startswith("pitfall"), path.stem))}
+    return {path.stem: path for path in sorted(paths, key=lambda path: (is_pitfall(path.stem), path.stem))}
+
+
+def is_pitfall(preset: str) -> bool:
+    """One that is there to learn from."""
+    return preset.startswith("pitfall")
 
 
 def misnamed_files(kind: Literal["models", "parallelism"]) -> list[Path]:

@@ -70,8 +70,7 @@ class Preset(Struct, frozen=True):
     @property
     def reference(self) -> str:
         """What `load_preset` finds it by: its name, or its file."""
-        by_name = self.source == BUILT_IN or Path(self.source).parent == user_presets() / "parallelism"
-        return self.name if by_name else self.source
+        return reference(self.name, self.source)
 
     def sizes(self, device_count: int) -> dict[str, int]:
         """Mesh axis to size on this many devices, in the preset's order; see `size_problem` for whether they fill them.
@@ -98,6 +97,11 @@ class Preset(Struct, frozen=True):
     @property
     def _fixed(self) -> int:
         return math.prod(size for size in self.mesh.values() if size != REST)
+
+
+def reference(name: str, source: str) -> str:
+    by_name = source == BUILT_IN or Path(source).parent == user_presets() / "parallelism"
+    return name if by_name else source
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,6 +163,10 @@ def mesh_preset(name: str) -> Preset | None:
 def is_file(name: str) -> bool:
     """A preset named so is one of a file, not one of the known directories."""
     return "/" in name or name.endswith(".toml")
+
+
+def name_of(name_or_file: str) -> str:
+    return Path(name_or_file).stem if is_file(name_or_file) else name_or_file
 
 
 def read_preset(path: Path) -> Preset:

@@ -26,16 +26,16 @@ from ..engine.config import (
     problems_of,
     with_settings,
 )
-from ..engine.preset import AXIS_NAME, is_file, load_preset
+from ..engine.preset import AXIS_NAME, is_file, load_preset, name_of
 from ..engine.run_directory import RunDirectory
 from .arguments import Parser, Version
 from .clean import printable, warn
+from .exit_codes import FAILED, FINE, INTERRUPTED, REFUSED
 
 if TYPE_CHECKING:
     from .app import ShardtuiApp
     from .engine_client import EngineClient
 
-FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 MOST_DEVICES = 10**6
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         return COMMANDS[options.command][0](options)
     except Invalid as error:
         warn(*error.problems)
-        return USAGE
+        return REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -130,7 +130,7 @@ def _compare(options: argparse.Namespace) -> int:
 
     run_directory.runtime_directory()  # refused before anything is made
     options.preset, options.run_name = None, None
-    named = [Path(name).stem if is_file(name) else name for name in options.presets]
+    named = list(map(name_of, options.presets))
     problems = [] if options.measured >= 1 else [f"--steps {options.measured}: at least 1"]
     files = tuple(_absolute(name) for name in options.presets if is_file(name))
     problems += _same_names(options.presets)
@@ -147,11 +147,11 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _same_names(presets: list[str]) -> list[str]:
     """Of presets that a run would not tell apart."""
-    places = {(Path(name).stem if is_file(name) else name): name for name in presets}
+    places = {name_of(name): name for name in presets}
     return [
-        f"preset {name}: {places[stem]} has the same name: rename its file"
+        f"preset {name}: {places[name_of(name)]} has the same name: rename its file"
         for name in dict.fromkeys(presets)
-        if name != places[stem := Path(name).stem if is_file(name) else name]
+        if name != places[name_of(name)]
     ]
 
 
@@ -211,6 +211,8 @@ def _add_options(command: str, parser: argparse.ArgumentParser) -> None:
         _add_run_options(parser)
     if command == "plan":
         _add_plan_options(parser)
+    if command in ("run", "train", "presets", "inspect", "lint", "compare", "plan"):
+        _add_model_options(parser)
     if command in ("run", "train"):
         _add_checkpoint_options(parser)
         _add_engine_options(parser)
@@ -261,7 +263,7 @@ def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
-    models, presets = (", ".join(preset_files(kind)) for kind in ("models", "parallelism"))
+    presets = ", ".join(preset_files("parallelism"))
     add = parser.add_argument
     add("--topology", required=True, metavar="T", help="the slice: a TPU generation and its chips, such as v5p:4x4x4")
     add(
@@ -273,16 +275,6 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--search", action="store_true", help="besides, try every mesh of the slice, and compile the best ones")
     add("--estimate", action="store_true", help="by formula alone, at once: compile nothing")
-    add("--model", metavar="M", help=f"default nano; {models}")
-    add("--batch-size", type=int, metavar="N", help="sequences in the global batch")
-    add("--seq-len", type=int, metavar="N", help="tokens in a sequence")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a value of the model or the training, such as layers=8, remat=true",
-    )
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -322,14 +314,11 @@ def _add_name_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", metavar="M", help=f"default nano; {', '.join(preset_files('models'))}")
     add(
         "--data",
         metavar="PATH",
         help="a text file or a directory of them; default: the standard library's sources",
     )
-    add("--batch-size", type=int, metavar="N", help="sequences in the global batch")
-    add("--seq-len", type=int, metavar="N", help="tokens in a sequence")
     add("--seed", type=int, metavar="N", help="of parameters, data order and dropout; default 0")
     add(
         "--devices",
@@ -339,6 +328,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--device-memory", type=float, metavar="BYTES", help="refuse presets predicted to need more on a device")
     add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", metavar="M", help=f"default nano; {', '.join(preset_files('models'))}")
+    add("--batch-size", type=int, metavar="N", help="sequences in the global batch")
+    add("--seq-len", type=int, metavar="N", help="tokens in a sequence")
     add(
         "--set",
         action="append",

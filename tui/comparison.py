@@ -5,6 +5,7 @@ from enum import StrEnum
 from statistics import median, quantiles
 
 from ..engine.board import Measured
+from ..engine.config import is_pitfall
 from ..engine.protocol import (
     AnyCommand,
     AnyEvent,
@@ -27,8 +28,6 @@ STEPS = 20
 WARM_UP = 3
 """Steps that are left out after a switch, and after anything that ran beside the steps."""
 CANCELLED = "cancelled"
-PITFALL = "pitfall"
-"""What the names of presets begin with that are there to learn from."""
 
 
 class Stage(StrEnum):
@@ -196,11 +195,7 @@ class Comparison:
 
 def worth_comparing(presets: Sequence[PresetInfo]) -> list[str]:
     """Names of those that fit, without those to learn from."""
-    return [info.name for info in presets if info.fits and not is_lesson(info.name)]
-
-
-def is_lesson(name: str) -> bool:
-    return name.startswith(PITFALL)
+    return [info.name for info in presets if info.fits and not is_pitfall(info.name)]
 
 
 def _why_over(event: EngineStarted | EngineStopped | Failed | EngineLost) -> str:

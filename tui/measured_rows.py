@@ -7,9 +7,9 @@ import msgspec
 
 from ..engine import figures
 from ..engine.board import Cost, Row, ranked, recommendation
+from ..engine.config import is_pitfall
 from ..engine.protocol import EngineReady, PresetCompiled, PresetInfo
 from ..engine.traffic import flows
-from .comparison import is_lesson
 from .run_state import RunState
 
 
@@ -41,7 +41,7 @@ def row_of(info: PresetInfo, state: RunState) -> Row:
 def listed(state: RunState) -> list[str]:
     """Presets that a view shows: all but those to learn from, unless the run is under one."""
     presets = state.ready.presets if state.ready else []
-    return [info.name for info in presets if not is_lesson(info.name) or info.name == state.preset]
+    return [info.name for info in presets if not is_pitfall(info.name) or info.name == state.preset]
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -70,11 +70,6 @@ def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes"]) -> str:
     if row.compiled:
         return figures.size(getattr(row.compiled, name))
     return f"≈ {figures.size(getattr(row.estimate, name))}" if row.estimate else ""
-
-
-def problem_lines(row: Row) -> list[str]:
-    """Each with the preset's name, once."""
-    return [text if text.startswith(f"{row.preset}:") else f"{row.preset}: {text}" for text in row.problems]
 
 
 def sent(cost: Cost | None) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from ..engine import protocol, tpu_compiler
 from ..engine.board import Board, Cost, Row, ranked
-from ..engine.config import Invalid, RunConfig
+from ..engine.config import Invalid, RunConfig, is_pitfall
 from ..engine.preset import load_preset, load_presets
 
 HOPELESS = 2.0
@@ -70,7 +70,7 @@ def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
     """What is planned where no preset is named: all but the pitfalls, and the run's own, by name or file. And what is
     wrong with files that cannot be read."""
     presets, problems = load_presets()
-    found = [preset.reference for preset in presets if not preset.name.startswith("pitfall")]
+    found = [preset.reference for preset in presets if not is_pitfall(preset.name)]
     try:
         return list(dict.fromkeys([*found, load_preset(config.preset).reference])), problems
     except Invalid as error:
