@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from . import figures
@@ -111,12 +112,15 @@ class Row(Struct, frozen=True, kw_only=True):
         return "fits" if self.cost.fits else "too large"
 
     @property
+    def timed(self) -> Cost | None:
+        """The better known cost that says how long a step takes: of a program that is too large the estimate."""
+        return next((cost for cost in (self.compiled, self.estimate) if cost and cost.step_seconds), None)
+
+    @property
     def step_seconds(self) -> float | None:
-        """Measured; else the better known prediction: of a program that is too large by formula."""
-        if self.measured:
-            return self.measured.step_seconds
-        known = (cost.step_seconds for cost in (self.compiled, self.estimate) if cost and cost.step_seconds)
-        return next(known, None)
+        """Measured; else predicted."""
+        known = self.measured or self.timed
+        return known.step_seconds if known else None
 
 
 class Board(Struct, frozen=True, kw_only=True):
@@ -148,12 +152,8 @@ def timed(cost: Cost, work: Work, topology: Topology, mesh: Mapping[str, int]) -
     compute, memory = work.flops / chip.flops, work.memory_bytes / chip.memory_rate
     network = network_seconds(cost.collectives or (), topology, mesh)
     step = max(compute, memory, network)
-    return Cost(
-        argument_bytes=cost.argument_bytes,
-        peak_bytes=cost.peak_bytes,
-        capacity_bytes=cost.capacity_bytes,
-        parts=cost.parts,
-        collectives=cost.collectives,
+    return msgspec.structs.replace(
+        cost,
         compute_seconds=compute,
         memory_seconds=memory,
         network_seconds=network,

@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
@@ -38,7 +39,6 @@ class Topology(Struct, frozen=True):
     """A slice."""
 
     name: str
-    generation: str
     shape: tuple[int, ...]
     """Chips along x, y and, where the torus has it, z."""
     chip: Chip
@@ -53,11 +53,6 @@ class Topology(Struct, frozen=True):
         al. 2023, section 2); in two dims each closes for itself."""
         whole = [size % self.chip.closes == 0 for size in self.shape]
         return tuple(all(whole) if len(whole) == 3 else closes for closes in whole)
-
-    @property
-    def places(self) -> list[tuple[int, ...]]:
-        """Of each device on the torus, in the order in which a mesh is filled: neighbours stay neighbours."""
-        return list(itertools.product(*map(range, self.shape)))
 
 
 class Wiring(Struct, frozen=True, kw_only=True):
@@ -97,7 +92,7 @@ def load_topology(name: str) -> Topology:
         )
     if not 1 <= math.prod(shape) <= MOST_CHIPS:
         raise Invalid(f"--topology {name}: {math.prod(shape):,} chips: from 1 to {MOST_CHIPS:,} can be planned")
-    return Topology(name, found["chip"], shape, chip)
+    return Topology(name, shape, chip)
 
 
 def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> Wiring:
@@ -119,9 +114,15 @@ def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> 
     )
 
 
+@lru_cache(maxsize=4)  # a search asks for the members of thousands of groups
+def _places(shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
+    """Of each device on the torus, in the order in which a mesh is filled: neighbours stay neighbours."""
+    return list(itertools.product(*map(range, shape)))
+
+
 def _members(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> list[tuple[int, ...]]:
     """Places of the group that holds the first device: all groups lie as it does."""
-    sizes, places = list(mesh.values()), topology.places
+    sizes, places = list(mesh.values()), _places(topology.shape)
     ranges = [range(size) if axis in axes else range(1) for axis, size in mesh.items()]
     strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
     indices = itertools.product(*ranges)

@@ -35,11 +35,6 @@ def held(row: Row) -> str:
     return f"{peak(row)}, {part(row.cost.peak_bytes / row.cost.capacity_bytes)}"
 
 
-def timed(row: Row) -> Cost | None:
-    """The better known cost that says how long a step takes: of a program that is too large the estimate."""
-    return next((cost for cost in (row.compiled, row.estimate) if cost and cost.step_seconds), None)
-
-
 def sent(row: Row) -> Cost | None:
     """The better known cost that says what moves."""
     return next((cost for cost in (row.compiled, row.estimate) if cost and cost.collectives is not None), None)
@@ -125,23 +120,23 @@ def problems(rows: Sequence[Row]) -> list[str]:
 
 
 def step_time(row: Row) -> str:
-    cost = timed(row)
+    cost = row.timed
     return figures.seconds(cost.step_seconds) if cost and cost.step_seconds else ""
 
 
 def tokens_rate(row: Row) -> str:
     """`2.1 M`: tokens a second, of the whole slice."""
-    cost = timed(row)
+    cost = row.timed
     return figures.count(cost.tokens_per_second) if cost and cost.tokens_per_second else ""
 
 
 def utilisation(row: Row) -> str:
-    cost = timed(row)
+    cost = row.timed
     return part(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
 
 
 def bound(row: Row) -> str:
-    cost = timed(row)
+    cost = row.timed
     return (cost and cost.bound) or ""
 
 

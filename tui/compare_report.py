@@ -1,7 +1,5 @@
 """The JSON of `shardtui compare`, which docs/json.md describes."""
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from ..engine.board import Cost, Measured, Row
@@ -52,10 +50,6 @@ def row_report(row: Row) -> RowReport:
         compiled=_cost(row.compiled),
         measured=row.measured,
     )
-
-
-def row_reports(rows: Sequence[Row]) -> list[RowReport]:
-    return [row_report(row) for row in rows]
 
 
 def _cost(cost: Cost | None) -> CostReport | None:

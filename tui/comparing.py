@@ -32,20 +32,19 @@ from ..engine.protocol import (
     SwitchFailed,
     TrainingStarted,
 )
+from . import board_rows
 from .clean import clean, json_line, printable, warn
-from .compare_report import CompareReport, row_reports
+from .compare_report import CompareReport, row_report
 from .comparison import WARM_UP, Comparison, in_progress, worth_comparing
 from .engine_client import EngineClient, ask_engine
 from .estimating import estimates
+from .exit_codes import FAILED, FINE, INTERRUPTED
 from .interrupts import Interrupts
 from .log_lines import in_words
-from .measured_rows import cells, devices, in_order, problem_lines, row_of, verdict
-from .plain_console import plain_console
+from .measured_rows import cells, devices, in_order, row_of, verdict
+from .plain_console import table_console
 from .run_state import Phase, RunState
 
-FAILED, INTERRUPTED = 1, 130
-PIPE_WIDTH = 140
-"""Columns of a table that does not go to a terminal."""
 HEADS = (
     "step time\nmedian",
     "half of them\nwithin",
@@ -76,7 +75,7 @@ def compare(config: RunConfig, named: Sequence[str], steps: int, as_json: bool) 
         print(json_line(report))
     else:
         _print_board(session)
-    return code or (0 if report.complete else FAILED)
+    return code or (FINE if report.complete else FAILED)
 
 
 class _Session:
@@ -111,7 +110,7 @@ class _Session:
             memory_source=memory.source if memory else None,
             steps=self._steps,
             warm_up=WARM_UP,
-            rows=row_reports(self.rows),
+            rows=[row_report(row) for row in self.rows],
             recommendation=verdict(self.rows, devices(ready)),
             complete=all(row.measured and row.measured.steps == self._steps for row in self.rows),
         )
@@ -190,7 +189,7 @@ class _Session:
             raise Invalid(*self._state.problems)
         if self.ready is None:  # no other engine would come further
             raise SystemExit(FAILED)
-        return 0
+        return FINE
 
     def _next(self, event: AnyEvent, is_estimated: bool) -> AnyCommand | None:
         """What to ask of the engine. Nothing is measured beside the estimates, nor before the first step is done."""
@@ -251,11 +250,8 @@ def _say(text: str) -> None:
 
 
 def _print_board(session: _Session) -> None:
-    console = plain_console()
-    if not console.is_terminal:
-        console = plain_console(width=PIPE_WIDTH)
     rows = [clean(row) for row in session.rows]
-    console.print(_table(rows), *_problems(rows), printable(verdict(rows, devices(session.ready))), sep="\n")
+    table_console().print(_table(rows), *_problems(rows), printable(verdict(rows, devices(session.ready))), sep="\n")
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -266,4 +262,4 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _problems(rows: Sequence[Row]) -> list[Text]:
-    return [Text(f"✗ {line}") for row in rows for line in problem_lines(row)]
+    return [Text(f"✗ {line}") for row in rows for line in board_rows.problems([row])]

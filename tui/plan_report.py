@@ -4,7 +4,6 @@ from msgspec import Struct
 
 from ..engine.board import Board, Bound, Cost, Row, Verdict, ranked, recommendation
 from ..engine.topology import Wiring
-from .board_rows import timed
 
 SCHEMA = 1
 
@@ -40,7 +39,7 @@ def plan_report(board: Board) -> PlanReport:
 
 
 def _row(row: Row) -> RowReport:
-    cost = timed(row)
+    cost = row.timed
     return RowReport(
         preset=row.preset,
         mesh=row.mesh,

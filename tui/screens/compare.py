@@ -14,8 +14,9 @@ from textual.widgets import DataTable
 
 from ...engine import figures
 from ...engine.board import Row
+from .. import board_rows
 from ..comparison import Comparison, Stage, in_progress
-from ..measured_rows import cells, devices, listed, problem_lines, rows_of, span, verdict
+from ..measured_rows import cells, devices, listed, rows_of, span, verdict
 from ..messages import ComparisonAsked, ComparisonCancelled, PresetChosen
 from ..run_state import Phase, RunState
 from ..widgets.lines import Lines, entitle
@@ -175,7 +176,7 @@ def verdict_lines(rows: Sequence[Row], row: Row | None, state: RunState, width: 
     if any(each.measured for each in rows):
         told.append((f"→ {verdict(rows, devices(state.ready))}", "$success"))
     if row is not None:
-        told += [(line, "$error") for line in problem_lines(row)] or [(in_full(row), "")]
+        told += [(line, "$error") for line in board_rows.problems([row])] or [(in_full(row), "")]
     return [
         Content.styled(line, style)
         for text, style in told

@@ -48,7 +48,7 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
     if row.cost is None:
         return
     yield "memory", _memory(row, row.cost)
-    if cost := board_rows.timed(row):
+    if cost := row.timed:
         yield "a step", _times(cost)
     for axes, size in row.mesh.items():
         if size > 1:
