@@ -54,10 +54,6 @@ class Weight:
         return self.array.shape[0] if self.array.logical_axes[:1] == ("layers",) else 1
 
     @property
-    def elements(self) -> int:
-        return math.prod(self.array.shape)
-
-    @property
     def is_table(self) -> bool:
         return self.array.logical_axes[0] in ("vocab", "positions")
 
@@ -97,7 +93,7 @@ class Step:
         self._mesh = preset.sizes(devices)
         self._rules = preset.rules
         self._width = 2 if task.dtype == "bfloat16" else FLOAT32
-        self._on_cpu = task.dtype == "float32"
+        self._on_cpu = task.platform == "cpu"
 
     @cached_property
     def weights(self) -> list[Weight]:
@@ -143,7 +139,7 @@ class Step:
     @property
     def copy_bytes(self) -> float:
         """Kernels in the dtype of the computation, made once for all layers, before they are gathered."""
-        if self._on_cpu:
+        if self._width == FLOAT32:
             return 0
         kernels = (weight for weight in self.weights if weight.is_kernel)
         return sum(self._local(weight.array.shape, weight.spec) * self._width for weight in kernels)
@@ -308,8 +304,7 @@ class Step:
 
     def _gather_axes(self, weight: Weight) -> Axes:
         """Those over which a parameter is split, but not the product that it is used in."""
-        logical = {name for name in weight.array.logical_axes if name}
-        kept = {axis for name in logical for axis in self._tensor_axes(name)} if logical else set()
+        kept = {axis for name in weight.array.logical_axes if name for axis in self._tensor_axes(name)}
         return tuple(axis for axis in self._mesh if axis in weight.axes and axis not in kept)
 
     def _tensor_axes(self, logical: str) -> Axes:

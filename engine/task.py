@@ -60,6 +60,7 @@ class Task:
 
     def __init__(self, config: RunConfig, platform: str) -> None:
         self.config = config
+        self.platform = platform
         self.dtype = compute_dtype(config.model, platform)
         self._optimizer = optimizer(config.training)
         with nnx.use_eager_sharding(False):
