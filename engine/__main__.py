@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from . import plan_cache, protocol
 from .advice import problems_in
@@ -23,7 +24,7 @@ from .asker import end_with_asker
 from .board import Board
 from .config import SIMULATED_DEVICES, Invalid, Restart, RunConfig, problems_of
 from .event_log import EventLog
-from .preset import Preset, load_preset, load_presets
+from .preset import Preset, load_preset, load_presets, name_of
 from .protocol import (
     EngineReady,
     EngineStarted,
@@ -124,6 +125,10 @@ def _answered(answer: Callable[..., None], *arguments: object) -> int:
     return 0
 
 
+def _print(answer: Struct) -> None:
+    sys.stdout.buffer.write(protocol.encode_json(answer) + b"\n")
+
+
 def verify(directory: str) -> None:
     """Prints what a check of the run's checkpoints finds, as JSON. Uses one CPU device, whatever else is there."""
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -134,7 +139,7 @@ def verify(directory: str) -> None:
 
     run = RunDirectory(Path(directory))
     place = checkpoint.Place(epath.Path(run.checkpoints(run.config)))
-    sys.stdout.buffer.write(protocol.encode_json(checkpoint.verify(place)) + b"\n")
+    _print(checkpoint.verify(place))
 
 
 def presets(config: RunConfig) -> None:
@@ -142,7 +147,7 @@ def presets(config: RunConfig) -> None:
     devices, task = _devices_and_task(config)
     _, infos, problems = _listed(config, task, devices)
     listing = PresetListing(devices=len(devices), presets=infos, problems=problems)
-    sys.stdout.buffer.write(protocol.encode_json(listing) + b"\n")
+    _print(listing)
 
 
 def inspect(config: RunConfig, *others: str) -> None:
@@ -166,7 +171,7 @@ def inspect(config: RunConfig, *others: str) -> None:
             compiled=compile_program(task, placement).description,
             inspected=inspect_program(task, placement),
         )
-        sys.stdout.buffer.write(protocol.encode_json(inspection) + b"\n")
+        _print(inspection)
 
 
 def plan(config: RunConfig, where: str, *names: str) -> None:
@@ -181,7 +186,7 @@ def plan(config: RunConfig, where: str, *names: str) -> None:
     presets = [load_preset(name) for name in names] or load_presets()[0]
     devices = topology.devices if topology else int(where)
     rows = [estimate_row(task, preset, devices, topology) for preset in presets]
-    sys.stdout.buffer.write(protocol.encode_json(Board(model=config.model_name, topology=where, rows=rows)) + b"\n")
+    _print(Board(model=config.model_name, topology=where, rows=rows))
 
 
 def search(config: RunConfig, where: str) -> None:
@@ -193,7 +198,7 @@ def search(config: RunConfig, where: str) -> None:
     from .task import Task
 
     rows = search(Task(config, "tpu"), topology, load_presets()[0])
-    sys.stdout.buffer.write(protocol.encode_json(Board(model=config.model_name, topology=where, rows=rows)) + b"\n")
+    _print(Board(model=config.model_name, topology=where, rows=rows))
 
 
 def compile_one(config: RunConfig, where: str, name: str) -> None:
@@ -212,7 +217,7 @@ def compile_one(config: RunConfig, where: str, name: str) -> None:
             plan_cache.keep(config, preset, where, cost)
         except OSError as error:
             print(f"shardtui: the answer cannot be kept for the next time: {error}", file=sys.stderr)
-    sys.stdout.buffer.write(protocol.encode_json(cost) + b"\n")
+    _print(cost)
 
 
 def _versions() -> dict[str, str]:
@@ -343,7 +348,7 @@ def _info(preset: Preset, task: "Task", devices: "list[jax.Device]") -> PresetIn
 
 def _asked_for(config: RunConfig, infos: list[PresetInfo]) -> list[str]:
     """Why presets that the run names cannot be."""
-    names = {Path(name).stem for name in (config.preset, *(switch.preset for switch in config.switches))}
+    names = {name_of(name) for name in (config.preset, *(switch.preset for switch in config.switches))}
     return [problem for info in infos if info.name in names for problem in info.problems]
 
 
