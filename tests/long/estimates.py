@@ -44,10 +44,13 @@ gpt2-large  v4:4x4x4    hsdp        batch_size=128
 gpt2-large  v6e:2x4     hsdp        batch_size=32 remat=true
 """
 
+TWICE = ("by the compiler", "error")
+HEADS = ("model", "slice", "preset", "settings", "peak by formula", *TWICE, "fits", "sent by formula", *TWICE)
+
 
 def main() -> None:
     chosen = [line for line in CASES.split("\n") if line and all(word in line.split() for word in sys.argv[1:])]
-    print("| model | slice | preset | settings | arguments | peak: formula | compiler | error | fits | sent: formula |")
+    print(f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", sep="\n")
     memory, traffic, wrong = [], [], 0
     for line in chosen:
         began = time.perf_counter()
@@ -56,7 +59,7 @@ def main() -> None:
         error = estimate.peak_bytes / compiled.peak_bytes - 1
         memory.append(abs(error))
         wrong += estimate.fits != compiled.fits
-        sent = "–"
+        sent = " | | "
         if compiled.bytes_sent and estimate.bytes_sent:
             difference = estimate.bytes_sent / compiled.bytes_sent - 1
             traffic.append(abs(difference))
