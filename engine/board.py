@@ -181,7 +181,7 @@ def recommendation(rows: Sequence[Row], where: str) -> str:
         over = cost.peak_bytes - (cost.capacity_bytes or 0)
         return (
             f"none fits on {where}: {best.preset} comes closest and lacks {figures.size(over)} a device: "
-            "take more chips, a smaller batch, or remat=true"
+            "take more chips, a smaller batch, or remat=true if it is not"
         )
     room = f" of {figures.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
     held = f"{figures.size(cost.peak_bytes)}{room} a device"
