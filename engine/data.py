@@ -61,11 +61,17 @@ class Batches:
                 f"--data {corpus.source}: {corpus.tokens.size} bytes are shorter than one sequence of "
                 f"{seq_len} + 1: give more text or a smaller --seq-len"
             )
-        self._dataset = grain.MapDataset.source(windows).seed(seed).shuffle().repeat().batch(batch_size)
+        self._dataset = grain.MapDataset.source(windows).seed(seed).shuffle().repeat()
+        self._batch_size = batch_size
 
     def __getitem__(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets, each int32 [B, T]; the targets are the inputs one position on."""
-        windows = np.asarray(self._dataset[n], np.int32)
+        return self.rows(n, range(self._batch_size))
+
+    def rows(self, n: int, rows: range) -> tuple[np.ndarray, np.ndarray]:
+        """Those rows of batch n; nothing else of it is read."""
+        first = n * self._batch_size
+        windows = np.asarray([self._dataset[first + row] for row in rows], np.int32)
         return windows[:, :-1], windows[:, 1:]
 
 
