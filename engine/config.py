@@ -99,7 +99,10 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A text file or a directory of them; None for the standard library's sources."""
     seed: int = 0
     devices: int | None = None
+    """Of all processes together."""
     platform: str | None = None
+    processes: int = 1
+    """That are started on this machine, to try out what runs on several hosts."""
     steps: int | None = None
     """Stop after this many; None runs until it is told to."""
     switches: tuple[ScheduledSwitch, ...] = ()
@@ -110,6 +113,15 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A switch frees what it has moved, leaf by leaf, once the state is saved."""
     device_memory: int | None = None
     """Bytes that a device may use, less than it has: a preset whose predicted peak is above is refused."""
+
+
+class Membership(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a process of a run finds the others. What is None jax finds out by itself, on a TPU pod or under Slurm."""
+
+    coordinator: str | None = None
+    """HOST:PORT, which process 0 serves."""
+    processes: int | None = None
+    process: int | None = None
 
 
 class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -242,6 +254,7 @@ def problems_of(config: RunConfig) -> list[str]:
         (training.grad_clip > 0, f"grad_clip {training.grad_clip}: above 0"),
         (0 <= config.seed < 2**32, f"--seed {config.seed}: from 0 to {2**32 - 1}"),
         (config.devices is None or config.devices >= 1, f"--devices {config.devices}: at least 1"),
+        (config.processes >= 1, f"--processes {config.processes}: at least 1"),
         (config.steps is None or config.steps >= 1, f"--steps {config.steps}: at least 1"),
         (every is None or every >= 1, f"--checkpoint-every {every}: at least 1"),
         (minutes is None or minutes > 0, f"--checkpoint-minutes {minutes}: above 0, or 0 for never"),

@@ -1,17 +1,20 @@
 """The training loop: steps, and between two steps the commands. It waits for no viewer and for no metric."""
 
+import contextlib
 import os
 import queue
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future
-from functools import partial
+from concurrent.futures import Future, wait
+from functools import cache, partial
 from typing import Any
 
 import jax
+from msgspec import Struct
 
 from .advice import problems_in
+from .cluster import Cluster
 from .compiler import Compiler, Ready
 from .config import Invalid, RunConfig
 from .data import Batches
@@ -51,6 +54,20 @@ Command = AnyCommand | None
 """None only wakes a loop that waits."""
 
 
+class SwitchNow(Struct, frozen=True, tag=True):
+    """All is prepared for the switch to `preset` that was asked for."""
+
+    preset: str
+
+
+class Orders(Struct, frozen=True):
+    """What all processes do before the next step."""
+
+    orders: list[AnyCommand | SwitchNow]
+    stride: int
+    """Steps until they agree again."""
+
+
 class Loop:
     """Owns the state. All of it runs in one thread; `inbox` is how others reach it."""
 
@@ -63,6 +80,7 @@ class Loop:
         profiler: Profiler,
         publish: Callable[[Event], None],
         inbox: "queue.SimpleQueue[Command]",
+        cluster: Cluster,
     ) -> None:
         self._config = config
         self._batches = batches
@@ -71,13 +89,16 @@ class Loop:
         self._profiler = profiler
         self._publish = publish
         self._inbox = inbox
-        self._preparations = Preparations(compiler, config.switches, publish, self._wake)
+        self._cluster = cluster
+        self._agree_at = 0
+        """The step before which the processes agree again on what to do."""
+        self._preparations = Preparations(compiler, config.switches, cluster, publish, self._wake)
         self._before: Program | None = None
         """The one before the last switch, until a step under the new one is done."""
         self._paused = False
         self._single_steps = 0
         self._stopping = False
-        self._reports = StepReports(publish, partial(measure, compiler.devices))
+        self._reports = StepReports(publish, partial(measure, compiler.devices), cluster)
 
     def run(self, origin: Manifest | None, profile: int | None = None) -> int:
         """Trains until the last step or until it is told to stop. `origin`: the checkpoint to go on from, whose files
@@ -96,6 +117,7 @@ class Loop:
                 self._between_steps()
                 self._advance_if_wanted()
             self._end()
+        self._cluster.close()
         self._compiler.close()
         return self._reports.done
 
@@ -104,23 +126,30 @@ class Loop:
         first = self._preparations.first(self._config.preset)
         if not self._waited_for(first):
             return False
-        self._program = first.result()
+        self._program = self._cluster.together(first.result)
         self._preparations.describe(self._program)
-        self._refuse_shortage(self._program)
+        self._cluster.together(lambda: self._refuse_shortage(self._program))
         return True
 
     def _waited_for(self, compiled: "Future[Any]") -> bool:
-        """False where the run is ended meanwhile: a compilation cannot be interrupted, but it need not be awaited.
-        Other commands wait."""
+        """False where the run is ended meanwhile: a compilation cannot be interrupted, but it need not be awaited."""
+        self._stopping = self._stopping or self._cluster.agree(lambda: self._is_told_to_stop(compiled), bool)
+        if not self._stopping:
+            wait([compiled])  # of another process it may take a little longer
+        return not self._stopping
+
+    def _is_told_to_stop(self, compiled: "Future[Any]") -> bool:
+        """Before that is there. Other commands wait."""
         others: list[Command] = []
-        while not compiled.done() and not self._stopping:
+        is_told = False
+        while not compiled.done() and not is_told:
             command = self._inbox.get()
             self._preparations.tell()
-            self._stopping = isinstance(command, Stop)
+            is_told = isinstance(command, Stop)
             others.append(command)
         for command in others:
             self._inbox.put(command)
-        return not self._stopping
+        return is_told
 
     def _take_up(self, origin: Manifest | None, new_state: Future[Callable[[], TrainState]] | None) -> None:
         """The state to begin with: the checkpoint's, an older one's where that turns out damaged, or a new one."""
@@ -142,14 +171,13 @@ class Loop:
         self._saver.tell_kept()
 
     def _between_steps(self) -> None:
-        self._obey()
+        if self._reports.begun >= self._agree_at or self._paused:
+            self._obey()
         self._preparations.tell()
         self._preparations.compile_likely(self._program, self._has_core_to_spare)
         if scheduled := self._preparations.take_scheduled(self._reports.begun, self._program):
             self._switch(scheduled)
             self._preparations.look_ahead(self._program)
-        elif ready := self._preparations.take_ready():
-            self._switch(ready)
         self._saver.tell()
 
     def _end(self) -> None:
@@ -215,7 +243,7 @@ class Loop:
         """Where the first step under a preset fails, for want of memory say, the one before goes on: with the state
         that was moved if it is still there, else with the newest checkpoint. Raises `error` where nothing helps."""
         before, failed = self._before, self._program
-        if before is None:
+        if before is None or self._cluster.count > 1:  # another process may not have failed
             raise error
         self._program, self._before = before, None
         try:
@@ -235,8 +263,7 @@ class Loop:
     def _advance(self) -> None:
         """Dispatches one step; the loss that is read meanwhile is that of the step before."""
         began = time.perf_counter()
-        inputs, targets = self._batches[self._reports.begun]
-        batch = Batch(*map(jax.device_put, (inputs, targets), self._program.placement.batch_shardings))
+        batch = self._batch(self._reports.begun)
         waited = 0.0 if self._reports.is_busy else time.perf_counter() - began
         self._state, loss = self._program.step(self._state, batch)
         done = self._reports.done
@@ -246,19 +273,52 @@ class Loop:
             if done == self._begun_at:
                 self._compiler.compile_questions(self._program)  # not before: the first step was waited for
 
-    def _obey(self) -> None:
-        """Takes all commands that wait; while paused, waits for one."""
-        while True:
-            try:
-                command = self._inbox.get(block=self._paused and not self._single_steps)
-            except queue.Empty:
-                return
-            self._handle(command)
-            if command is None or self._stopping:
-                return
+    def _batch(self, number: int) -> Batch:
+        """On the devices. Where there are other processes, only the rows that those of this one hold are read."""
+        shardings = self._program.placement.batch_shardings
+        if self._cluster.count == 1:
+            return Batch(*map(jax.device_put, self._batches[number], shardings))
+        shape = (self._config.training.batch_size, self._config.training.seq_len)
 
-    def _handle(self, command: Command) -> None:
-        match command:
+        @cache
+        def rows(begin: int, end: int) -> Any:
+            return self._batches.rows(number, range(begin, end))
+
+        def part(field: int, index: Any) -> Any:
+            begin, end, _ = index[0].indices(shape[0])
+            return rows(begin, end)[field][:, index[1]]
+
+        return Batch(
+            *(jax.make_array_from_callback(shape, sharding, partial(part, n)) for n, sharding in enumerate(shardings))
+        )
+
+    def _obey(self) -> None:
+        """Does what process 0 decides, in every process before the same step."""
+        agreed = self._cluster.agree(self._orders, Orders)
+        for order in agreed.orders:
+            if not self._stopping:
+                self._handle(order)
+        self._agree_at = self._reports.begun + agreed.stride
+
+    def _orders(self) -> Orders:
+        """All commands that wait, and what is due; while paused, waits for one."""
+        waiting: list[Command] = []
+        with contextlib.suppress(queue.Empty):
+            waiting.append(self._inbox.get(block=self._paused and not self._single_steps))
+            while True:
+                waiting.append(self._inbox.get_nowait())
+        orders: list[AnyCommand | SwitchNow] = [command for command in waiting if command is not None]
+        if preset := self._preparations.ready():
+            orders.append(SwitchNow(preset))
+        if self._saver.is_overdue():
+            orders.append(SaveCheckpoint())
+        return Orders(orders, self._cluster.stride(self._reports.step_seconds))
+
+    def _handle(self, order: AnyCommand | SwitchNow) -> None:
+        match order:
+            case SwitchNow(preset):
+                if asked := self._preparations.take_asked(preset):
+                    self._switch(asked)
             case SwitchPreset(preset):
                 self._preparations.ask(preset, self._program)
             case PreparePreset(preset):
@@ -274,7 +334,7 @@ class Loop:
                 if not self._paused:
                     self._pause()
                 self._single_steps += 1
-            case InspectPreset(preset):
+            case InspectPreset(preset) if self._cluster.process == 0:
                 self._preparations.look_into(preset)
             case SaveCheckpoint():
                 self._save()
@@ -308,7 +368,7 @@ class Loop:
         if not self._waited_for(pending.ready):
             return
         try:
-            ready = pending.ready.result()
+            ready = self._cluster.together(pending.ready.result)
             self._preparations.describe(ready.program)
             self._publish(self._moved_to(ready))
         except Exception as error:
@@ -319,12 +379,14 @@ class Loop:
 
     def _moved_to(self, ready: Ready) -> Switched:
         source, target = self._program, ready.program
-        self._refuse_shortage(target)
+        self._cluster.together(lambda: self._refuse_shortage(target))
         self._publish(Switching(to_preset=target.name, step=self._reports.done))
         began = time.perf_counter()
         if self._config.low_memory:
             self._save_for_sure()
-        moved = move_state(self._state, source, target, self._compiler.movers, self._config.low_memory)
+        moved = self._cluster.together(
+            lambda: move_state(self._state, source, target, self._compiler.movers, self._config.low_memory)
+        )
         stalled = time.perf_counter() - began
         self._state, self._program, self._before = moved.state, target, source
         return Switched(

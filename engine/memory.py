@@ -62,7 +62,7 @@ def keep_freed_blocks() -> None:
 def limit(devices: Sequence[jax.Device], asked: int | None) -> int | None:
     """Bytes that one device has: what was asked for, and no more than its allocator tells. Simulated devices share
     this machine's memory. None where nobody can tell."""
-    told = [stats["bytes_limit"] for device in devices if "bytes_limit" in (stats := device.memory_stats() or {})]
+    told = [stats["bytes_limit"] for stats in _allocators(devices) if "bytes_limit" in stats]
     if devices[0].platform == "cpu":
         told = [_machine_bytes() // len(devices)]
     return min([*told, *([asked] if asked else [])], default=None)
@@ -88,8 +88,9 @@ def _machine_bytes() -> int:
 
 
 def measure(devices: Sequence[jax.Device]) -> MemoryMeasured:
-    """Of the fullest device, as its allocator tells; where it does not (CPU), the shards of the living arrays."""
-    told = [stats for device in devices if (stats := device.memory_stats())]
+    """Of this process's fullest device, as its allocator tells; where it does not (CPU), the shards of the living
+    arrays."""
+    told = _allocators(devices)
     if told:
         fullest = max(told, key=lambda stats: stats["bytes_in_use"])
         return MemoryMeasured(
@@ -98,10 +99,20 @@ def measure(devices: Sequence[jax.Device]) -> MemoryMeasured:
             peak_bytes=fullest.get("peak_bytes_in_use"),
             limit_bytes=fullest.get("bytes_limit"),
         )
-    return MemoryMeasured(source="live arrays", bytes_in_use=_live_bytes(devices[0]), peak_bytes=None, limit_bytes=None)
+    return MemoryMeasured(source="live arrays", bytes_in_use=_live_bytes(devices), peak_bytes=None, limit_bytes=None)
 
 
-def _live_bytes(device: jax.Device) -> int:
+def _allocators(devices: Sequence[jax.Device]) -> list[dict[str, int]]:
+    """What those of this process tell."""
+    return [stats for device in _here(devices) if (stats := device.memory_stats())]
+
+
+def _here(devices: Sequence[jax.Device]) -> list[jax.Device]:
+    return [device for device in devices if device.process_index == jax.process_index()]
+
+
+def _live_bytes(devices: Sequence[jax.Device]) -> int:
+    device = _here(devices)[0]
     return sum(
         array.dtype.itemsize * math.prod(array.sharding.shard_shape(array.shape))
         for array in jax.live_arrays()

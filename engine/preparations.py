@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from .advice import problems_in
+from .cluster import Cluster
 from .compiler import Compiler, Ready
 from .config import ScheduledSwitch
 from .program import Program
@@ -33,15 +34,19 @@ class Preparations:
         self,
         compiler: Compiler,
         switches: Sequence[ScheduledSwitch],
+        cluster: Cluster,
         publish: Callable[[Event], None],
         wake: Callable[[], None],
     ) -> None:
         """`wake` is called in another thread once something is prepared."""
         self._compiler = compiler
+        self._cluster = cluster
         self._scheduled = sorted(switches, key=lambda switch: switch.step)
         self._publish = publish
         self._wake = wake
         self._asked: Pending | None = None
+        self._requests = 0
+        """Switches that were asked for, those that were taken back included: the same number in every process."""
         self._next: Pending | None = None
         self._wish: str | None = None
         """The preset that is likely, until its compilation begins."""
@@ -73,6 +78,9 @@ class Preparations:
             self._abandon()
         if preset != active.name:
             self._asked = self._prepare(preset, active)
+            self._requests += 1
+            note = partial(self._cluster.note, f"switch-{self._requests}")
+            self._asked.ready.add_done_callback(lambda _: note())
 
     def expect(self, preset: str) -> None:
         """A switch to it is likely, and to no other."""
@@ -109,13 +117,19 @@ class Preparations:
         self._unused.discard(switch.preset)
         return scheduled
 
-    def take_ready(self) -> Pending | None:
-        """The switch that was asked for, once everything for it is there."""
+    def ready(self) -> str | None:
+        """The preset of the switch that was asked for, once every process has all that it needs. For process 0."""
         if self._asked is None or not self._asked.ready.done():
             return None
-        ready, self._asked = self._asked, None
-        self._unused.discard(ready.preset)
-        return ready
+        return self._asked.preset if self._cluster.have_all_noted(f"switch-{self._requests}") else None
+
+    def take_asked(self, preset: str) -> Pending | None:
+        """The switch that was asked for, if it still goes there."""
+        if self._asked is None or self._asked.preset != preset:
+            return None
+        asked, self._asked = self._asked, None
+        self._unused.discard(preset)
+        return asked
 
     def tell(self) -> None:
         """Of what has begun and what is finished."""

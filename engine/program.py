@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 
 from .collectives import inventory
@@ -115,7 +115,8 @@ class Question:
 
     @cached_property
     def _compiled(self) -> Compiled:
-        return jax.jit(self.function).lower(self.state).compile()
+        mesh = jax.tree.leaves(self.state)[0].sharding.mesh
+        return jax.jit(self.function, out_shardings=NamedSharding(mesh, PartitionSpec())).lower(self.state).compile()
 
     def compile(self) -> Compiled:
         """Once, in whichever thread comes first."""

@@ -174,6 +174,33 @@ class Verification(Struct, frozen=True, kw_only=True):
     """Names of the damaged and the rolled back ones."""
 
 
+class HostInfo(Struct, frozen=True):
+    """One process of a run on several hosts."""
+
+    process: int
+    processes: int
+    """That there are, as it was told."""
+    name: str
+    """Of the host."""
+    pid: int
+
+
+class HostStatus(Struct, frozen=True):
+    """How one process of several stands, a second ago or less."""
+
+    process: int
+    step: int
+    """Steps it has done."""
+    bytes_in_use: int
+    """Of its fullest device."""
+    is_stopping: bool = False
+    """It was told to stop, which it hands on to process 0."""
+    is_closing: bool = False
+    """It ends, as all do."""
+    problem: str = ""
+    """Why it ends, and the run with it."""
+
+
 class CorpusInfo(Struct, frozen=True):
     source: str
     files: int
@@ -217,6 +244,8 @@ class EngineReady(Event, frozen=True):
     corpus: CorpusInfo
     presets: list[PresetInfo]
     preset_problems: list[str]
+    hosts: list[HostInfo] = []
+    """Where there are several processes."""
 
 
 Phase = Literal["wait", "trace", "lower", "compile", "movers"]
@@ -296,6 +325,21 @@ class MemoryMeasured(Event, frozen=True):
     peak_bytes: int | None
     """The allocator's, since the engine began. Temporaries of a program may be missing from it."""
     limit_bytes: int | None
+
+
+class HostsMeasured(Event, frozen=True):
+    """Every few seconds, where there are several processes."""
+
+    hosts: list[HostStatus]
+
+
+class HostsLost(Event, frozen=True):
+    """Processes that are gone; the others end as well, since each of them holds a part of the state."""
+
+    reasons: dict[int, str]
+    """By process."""
+    hosts: list[HostStatus]
+    """As each was last seen."""
 
 
 class Switching(Event, frozen=True):
@@ -477,6 +521,8 @@ AnyEvent = (
     | TrainingStarted
     | StepsDone
     | MemoryMeasured
+    | HostsMeasured
+    | HostsLost
     | Switching
     | Switched
     | SwitchFailed

@@ -10,9 +10,11 @@ from typing import Any
 import jax
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from .advice import problems_in
 from .checkpoint import DAMAGED, ROLLED_BACK, Place, check_digests, load_arrays, save_arrays, state_names
+from .cluster import Cluster
 from .config import Invalid, RunConfig
 from .manifest import Damaged, Manifest, file_digests, read_manifest, write_manifest
 from .program import Program
@@ -35,7 +37,15 @@ class Saving:
     """A save that goes on in the background."""
 
     step: int
-    written: Future[tuple[CheckpointSaved, CheckpointsKept]]
+    written: Future[tuple[CheckpointSaved, CheckpointsKept] | None]
+    """None in all processes but the first."""
+
+
+class Found(Struct, frozen=True):
+    """A checkpoint whose files are good; else what is wrong with it."""
+
+    manifest: Manifest | None = None
+    problems: list[str] = []
 
 
 class Saver:
@@ -48,6 +58,7 @@ class Saver:
         task: Task,
         corpus: CorpusInfo,
         devices: Sequence[jax.Device],
+        cluster: Cluster,
         publish: Callable[[Event], None],
         wake: Callable[[], None],
     ) -> None:
@@ -57,22 +68,36 @@ class Saver:
         self._task = task
         self._corpus = corpus
         self._devices = devices
+        self._cluster = cluster
         self._publish = publish
         self._wake = wake
         self._saving: Saving | None = None
         self._saved_at = time.monotonic()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
+        cluster.agree(self._prepare, None)
+        cluster.together(self._refuse_unshared)
+
+    def _prepare(self) -> None:
         try:
-            place.prepare()
+            self._place.prepare()
         except (OSError, ImportError) as error:
-            raise Invalid(f"{place.root}: no checkpoint can be kept there: {problems_in(error)[0]}") from error
+            raise Invalid(f"{self._place.root}: no checkpoint can be kept there: {problems_in(error)[0]}") from error
+
+    def _refuse_unshared(self) -> None:
+        if not self._place.root.exists():
+            raise Invalid(
+                f"{self._place.root}: process 0 made this directory and this host does not see it: give a "
+                "--checkpoint-dir that all hosts share"
+            )
 
     def is_due(self, step: int) -> bool:
-        schedule = self._config.checkpoints
-        minutes = (time.monotonic() - self._saved_at) / 60
-        return (schedule.every_steps is not None and step % schedule.every_steps == 0) or (
-            schedule.every_minutes is not None and minutes >= schedule.every_minutes
-        )
+        every = self._config.checkpoints.every_steps
+        return every is not None and step % every == 0
+
+    def is_overdue(self) -> bool:
+        """By the clock."""
+        every = self._config.checkpoints.every_minutes
+        return every is not None and (time.monotonic() - self._saved_at) / 60 >= every
 
     def save(self, state: TrainState, program: Program, step: int, loss: float | None) -> None:
         """Copies the state to the host and leaves the rest to the background. Waits for a save that still goes on.
@@ -82,8 +107,8 @@ class Saver:
         self.finish()
         self._saved_at = time.monotonic()
         try:
-            if step not in self._place.steps():
-                self._begin(state, program, step, loss)
+            if self._cluster.agree(lambda: step not in self._place.steps(), bool):
+                self._cluster.together(lambda: self._begin(state, program, step, loss))
         except Exception as error:
             self._failed(step, problems_in(error))
 
@@ -111,9 +136,12 @@ class Saver:
         written.add_done_callback(lambda _: self._wake())
         self._saving = Saving(step, written)
 
-    def _write(self, copied: Any, manifest: Manifest, began: float) -> tuple[CheckpointSaved, CheckpointsKept]:
-        """In the background: waits for Orbax, reads what it wrote, commits, and clears away what need not be kept."""
+    def _write(self, copied: Any, manifest: Manifest, began: float) -> tuple[CheckpointSaved, CheckpointsKept] | None:
+        """In the background: waits for Orbax, reads what it wrote, commits, and clears away what need not be kept. What
+        the other processes wrote is there then; all but waiting is left to process 0."""
         copied.result()
+        if self._cluster.process:
+            return None
         unfinished = self._place.unfinished(manifest.step)
         manifest = msgspec.structs.replace(manifest, files=file_digests(unfinished))
         write_manifest(manifest, unfinished)
@@ -152,16 +180,17 @@ class Saver:
         if saving is None:
             return
         try:
-            saved, kept = saving.written.result()
+            receipts = saving.written.result()
         except Exception as error:
             self._failed(saving.step, problems_in(error))
         else:
-            self._publish(saved)
-            self._publish(kept)
+            for receipt in receipts or ():
+                self._publish(receipt)
 
     def _failed(self, step: int, problems: list[str]) -> None:
-        with contextlib.suppress(OSError):  # Orbax may still write there: what stays goes the next time
-            self._place.clear()
+        if self._cluster.process == 0:
+            with contextlib.suppress(OSError):  # Orbax may still write there: what stays goes the next time
+                self._place.clear()
         self._publish(CheckpointFailed(step=step, problems=problems))
 
     def newest(self, step: int | None = None) -> Manifest | None:
@@ -170,6 +199,9 @@ class Saver:
         Sets aside those that are not good. Raises Invalid where there are some and none is.
         """
         self.finish()
+        return self._cluster.agree(lambda: self._newest(step), Manifest | None)
+
+    def _newest(self, step: int | None) -> Manifest | None:
         found = self._place.steps()
         for candidate in [other for other in reversed(found) if step in (None, other)]:
             try:
@@ -188,19 +220,18 @@ class Saver:
         Later checkpoints are set aside: the run goes on from here and saves those steps again.
         """
         self.finish()
-        if step not in self._place.steps():
-            raise self._none_of(step)
         began = time.perf_counter()
+        found = self._cluster.agree(lambda: self._checked(step), Found)
         try:
-            manifest = self._place.checked(step)
-            state = load_arrays(self._place.path(step), program.placement.abstract_state(self._task))
-            check_digests(np.asarray(program.digest(state)).tolist(), state_names(self._task), manifest)
-        except Damaged as error:
-            self._set_aside(step, error)
-            raise
-        rolled_back = [other for other in self._place.steps() if other > step]
-        for other in rolled_back:
-            self._place.set_aside(other, ROLLED_BACK)
+            if found.manifest is None:
+                raise Damaged(*found.problems)
+            manifest = found.manifest
+            state = self._cluster.together(lambda: self._loaded(manifest, program))
+        except (Damaged, Invalid) as error:  # Invalid is what the others are told of a process that found damage
+            damaged = Damaged(*error.problems)
+            self._cluster.agree(lambda: self._set_aside(step, damaged), None)
+            raise damaged from error
+        rolled_back = self._cluster.agree(lambda: self._roll_back(step), list[int])
         self._saved_at = time.monotonic()
         return state, Restored(
             step=step,
@@ -212,6 +243,28 @@ class Saver:
             digests_equal=True,
             rolled_back=rolled_back,
         )
+
+    def _checked(self, step: int) -> Found:
+        """Raises Invalid where there is none."""
+        if step not in self._place.steps():
+            raise self._none_of(step)
+        try:
+            return Found(manifest=self._place.checked(step))
+        except Damaged as error:
+            return Found(problems=list(error.problems))
+
+    def _loaded(self, manifest: Manifest, program: Program) -> TrainState:
+        """Raises Damaged."""
+        state = load_arrays(self._place.path(manifest.step), program.placement.abstract_state(self._task))
+        check_digests(np.asarray(program.digest(state)).tolist(), state_names(self._task), manifest)
+        return state
+
+    def _roll_back(self, step: int) -> list[int]:
+        """Sets aside those of later steps."""
+        later = [other for other in self._place.steps() if other > step]
+        for other in later:
+            self._place.set_aside(other, ROLLED_BACK)
+        return later
 
     def _none_of(self, step: int) -> Invalid:
         known = ", ".join(map(str, self._place.steps())) or "none"

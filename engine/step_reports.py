@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import jax
 
-from .protocol import Event, MemoryMeasured, StepsDone
+from .cluster import Cluster
+from .protocol import Event, HostsMeasured, MemoryMeasured, StepsDone
 
 REPORT_SECONDS = 0.5
+HOSTS_SECONDS = 5.0
+"""From one word of how all processes stand to the next."""
 RECENT_STEPS = 32
 """Steps whose losses are averaged, to tell which checkpoint is the best."""
 MEMORY_CHANGE = 0.05
@@ -19,11 +22,15 @@ MEMORY_CHANGE = 0.05
 class StepReports:
     """Reading a loss waits for its step. By then the next one is dispatched, so the devices do not wait."""
 
-    def __init__(self, publish: Callable[[Event], None], measure: Callable[[], MemoryMeasured]) -> None:
+    def __init__(
+        self, publish: Callable[[Event], None], measure: Callable[[], MemoryMeasured], cluster: Cluster
+    ) -> None:
         self.begun = 0
         """Steps dispatched."""
         self.done = 0
         """Steps whose loss is here."""
+        self.step_seconds = 0.0
+        """Of the last one."""
         self.last_loss: float | None = None
         self.is_finite = True
         """The last loss was."""
@@ -32,6 +39,8 @@ class StepReports:
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._publish = publish
         self._measure = measure
+        self._cluster = cluster
+        self._hosts_told = -HOSTS_SECONDS
         self._bytes_in_use = 0
         self._in_flight: jax.Array | None = None
         self._losses: list[float | None] = []
@@ -93,7 +102,8 @@ class StepReports:
         self.done += 1
         self._recent.append(value)
         self._losses.append(self.last_loss)
-        self._seconds.append(round(now - self._clock, 6))
+        self.step_seconds = now - self._clock
+        self._seconds.append(round(self.step_seconds, 6))
         self._clock = now
 
     def _report(self) -> None:
@@ -116,3 +126,7 @@ class StepReports:
         if abs(measured.bytes_in_use - self._bytes_in_use) > MEMORY_CHANGE * self._bytes_in_use:
             self._bytes_in_use = measured.bytes_in_use
             self._publish(measured)
+        self._cluster.report(self.done, measured.bytes_in_use)
+        if self._clock - self._hosts_told >= HOSTS_SECONDS and (hosts := self._cluster.statuses()):
+            self._hosts_told = self._clock
+            self._publish(HostsMeasured(hosts=hosts))

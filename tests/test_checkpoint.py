@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from etils import epath
 from shardtui.engine.checkpoint import Place, load_arrays, verify
+from shardtui.engine.cluster import Cluster
 from shardtui.engine.config import PRESETS, CheckpointConfig, Invalid, Restart
 from shardtui.engine.manifest import FILE_NAME, Damaged, Manifest, read_manifest, write_manifest
 from shardtui.engine.preset import read_preset
@@ -50,7 +51,7 @@ class Bench:
         self.place = Place(epath.Path(self.root))
         wake = queue.SimpleQueue[None]()
         self.saver = Saver(
-            self.place, config, self.task, CORPUS, jax.devices(), self.told.append, lambda: wake.put(None)
+            self.place, config, self.task, CORPUS, jax.devices(), Cluster(), self.told.append, lambda: wake.put(None)
         )
 
     def save(self, state: TrainState, program: Program, step: int, loss: float | None = 2.0) -> None:

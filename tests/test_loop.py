@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from etils import epath
 from shardtui.engine.checkpoint import Place
+from shardtui.engine.cluster import Cluster
 from shardtui.engine.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.data import Batches, read_corpus
 from shardtui.engine.loop import Loop
@@ -56,10 +57,12 @@ def run(
     corpus = read_corpus(config.data)
     place = Place(epath.Path(folder / f"checkpoints-{len(switches)}"))
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    saver = Saver(place, config, task, corpus.describe(), jax.devices(), events.append, lambda: inbox.put(None))
+    saver = Saver(
+        place, config, task, corpus.describe(), jax.devices(), Cluster(), events.append, lambda: inbox.put(None)
+    )
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
     profiler = Profiler(folder / "profile", events.append)
-    loop = Loop(config, batches, Known(task, programs), saver, profiler, events.append, inbox)
+    loop = Loop(config, batches, Known(task, programs), saver, profiler, events.append, inbox, Cluster())
     assert loop.run(None, profile) == 6
     return events
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from shardtui.engine.cluster import Cluster
 from shardtui.engine.preparations import MOST_AHEAD, Preparations
 from shardtui.engine.program import Program
 from shardtui.engine.protocol import AheadEnded, Event, PresetCompiled, PresetCompiling
@@ -20,7 +21,7 @@ def events() -> list[Event]:
 @pytest.fixture
 def preparations(task: Task, programs: dict[str, Program], events: list[Event]) -> Iterator[Preparations]:
     compiler = Known(task, programs)
-    yield Preparations(compiler, (), events.append, lambda: None)
+    yield Preparations(compiler, (), Cluster(), events.append, lambda: None)
     compiler.close()
 
 
@@ -61,7 +62,7 @@ def test_a_request_does_not_wait_for_what_is_likely(
     preparations.compile_likely(programs["dp"], idle)
     preparations.ask("tp", programs["dp"])
     assert ended(events) == [("fsdp", False)]
-    tell_until(preparations, lambda: preparations.take_ready())
+    tell_until(preparations, lambda: preparations.take_asked(preparations.ready() or ""))
 
 
 def test_a_request_for_what_is_likely_is_no_longer_ahead(
@@ -71,7 +72,7 @@ def test_a_request_for_what_is_likely_is_no_longer_ahead(
     preparations.compile_likely(programs["dp"], idle)
     preparations.ask("fsdp", programs["dp"])
     asked = len(events)
-    tell_until(preparations, lambda: preparations.take_ready())
+    tell_until(preparations, lambda: preparations.take_asked(preparations.ready() or ""))
     assert not any(event.ahead for event in events[asked:] if isinstance(event, PresetCompiling))
     assert all(ready for _, ready in ended(events))
 
@@ -86,7 +87,7 @@ def test_few_are_compiled_ahead_before_one_is_used(
         tell_until(preparations, lambda name=name: (name, True) in ended(events) or name == likely[-1])
     assert ended(events) == [(name, True) for name in likely[:-1]]
     preparations.ask(likely[0], programs["dp"])
-    tell_until(preparations, lambda: preparations.take_ready())
+    tell_until(preparations, lambda: preparations.take_asked(preparations.ready() or ""))
     preparations.compile_likely(programs["dp"], idle)
     tell_until(preparations, lambda: len(ended(events)) > MOST_AHEAD)
     assert ended(events)[-1] == (likely[-1], True)

@@ -14,6 +14,7 @@ from threading import Thread
 from etils import epath
 from shardtui.engine import run_directory
 from shardtui.engine.checkpoint import Place
+from shardtui.engine.cluster import Cluster
 from shardtui.engine.compiler import Compiler
 from shardtui.engine.data import read_corpus
 from shardtui.engine.event_log import EventLog, LogReader
@@ -110,7 +111,7 @@ class OurLoop:
         devices = list(bare.placement.mesh.devices.flat)
         corpus = read_corpus(config.data).describe()
         place = Place(epath.Path(directory.checkpoints(config)))
-        saver = Saver(place, config, task, corpus, devices, publish, lambda: None)
+        saver = Saver(place, config, task, corpus, devices, Cluster(), publish, lambda: None)
         loop = Loop(
             config,
             bare.batches,
@@ -119,6 +120,7 @@ class OurLoop:
             Profiler(directory.profile, publish),
             publish,
             self._inbox,
+            Cluster(),
         )
         self._inbox.put(Pause())
         self._thread = Thread(target=loop.run, args=(None,))
