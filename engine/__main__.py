@@ -1,4 +1,6 @@
-"""`python -m shardtui.engine serve RUN_DIRECTORY [RESTART]`: trains one run, from its newest checkpoint if it has one.
+"""`python -m shardtui.engine serve RUN_DIRECTORY [RESTART [MEMBERSHIP]]`: trains one run, from its newest checkpoint if
+it has one; with MEMBERSHIP as one of several processes on this machine.
+`… host RUN CONFIG RESTART MEMBERSHIP`: as one of several hosts; which one may show only when they have met.
 `… presets CONFIG`: says which presets fit here.  `… inspect CONFIG [PRESET …]`: describes the step under each preset.
 `… verify RUN_DIRECTORY`: checks every checkpoint.
 `… plan CONFIG WHERE [PRESET …]`: estimates presets on a slice.  `… compile CONFIG TOPOLOGY PRESET`: compiles one.
@@ -9,20 +11,24 @@ import os
 import queue
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from . import plan_cache, protocol
 from .advice import problems_in
+from .agreement import differences, facts
 from .asker import end_with_asker
 from .board import Board
-from .config import SIMULATED_DEVICES, Invalid, Restart, RunConfig, problems_of
+from .cluster import Cluster
+from .config import SIMULATED_DEVICES, Invalid, Membership, Restart, RunConfig, problems_of
 from .event_log import EventLog
 from .preset import Preset, load_preset, load_presets, name_of
 from .protocol import (
@@ -31,28 +37,44 @@ from .protocol import (
     EngineStopped,
     Event,
     Failed,
+    HostsLost,
     Inspection,
     PresetInfo,
     PresetListing,
     Stop,
 )
-from .run_directory import RunDirectory, compilation_cache
+from .run_directory import RunDirectory, compilation_cache, create, find, state_home
 from .server import Server
 from .topology import load_topology
 
 if TYPE_CHECKING:
     import jax
 
+    from .jax_cluster import JaxCluster
     from .loop import Command
     from .task import Task
 
+PATIENCE_SECONDS = 15.0
+"""In which a process that is gone is missed."""
+FAREWELL_SECONDS = 0.2
+"""For viewers to be told."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
 def main() -> int:
     match sys.argv[1:]:
-        case ["serve", directory, *restart]:
-            return serve(RunDirectory(Path(directory)), _restart(*restart))
+        case ["serve", directory]:
+            return serve(RunDirectory(Path(directory)), Restart())
+        case ["serve", directory, restart]:
+            return serve(RunDirectory(Path(directory)), _decoded(restart, Restart))
+        case ["serve", directory, restart, membership]:
+            run, found = RunDirectory(Path(directory)), _decoded(membership, Membership)
+            if found.process:
+                return _answered(follow, run, run.config, _decoded(restart, Restart), partial(_connect, found))
+            return serve(run, _decoded(restart, Restart), partial(_connect, found))
+        case ["host", run, config, restart, membership]:
+            about = _decoded(config, RunConfig | None), _decoded(restart, Restart), _decoded(membership, Membership)
+            return _answered(host, run, *about)
         case ["verify", directory]:
             return _answered(verify, directory)
         case ["presets", config]:
@@ -70,16 +92,25 @@ def main() -> int:
             return 2
 
 
-def _restart(text: str = "{}") -> Restart:
-    return msgspec.json.decode(text, type=Restart)
+def _decoded(text: str, kind: Any) -> Any:
+    return msgspec.json.decode(text, type=kind)
 
 
 def _config(text: str) -> RunConfig:
-    return msgspec.json.decode(text, type=RunConfig)
+    return _decoded(text, RunConfig)
 
 
-def serve(directory: RunDirectory, restart: Restart) -> int:
-    """Trains until it is over. What happens stands in the directory's events; stdout and stderr are its log."""
+def _connect(membership: Membership) -> None:
+    from .jax_cluster import connect
+
+    connect(membership)
+
+
+def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], None] | None = None) -> int:
+    """Trains until it is over. What happens stands in the directory's events; stdout and stderr are its log.
+
+    `connect` joins the other processes, where there are some, of which this is the first.
+    """
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     signalled: list[int] = []
 
@@ -99,16 +130,21 @@ def serve(directory: RunDirectory, restart: Restart) -> int:
     config = restart.config or directory.config
     log.append(EngineStarted(protocol=protocol.VERSION, pid=os.getpid(), config=config))
     server.start()
+    cluster = Cluster()
     try:
-        done = _train(directory, config, restart, log.append, inbox)
+        cluster = _joined(directory, connect, log, inbox) if connect else cluster
+        done = _train(directory, config, restart, log.append, inbox, cluster)
         reason = "finished" if done == config.steps else "signalled" if signalled else "stopped"
         log.append(EngineStopped(step=done, reason=reason))
         return 0
     except Invalid as error:
         log.append(Failed(problems=list(error.problems), refused=True))
+        cluster.close()
         return 2
     except Exception as error:
         traceback.print_exc()
+        if connect:
+            time.sleep(PATIENCE_SECONDS)  # where another process is gone, that is told meanwhile and ends this one
         log.append(Failed(problems=problems_in(error), refused=False))
         return 1
     finally:
@@ -116,13 +152,72 @@ def serve(directory: RunDirectory, restart: Restart) -> int:
         lock.close()
 
 
-def _answered(answer: Callable[..., None], *arguments: object) -> int:
+def host(run: str, config: RunConfig | None, restart: Restart, membership: Membership) -> int:
+    """The engine of one host. The first one makes the run, or finds it where there is no `config`. Raises Invalid."""
+    from .jax_cluster import connect, number
+
+    is_joined = connect(membership)
+    if number():
+        return follow(RunDirectory(state_home() / run), config, restart, lambda: None)
+    directory = create(config) if config else find(run)
+    print(f"shardtui: `shardtui attach {directory.name}` shows it, {directory.log} is its log", file=sys.stderr)
+    with directory.log.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    return serve(directory, restart, (lambda: None) if is_joined else None)
+
+
+def follow(directory: RunDirectory, config: RunConfig | None, restart: Restart, connect: Callable[[], None]) -> int:
+    """Does what the first process decides, until it is over. Raises Invalid."""
+    connect()
+
+    from .jax_cluster import JaxCluster
+
+    cluster = JaxCluster(stop=lambda: None, lost=_end_without)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: cluster.ask_to_stop())
     try:
-        answer(*arguments)
+        _train(directory, config, restart, lambda _: None, queue.SimpleQueue(), cluster)
+        return 0
+    except Invalid:
+        cluster.close()
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        cluster.fail(problems_in(error)[0])
+        return 1
+
+
+def _joined(
+    directory: RunDirectory, connect: Callable[[], None], log: EventLog, inbox: "queue.SimpleQueue[Command]"
+) -> "JaxCluster":
+    """As the first of several processes. Raises Invalid."""
+    connect()
+
+    from .jax_cluster import JaxCluster
+
+    def lost(gone: Mapping[int, str]) -> None:
+        log.append(HostsLost(reasons=dict(gone), hosts=cluster.statuses()))
+        log.append(Failed(problems=cluster.obituary(gone), refused=False))
+        time.sleep(FAREWELL_SECONDS)
+        os._exit(1)
+
+    cluster = JaxCluster(stop=lambda: inbox.put(Stop()), lost=lost)
+    return cluster
+
+
+def _end_without(gone: Mapping[int, str]) -> None:
+    print(*(f"shardtui: process {process} is lost: {why}" for process, why in gone.items()), sep="\n", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _answered(answer: Callable[..., int | None], *arguments: object) -> int:
+    try:
+        return answer(*arguments) or 0
     except Invalid as error:
         print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         return 2
-    return 0
 
 
 def _print(answer: Struct) -> None:
@@ -226,22 +321,27 @@ def _versions() -> dict[str, str]:
 
 def _train(
     directory: RunDirectory,
-    config: RunConfig,
+    given: RunConfig | None,
     restart: Restart,
     publish: Callable[[Event], None],
     inbox: "queue.SimpleQueue[Command]",
+    cluster: Cluster,
 ) -> int:
     """Checks everything, says that it is ready, and trains. Raises Invalid before any device work.
 
-    Returns the number of steps done.
+    `given`: the configuration, in the first process that of the run. Returns the number of steps done.
     """
-    devices, task = _devices_and_task(config)
+    hosts = cluster.meet()
+    config = cluster.agree(lambda: given or directory.config, RunConfig)
+    if given is not None:  # where the text lies is each host's own matter
+        config = msgspec.structs.replace(config, data=given.data)
+    devices, task = cluster.together(lambda: _devices_and_task(config, cluster.count))
 
     from etils import epath
 
     from .checkpoint import Place
     from .compiler import Compiler
-    from .data import Batches, read_corpus
+    from .data import Batches, Corpus, read_corpus
     from .loop import Loop
     from .memory import keep_freed_blocks, limit
     from .mesh import describe_device, fallback
@@ -251,18 +351,27 @@ def _train(
 
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
-    problems = problems_of(config)
-    corpus = batches = None
-    try:
-        corpus = read_corpus(config.data)
-        batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
-    except Invalid as error:
-        problems += error.problems
-    if problems or corpus is None or batches is None:
+
+    def read() -> tuple[Corpus, Batches]:
+        problems = problems_of(config)
+        try:
+            corpus = read_corpus(config.data)
+            batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
+        except Invalid as error:
+            problems += error.problems
+        else:
+            if not problems:
+                return corpus, batches
         raise Invalid(*problems, *_asked_for(config, _listed(config, task, devices)[1]))
+
+    corpus, batches = cluster.together(read)
     text = corpus.describe()
-    place = Place(epath.Path(directory.checkpoints(config)))
-    saver = Saver(place, config, task, text, devices, publish, lambda: inbox.put(None))
+    known, _, _ = cluster.together(lambda: _listed(config, task, devices))
+    if different := differences(hosts, cluster.gather(facts(given, text, _versions(), known), dict[str, str])):
+        raise Invalid(*different)
+    place = Place(epath.Path(cluster.agree(lambda: directory.checkpoints(config), str)))
+    saver = Saver(place, config, task, text, devices, cluster, publish, lambda: inbox.put(None))
+    problems: list[str] = []
     origin = saver.newest(restart.step)
     if origin is not None:
         problems += origin.problems_with(config, text, devices[0].platform, restart)
@@ -274,7 +383,7 @@ def _train(
     problems += _asked_for(config, infos)
     if problems:
         raise Invalid(*problems)
-    if restart.config is not None:
+    if restart.config is not None and cluster.process == 0:
         directory.write_config(restart.config)
     tokens = config.training.tokens_per_step
     publish(
@@ -292,20 +401,32 @@ def _train(
             corpus=text,
             presets=infos,
             preset_problems=preset_problems,
+            hosts=hosts if cluster.count > 1 else [],
         )
     )
-    profiler = Profiler(directory.profile, publish)
-    loop = Loop(config, batches, Compiler(task, known, devices), saver, profiler, publish, inbox)
+    traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
+    profiler = Profiler(traces, publish)
+    loop = Loop(config, batches, Compiler(task, known, devices), saver, profiler, publish, inbox, cluster)
     return loop.run(origin, restart.profile)
 
 
-def _devices_and_task(config: RunConfig) -> "tuple[list[jax.Device], Task]":
-    """Loads jax; the number of simulated devices has to be known before."""
-    os.environ["JAX_NUM_CPU_DEVICES"] = str(config.devices or SIMULATED_DEVICES)
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compilation_cache()))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+def _devices_and_task(config: RunConfig, processes: int = 1) -> "tuple[list[jax.Device], Task]":
+    """Loads jax, and begins with its devices. Raises Invalid."""
+    simulated = config.devices or SIMULATED_DEVICES
+    if simulated % processes:
+        raise Invalid(
+            f"--devices {simulated} cannot be shared evenly by {processes} processes: give a multiple of that"
+        )
+
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", simulated // processes)
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     if config.platform:
-        os.environ["JAX_PLATFORMS"] = config.platform
+        jax.config.update("jax_platforms", config.platform)
 
     from .mesh import find_devices
     from .task import Task

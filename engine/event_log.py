@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,19 +19,21 @@ CHUNK = 128 * 1024
 
 
 class EventLog:
-    """Appends from one thread, the training thread."""
+    """Appends from the training thread; where that waits for a process that is lost, from the one that found it out."""
 
     def __init__(self, path: Path, listener: Listener) -> None:
         self._seq, self._whole = _end_of(path)
         """The last number, and whether its line stands in the file to its end."""
         self._file = path.open("ab", buffering=0)
         self._listener = listener
+        self._lock = threading.Lock()
 
     def append(self, event: Event) -> None:
-        self._seq += 1
-        event = msgspec.structs.replace(event, seq=self._seq, time=time.time())
-        self._write(encode_json(event) + b"\n")
-        self._listener(event)
+        with self._lock:
+            self._seq += 1
+            event = msgspec.structs.replace(event, seq=self._seq, time=time.time())
+            self._write(encode_json(event) + b"\n")
+            self._listener(event)
 
     def _write(self, line: bytes) -> None:
         """A full disk must not end the training. A line that was cut short is ended before the next one."""

@@ -56,6 +56,10 @@ class RunDirectory:
     def log(self) -> Path:
         return self.path / "engine.log"
 
+    def log_of(self, process: int) -> Path:
+        """Of one of several processes on this machine."""
+        return self.path / f"engine-{process}.log" if process else self.log
+
     @property
     def profile(self) -> Path:
         return self.path / "profile"

@@ -18,6 +18,7 @@ from ..engine.config import (
     MOST_PROFILED,
     CheckpointConfig,
     Invalid,
+    Membership,
     Restart,
     RunConfig,
     ScheduledSwitch,
@@ -27,7 +28,7 @@ from ..engine.config import (
     with_settings,
 )
 from ..engine.preset import AXIS_NAME, is_file, load_preset, name_of
-from ..engine.run_directory import RunDirectory
+from ..engine.run_directory import RunDirectory, state_home
 from .arguments import Parser, Version
 from .clean import printable, warn
 from .exit_codes import FAILED, FINE, INTERRUPTED, REFUSED
@@ -78,6 +79,45 @@ def _train(options: argparse.Namespace) -> int:
     if options.steps is None and not options.resume:
         raise Invalid("train: --steps N is missing: how many steps to make")
     return asyncio.run(train(*_client_for(options), options.json))
+
+
+def _engine(options: argparse.Namespace) -> int:
+    """Becomes the engine: what launched this command signals and awaits that."""
+    membership = Membership(
+        coordinator=options.coordinator, processes=options.num_processes, process=options.process_id
+    )
+    problems = _membership_problems(membership)
+    if not (options.run_name or options.resume):
+        problems.append("engine: --run NAME is missing: the same on every host; --resume NAME to go on with one")
+    config, restart = None, Restart(profile=options.profile)
+    try:
+        if not options.resume:
+            config = _config(options)
+        elif (state_home() / options.resume).is_dir():
+            restart = _resumed(run_directory.find(options.resume), options)
+    except Invalid as error:
+        raise Invalid(*problems, *error.problems) from error
+    if problems:
+        raise Invalid(*problems)
+    about = (msgspec.json.encode(part).decode() for part in (config, restart, membership))
+    command = [sys.executable, "-P", "-m", "shardtui.engine", "host", options.resume or options.run_name, *about]
+    os.execv(sys.executable, command)
+
+
+def _membership_problems(membership: Membership) -> list[str]:
+    given = (membership.coordinator, membership.processes, membership.process)
+    if given == (None, None, None):
+        return []
+    if None in given:
+        return ["--coordinator, --num-processes and --process-id go together: give all three, or none on a TPU pod"]
+    host, _, port = (membership.coordinator or "").rpartition(":")
+    count, number = membership.processes or 0, membership.process or 0
+    checks = [
+        (host and port.isdecimal() and 0 < int(port) < 2**16, f"--coordinator {membership.coordinator}: not HOST:PORT"),
+        (count >= 1, f"--num-processes {count}: at least 1"),
+        (0 <= number < count, f"--process-id {number}: from 0 to {count - 1}, a different one on each host"),
+    ]
+    return [text for holds, text in checks if not holds]
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -164,6 +204,7 @@ def _lint(options: argparse.Namespace) -> int:
 COMMANDS = {
     "run": (_run, "a new run in the UI; this is also what no command means"),
     "attach": (_attach, "return to a run, by default the newest living one"),
+    "engine": (_engine, "the engine of one host of several, for a launcher to start on each; `attach` shows the run"),
     "ls": (_ls, "list the runs"),
     "stop": (_stop, "end a run after its current step"),
     "train": (_train, "a new run without the UI"),
@@ -205,25 +246,42 @@ def _add_options(command: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("run", nargs="?", metavar="RUN")
     if command in ("stop", "verify"):
         parser.add_argument("run", metavar="RUN")
-    if command in ("run", "train", "presets", "inspect", "lint"):
+    if command in ("run", "train", "engine", "presets", "inspect", "lint"):
         _add_name_options(parser)
-    if command in ("run", "train", "presets", "inspect", "lint", "compare"):
+    if command in ("run", "train", "engine", "presets", "inspect", "lint", "compare"):
         _add_run_options(parser)
     if command == "plan":
         _add_plan_options(parser)
-    if command in ("run", "train", "presets", "inspect", "lint", "compare", "plan"):
+    if command in ("run", "train", "engine", "presets", "inspect", "lint", "compare", "plan"):
         _add_model_options(parser)
-    if command in ("run", "train"):
+    if command in ("run", "train", "engine"):
         _add_checkpoint_options(parser)
         _add_engine_options(parser)
+    if command in ("run", "train"):
+        parser.add_argument(
+            "--processes", type=int, metavar="N", help="share the simulated devices among N processes, as N hosts would"
+        )
+    if command == "engine":
+        _add_host_options(parser)
     if command == "inspect":
         _add_inspect_options(parser)
     if command == "compare":
         _add_compare_options(parser)
-    if command == "train":
+    if command in ("train", "engine"):
         _add_schedule_options(parser)
-    if command not in ("run", "attach", "stop"):
+    if command not in ("run", "attach", "stop", "engine"):
         parser.add_argument("--json", action="store_true", help="JSON on stdout, for programs")
+
+
+def _add_host_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="of process 0, which serves it; not needed on a TPU pod or with Slurm",
+    )
+    add("--num-processes", type=int, metavar="N", help="how many there are, one a host")
+    add("--process-id", type=int, metavar="I", help="which one this is, from 0")
 
 
 def _add_schedule_options(parser: argparse.ArgumentParser) -> None:
@@ -472,6 +530,7 @@ def _where_and_when(options: argparse.Namespace, before: RunConfig | None = None
         "data": options.data and str(Path(options.data).absolute()),
         "devices": options.devices,
         "platform": options.platform,
+        "processes": getattr(options, "processes", None),
         "device_memory": options.device_memory and int(options.device_memory),
         "low_memory": getattr(options, "low_memory", None),
         "steps": getattr(options, "steps", None),

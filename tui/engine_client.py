@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from ..engine import protocol
 from ..engine.advice import advice
-from ..engine.config import Restart, RunConfig
+from ..engine.config import Membership, Restart, RunConfig
 from ..engine.event_log import LogReader, last_seq
 from ..engine.protocol import (
     AnyCommand,
@@ -53,6 +54,8 @@ class EngineClient:
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
         self._process: subprocess.Popen[bytes] | None = None
+        """The engine that was started from here; of several processes the first."""
+        self._others: list[subprocess.Popen[bytes]] = []
         self._writer: asyncio.StreamWriter | None = None
         self._seq = 0
         self._before = 0
@@ -68,14 +71,26 @@ class EngineClient:
         With `-P` modules in the user's directory, a `random.py` say, do not take the place of Python's.
         """
         self._before = last_seq(self.directory.events)
-        how = [protocol.encode_json(restart).decode()] if restart else []
-        with self.directory.log.open("ab") as log:
-            self._logged = log.tell()
-            self._process = subprocess.Popen(
+        self._logged = self.directory.log.stat().st_size if self.directory.log.exists() else 0
+        how = protocol.encode_json(restart or Restart()).decode()
+        count = ((restart and restart.config) or self.directory.config).processes
+        if count == 1:
+            self._process = self._start(self.directory.log, how)
+            return
+        coordinator = f"localhost:{_free_port()}"
+        members = [Membership(coordinator=coordinator, processes=count, process=number) for number in range(count)]
+        self._process, *self._others = [
+            self._start(self.directory.log_of(member.process or 0), how, protocol.encode_json(member).decode())
+            for member in members
+        ]
+
+    def _start(self, log: Path, *how: str) -> "subprocess.Popen[bytes]":
+        with log.open("ab") as file:
+            return subprocess.Popen(
                 [sys.executable, "-P", "-m", "shardtui.engine", "serve", str(self.directory.path), *how],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=file,
+                stderr=file,
                 start_new_session=True,
             )
 
@@ -90,13 +105,17 @@ class EngineClient:
 
     def kill_engine(self) -> None:
         """Only an engine that was started from here."""
-        if self._process is not None:
-            self._process.kill()
+        for process in self._processes:
+            process.kill()
+
+    @property
+    def _processes(self) -> list["subprocess.Popen[bytes]"]:
+        return [self._process, *self._others] if self._process else []
 
     async def ended(self) -> None:
-        """Waits until the process of an engine that was started from here is gone."""
-        if self._process is not None:
-            await asyncio.to_thread(self._process.wait)
+        """Waits until the processes of an engine that was started from here are gone."""
+        for process in self._processes:
+            await asyncio.to_thread(process.wait)
 
     async def end_engine(self) -> None:
         """Tells it to save and stop; where it does not, a compilation that hangs say, kills it."""
@@ -194,6 +213,11 @@ class EngineClient:
         if known := advice(said):
             return f"{told}: {known}; more in {self.directory.log}"
         return f"{told}; {self.directory.log}" + (f" says: {said}" if said else " says nothing")
+
+
+def _free_port() -> int:
+    with socket.create_server(("localhost", 0)) as free:
+        return free.getsockname()[1]
 
 
 def _exit_reason(status: int) -> str:

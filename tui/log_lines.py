@@ -17,6 +17,8 @@ from ..engine.protocol import (
     EngineStarted,
     EngineStopped,
     Failed,
+    HostsLost,
+    HostsMeasured,
     MemoryMeasured,
     Paused,
     PresetCompiled,
@@ -63,6 +65,10 @@ def in_words(event: AnyEvent) -> str:
             return f"looked into {event.preset}: {event.problem or f'{len(event.arrays)} gradients and activations'}"
         case MemoryMeasured():
             return f"memory in use on a device: {figures.size(event.bytes_in_use)} ({event.source})"
+        case HostsMeasured():
+            return f"{len(event.hosts)} processes: {', '.join(f'step {host.step:,}' for host in event.hosts)}"
+        case HostsLost():
+            return "; ".join(f"process {process} is lost: {reason}" for process, reason in event.reasons.items())
         case TrainingStarted():
             return f"training under {event.preset}" + (f" from step {event.step:,} on" if event.step else "")
         case StepsDone():

@@ -26,6 +26,9 @@ from ..engine.protocol import (
     EngineStarted,
     EngineStopped,
     Failed,
+    HostsLost,
+    HostsMeasured,
+    HostStatus,
     MemoryMeasured,
     Paused,
     PresetCompiled,
@@ -90,6 +93,10 @@ class RunState:
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
     inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
     memory: MemoryMeasured | None = None
+    hosts: dict[int, HostStatus] = field(default_factory=dict[int, HostStatus])
+    """By process, as they were last seen, where there are several."""
+    hosts_lost: dict[int, str] = field(default_factory=dict[int, str])
+    """Why, by process."""
     followed: int | None = None
     """The device that the user follows through every array. This and the next two are told by no event."""
     comparison: "Comparison | None" = None
@@ -193,7 +200,7 @@ class RunState:
                     self.apply(event)
 
     def apply(self, event: AnyEvent) -> None:
-        if not isinstance(event, StepsDone | MemoryMeasured):
+        if not isinstance(event, StepsDone | MemoryMeasured | HostsMeasured):
             self.events.append(event)
         match event:
             case EngineStarted():
@@ -210,6 +217,11 @@ class RunState:
                 self.inspected[event.preset] = event
             case MemoryMeasured():
                 self.memory = event
+            case HostsMeasured():
+                self.hosts = {status.process: status for status in event.hosts}
+            case HostsLost():
+                self.hosts = {status.process: status for status in event.hosts}
+                self.hosts_lost = event.reasons
             case TrainingStarted():
                 if not event.step:
                     self._go_on_from(0)
@@ -257,7 +269,7 @@ class RunState:
             case EngineStopped():
                 self._end(Phase.STOPPED, [])
             case EngineLost():
-                self._end(Phase.LOST, [event.reason])
+                self._lose_engine(event.reason)
             case _:
                 pass
 
@@ -268,7 +280,7 @@ class RunState:
         self.config, self.pid = event.config, event.pid
         self._end(Phase.STARTING, [])
         self._paused, self.ready, self.preset = False, None, ""
-        for described in (self.compiled, self.inspected, self.timed):
+        for described in (self.compiled, self.inspected, self.timed, self.hosts, self.hosts_lost):
             described.clear()
 
     def _go_on_from(self, step: int) -> None:
@@ -282,6 +294,14 @@ class RunState:
     def _end(self, phase: Phase, problems: list[str]) -> None:
         self.phase, self.problems = phase, problems
         self.compiling = self.saving = self.profiling = None
+
+    def _lose_engine(self, reason: str) -> None:
+        """Of several processes it is the first that is gone: the others end without it."""
+        first = next((host for host in self.ready.hosts if host.process == 0), None) if self.ready else None
+        if first and not self.is_over:
+            self.hosts_lost = {0: reason}
+            reason = f"process 0 ({first.name}, pid {first.pid}) is lost after step {self.step:,}: {reason}"
+        self._end(Phase.LOST, [reason])
 
     def _train_under(self, preset: str) -> None:
         self.preset, self.refused = preset, None
