@@ -14,6 +14,7 @@ from ...engine.protocol import ArrayInfo, MeshInfo
 from ..messages import DeviceFollowed, ShardChosen
 from ..run_state import RunState
 from ..widgets.device_details import DeviceDetails
+from ..widgets.hosts_panel import HostsPanel
 from ..widgets.lines import entitle
 from ..widgets.sharding_pane import ShardingPane, Subject
 from .run_screen import RunScreen
@@ -25,13 +26,14 @@ class MeshScreen(RunScreen):
 
 Every device at its place on the mesh axes of the active preset. **Arrows** move the cursor, **r** and **c** lay other
 axes along rows and columns, **,** and **.** step through the rest. **f** follows the device: its shard of every array
-is marked with `◆` in the Arrays view.
+is marked with `◆` in the Arrays view. Where a run is on several hosts, its processes stand below.
 """
     AUTO_FOCUS: ClassVar[str | None] = "MeshPane"
     BINDINGS: ClassVar[list[BindingType]] = [("f", "follow", "Follow")]
 
     def body(self) -> Iterable[Widget]:
         yield Horizontal(MeshPane(), DeviceDetails())
+        yield HostsPanel()
 
     def on_mount(self) -> None:
         self.state = RunState()
@@ -46,6 +48,7 @@ is marked with `◆` in the Arrays view.
             if old is None or (old.mesh, old.followed) != (mesh, state.followed):
                 pane.show_array(as_array(mesh), mesh, state.ready.devices[0].platform, state.followed)
             self.show_device()
+        self.query_one(HostsPanel).show_hosts(state)
 
     @on(ShardChosen)
     def choose(self, message: ShardChosen) -> None:

@@ -67,7 +67,8 @@ def _left(state: RunState) -> list[Content]:
         parts.append(Content(f"{model} {figures.count(state.ready.parameters)}"))
         device = state.ready.devices[0]
         simulated = " (simulated)" if state.ready.simulated else ""
-        parts.append(Content(f"{len(state.ready.devices)} × {device.kind}{simulated}"))
+        processes = f" in {len(state.ready.hosts)} processes" if state.ready.hosts else ""
+        parts.append(Content(f"{len(state.ready.devices)} × {device.kind}{simulated}{processes}"))
     elif model:
         parts.append(Content(model))
     if state.config:
