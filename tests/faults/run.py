@@ -14,6 +14,7 @@ from tests.suite import arguments, machine, modules, versions
 
 LONG = {
     "kills": 50,
+    "hosts": 10,
     "damage": 25,
     "hops": 3,
     "soak": 25,
