@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond")
+WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond", "shard_map", "vmap(vmap())")
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -31,6 +31,11 @@ def count(value: float) -> str:
 def rate(value: float) -> str:
     """`2.3 GFLOP/s`: the prefix alone, for a unit to follow."""
     return _scaled(value, 1000, ("", "k", "M", "G", "T", "P"))
+
+
+def part(value: float) -> str:
+    """`58 %`"""
+    return f"{value:.0%}".replace("%", " %")
 
 
 def axes(sizes: dict[str, int]) -> str:

@@ -9,7 +9,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from .config import ModelConfig
-from .sharding import batch_groups, observe, shard
+from .pipeline import spread, through_stages
+from .sharding import active_pipeline, batch_groups, observe, shard
 
 INIT_STDDEV = 0.02
 """Radford et al. 2019; projections into the residual stream are scaled by 1/√(2·layers) as there."""
@@ -80,6 +81,8 @@ class Mlp(nnx.Module):
 
 
 class Block(nnx.Module):
+    """The residual stream [B, T, D] to what it is behind the block. `examples` [B] are their numbers in the batch."""
+
     def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.attention_norm = _layer_norm(config, dtype, rngs)
         self.attention = Attention(config, dtype, rngs)
@@ -87,23 +90,35 @@ class Block(nnx.Module):
         self.mlp = Mlp(config, dtype, rngs)
         self.dropout = nnx.Dropout(config.dropout)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
+    def __call__(self, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
         attention_key, mlp_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("attention"):
             x = self._add(
-                x, self.attention(_normed(self.attention_norm, x, "attention_norm")), attention_key, "attention"
+                x,
+                self.attention(_normed(self.attention_norm, x, "attention_norm")),
+                attention_key,
+                examples,
+                "attention",
             )
         with jax.named_scope("mlp"):
-            return self._add(x, self.mlp(_normed(self.mlp_norm, x, "mlp_norm")), mlp_key, "mlp")
+            return self._add(x, self.mlp(_normed(self.mlp_norm, x, "mlp_norm")), mlp_key, examples, "mlp")
 
-    def _add(self, x: jax.Array, branch: jax.Array, key: jax.Array | None, name: str) -> jax.Array:
+    def _add(self, x: jax.Array, branch: jax.Array, key: jax.Array | None, examples: jax.Array, name: str) -> jax.Array:
         branch = shard(branch, "batch", "seq", "activation_embed", name=f"blocks.{name}.branch")
-        branch = self.dropout(branch, deterministic=key is None, rngs=key)
+        branch = dropped(self.dropout, branch, key, examples)
         return shard(x + branch, "batch", "seq", "activation_embed", name=f"blocks.{name}.residual")
 
 
 def _normed(norm: nnx.LayerNorm, x: jax.Array, name: str) -> jax.Array:
     return shard(norm(x), "batch", "seq", "activation_embed", name=f"blocks.{name}")
+
+
+def dropped(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
+    """What is dropped of an example follows from its number in the batch [B], whatever part of the batch `x` is."""
+    if key is None:
+        return x
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, examples)
+    return jax.vmap(lambda x, key: dropout(x, rngs=key))(x, keys)
 
 
 class Gpt(nnx.Module):
@@ -142,14 +157,15 @@ class Gpt(nnx.Module):
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
         table = _spread(self.token, "vocab", name="token.table")  # [G, V, D]
         positions = _spread(self.position, "positions", name="position.table")[:, : tokens.shape[1]]  # [G, T, D]
-        keys = None if key is None else jax.random.split(key, self.config.layers + 1)
+        embedding_key, blocks_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("embed"):
             x = jax.vmap(jnp.take, in_axes=(0, 0, None))(table, _grouped(tokens, table), 0) + positions[:, None]
             x = x.reshape(*tokens.shape, -1)  # [B, T, D]
             x = shard(x, "batch", "seq", "activation_embed", name="embedding")
-            x = self.dropout(x, deterministic=keys is None, rngs=None if keys is None else keys[-1])
+            x = dropped(self.dropout, x, embedding_key, jnp.arange(len(tokens)))
         with jax.named_scope("blocks"):
-            x = self._through_blocks(x, None if keys is None else keys[:-1])
+            keys = None if blocks_key is None else jax.random.split(blocks_key, self.config.layers)
+            x = self._through_blocks(x, keys)
         with jax.named_scope("logits"):
             x = shard(self.norm(x), "batch", "seq", "activation_embed", name="norm")
             logits = jnp.einsum("GBTD,GVD->GBTV", _grouped(x, table), table).astype(jnp.float32)
@@ -157,17 +173,35 @@ class Gpt(nnx.Module):
             return shard(self._mask_padding(logits), "batch", "seq", "vocab", name="logits")
 
     def _through_blocks(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
-        def through(block: Block, x: jax.Array, key: jax.Array | None) -> jax.Array:
-            return block(x, key)
+        pipeline = active_pipeline()
+        if pipeline is None:
+            return self._scanned(self.blocks, x, keys, jnp.arange(len(x)))
+        graph, blocks = nnx.split(self.blocks)
+
+        def stage(layers: tuple[nnx.State, jax.Array | None], x: jax.Array, examples: jax.Array) -> jax.Array:
+            blocks, keys = layers
+            with nnx.use_eager_sharding(False):
+                return self._scanned(nnx.merge(graph, blocks), x, keys, examples)
+
+        def in_stages(variable: nnx.Variable) -> nnx.Variable:
+            _, *axes = variable.get_metadata()["out_sharding"]
+            return variable.replace(spread(variable.get_value(), pipeline, *axes))
+
+        blocks = jax.tree.map(in_stages, blocks, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+        return through_stages(pipeline, stage, (blocks, None if keys is None else spread(keys, pipeline)), x)
+
+    def _scanned(self, blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array) -> jax.Array:
+        def through(block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
+            return block(x, key, examples)
 
         body = nnx.remat(through) if self.config.remat else through
         scan = nnx.scan(
             body,
-            in_axes=(0, nnx.Carry, None if keys is None else 0),
+            in_axes=(0, nnx.Carry, None if keys is None else 0, None),
             out_axes=nnx.Carry,
             transform_metadata={nnx.PARTITION_NAME: "layers"},
         )
-        return scan(self.blocks, x, keys)
+        return scan(blocks, x, keys, examples)
 
     def _mask_padding(self, logits: jax.Array) -> jax.Array:
         if self.config.vocab_rows == self.config.vocab:

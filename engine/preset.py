@@ -3,20 +3,26 @@
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from .config import FILE_NAME, PRESETS, Invalid, misnamed_files, preset_files, read_toml, user_presets
+from .protocol import PipelineInfo
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BAD_NAME = "its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file"
+NO_STAGES = (
+    "microbatches: the blocks are no stages of a pipeline: give [rules] layers a mesh axis that splits no activation, "
+    "or drop it"
+)
 BUILT_IN = "built-in"
 REST = -1
 MOST_AXES = 16
 LARGEST_AXIS = 10**6
 """Devices along one axis."""
+MOST_MICROBATCHES = 10**6
 
 LOGICAL_AXES = {
     "batch": "examples of the batch",
@@ -32,6 +38,11 @@ LOGICAL_AXES = {
     "layers": "stacked blocks",
 }
 """What the built-in models call their dims. A model may bring names of its own."""
+
+ACTIVATION_AXES = ("batch", "seq", "activation_embed")
+"""Of the residual stream."""
+MICROBATCHES_PER_STAGE = 4
+"""Where a preset does not say: with so many the bubble hardly counts (Huang et al. 2019, "GPipe", section 2.3)."""
 
 Axes = tuple[str, ...]
 """The mesh axes that one dim is split over, major first; empty where the dim is whole."""
@@ -66,6 +77,16 @@ class Preset(Struct, frozen=True):
     """The file; `built-in` for those that come along, or are named by a mesh."""
     problems: tuple[str, ...] = ()
     """What is wrong with the file; rules and overrides that cannot be are left out of the others."""
+    microbatches: int | None = None
+    """Of a pipeline; None for as many as `pipeline` chooses."""
+
+    @property
+    def stage_axes(self) -> Axes:
+        """Where the stacked blocks are stages of a pipeline. Over an axis that splits activations as well they are
+        not: what is split over it is gathered for use."""
+        layers = self.rules.get("layers", ())
+        shared = {axis for name in ACTIVATION_AXES for axis in self.rules.get(name, ())}
+        return () if set(layers) & shared else layers
 
     @property
     def reference(self) -> str:
@@ -94,6 +115,34 @@ class Preset(Struct, frozen=True):
             )
         return None
 
+    def pipeline(self, device_count: int, batch_size: int) -> PipelineInfo | None:
+        """None where the blocks are no stages."""
+        if not self.stage_axes:
+            return None
+        stages = self._count(self.stage_axes, device_count)
+        group = batch_size // self._count(self.rules.get("batch", ()), device_count)
+        most = (n for n in range(1, MICROBATCHES_PER_STAGE * stages + 1) if group % n == 0)
+        microbatches = self.microbatches or max(most)
+        bubble = (stages - 1) / (microbatches + stages - 1)
+        return PipelineInfo(axes=list(self.stage_axes), stages=stages, microbatches=microbatches, bubble=bubble)
+
+    def microbatch_problem(self, device_count: int, batch_size: int) -> str | None:
+        """Why a batch that divides among the devices does not divide further."""
+        axes = self.rules.get("batch", ())
+        group, rest = divmod(batch_size, self._count(axes, device_count))
+        if rest or not self.microbatches or group % self.microbatches == 0:
+            return None
+        over = f" ÷ {' × '.join(axes)} ({batch_size // group})" if axes else ""
+        fitting = -(-group // self.microbatches) * self.microbatches * (batch_size // group)
+        return (
+            f"{self.name}: microbatches = {self.microbatches}: batch {batch_size}{over} = {group} does not divide by "
+            f"it: make it a divisor of {group}, or the batch {fitting}"
+        )
+
+    def _count(self, axes: Axes, device_count: int) -> int:
+        sizes = self.sizes(device_count)
+        return math.prod(sizes[axis] for axis in axes)
+
     @property
     def _fixed(self) -> int:
         return math.prod(size for size in self.mesh.values() if size != REST)
@@ -110,6 +159,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     mesh: dict[str, int]
     summary: str = ""
     teaches: str = ""
+    microbatches: Annotated[int, Meta(ge=1, le=MOST_MICROBATCHES)] | None = None
     rules: dict[str, str | list[str]] = {}
     overrides: dict[str, list[str | list[str]] | dict[str, Any]] = {}
 
@@ -189,8 +239,10 @@ def read_preset(path: Path) -> Preset:
     if mesh_problems:
         raise _invalid(path, problems + mesh_problems)
     source = BUILT_IN if path.is_relative_to(PRESETS) else str(path)
-    told = _invalid(path, problems).problems
-    return Preset(path.stem, file.summary, file.teaches, file.mesh, rules, overrides, source, told)
+    preset = Preset(path.stem, file.summary, file.teaches, file.mesh, rules, overrides, source, (), file.microbatches)
+    if file.microbatches and not preset.stage_axes:
+        problems.append(NO_STAGES)
+    return msgspec.structs.replace(preset, problems=_invalid(path, problems).problems)
 
 
 def _rules(file: _File, problems: list[str]) -> dict[str, Axes]:

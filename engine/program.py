@@ -20,7 +20,7 @@ from .hlo import parse
 from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
-from .protocol import ArrayInfo, CollectiveInfo, Phase, PresetCompiled
+from .protocol import ArrayInfo, CollectiveInfo, Phase, PipelineInfo, PresetCompiled
 from .sharding import Decision, Observed, activation_rules, decide, preset_problems, spec_of
 from .task import Array, Batch, Task, TrainState
 
@@ -51,6 +51,9 @@ class Placement:
         """Shapes, dtypes and shardings in the place of the arrays."""
         return _with_shardings(task.abstract_state, self.state_shardings)
 
+    def pipeline(self, task: Task) -> PipelineInfo | None:
+        return self.preset.pipeline(self.mesh.size, task.config.training.batch_size)
+
     def describe(self, array: Array, decision: Decision, compiled: Sharding) -> ArrayInfo:
         return ArrayInfo(
             name=array.names[0],
@@ -74,7 +77,7 @@ def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placemen
 
 def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Batch]:
     """A `Decision` for every array, on so many devices. Raises Invalid with every reason why it cannot be."""
-    sizes = preset.sizes(devices)
+    sizes, batch_size = preset.sizes(devices), task.config.training.batch_size
 
     def decided(array: Array) -> Decision:
         return decide(array.names, array.shape, array.logical_axes, preset, sizes)
@@ -84,7 +87,7 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Ba
     logical = {axis for array in task.arrays for axis in array.logical_axes if axis}
     problems = [
         *preset.problems,
-        *filter(None, [preset.size_problem(devices)]),
+        *filter(None, [preset.size_problem(devices), preset.microbatch_problem(devices, batch_size)]),
         *preset_problems(preset, names, logical),
         *_array_problems(task, preset, state, batch),
     ]
@@ -184,7 +187,8 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
     def train_step(arrays: TrainState, inputs: Batch) -> tuple[TrainState, jax.Array]:
         return task.train_step(arrays, inputs, state.params)
 
-    with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules, observed):
+    pipeline = placement.pipeline(task)
+    with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules, observed, pipeline):
         return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).trace(
             placement.abstract_state(task), _with_shardings(task.batch_arrays, batch)
         )
@@ -206,6 +210,7 @@ def _describe(task: Task, placement: Placement, step: Compiled, seconds: float, 
         arrays=arrays,
         collectives=_collectives(step, placement.mesh),
         memory=predict(step, arrays, mesh, placement.mesh.devices.flat[0].platform),
+        pipeline=placement.pipeline(task),
     )
 
 

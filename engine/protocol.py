@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from . import figures
 from .config import FILE_NAME, MOST_PROFILED, RunConfig
 
 VERSION = 1
@@ -39,6 +40,27 @@ class MeshInfo(Struct, frozen=True):
 
     axes: dict[str, int]
     device_ids: list[int]
+
+
+class PipelineInfo(Struct, frozen=True, kw_only=True):
+    """Stacked blocks in stages, one behind the other, through which the batch passes in parts."""
+
+    axes: list[str]
+    """Of the mesh, along which the stages lie."""
+    stages: int
+    microbatches: int
+    bubble: float
+    """Part of the ticks in which a stage has nothing to do, (S - 1) / (M + S - 1) of S stages and M micro-batches."""
+
+    @property
+    def ticks(self) -> int:
+        """In which a stage passes one micro-batch on, until the last one has left the last stage."""
+        return self.microbatches + self.stages - 1
+
+    @property
+    def words(self) -> str:
+        parts = f"{self.microbatches} micro-batch{'es' * (self.microbatches > 1)}"
+        return f"{self.stages} stages, {parts}, bubble {figures.part(self.bubble)}"
 
 
 class ArrayInfo(Struct, frozen=True, kw_only=True):
@@ -127,6 +149,8 @@ class PresetInfo(Struct, frozen=True, kw_only=True):
     fits: bool
     problems: list[str]
     """Why it cannot run here, one line each."""
+    pipeline: PipelineInfo | None = None
+    """None where it has none, or does not fit."""
 
 
 class PresetListing(Struct, frozen=True, kw_only=True):
@@ -283,6 +307,7 @@ class PresetCompiled(Event, frozen=True):
     """None where the compiler's text cannot be read."""
     memory: MemoryInfo | None
     """None where the backend does not tell."""
+    pipeline: PipelineInfo | None = None
 
 
 class PresetInspected(Event, frozen=True):

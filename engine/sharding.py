@@ -2,9 +2,9 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from .preset import LOGICAL_AXES, Axes, Override, Preset
+from .protocol import PipelineInfo
 
 LogicalAxes = tuple[str | None, ...]
 
@@ -154,23 +155,71 @@ class _Active:
     mesh: Mesh
     rules: Mapping[str, Axes]
     observed: Observed | None
+    pipeline: PipelineInfo | None
+    stage_of: "_Active | None" = None
+    """In one stage of a pipeline and one group of the batch: what holds for all of them."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(self.mesh.shape)
+
+    def axes(self, logical: str) -> Axes:
+        return self.rules.get(logical, ())
+
+    @property
+    def groups(self) -> int:
+        return math.prod(self.mesh.shape[axis] for axis in self.axes("batch"))
 
 
 _active: ContextVar[_Active | None] = ContextVar("active rules", default=None)
 
 
 @contextlib.contextmanager
-def activation_rules(mesh: Mesh, rules: Mapping[str, Axes], observed: Observed | None = None) -> Iterator[None]:
+def activation_rules(
+    mesh: Mesh,
+    rules: Mapping[str, Axes],
+    observed: Observed | None = None,
+    pipeline: PipelineInfo | None = None,
+) -> Iterator[None]:
     """While a step is traced in here, `shard` lays activations out by these rules. Holds for this thread alone.
 
     With `observed` the traced program is one to look at: compiling it tells the layouts that the compiler chose. It
     computes the same, but its callbacks keep it out of the compilation cache.
     """
-    token = _active.set(_Active(mesh, rules, observed))
+    with _activated(_Active(mesh, rules, observed, pipeline)):
+        yield
+
+
+@contextlib.contextmanager
+def _activated(active: _Active) -> Iterator[None]:
+    token = _active.set(active)
     try:
         yield
     finally:
         _active.reset(token)
+
+
+@contextlib.contextmanager
+def one_stage() -> Iterator[tuple[Axes, Axes]]:
+    """What is traced in here is one stage of a pipeline and one group of the batch, mapped over all of them. Gives the
+    axes of the groups and those of the stages."""
+    active = _active.get()
+    assert active is not None
+    taken = {*active.axes("batch"), *active.axes("layers")}
+    rules = {logical: axes for logical, axes in active.rules.items() if not taken & set(axes)}
+    with _activated(replace(active, rules=rules, stage_of=active)):
+        yield active.axes("batch"), active.axes("layers")
+
+
+def active_pipeline() -> PipelineInfo | None:
+    active = _active.get()
+    return active.pipeline if active else None
+
+
+def batch_groups() -> int:
+    """Into how many parts the active rules split the batch; 1 without any."""
+    active = _active.get()
+    return active.groups if active else 1
 
 
 def shard(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
@@ -178,43 +227,78 @@ def shard(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
 
     A rule that cannot hold for an activation leaves that dim whole, as FSDP needs it: batch and embed share an axis.
     """
+    return observe(constrain(x, *logical_axes), *logical_axes, name=name)
+
+
+def constrain(x: jax.Array, *logical_axes: str | None) -> jax.Array:
+    """`shard` for what is no activation to be shown."""
     active = _active.get()
     if active is None:
         return x
-    decision = by_rules(x.shape, logical_axes, active.rules, dict(active.mesh.shape))
-    return observe(
-        jax.lax.with_sharding_constraint(x, NamedSharding(active.mesh, decision.spec)), *logical_axes, name=name
-    )
-
-
-def batch_groups() -> int:
-    """Into how many parts the active rules split the batch; 1 without any."""
-    active = _active.get()
-    return math.prod(active.mesh.shape[axis] for axis in active.rules.get("batch", ())) if active else 1
+    decision = by_rules(x.shape, logical_axes, active.rules, active.sizes)
+    return jax.lax.with_sharding_constraint(x, NamedSharding(active.mesh, decision.spec))
 
 
 def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
     """`x` as it is: an activation whose layout is left to the compiler, to be compared with what the rules say."""
     active = _active.get()
     if active is not None and active.observed is not None:
-        decision = by_rules(x.shape, logical_axes, active.rules, dict(active.mesh.shape))
-        active.observed.activations[name] = Activation(x.shape, x.dtype, logical_axes, decision)
+        active.observed.activations[name] = _activation(x, logical_axes, active)
         look(x, name)
     return x
+
+
+def _activation(x: jax.Array, logical_axes: LogicalAxes, active: _Active) -> Activation:
+    """In a pipeline it is that of one layer in each stage."""
+    shape, outer = x.shape, active.stage_of
+    if outer and outer.pipeline:
+        active, logical_axes = outer, ("layers", *logical_axes)
+        shape = (outer.pipeline.stages, outer.groups * shape[0], *shape[1:])
+    return Activation(shape, x.dtype, logical_axes, by_rules(shape, logical_axes, active.rules, active.sizes))
 
 
 def look(x: jax.Array, name: str) -> None:
     """Where the program is one to look at, has the compiler tell how it lays `x` out."""
     active = _active.get()
-    if active is not None and active.observed is not None:
-        jax.debug.inspect_array_sharding(x, callback=partial(active.observed.note, name))
+    if active is None or active.observed is None:
+        return
+    note = partial(active.observed.note, name)
+    if active.stage_of:
+        _look_at_all(x, lambda sharding: note(_of_stages(sharding)))
+    else:
+        jax.debug.inspect_array_sharding(x, callback=note)
+
+
+def _look_at_all(x: jax.Array, callback: Callable[[Sharding], None]) -> None:
+    """At that of all stages and all groups [G, S, b, …]."""
+
+    @jax.custom_batching.custom_vmap
+    def tell(x: jax.Array) -> jax.Array:
+        jax.debug.inspect_array_sharding(x, callback=callback)
+        return x
+
+    @tell.def_vmap
+    def _(size: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+        return tell(x), True
+
+    tell(jax.lax.stop_gradient(x))
+
+
+def _of_stages(sharding: Sharding) -> NamedSharding:
+    """From [G, S, b, …] to [S, G × b, …]."""
+    assert isinstance(sharding, NamedSharding), sharding
+    groups, stages, examples, *rest = (*map(_axes, sharding.spec), (), (), ())[: max(3, len(sharding.spec))]
+    return NamedSharding(sharding.mesh, PartitionSpec(stages, (*groups, *examples), *rest))
+
+
+def _axes(entry: str | Axes | None) -> Axes:
+    return (entry,) if isinstance(entry, str) else tuple(entry or ())
 
 
 def spec_of(sharding: Sharding, rank: int) -> list[list[str]]:
     """For each dim of an array of `rank` dims the mesh axes it is split over, major first."""
     assert isinstance(sharding, NamedSharding), sharding
-    entries = (*sharding.spec, *[None] * (rank - len(sharding.spec)))
-    return [[entry] if isinstance(entry, str) else list(entry or ()) for entry in entries]
+    return [list(_axes(entry)) for entry in (*sharding.spec, *[None] * (rank - len(sharding.spec)))]
 
 
 def _split(place: str, logical: str, size: int, axes: Axes, mesh_axes: Mapping[str, int], taken: set[str]) -> Dim:

@@ -32,7 +32,7 @@ def held(row: Row) -> str:
     """`9.87 GB, 58 %`: of its memory, by one device."""
     if row.cost is None or not row.cost.capacity_bytes:
         return peak(row)
-    return f"{peak(row)}, {part(row.cost.peak_bytes / row.cost.capacity_bytes)}"
+    return f"{peak(row)}, {figures.part(row.cost.peak_bytes / row.cost.capacity_bytes)}"
 
 
 def sent(row: Row) -> Cost | None:
@@ -83,11 +83,6 @@ def off_by(row: Row) -> str:
     return of_peak if found.sent is None else f"{of_peak}, sent {percent(found.sent)}"
 
 
-def part(value: float) -> str:
-    """`58 %`"""
-    return f"{value:.0%}".replace("%", " %")
-
-
 def percent(error: float) -> str:
     """`+4 %`, `−0.3 %`, `0 %`: of an error."""
     if abs(error) < 0.0005:
@@ -132,7 +127,7 @@ def tokens_rate(row: Row) -> str:
 
 def utilisation(row: Row) -> str:
     cost = row.timed
-    return part(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
+    return figures.part(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
 
 
 def bound(row: Row) -> str:
