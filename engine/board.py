@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from . import figures
+from .protocol import PipelineInfo
 from .topology import Topology, Wiring, wiring
 from .traffic import Flow
 
@@ -94,6 +95,7 @@ class Row(Struct, frozen=True, kw_only=True):
     preset: str
     mesh: dict[str, int]
     wiring: list[Wiring] = []
+    pipeline: PipelineInfo | None = None
     problems: list[str] = []
     """Why it cannot be, or could not be compiled or run."""
     estimate: Cost | None = None

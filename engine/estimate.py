@@ -50,8 +50,12 @@ class Weight:
         return {axis for axes in self.spec for axis in axes}
 
     @property
+    def is_stacked(self) -> bool:
+        return self.array.logical_axes[:1] == ("layers",)
+
+    @property
     def layers(self) -> int:
-        return self.array.shape[0] if self.array.logical_axes[:1] == ("layers",) else 1
+        return self.array.shape[0] if self.is_stacked else 1
 
     @property
     def is_table(self) -> bool:
@@ -79,7 +83,8 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
     wired = [wiring(topology, mesh, [axis]) for axis in mesh] if topology else []
     if topology:
         cost = timed(cost, step.work, topology, mesh)
-    return Row(preset=preset.name, mesh=mesh, wiring=wired, estimate=cost)
+    pipeline = preset.pipeline(devices, task.config.training.batch_size)
+    return Row(preset=preset.name, mesh=mesh, wiring=wired, pipeline=pipeline, estimate=cost)
 
 
 class Step:
@@ -92,6 +97,7 @@ class Step:
         self._model, self._training = task.config.model, task.config.training
         self._mesh = preset.sizes(devices)
         self._rules = preset.rules
+        self._pipeline = preset.pipeline(devices, self._training.batch_size)
         self._width = 2 if task.dtype == "bfloat16" else FLOAT32
         self._on_cpu = task.platform == "cpu"
 
@@ -146,9 +152,11 @@ class Step:
 
     @property
     def saved_bytes(self) -> float:
-        """Of all layers, for the backward pass: with remat the input of each block, otherwise all of `_residuals`."""
+        """Of all layers, for the backward pass: with remat the input of each block, otherwise all of `_residuals`. A
+        stage saves those of its layers in every tick, and what it is given and what comes out."""
         one = self._residual() if self._model.remat else self._residuals()
-        return self._model.layers * one
+        ends = 2 * self._residual() * self._repeats if self._pipeline else 0
+        return self._layers * self._repeats * one + ends
 
     def _residual(self) -> float:
         """The residual stream [B, T, D]."""
@@ -183,10 +191,10 @@ class Step:
         """The backward pass of one block at its fullest: scores and their gradient; eight times the residual stream
         (the block's input, that of the MLP, two norms, two branches, the gradient as it comes and as it goes); the
         hidden layer before and after GELU; and the two largest kernels, gathered."""
-        gathered = [self._gathered(weight) / weight.layers for weight in self.weights if weight.is_kernel]
+        gathered = [self._gathered(weight) / self._layers for weight in self.weights if weight.is_kernel]
         scores = self._scores() * (FLOAT32 + self._width)
         hidden = self._activation(("batch", "seq", "mlp")) * self._width
-        return scores + 8 * self._residual() + 2 * hidden + sum(sorted(gathered)[-2:])
+        return (scores + 8 * self._residual() + 2 * hidden) / self._microbatches + sum(sorted(gathered)[-2:])
 
     @property
     def logits_bytes(self) -> float:
@@ -229,34 +237,48 @@ class Step:
         for weight in self.weights:
             yield from self._weight_moves(weight)
         yield from self._tensor_moves()
+        yield from self._stage_moves()
 
     def _weight_moves(self, weight: Weight) -> Iterator[Move]:
         """A parameter that is split over axes which split the batch is gathered for the forward pass and for the
         backward pass, and its gradient is scattered: 3 × its bytes (Rajbhandari et al. 2020, "ZeRO", section 7.2.2).
         With remat the kernel of query, key and value is gathered once more: a block begins with it when it is computed
-        again, and ends with it when it is differentiated. Over the other axes of the batch the gradient is reduced."""
+        again, and ends with it when it is differentiated. Over the other axes of the batch the gradient is reduced.
+        The layers of a stage are gathered and reduced together, once a step and in float32 (pipeline.spread)."""
         gather = self._gather_axes(weight)
-        one = self._gathered(weight) / weight.layers
+        if self._pipeline and weight.is_stacked:
+            times, uses, one = 1, 1, self._gathered(weight) / self._width * FLOAT32
+        else:
+            again = self._model.remat and "qkv" in weight.array.logical_axes and weight.is_kernel
+            times, uses = weight.layers, 1 if weight.is_table else 3 if again else 2
+            one = self._gathered(weight) / times
         scatter = tuple(axis for axis in gather if axis in self._batch_axes)
         rest = tuple(axis for axis in self._batch_axes if axis not in gather)
         if gather:
-            twice = self._model.remat and "qkv" in weight.array.logical_axes and weight.is_kernel
-            uses = 1 if weight.is_table else 3 if twice else 2
-            yield Move("all-gather", gather, one, weight.layers * uses)
-            yield Move("all-reduce" if self._on_cpu else "reduce-scatter", scatter, one, weight.layers)
-        yield Move("all-reduce", rest, one / self._count(scatter), weight.layers)
+            yield Move("all-gather", gather, one, times * uses)
+            yield Move("all-reduce" if self._on_cpu else "reduce-scatter", scatter, one, times)
+        yield Move("all-reduce", rest, one / self._count(scatter), times)
 
     def _tensor_moves(self) -> Iterator[Move]:
         """Where heads or the MLP are split, each of the two branches of a block ends in a reduction of the residual
         stream, and so does its backward pass (Shoeybi et al. 2019, "Megatron-LM", section 3). With remat the first
         branch is computed again; the second is not, nothing needs its result. A split vocabulary adds one reduction
         for the lookup, one for the gradient of the logits' input, and three numbers a token for the loss."""
-        layers, stream = self._model.layers, self._residual()
+        stream, part = self._residual(), self._residual() / self._microbatches
+        blocks = round(self._layers) * self._ticks
         heads, hidden, vocab = (self._tensor_axes(name) for name in ("heads", "mlp", "vocab"))
-        yield Move("all-reduce", heads, stream, layers * (3 if self._model.remat else 2))
-        yield Move("all-reduce", hidden, stream, layers * 2)
+        yield Move("all-reduce", heads, part, blocks * (3 if self._model.remat else 2))
+        yield Move("all-reduce", hidden, part, blocks * 2)
         yield Move("all-reduce", vocab, stream, 2)
         yield Move("all-reduce", vocab, self._activation(("batch", "seq")) * FLOAT32, 3)
+
+    def _stage_moves(self) -> Iterator[Move]:
+        """Forward and backward, every tick ends with a micro-batch going to the next stage. What the last one has made
+        goes to all, and so does the gradient of what the first one was given."""
+        if self._pipeline:
+            stages, stream = tuple(self._pipeline.axes), self._residual()
+            yield Move("collective-permute", stages, stream / self._microbatches, 2 * self._ticks)
+            yield Move("all-reduce", stages, stream, 2)
 
     # Computation
 
@@ -275,7 +297,7 @@ class Step:
     def _flops(self) -> float:
         """Of one device: 2 a multiplication and addition; the backward pass has twice those of the forward pass
         (Kaplan et al. 2020, "Scaling Laws", section 2.1); remat repeats the forward pass of a block but its last
-        product. Devices that do not split a product repeat it."""
+        product. Devices that do not split a product repeat it, and stages without a micro-batch multiply zeros."""
         model, seq = self._model, self._training.seq_len
         tokens = self._activation(("batch", "seq"))
         d, heads, hidden, vocab = (
@@ -286,15 +308,39 @@ class Step:
         )
         block = 8 * d * heads + 4 * seq * heads + 4 * d * hidden
         again = block - 2 * d * hidden if model.remat else 0
-        return tokens * (model.layers * (3 * block + again) + 3 * 2 * d * vocab)
+        return tokens * (self._layers * self._repeats * (3 * block + again) + 3 * 2 * d * vocab)
 
     @property
     def _memory_bytes(self) -> float:
         """At least: state and gradients are read and written; kernels are read as they are used, three times; what a
-        block computes is written and read, in the forward and in the backward pass."""
-        used = 3 * sum(self._gathered(weight) for weight in self.weights)
-        passes = 6 if self._model.remat else 4
-        return 2 * (self.argument_bytes + self.gradient_bytes) + used + passes * self._model.layers * self._residuals()
+        block computes is written and read, in the forward and in the backward pass. In a pipeline every tick reads the
+        kernels and adds to their gradients."""
+        moved = 2 * self.argument_bytes
+        for weight in self.weights:
+            gradient = self._local(weight.array.shape, weight.spec) * FLOAT32
+            moved += (3 * self._gathered(weight) + 2 * gradient) * (self._ticks if weight.is_stacked else 1)
+        passes = (6 if self._model.remat else 4) * self._layers * self._repeats
+        return moved + passes * self._residuals()
+
+    # Stages; without a pipeline all layers are one, which works on the whole batch in one tick
+
+    @property
+    def _layers(self) -> float:
+        """Of one stage."""
+        return self._model.layers / (self._pipeline.stages if self._pipeline else 1)
+
+    @property
+    def _microbatches(self) -> int:
+        return self._pipeline.microbatches if self._pipeline else 1
+
+    @property
+    def _ticks(self) -> int:
+        return self._pipeline.ticks if self._pipeline else 1
+
+    @property
+    def _repeats(self) -> float:
+        """How often a stage does the work of the whole batch, zeros included."""
+        return self._ticks / self._microbatches
 
     # Axes
 
@@ -305,6 +351,7 @@ class Step:
     def _gather_axes(self, weight: Weight) -> Axes:
         """Those over which a parameter is split, but not the product that it is used in."""
         kept = {axis for name in weight.array.logical_axes if name for axis in self._tensor_axes(name)}
+        kept |= set(self._pipeline.axes) if self._pipeline else set()
         return tuple(axis for axis in self._mesh if axis in weight.axes and axis not in kept)
 
     def _tensor_axes(self, logical: str) -> Axes:

@@ -18,6 +18,8 @@ from shardtui.engine.protocol import encode_json
 CASES = """
 gpt2        v5e:2x4     dp          batch_size=64
 gpt2        v5e:2x4     fsdp        batch_size=64
+gpt2        v5e:2x4     pp2         batch_size=32 remat=true
+gpt2        v5e:2x4     dp-tp2-pp2  batch_size=32 remat=true
 gpt2-medium v5e:2x4     dp-tp4      batch_size=32 remat=true
 gpt2-medium v6e:2x4     fsdp-tp2    batch_size=64
 gpt2-medium v4:2x2x2    tp          batch_size=32 remat=true
