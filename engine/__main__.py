@@ -464,6 +464,7 @@ def _info(preset: Preset, task: "Task", devices: "list[jax.Device]") -> PresetIn
         mesh={} if preset.size_problem(len(devices)) else preset.sizes(len(devices)),
         fits=not problems,
         problems=problems,
+        pipeline=None if problems else preset.pipeline(len(devices), task.config.training.batch_size),
     )
 
 

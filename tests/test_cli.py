@@ -89,6 +89,9 @@ def test_presets_as_json(home: Path) -> None:
     meshes = {preset["name"]: list(preset["mesh"].values()) for preset in listing["presets"]}
     assert [meshes[name] for name in ("dp", "dp-tp2", "dp-tp4", "tp")] == [[8, 1], [4, 2], [2, 4], [1, 8]]
     assert all(preset["fits"] for preset in listing["presets"])
+    pipelines = {preset["name"]: preset["pipeline"] for preset in listing["presets"] if preset["pipeline"]}
+    assert set(pipelines) == {"pp2", "dp-tp2-pp2"}
+    assert pipelines["pp2"] == {"axes": ["pipeline"], "stages": 2, "microbatches": 4, "bubble": 0.2}
     gpt2 = json.loads(run("presets", "--json", "--model=gpt2").stdout)
     tp = next(preset for preset in gpt2["presets"] if preset["name"] == "tp")
     assert (tp["fits"], tp["problems"]) == (

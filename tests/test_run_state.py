@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 from shardtui.engine.protocol import (
     AnyEvent,
     CheckpointDamaged,
@@ -11,13 +12,17 @@ from shardtui.engine.protocol import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
+    CorpusInfo,
     EngineLost,
+    EngineReady,
     EngineStarted,
     EngineStopped,
     MeshInfo,
     Paused,
+    PipelineInfo,
     PresetCompiled,
     PresetCompiling,
+    PresetInfo,
     Restored,
     RestoreFailed,
     Resumed,
@@ -30,6 +35,7 @@ from shardtui.engine.protocol import (
 )
 from shardtui.tui.log_lines import in_words
 from shardtui.tui.run_state import Phase, RunState
+from shardtui.tui.widgets.panels import AboutPreset, ThisStep
 
 from .conftest import tiny_config
 
@@ -229,3 +235,33 @@ def test_many_events_at_once_say_what_each_said() -> None:
     assert [*map(str, at_once.losses)] == [*map(str, one_by_one.losses)] == ["4.0", "nan", "3.0", "2.0", *["1.0"] * 95]
     one_by_one.losses = at_once.losses
     assert at_once == one_by_one
+
+
+def test_watch_tells_the_bubble_of_a_pipeline_before_and_while_it_trains() -> None:
+    pipeline = PipelineInfo(axes=["pipeline"], stages=2, microbatches=4, bubble=0.2)
+    info = PresetInfo(
+        name="dp", summary="", teaches="Cut.", source="", mesh={}, fits=True, problems=[], pipeline=pipeline
+    )
+    ready = EngineReady(
+        versions={},
+        devices=[],
+        simulated=True,
+        memory_limit=None,
+        warnings=[],
+        dtype="float32",
+        parameters=1,
+        padding_parameters=0,
+        tokens_per_step=128,
+        flops_per_step=1e6,
+        corpus=CorpusInfo("text", 1, 1, "0" * 64),
+        presets=[info],
+        preset_problems=[],
+    )
+    compiled = next(event for event in START if isinstance(event, PresetCompiled))
+    state = after(ready, msgspec.structs.replace(compiled, pipeline=pipeline), steps(1, 2.0))
+    about = AboutPreset()
+    about.preset = "dp"
+    assert [line.plain for line in about.lines_for(state, 60)] == ["2 stages, 4 micro-batches, bubble 20 %. Cut."]
+    assert [line.plain.split() for line in ThisStep().lines_for(state, 30)][-1] == ["bubble", "20", "%"]
+    state.apply(compiled)
+    assert all("bubble" not in line.plain for line in ThisStep().lines_for(state, 30))

@@ -117,6 +117,7 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
     compiled, mesh = inspection.compiled, inspection.compiled.mesh
     device = inspection.devices[0]
     title = f"{compiled.preset}: {figures.axes(mesh.axes)} on {len(inspection.devices)} × {device.kind}"
+    title += f", {compiled.pipeline.words}" if compiled.pipeline else ""
     arrays = sorted(all_arrays(inspection), key=lambda array: -wasted_bytes(array, mesh))
     tables: list[RenderableType] = [Text(title, "bold"), _array_table(arrays, mesh)]
     if inspection.inspected.problem:

@@ -60,7 +60,8 @@ def list_presets(config: RunConfig, as_json: bool) -> None:
     listing = clean(listing)
     table = Table("", "preset", f"mesh on {listing.devices}", "summary", title=f"presets for {config.model_name}")
     for info in listing.presets:
-        why = info.summary if info.fits else "\n".join(info.problems)
+        about = f"{info.summary}: {info.pipeline.words}" if info.pipeline else info.summary
+        why = about if info.fits else "\n".join(info.problems)
         table.add_row("✓" if info.fits else "✗", Text(info.name), figures.axes(info.mesh), Text(why))
     plain_console().print(table)
     warn(*listing.problems)

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from ..engine.board import Board, Bound, Cost, Row, Verdict, ranked, recommendation
+from ..engine.protocol import PipelineInfo
 from ..engine.topology import Wiring
 
 SCHEMA = 1
@@ -18,6 +19,7 @@ class RowReport(Struct, frozen=True, kw_only=True):
     compiled: Cost | None
     problems: list[str]
     wiring: list[Wiring]
+    pipeline: PipelineInfo | None
 
 
 class PlanReport(Struct, frozen=True, kw_only=True):
@@ -49,4 +51,5 @@ def _row(row: Row) -> RowReport:
         compiled=row.compiled,
         problems=row.problems,
         wiring=row.wiring,
+        pipeline=row.pipeline,
     )

@@ -13,6 +13,7 @@ from ..engine.protocol import (
     Inspection,
     MemoryInfo,
     MeshInfo,
+    PipelineInfo,
     RematerializationInfo,
 )
 from ..engine.traffic import FlowChange, changes
@@ -52,6 +53,7 @@ class InspectReport(Struct, frozen=True, kw_only=True):
     devices: list[DeviceInfo]
     versions: dict[str, str]
     mesh: MeshReport
+    pipeline: PipelineInfo | None
     arrays: list[ArrayReport]
     collectives: list[CollectiveInfo] | None
     memory: MemoryInfo | None
@@ -112,6 +114,7 @@ def inspect_report(inspection: Inspection) -> InspectReport:
         devices=inspection.devices,
         versions=inspection.versions,
         mesh=_mesh(compiled.mesh),
+        pipeline=compiled.pipeline,
         arrays=[_array(array, compiled.mesh) for array in all_arrays(inspection)],
         collectives=compiled.collectives,
         memory=compiled.memory,

@@ -41,6 +41,8 @@ class AboutPreset(Panel):
             return []
         entitle(self, info.name)
         text = info.teaches or info.summary
+        if info.pipeline:
+            text = f"{info.pipeline.words}. {text}"
         return _wrapped(text, width) if info.fits else _wrapped(" ".join(info.problems), width, "$error")
 
 
@@ -74,6 +76,8 @@ class ThisStep(Panel):
             ("input wait", f"{state.input_wait:.1%}"),
             ("model", f"{figures.rate(ready.flops_per_step / seconds)}FLOP/s"),
         ]
+        if state.layout and state.layout.pipeline:
+            rows.append(("bubble", figures.part(state.layout.pipeline.bubble)))
         return [_row(label, value, width) for label, value in rows]
 
 

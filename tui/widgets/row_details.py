@@ -50,6 +50,8 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(row, row.cost)
     if cost := row.timed:
         yield "a step", _times(cost)
+    if row.pipeline:
+        yield "pipeline", row.pipeline.words
     for axes, size in row.mesh.items():
         if size > 1:
             yield f"{axes} {size}", _axis(row, axes)
@@ -73,7 +75,7 @@ def _times(cost: Cost) -> str:
     known = (f"{name} {figures.seconds(seconds)}" for name, seconds in parts.items() if seconds is not None)
     rate = f"{figures.count(cost.tokens_per_second or 0)} tokens/s"
     longest = f"{figures.seconds(cost.step_seconds or 0)}, the longest of {', '.join(known)}"
-    return f"{longest}; {rate}, FLOP utilisation {board_rows.part(cost.flop_utilisation or 0)}"
+    return f"{longest}; {rate}, FLOP utilisation {figures.part(cost.flop_utilisation or 0)}"
 
 
 def _axis(row: Row, axis: str) -> str:
