@@ -31,8 +31,8 @@ def preset_text(preset: Preset) -> str:
 
 
 def write_preset(path: Path, text: str) -> None:
-    """All or nothing. Raises Invalid where it cannot be written."""
-    new = path.with_name(f"{path.name}.new")
+    """All or nothing, also where several processes write it. Raises Invalid where it cannot be written."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with new.open("w", encoding="utf-8") as file:
