@@ -1,0 +1,96 @@
+"""Rules edited in the UI of a real engine: seen before, gone on under, saved, and still there for the next engine."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from shardtui.engine import run_directory
+from shardtui.engine.preset import load_preset
+from shardtui.tui.export import screen_text
+from shardtui.tui.run_state import Phase
+from shardtui.tui.widgets.preset_list import PresetList
+from shardtui.tui.widgets.rule_list import Row, RuleList
+from textual.pilot import Pilot
+
+from .conftest import SETTINGS, tiny_config
+from .test_app import shown, until
+from .test_cli import run
+
+
+async def put_on(pilot: Pilot, row: Row) -> None:
+    pilot.app.screen.query_one(RuleList).put_cursor_on(row)
+    await pilot.pause()
+
+
+def test_edit_apply_save_and_go_on(home: Path) -> None:
+    directory = run_directory.create(tiny_config(preset="fsdp"))
+    mine = home / "config/shardtui/presets/parallelism/mine.toml"
+
+    async def scenario() -> None:
+        async with shown(directory, True, (140, 40)) as (app, pilot):
+
+            def says(text: str) -> bool:
+                return text in screen_text(app)
+
+            await until(lambda: app.state.step >= 1, "steps")
+            await until(lambda: app.screen.query(PresetList), "the presets")
+            presets = app.screen.query_one(PresetList)
+            presets.highlighted = presets.get_option_index("fsdp")
+            await pilot.press("8")
+            await until(lambda: says("none of 54 arrays changes"), "what does not follow")
+            await put_on(pilot, Row("rule", "embed"))
+            await pilot.press("left")
+            await until(lambda: says("42 of 54 arrays change"), "what follows")
+            assert says("● embed            whole")
+            assert says("[layers, embed_fsdp, mlp] → [layers, embed, mlp]")
+            await pilot.press("escape")
+            await until(lambda: app.current_mode == "watch", "the way back")
+            assert len(app.state.ready.presets) == presets.option_count
+
+            await pilot.press("8", "plus", *"model", "enter", "right")
+            await put_on(pilot, Row("rule", "mlp"))
+            await pilot.press("enter", *"modle", "enter")
+            await until(lambda: says("no mesh axis 'modle': the mesh has fsdp, model"), "the problem")
+            assert says("✗ mlp              modle")
+            await pilot.press("a")
+            await pilot.pause(0.2)
+            assert app.current_mode == "rules", "it is refused"
+            await pilot.press("enter", *"model", "enter")
+            await until(lambda: says("sent model"), "what it costs")
+            await put_on(pilot, Row("name", "name"))
+            assert says("● name             fsdp-edited")
+            await pilot.press("enter", *"mine", "enter", "ctrl+s")
+            await until(mine.exists, "the file")
+            assert load_preset("mine").rules["mlp"] == ("model",)
+            await pilot.press("ctrl+s")
+            await until(lambda: app.screen.query("#yes"), "the question")
+            await pilot.press("n", "enter", "delete", "enter", "a")
+            await until(lambda: app.state.preset == "fsdp-edited", "the switch")
+            assert app.state.switches[-1].digests_equal
+            assert app.screen.query_one(PresetList).get_option("fsdp-edited")
+
+            await pilot.press("w")
+            await until(
+                lambda: app.state.newest and app.state.newest.preset.endswith("fsdp-edited.toml"), "a checkpoint"
+            )
+            app.client.kill_engine()
+            await until(lambda: app.state.phase is Phase.LOST, "the loss")
+            await pilot.press("8", "down", "right", "a")
+            await until(lambda: says("what follows is not known"), "the word that nobody answers")
+            assert app.current_mode == "rules"
+            await pilot.press("r")
+            await until(lambda: app.state.phase is Phase.TRAINING, "another engine")
+            assert app.state.preset == "fsdp-edited"
+            await until(lambda: says("arrays change"), "the answer of the other engine")
+            assert "PresetWeighed" not in directory.events.read_text()
+            await pilot.press("escape", "x")
+            await until(lambda: app.screen.query("#yes"), "the question")
+            await pilot.press("y")
+            await until(lambda: app.state.phase is Phase.STOPPED, "the end")
+
+    asyncio.run(scenario())
+    listed = json.loads(run("presets", "--json", *SETTINGS).stdout)["presets"]
+    (info,) = [info for info in listed if info["name"] == "mine"]
+    assert info["fits"]
+    assert info["mesh"] == {"fsdp": 4, "model": 2}
+    assert info["summary"] == "fsdp with model = 2, mlp = model"
