@@ -46,11 +46,11 @@ async def steps(app: ShardtuiApp) -> None:
 
 
 async def edit(pilot: Pilot[None]) -> None:
-    """The widest mesh axis over the token table, and pairs of the other."""
+    """`model` twice as wide, and the token table not split over it."""
     rules = pilot.app.screen.query_one(RuleList)
-    for row, key in ((Row("axis", "model"), "right"), (Row("rule", "vocab"), "left")):
+    for row, keys in ((Row("axis", "model"), ["right"]), (Row("rule", "vocab"), ["left", "left"])):
         rules.put_cursor_on(row)
-        await pilot.press(key)
+        await pilot.press(*keys)
     await pilot.pause(2)
 
 

@@ -168,15 +168,16 @@ def meaning(row: Row, draft: Draft) -> str:
 
 
 def hint(row: Row, draft: Draft) -> str:
-    """For the row under the cursor."""
-    match row.kind:
-        case "name":
-            return "of its file"
-        case "axis":
-            sizes = " ".join(map(str, draft.fitting_sizes(row.key)))
-            return ", ".join(filter(None, [f"of {sizes}" if sizes else "", meaning(row, draft)]))
-        case _:
-            return meaning(row, draft)
+    """For the row under the cursor: `was 2, of 1 2 4 8`."""
+    told = [f"was {value_of(row, draft.reset())}"] if is_changed(row, draft) and is_known(row, draft) else []
+    if row.kind == "axis" and (sizes := draft.fitting_sizes(row.key)):
+        told.append(f"of {' '.join(map(str, sizes))}")
+    return ", ".join(filter(None, [*told, meaning(row, draft)]))
+
+
+def is_known(row: Row, draft: Draft) -> bool:
+    """The preset that the draft is made from has it."""
+    return row.kind != "axis" or row.key in draft.origin.mesh
 
 
 def is_changed(row: Row, draft: Draft) -> bool:
