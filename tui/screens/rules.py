@@ -39,6 +39,17 @@ NO_ENGINE = "The engine has ended: only it knows what becomes of each array. r r
 
 
 class RulesScreen(RunScreen):
+    HELP = """\
+## Rules
+
+The preset under the cursor of Watch or Compare, with other rules or axes of other sizes: **←** and **→** step through
+the values of a row, **enter** takes what you type: a size, or mesh axes such as `data, fsdp`. `●` marks what is not as
+it was, `✗` what cannot be. **+** is for a new axis, **-** removes the one under the cursor, **u** takes all back.
+
+At each change the engine says, beside its steps, what every array would become, and by formula what a step would hold
+and send. **a** goes on under it, as any switch does, and the run keeps it. **ctrl+s** saves it for other runs.
+**Escape** leaves with nothing changed; another view leaves the draft as it is.
+"""
     AUTO_FOCUS: ClassVar[str | None] = "RuleList"
     BINDINGS: ClassVar[list[BindingType]] = [
         ("plus", "add_axis", "Axis"),

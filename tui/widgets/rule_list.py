@@ -46,17 +46,6 @@ class RowTurned(Message):
 
 
 class RuleList(OptionList):
-    HELP = """\
-## Rules
-
-A preset with other rules, or axes of other sizes: **←** and **→** step through the values of a row, **enter** takes
-what you type: a size, or mesh axes such as `data, fsdp`. `●` marks what is not as it was, `✗` what cannot be. **+** is
-for a new axis, **-** removes the one under the cursor, **u** takes all back.
-
-At each change the engine says, beside its steps, what every array would become, and by formula what a step would hold
-and send. **a** goes on under it, as any switch does, and the run keeps it. **ctrl+s** saves it for other runs.
-**Escape** leaves with nothing changed; another view leaves the draft as it is.
-"""
     BINDING_GROUP_TITLE = "Rules"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right", "turn(1)", "Change", key_display="←→"),
@@ -80,7 +69,7 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
         width = self.content_region.width - 1
         rows = {row.id: row for row in rows_of(draft, logical_axes)}
         shown = {id: row_content(row, draft, problems, width) for id, row in rows.items()}
-        if shown.keys() != self.shown.keys():
+        if list(shown) != list(self.shown):
             at, chosen = self.highlighted or 0, self.row
             self.rows = rows
             self.set_options(Option(shown[id], id=id, disabled=row.kind == "heading") for id, row in rows.items())
