@@ -13,6 +13,7 @@ from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.engine_client import EngineClient
 from shardtui.tui.export import screen_svg
 from shardtui.tui.widgets.preset_list import PresetList
+from shardtui.tui.widgets.rule_list import Row, RuleList
 from textual.pilot import Pilot
 
 DOCS = Path(__file__).parent
@@ -44,6 +45,15 @@ async def steps(app: ShardtuiApp) -> None:
     await until(lambda: app.state.step >= goal)
 
 
+async def edit(pilot: Pilot[None]) -> None:
+    """`model` twice as wide, and the token table not split over it."""
+    rules = pilot.app.screen.query_one(RuleList)
+    for row, keys in ((Row("axis", "model"), ["right"]), (Row("rule", "vocab"), ["left", "left"])):
+        rules.put_cursor_on(row)
+        await pilot.press(*keys)
+    await pilot.pause(2)
+
+
 async def main() -> None:
     model = load_model("nano")
     config = RunConfig(run="nano-1", model_name="nano", model=model.model, training=model.training, preset="dp")
@@ -66,7 +76,11 @@ async def main() -> None:
             await pilot.press(key)
             await pilot.pause(1)
             save(app, name)
-        await pilot.press("1")
+        await pilot.press("1", "8")
+        await pilot.pause(1)
+        await edit(pilot)
+        save(app, "rules.svg")
+        await pilot.press("escape")
         await pilot.pause(1)
         await switch_to(app, pilot, PITFALL)
         await pilot.press("5")

@@ -44,7 +44,7 @@ from .protocol import (
     Stop,
 )
 from .run_directory import RunDirectory, compilation_cache, create, find, state_home
-from .server import Server
+from .server import Answer, Server
 from .topology import load_topology
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], None]
     cluster = Cluster()
     try:
         cluster = _joined(directory, connect, log, inbox) if connect else cluster
-        done = _train(directory, config, restart, log.append, inbox, cluster)
+        done = _train(directory, config, restart, log.append, inbox, cluster, server.answer_with)
         reason = "finished" if done == config.steps else "signalled" if signalled else "stopped"
         log.append(EngineStopped(step=done, reason=reason))
         return 0
@@ -177,7 +177,7 @@ def follow(directory: RunDirectory, config: RunConfig | None, restart: Restart, 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: cluster.ask_to_stop())
     try:
-        _train(directory, config, restart, lambda _: None, queue.SimpleQueue(), cluster)
+        _train(directory, config, restart, lambda _: None, queue.SimpleQueue(), cluster, lambda _: None)
         return 0
     except Invalid:
         cluster.close()
@@ -326,6 +326,7 @@ def _train(
     publish: Callable[[Event], None],
     inbox: "queue.SimpleQueue[Command]",
     cluster: Cluster,
+    answer_with: Callable[[Answer], None],
 ) -> int:
     """Checks everything, says that it is ready, and trains. Raises Invalid before any device work.
 
@@ -348,6 +349,7 @@ def _train(
     from .model import flops_per_token, parameter_count
     from .profiler import Profiler
     from .saver import Saver
+    from .weighing import weigh
 
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
@@ -362,11 +364,11 @@ def _train(
         else:
             if not problems:
                 return corpus, batches
-        raise Invalid(*problems, *_asked_for(config, _listed(config, task, devices)[1]))
+        raise Invalid(*problems, *_asked_for(config, _listed(config, task, devices, directory.presets)[1]))
 
     corpus, batches = cluster.together(read)
     text = corpus.describe()
-    known, _, _ = cluster.together(lambda: _listed(config, task, devices))
+    known, _, _ = cluster.together(lambda: _listed(config, task, devices, directory.presets))
     if different := differences(hosts, cluster.gather(facts(given, text, _versions(), known), dict[str, str])):
         raise Invalid(*different)
     place = Place(epath.Path(cluster.agree(lambda: directory.checkpoints(config), str)))
@@ -379,13 +381,14 @@ def _train(
         config = msgspec.structs.replace(config, preset=origin.preset, switches=ahead)
     if restart.preset is not None:
         config = msgspec.structs.replace(config, preset=restart.preset)
-    known, infos, preset_problems = _listed(config, task, devices)
+    known, infos, preset_problems = _listed(config, task, devices, directory.presets)
     problems += _asked_for(config, infos)
     if problems:
         raise Invalid(*problems)
     if restart.config is not None and cluster.process == 0:
         directory.write_config(restart.config)
     tokens = config.training.tokens_per_step
+    answer_with(partial(weigh, task, devices))
     publish(
         EngineReady(
             versions=_versions(),
@@ -405,8 +408,8 @@ def _train(
         )
     )
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
-    profiler = Profiler(traces, publish)
-    loop = Loop(config, batches, Compiler(task, known, devices), saver, profiler, publish, inbox, cluster)
+    profiler, compiler = Profiler(traces, publish), Compiler(task, known, devices, directory.presets)
+    loop = Loop(config, batches, compiler, saver, profiler, publish, inbox, cluster)
     return loop.run(origin, restart.profile)
 
 
@@ -436,36 +439,19 @@ def _devices_and_task(config: RunConfig, processes: int = 1) -> "tuple[list[jax.
 
 
 def _listed(
-    config: RunConfig, task: "Task", devices: "list[jax.Device]"
+    config: RunConfig, task: "Task", devices: "list[jax.Device]", made: Path | None = None
 ) -> tuple[dict[str, Preset], list[PresetInfo], list[str]]:
-    """The built-in presets, the user's, and those that the run names by file; how each stands; what cannot be read."""
-    found, problems = load_presets()
+    """The built-in presets, the user's, those `made` in the run, and those that it names by file; how each stands; what
+    cannot be read."""
+    from .program import describe_preset
+
+    found, problems = load_presets(made)
     known = {preset.name: preset for preset in found}
     for name in (config.preset, *(switch.preset for switch in config.switches), *config.preset_files):
         if name not in known:
             preset = load_preset(name)
             known[preset.name] = preset
-    return known, [_info(preset, task, devices) for preset in known.values()], problems
-
-
-def _info(preset: Preset, task: "Task", devices: "list[jax.Device]") -> PresetInfo:
-    from .program import place
-
-    problems: list[str] = []
-    try:
-        place(task, preset, devices)
-    except Invalid as error:
-        problems = list(error.problems)
-    return PresetInfo(
-        name=preset.name,
-        summary=preset.summary,
-        teaches=preset.teaches,
-        source=preset.source,
-        mesh={} if preset.size_problem(len(devices)) else preset.sizes(len(devices)),
-        fits=not problems,
-        problems=problems,
-        pipeline=None if problems else preset.pipeline(len(devices), task.config.training.batch_size),
-    )
+    return known, [describe_preset(task, preset, devices) for preset in known.values()], problems
 
 
 def _asked_for(config: RunConfig, infos: list[PresetInfo]) -> list[str]:

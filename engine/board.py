@@ -68,6 +68,15 @@ class Cost(Struct, frozen=True, kw_only=True):
         return None if self.collectives is None else sum(flow.bytes_sent for flow in self.collectives)
 
     @property
+    def sent_by_axis(self) -> dict[str, int]:
+        """`data`, or `data × model` of collectives over both: to the bytes a device sends in a step, most first."""
+        found: dict[str, int] = {}
+        for flow in self.collectives or ():
+            axes = figures.over(flow.axes)
+            found[axes] = found.get(axes, 0) + flow.bytes_sent
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @property
     def fits(self) -> bool:
         return self.capacity_bytes is None or self.peak_bytes <= self.capacity_bytes
 

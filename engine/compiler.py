@@ -4,13 +4,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 
+from .config import Invalid
 from .inspection import inspect_program
-from .preset import Preset, load_preset
-from .program import Program, compile_initial_state, compile_program, place
-from .protocol import Phase, PresetInspected
+from .preset import Preset, load_preset, parse_preset
+from .preset_file import write_preset
+from .program import Program, compile_initial_state, compile_program, describe_preset, place
+from .protocol import Phase, PresetInfo, PresetInspected
 from .reshard import Movers
 from .task import Task, TrainState
 
@@ -27,10 +30,12 @@ class Ready:
 class Compiler:
     """One background thread, so that at most one core is taken from the steps. Programs are kept for the whole run."""
 
-    def __init__(self, task: Task, presets: dict[str, Preset], devices: Sequence[jax.Device]) -> None:
+    def __init__(self, task: Task, presets: dict[str, Preset], devices: Sequence[jax.Device], made: Path) -> None:
+        """`made`: the folder of presets that are made in the run."""
         self.movers = Movers()
         self._task = task
         self._presets = presets
+        self._made = made
         self.devices = devices
         self._programs: dict[str, Program] = {}
         self._thread = _one_thread()
@@ -50,6 +55,20 @@ class Compiler:
 
     def _preset(self, name: str) -> Preset:
         return self._presets.get(name) or load_preset(name)
+
+    def add(self, name: str, text: str) -> PresetInfo:
+        """Takes up a preset that was made in the run, given as the text of its file, which is then written. Raises
+        Invalid where it cannot be, or there is one of that name: programs are kept by name."""
+        if name in self._presets or name in self._programs:
+            raise Invalid(f"preset {name}: the run has one of that name: choose another")
+        path = self._made / f"{name}.toml"
+        preset = parse_preset(path, text)
+        info = describe_preset(self._task, preset, self.devices)
+        if info.problems:
+            raise Invalid(*info.problems)
+        write_preset(path, text)
+        self._presets[name] = preset
+        return info
 
     def first(self, name: str, begins: Callable[[Phase], None], done: Callable[[], None]) -> Future[Program]:
         """The program that a run begins with. `begins` is called in another thread with each phase, `done` once the

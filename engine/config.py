@@ -181,11 +181,18 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise Invalid(f"{path}: {path.stat().st_size} bytes: at most {LARGEST_FILE}")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise Invalid(f"{path}: not UTF-8 text (byte {error.start})") from error
+    return parse_toml(path, text)
+
+
+def parse_toml(path: Path, text: str) -> dict[str, Any]:
+    """The tables of `text`, which stands in the file or will. Raises Invalid with the file's name and place."""
+    try:
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, so is a number of 5,000 digits
         raise Invalid(f"{path}: not valid TOML: {error}") from error
 

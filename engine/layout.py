@@ -101,11 +101,12 @@ def wasted_bytes(array: ArrayInfo, mesh: MeshInfo) -> int:
 
 def notation(array: ArrayInfo) -> str:
     """`[layers, embed, mlp_model]`: each dim's name with its mesh axes as subscript, as compiled."""
-    names = (
-        "_".join((logical or str(size), *axes))
-        for logical, size, axes in zip(array.logical_axes, array.shape, array.compiled_spec, strict=True)
-    )
-    return f"[{', '.join(names)}]" if array.shape else ""
+    return f"[{', '.join(dim_notations(array))}]" if array.shape else ""
+
+
+def dim_notations(array: ArrayInfo) -> list[str]:
+    dims = zip(array.logical_axes, array.shape, array.compiled_spec, strict=True)
+    return ["_".join((logical or str(size), *axes)) for logical, size, axes in dims]
 
 
 def dim_name(array: ArrayInfo, dim: int) -> str:

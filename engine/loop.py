@@ -24,6 +24,7 @@ from .preparations import Pending, Preparations
 from .profiler import WARM_UP, Profiler
 from .program import Program
 from .protocol import (
+    AddPreset,
     AnyCommand,
     CheckpointFailed,
     Event,
@@ -31,6 +32,7 @@ from .protocol import (
     Pause,
     Paused,
     PreparePreset,
+    PresetAdded,
     ProfileSteps,
     RestoreCheckpoint,
     RestoreFailed,
@@ -321,6 +323,8 @@ class Loop:
                     self._switch(asked)
             case SwitchPreset(preset):
                 self._preparations.ask(preset, self._program)
+            case AddPreset(preset, text):
+                self._add(preset, text)
             case PreparePreset(preset):
                 self._preparations.expect(preset)
                 self._preparations.compile_likely(self._program, self._has_core_to_spare)
@@ -346,6 +350,16 @@ class Loop:
                 self._stopping = True
             case _:
                 pass
+
+    def _add(self, preset: str, text: str) -> None:
+        """A preset that was made in this run, and the switch to it."""
+        try:
+            info = self._cluster.together(lambda: self._compiler.add(preset, text))
+            self._publish(PresetAdded(preset=info))
+        except Exception as error:
+            self._publish(SwitchFailed(to_preset=preset, step=self._reports.done, problems=_told(error)))
+        else:
+            self._preparations.ask(preset, self._program)
 
     def _pause(self, problem: str | None = None) -> None:
         self._reports.settle()

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from .config import FILE_NAME, PRESETS, Invalid, misnamed_files, preset_files, read_toml, user_presets
+from .config import (
+    FILE_NAME,
+    PRESETS,
+    Invalid,
+    misnamed_files,
+    parse_toml,
+    preset_files,
+    read_toml,
+    user_presets,
+)
 from .protocol import PipelineInfo
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -224,7 +233,15 @@ def read_preset(path: Path) -> Preset:
 
     Raises Invalid where there is no mesh to go on with.
     """
-    tables = read_toml(path)
+    return _preset(path, read_toml(path))
+
+
+def parse_preset(path: Path, text: str) -> Preset:
+    """As `read_preset`, of what would stand in the file."""
+    return _preset(path, parse_toml(path, text))
+
+
+def _preset(path: Path, tables: dict[str, Any]) -> Preset:
     known = _File.__struct_fields__
     problems = [f"{key}: unknown key: the keys are {', '.join(known)}" for key in tables if key not in known]
     if not FILE_NAME.fullmatch(path.stem):
@@ -276,11 +293,13 @@ def _invalid(path: Path, problems: list[str]) -> Invalid:
     return Invalid(*(f"{path}: {problem}" for problem in problems))
 
 
-def load_presets() -> tuple[list[Preset], list[str]]:
-    """All presets that read well, built-in ones first, and the problems of those that do not."""
+def load_presets(folder: Path | None = None) -> tuple[list[Preset], list[str]]:
+    """All presets that read well, built-in ones first and those in `folder` last, and the problems of those that do
+    not."""
     presets: list[Preset] = []
     problems = [f"{path}: {BAD_NAME}" for path in misnamed_files("parallelism")]
-    for path in preset_files("parallelism").values():
+    others = sorted(folder.glob("*.toml")) if folder else []
+    for path in (*preset_files("parallelism").values(), *others):
         try:
             presets.append(read_preset(path))
         except Invalid as error:

@@ -20,7 +20,7 @@ from .hlo import parse
 from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
-from .protocol import ArrayInfo, CollectiveInfo, Phase, PipelineInfo, PresetCompiled
+from .protocol import ArrayInfo, CollectiveInfo, Phase, PipelineInfo, PresetCompiled, PresetInfo
 from .sharding import Decision, Observed, activation_rules, decide, preset_problems, spec_of
 from .task import Array, Batch, Task, TrainState
 
@@ -73,6 +73,25 @@ def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placemen
     """Decides every array's sharding. Touches no device. Raises Invalid with every reason why it cannot be."""
     state, batch = decide_all(task, preset, len(devices))
     return Placement(preset, build_mesh(preset.sizes(len(devices)), devices), state, batch)
+
+
+def describe_preset(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> PresetInfo:
+    """How it stands on these devices."""
+    problems: list[str] = []
+    try:
+        place(task, preset, devices)
+    except Invalid as error:
+        problems = list(error.problems)
+    return PresetInfo(
+        name=preset.name,
+        summary=preset.summary,
+        teaches=preset.teaches,
+        source=preset.source,
+        mesh={} if preset.size_problem(len(devices)) else preset.sizes(len(devices)),
+        fits=not problems,
+        problems=problems,
+        pipeline=None if problems else preset.pipeline(len(devices), task.config.training.batch_size),
+    )
 
 
 def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Batch]:

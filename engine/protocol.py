@@ -17,7 +17,7 @@ from .config import FILE_NAME, MOST_PROFILED, RunConfig
 
 VERSION = 1
 LARGEST_COMMAND = 64 * 1024
-"""Bytes. No command comes near it."""
+"""Bytes. Only a preset comes near it."""
 LARGEST_EVENT = 64 * 1024 * 1024
 """Bytes. A layout of a model with thousands of arrays stays far below."""
 
@@ -321,6 +321,34 @@ class PresetInspected(Event, frozen=True):
     """Why layouts are missing."""
 
 
+class PresetAdded(Event, frozen=True):
+    """The run has one more preset, which was made in it."""
+
+    preset: PresetInfo
+
+
+class Weighed(Struct, frozen=True, kw_only=True):
+    """What a preset would be on these devices, by formula. Where it cannot be there are only problems."""
+
+    problems: list[str]
+    mesh: MeshInfo | None = None
+    arrays: list[ArrayInfo] = []
+    """Of the state and the batch; not compiled, but the compiler keeps to what is asked for them."""
+    argument_bytes: int | None = None
+    """On one device, as the next two; None where no formula knows the step."""
+    peak_bytes: int | None = None
+    sent_bytes: dict[str, int] = {}
+    """In a step; by mesh axis, or axes such as `data × model`."""
+
+
+class PresetWeighed(Event, frozen=True):
+    """The answer to `WeighPreset`; told to the one viewer that asked."""
+
+    number: int
+    before: Weighed
+    after: Weighed
+
+
 class TrainingStarted(Event, frozen=True):
     preset: str
     step: int = 0
@@ -543,6 +571,8 @@ AnyEvent = (
     | PresetCompiled
     | AheadEnded
     | PresetInspected
+    | PresetAdded
+    | PresetWeighed
     | TrainingStarted
     | StepsDone
     | MemoryMeasured
@@ -582,6 +612,25 @@ class SwitchPreset(Command, frozen=True):
     """Go on under another preset. Asking for the active one takes back a switch that is still being compiled."""
 
     preset: PresetName
+
+
+class AddPreset(Command, frozen=True):
+    """Keep a new preset with the run, and go on under it."""
+
+    preset: PresetName
+    text: str
+    """Of its file."""
+
+
+class WeighPreset(Command, frozen=True):
+    """Say what a preset would be, beside another one, with `PresetWeighed`. No step waits for it, nothing is kept."""
+
+    number: int
+    """Comes back with the answer."""
+    preset: PresetName
+    before: str
+    """As the text of its file, like `after`."""
+    after: str
 
 
 class PreparePreset(Command, frozen=True):
@@ -630,6 +679,8 @@ class Stop(Command, frozen=True):
 
 AnyCommand = (
     SwitchPreset
+    | AddPreset
+    | WeighPreset
     | PreparePreset
     | InspectPreset
     | SaveCheckpoint

@@ -1,7 +1,8 @@
 """Where a run keeps its files, who holds it, and where its socket is.
 
-`$XDG_STATE_HOME/shardtui/runs/RUN/` holds `run.json`, `events.jsonl`, `engine.log` and `lock`, and `checkpoints` and
-`profile` once there are some; the socket lies in `/tmp/shardtui-UID/` because the paths of Unix sockets must be short.
+`$XDG_STATE_HOME/shardtui/runs/RUN/` holds `run.json`, `events.jsonl`, `engine.log` and `lock`, and `checkpoints`,
+`profile` and `presets` once there are some; the socket lies in `/tmp/shardtui-UID/` because the paths of Unix sockets
+must be short.
 The engine holds an flock on `lock` while it lives, which the kernel takes back however it ends.
 """
 
@@ -63,6 +64,11 @@ class RunDirectory:
     @property
     def profile(self) -> Path:
         return self.path / "profile"
+
+    @property
+    def presets(self) -> Path:
+        """Those that were made in the run."""
+        return self.path / "presets"
 
     @property
     def config(self) -> RunConfig:

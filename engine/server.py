@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import protocol
-from .protocol import AnyCommand, BadFrame, CommandRefused, Event
+from .protocol import AnyCommand, BadFrame, CommandRefused, Event, WeighPreset
 
 MOST_VIEWERS = 64
 LARGEST_BACKLOG = 4 * 1024 * 1024
 """Bytes that may wait for a slow viewer. It misses what comes on top and reads that from `events.jsonl`."""
+
+
+Answer = Callable[[WeighPreset], Event]
 
 
 class Server:
@@ -22,6 +25,7 @@ class Server:
     def __init__(self, path: Path, obey: Callable[[AnyCommand], None]) -> None:
         self._path = path
         self._obey = obey
+        self._answer: Answer | None = None
         self._viewers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -35,6 +39,10 @@ class Server:
         self._path.chmod(0o600)
         self._socket.listen()
         self._thread.start()
+
+    def answer_with(self, answer: Answer) -> None:
+        """From now on `answer`, called in threads of its own, says what the one viewer is told that asks."""
+        self._answer = answer
 
     def publish(self, event: Event) -> None:
         """From any thread; never blocks."""
@@ -75,7 +83,11 @@ class Server:
         self._viewers.add(viewer)
         try:
             while True:
-                self._obey(await protocol.read_command(reader))
+                command = await protocol.read_command(reader)
+                if isinstance(command, WeighPreset):
+                    viewer.write(protocol.frame(await self._answered(command)))
+                else:
+                    self._obey(command)
         except BadFrame as error:
             viewer.write(protocol.frame(CommandRefused(problem=str(error))))
         except (asyncio.IncompleteReadError, OSError):
@@ -83,6 +95,11 @@ class Server:
         finally:
             self._viewers.discard(viewer)
             viewer.close()
+
+    async def _answered(self, question: WeighPreset) -> Event:
+        if self._answer is None:
+            return CommandRefused(problem="the engine does not know its devices yet: ask once it is ready")
+        return await asyncio.to_thread(self._answer, question)
 
 
 def _peer_uid(viewer: asyncio.StreamWriter) -> int | None:

@@ -110,9 +110,9 @@ def programs(task: Task) -> dict[str, Program]:
 class Known(Compiler):
     """With the programs that the tests have compiled already."""
 
-    def __init__(self, task: Task, programs: dict[str, Program]) -> None:
+    def __init__(self, task: Task, programs: dict[str, Program], made: Path = Path("nowhere")) -> None:
         presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in programs}
-        super().__init__(task, presets, jax.devices())
+        super().__init__(task, presets, jax.devices(), made)
         self._programs = dict(programs)
 
 

@@ -17,6 +17,7 @@ from textual.worker import Worker
 
 from ..engine.config import Invalid, Restart
 from ..engine.protocol import (
+    AddPreset,
     AnyCommand,
     AnyEvent,
     CheckpointDamaged,
@@ -30,6 +31,7 @@ from ..engine.protocol import (
     Pause,
     Paused,
     PreparePreset,
+    PresetAdded,
     Profiled,
     ProfileFailed,
     ProfileSteps,
@@ -54,10 +56,13 @@ from .messages import (
     ComparisonAsked,
     ComparisonCancelled,
     DeviceFollowed,
+    DraftApplied,
+    DraftChanged,
     EventsArrived,
     PresetChosen,
     PresetConsidered,
     ViewShown,
+    WatchWanted,
 )
 from .run_state import Phase, RunState
 from .screens.run_screen import RunScreen
@@ -85,6 +90,7 @@ class ShardtuiApp(App[None]):
         "lint": views.lint,
         "compare": views.compare,
         "plan": views.plan,
+        "rules": views.rules,
         "log": views.log,
     }
     DEFAULT_MODE = "watch"
@@ -96,6 +102,7 @@ class ShardtuiApp(App[None]):
         ("5", "switch_mode('lint')", "Lint"),
         ("6", "switch_mode('compare')", "Compare"),
         ("7", "switch_mode('plan')", "Plan"),
+        ("8", "edit_rules", "Rules"),
         ("0", "switch_mode('log')", "Log"),
         ("space", "pause", "Pause"),
         ("s", "step", "Step"),
@@ -188,6 +195,8 @@ class ShardtuiApp(App[None]):
                 self.complain(f"{in_words(event)}\n{self.way_on()}", "the run cannot go on")
             case CheckpointFailed() | CheckpointDamaged() | RestoreFailed() if event.time >= self.opened:
                 self.complain(in_words(event), "checkpoint")
+            case PresetAdded():
+                self.estimating = None  # it is not among them
             case Profiled() if event.time >= self.opened:
                 self.notify(opened_by(event), title=profile(event), timeout=60, markup=False)
             case ProfileFailed() if event.time >= self.opened:
@@ -315,6 +324,18 @@ class ShardtuiApp(App[None]):
     async def switch_to(self, message: PresetChosen) -> None:
         await self.client.send(SwitchPreset(message.preset))
 
+    @on(DraftChanged)
+    async def weigh(self, message: DraftChanged) -> None:
+        await self.client.send(message.question)
+
+    @on(DraftApplied)
+    async def add_preset(self, message: DraftApplied) -> None:
+        await self.client.send(AddPreset(message.name, message.text))
+
+    @on(WatchWanted)
+    async def show_watch(self) -> None:
+        await self.switch_mode("watch")
+
     @on(PresetConsidered)
     async def expect(self, message: PresetConsidered) -> None:
         info = self.state.preset_info(message.preset)
@@ -388,6 +409,18 @@ class ShardtuiApp(App[None]):
         else:
             self.notify("\n".join(path.name for path in paths), title=f"exported to {Path.cwd()}", markup=False)
 
+    async def action_edit_rules(self) -> None:
+        """Of the preset under the cursor where a view has presets, else of the active one."""
+        from .screens.rules import RulesScreen
+
+        chosen = self.screen.chosen_preset if isinstance(self.screen, RunScreen) else None
+        if not self.state.ready:
+            self.notify("the engine has not found its devices yet", severity="warning")
+            return
+        await self.switch_mode("rules")
+        if isinstance(self.screen, RulesScreen):
+            self.screen.edit(chosen or self.state.preset, self.state)
+
     async def action_compare(self) -> None:
         await self.switch_mode("compare")
         self.post_message(ComparisonAsked())
@@ -414,6 +447,7 @@ class ShardtuiApp(App[None]):
         yield SystemCommand("Save now", "A checkpoint beside the steps", self.action_save)
         yield SystemCommand("Profile", f"Trace the next {PROFILED} steps for xprof", self.action_profile)
         yield SystemCommand("Compare presets", "Measure each that fits in this run", self.action_compare)
+        yield SystemCommand("Edit rules", "Of a preset, to see what follows and go on under it", self.action_edit_rules)
         yield SystemCommand("Checkpoints", "Go back to one of them", self.action_checkpoints)
         yield SystemCommand("Restart", "A new engine goes on from the newest checkpoint", self.action_restart)
         yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)

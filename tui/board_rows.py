@@ -44,22 +44,13 @@ def source(row: Row) -> str:
     return "compiler" if row.compiled else "formula" if row.estimate else ""
 
 
-def sent_by_axis(cost: Cost) -> dict[str, int]:
-    """`data`, or `data × model` of collectives over both, to the bytes that a device sends in a step; most first."""
-    found: dict[str, int] = {}
-    for flow in cost.collectives or ():
-        axes = figures.over(flow.axes)
-        found[axes] = found.get(axes, 0) + flow.bytes_sent
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
 def most_sent(row: Row) -> list[str]:
     """`fsdp 99.4 MB`, …: what is not less than a hundredth of all."""
     cost = sent(row)
     if cost is None:
         return []
     least = (cost.bytes_sent or 0) / 100
-    told = [f"{axes} {figures.size(size)}" for axes, size in sent_by_axis(cost).items() if size and size >= least]
+    told = [f"{axes} {figures.size(size)}" for axes, size in cost.sent_by_axis.items() if size and size >= least]
     return told or ["nothing"]
 
 

@@ -3,6 +3,7 @@
 import shlex
 
 from ..engine import figures
+from ..engine.preset import name_of
 from ..engine.protocol import (
     AheadEnded,
     AnyEvent,
@@ -21,9 +22,11 @@ from ..engine.protocol import (
     HostsMeasured,
     MemoryMeasured,
     Paused,
+    PresetAdded,
     PresetCompiled,
     PresetCompiling,
     PresetInspected,
+    PresetWeighed,
     Profiled,
     ProfileFailed,
     Profiling,
@@ -63,6 +66,10 @@ def in_words(event: AnyEvent) -> str:
             return f"{event.preset}: {f'not compiled ahead: {event.problem}' if event.problem else 'compiled ahead'}"
         case PresetInspected():
             return f"looked into {event.preset}: {event.problem or f'{len(event.arrays)} gradients and activations'}"
+        case PresetAdded(preset=info):
+            return f"new preset {info.name}, {info.summary}: {figures.axes(info.mesh)}"
+        case PresetWeighed():
+            return "weighed a preset"
         case MemoryMeasured():
             return f"memory in use on a device: {figures.size(event.bytes_in_use)} ({event.source})"
         case HostsMeasured():
@@ -130,7 +137,7 @@ def receipt(event: Switched) -> str:
 def restored(event: Restored) -> str:
     later = ", ".join(f"{step:,}" for step in event.rolled_back)
     return (
-        f"restored step {event.step:,}, saved under {event.from_preset} on {event.from_devices} devices: "
+        f"restored step {event.step:,}, saved under {name_of(event.from_preset)} on {event.from_devices} devices: "
         f"{event.arrays} digests equal, {figures.seconds(event.seconds)}" + (f"; set aside: {later}" if later else "")
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
-from ..engine.protocol import AnyEvent
+from ..engine.protocol import AnyEvent, WeighPreset
 
 
 @dataclass
@@ -19,6 +19,21 @@ class PresetChosen(Message):
     """The user wants to go on under this preset."""
 
     preset: str
+
+
+@dataclass
+class DraftChanged(Message):
+    """The user wants to know what an edited preset would be."""
+
+    question: WeighPreset
+
+
+@dataclass
+class DraftApplied(Message):
+    """The user wants to go on under an edited preset."""
+
+    name: str
+    text: str
 
 
 @dataclass
@@ -55,6 +70,10 @@ class DeviceFollowed(Message):
     """Mark this device's shard of every array; None for no device."""
 
     device: int | None
+
+
+class WatchWanted(Message):
+    """The user is done with a view that was opened for one thing."""
 
 
 class ViewShown(Message):

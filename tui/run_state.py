@@ -8,6 +8,8 @@ from itertools import chain, groupby
 from statistics import median
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..engine.config import RunConfig
 from ..engine.layout import shards_differ
 from ..engine.lint import Finding, lint
@@ -31,10 +33,12 @@ from ..engine.protocol import (
     HostStatus,
     MemoryMeasured,
     Paused,
+    PresetAdded,
     PresetCompiled,
     PresetCompiling,
     PresetInfo,
     PresetInspected,
+    PresetWeighed,
     Profiled,
     ProfileFailed,
     Profiling,
@@ -103,6 +107,8 @@ class RunState:
     """The one that this viewer makes, or has made last."""
     estimates: "dict[str, Row]" = field(default_factory=dict[str, "Row"])
     """By preset, once they were asked for."""
+    weighed: PresetWeighed | None = None
+    """The last answer to this viewer."""
     switches: list[Switched] = field(default_factory=list[Switched])
     marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """Step and preset of each switch, and of each time that an earlier state was taken up."""
@@ -120,7 +126,7 @@ class RunState:
     problems: list[str] = field(default_factory=list[str])
     """Why the run ended, if it did not end well."""
     events: list[AnyEvent] = field(default_factory=list[AnyEvent])
-    """All but the steps and the memory they took, for the log."""
+    """All but the steps, the memory they took and answers to this viewer, for the log."""
 
     @property
     def is_over(self) -> bool:
@@ -200,7 +206,7 @@ class RunState:
                     self.apply(event)
 
     def apply(self, event: AnyEvent) -> None:
-        if not isinstance(event, StepsDone | MemoryMeasured | HostsMeasured):
+        if not isinstance(event, StepsDone | MemoryMeasured | HostsMeasured | PresetWeighed):
             self.events.append(event)
         match event:
             case EngineStarted():
@@ -215,6 +221,10 @@ class RunState:
                 self.compiled[event.preset] = event
             case PresetInspected():
                 self.inspected[event.preset] = event
+            case PresetAdded() if self.ready:
+                self.ready = msgspec.structs.replace(self.ready, presets=[*self.ready.presets, event.preset])
+            case PresetWeighed():
+                self.weighed = event
             case MemoryMeasured():
                 self.memory = event
             case HostsMeasured():

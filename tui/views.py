@@ -39,6 +39,12 @@ def plan() -> Screen[None]:
     return PlanScreen()
 
 
+def rules() -> Screen[None]:
+    from .screens.rules import RulesScreen
+
+    return RulesScreen()
+
+
 def log() -> Screen[None]:
     from .screens.log import LogScreen
 

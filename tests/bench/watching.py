@@ -115,7 +115,7 @@ class OurLoop:
         loop = Loop(
             config,
             bare.batches,
-            Compiler(task, {}, devices),
+            Compiler(task, {}, devices, directory.presets),
             saver,
             Profiler(directory.profile, publish),
             publish,

@@ -13,6 +13,7 @@ from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from ...engine import figures
+from ...engine.preset import name_of
 from ...engine.protocol import CheckpointInfo
 from ..run_state import RunState
 
@@ -51,5 +52,5 @@ def checkpoint_row(info: CheckpointInfo, is_best: bool) -> Content:
         f"  {loss:>8}",
         (" best " if is_best else "      ", "$success"),
         f"{figures.size(info.bytes):>8}  ",
-        (f"{clock}  {info.preset} on {info.devices}", "$foreground 60%"),
+        (f"{clock}  {name_of(info.preset)} on {info.devices}", "$foreground 60%"),
     )

@@ -108,7 +108,7 @@ done and nothing is compiled beside them. **Escape** cancels; in the end, too, t
         self.shown = rows
 
     def fill(self, columns: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
-        chosen = self.chosen
+        chosen = self.chosen_preset
         self.table.clear(columns=columns is not self.columns)
         if columns is not self.columns:
             self.columns = columns
@@ -120,22 +120,21 @@ done and nothing is compiled beside them. **Escape** cancels; in the end, too, t
             self.table.move_cursor(row=names.index(chosen))
 
     @property
-    def chosen(self) -> str | None:
-        """The preset under the cursor."""
+    def chosen_preset(self) -> str | None:
         at = self.table.cursor_row
         keys = [key.value for key in self.table.rows]
         return keys[at] if 0 <= at < len(keys) else None
 
     @on(DataTable.RowHighlighted)
     def show_verdict(self) -> None:
-        row = next((row for row in self.rows if row.preset == self.chosen), None)
+        row = next((row for row in self.rows if row.preset == self.chosen_preset), None)
         told = self.query_one(Verdict)
         told.show(verdict_lines(self.rows, row, self.state, told.size.width))
 
     @on(DataTable.RowSelected)
     def choose(self) -> None:
-        if self.chosen and not is_going_on(self.state.comparison):
-            self.post_message(PresetChosen(self.chosen))
+        if self.chosen_preset and not is_going_on(self.state.comparison):
+            self.post_message(PresetChosen(self.chosen_preset))
 
     def action_measure(self) -> None:
         self.post_message(ComparisonAsked())

@@ -1,4 +1,4 @@
-"""Asks before a run is ended, or its engine."""
+"""Asks before a run is ended, or its engine, or a file is replaced."""
 
 from typing import ClassVar
 
@@ -15,15 +15,16 @@ class Confirm(ModalScreen[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,n", "answer(False)", "No"), ("y", "answer(True)", "Yes")]
 
-    def __init__(self, question: str, yes: str) -> None:
+    def __init__(self, question: str, yes: str, no: str = "Keep training") -> None:
         super().__init__()
         self.question = question
         self.yes = yes
+        self.no = no
 
     def compose(self) -> ComposeResult:
         yield Grid(
             Label(self.question, markup=False),
-            Button("Keep training", id="no", variant="primary"),
+            Button(self.no, id="no", variant="primary"),
             Button(f"{self.yes} (y)", id="yes", variant="error"),
         )
 

@@ -41,5 +41,10 @@ class RunScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         self.call_after_refresh(self.post_message, ViewShown())
 
+    @property
+    def chosen_preset(self) -> str | None:
+        """The one under the cursor, where the view has presets."""
+        return None
+
     def show_state(self, state: RunState) -> None:
         self.query_one(StatusBar).show_state(state)

@@ -33,6 +33,10 @@ class WatchScreen(RunScreen):
         self.post_message(ViewShown())
         self.call_after_refresh(super().complete)
 
+    @property
+    def chosen_preset(self) -> str | None:
+        return self.panels.chosen_preset if self.panels else None
+
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
         if self.panels:

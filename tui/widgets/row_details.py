@@ -87,15 +87,15 @@ def _axis(row: Row, axis: str) -> str:
 def _together(row: Row) -> list[str]:
     """What collectives run over besides single axes."""
     moved = board_rows.sent(row)
-    return [axes for axes in board_rows.sent_by_axis(moved) if axes not in row.mesh] if moved else []
+    return [axes for axes in moved.sent_by_axis if axes not in row.mesh] if moved else []
 
 
 def _sent(row: Row, axes: str) -> str:
     moved = board_rows.sent(row)
-    told = f"sends {figures.size(board_rows.sent_by_axis(moved).get(axes, 0) if moved else 0)} a step"
+    told = f"sends {figures.size(moved.sent_by_axis.get(axes, 0) if moved else 0)} a step"
     if row.estimate is None or moved is row.estimate:
         return f"{told}, by formula"
-    return f"{told}; by formula {figures.size(board_rows.sent_by_axis(row.estimate).get(axes, 0))}"
+    return f"{told}; by formula {figures.size(row.estimate.sent_by_axis.get(axes, 0))}"
 
 
 def _collectives(row: Row) -> Iterator[tuple[str, str]]:

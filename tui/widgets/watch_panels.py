@@ -25,6 +25,10 @@ class WatchPanels(Horizontal):
         figures = Horizontal(ThisStep(), MemoryPerDevice(), Traffic(), id="figures")
         yield Vertical(LossChart(), figures)
 
+    @property
+    def chosen_preset(self) -> str | None:
+        return self.query_one(PresetList).highlighted_preset
+
     def show_state(self, state: RunState) -> None:
         self.query_one(PresetList).show_state(state)
         self.query_one(LossChart).show_state(state)

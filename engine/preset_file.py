@@ -1,0 +1,69 @@
+"""A preset as the text of its file. Of TOML only what a preset needs is written."""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from .config import Invalid
+from .preset import Axes, Override, Preset
+
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that stand without quotes."""
+
+
+def preset_text(preset: Preset) -> str:
+    """TOML in which `read_preset` finds the same preset, but for its name, its file and its problems."""
+    said = {"summary": preset.summary, "teaches": preset.teaches}
+    microbatches = {"microbatches": str(preset.microbatches)} if preset.microbatches and preset.stage_axes else {}
+    tables = {
+        "": {key: _string(text) for key, text in said.items() if text} | microbatches,
+        "[mesh]\n": {axis: str(size) for axis, size in preset.mesh.items()},
+        "[rules]\n": {logical: _axes(axes) for logical, axes in preset.rules.items()},
+        "[overrides]\n": {glob: _override(override) for glob, override in preset.overrides.items()},
+    }
+    return "\n".join(
+        head + "".join(f"{_key(key)} = {value}\n" for key, value in table.items())
+        for head, table in tables.items()
+        if table
+    )
+
+
+def write_preset(path: Path, text: str) -> None:
+    """All or nothing, also where several processes write it. Raises Invalid where it cannot be written."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise Invalid(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _axes(axes: Axes) -> str:
+    return _string(axes[0] if axes else "") if len(axes) < 2 else _list(map(_string, axes))
+
+
+def _override(override: Override) -> str:
+    spec = _list(map(_axes, override.spec))
+    return f"{{ spec = {spec}, min_size = {override.min_size} }}" if override.min_size else spec
+
+
+def _list(items: Iterable[str]) -> str:
+    return f"[{', '.join(items)}]"
+
+
+def _key(key: str) -> str:
+    return key if BARE.fullmatch(key) else _string(key)
+
+
+def _string(text: str) -> str:
+    """JSON's escapes are TOML's, which wants one more."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,50 @@
+"""What a preset would be and what a step under it would cost: by formula, in any thread, beside the steps."""
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import msgspec
+
+from .advice import problems_in
+from .config import Invalid
+from .estimate import estimate_row
+from .mesh import describe_mesh
+from .preset import parse_preset
+from .program import Placement, place
+from .protocol import ArrayInfo, PresetWeighed, Weighed, WeighPreset
+from .task import Task
+
+
+def weigh(task: Task, devices: Sequence[jax.Device], question: WeighPreset) -> PresetWeighed:
+    """Answers whatever is asked."""
+    before, after = (_weighed(task, devices, question.preset, text) for text in (question.before, question.after))
+    return PresetWeighed(number=question.number, before=before, after=after)
+
+
+def _weighed(task: Task, devices: Sequence[jax.Device], name: str, text: str) -> Weighed:
+    try:
+        preset = parse_preset(Path(f"{name}.toml"), text)
+        placement = place(task, preset, devices)
+        cost = estimate_row(task, preset, len(devices), None).estimate
+    except Invalid as error:
+        return Weighed(problems=list(error.problems))
+    except Exception as error:  # nobody else would answer, and a viewer waits
+        traceback.print_exception(error)
+        return Weighed(problems=problems_in(error))
+    weighed = Weighed(problems=[], mesh=describe_mesh(placement.mesh), arrays=_arrays(task, placement))
+    if cost is None:
+        return weighed
+    return msgspec.structs.replace(
+        weighed, argument_bytes=cost.argument_bytes, peak_bytes=cost.peak_bytes, sent_bytes=cost.sent_by_axis
+    )
+
+
+def _arrays(task: Task, placement: Placement) -> list[ArrayInfo]:
+    decisions = jax.tree.leaves((placement.state, placement.batch))
+    shardings = jax.tree.leaves((placement.state_shardings, placement.batch_shardings))
+    return [
+        placement.describe(array, decision, sharding)
+        for array, decision, sharding in zip(task.arrays, decisions, shardings, strict=True)
+    ]
