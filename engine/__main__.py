@@ -15,7 +15,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +45,7 @@ from .protocol import (
 from .run_directory import RunDirectory, compilation_cache, create, find, state_home
 from .server import Answer, Server
 from .topology import load_topology
+from .versions import versions
 
 if TYPE_CHECKING:
     import jax
@@ -58,7 +58,6 @@ PATIENCE_SECONDS = 15.0
 """In which a process that is gone is missed."""
 FAREWELL_SECONDS = 0.2
 """For viewers to be told."""
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
 def main() -> int:
@@ -227,13 +226,14 @@ def _print(answer: Struct) -> None:
 def verify(directory: str) -> None:
     """Prints what a check of the run's checkpoints finds, as JSON. Uses one CPU device, whatever else is there."""
     os.environ["JAX_PLATFORMS"] = "cpu"
+    run = RunDirectory(Path(directory))
+    where = run.checkpoints(run.config)
 
     from etils import epath
 
     from . import checkpoint
 
-    run = RunDirectory(Path(directory))
-    place = checkpoint.Place(epath.Path(run.checkpoints(run.config)))
+    place = checkpoint.Place(epath.Path(where))
     _print(checkpoint.verify(place))
 
 
@@ -261,7 +261,7 @@ def inspect(config: RunConfig, *others: str) -> None:
         placement = place(task, load_preset(name), devices)
         inspection = Inspection(
             devices=[describe_device(device) for device in devices],
-            versions=_versions(),
+            versions=versions(),
             flops_per_step=config.training.tokens_per_step * flops_per_token(config.model, config.training.seq_len),
             compiled=compile_program(task, placement).description,
             inspected=inspect_program(task, placement),
@@ -315,10 +315,6 @@ def compile_one(config: RunConfig, where: str, name: str) -> None:
     _print(cost)
 
 
-def _versions() -> dict[str, str]:
-    return {"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}}
-
-
 def _train(
     directory: RunDirectory,
     given: RunConfig | None,
@@ -369,7 +365,7 @@ def _train(
     corpus, batches = cluster.together(read)
     text = corpus.describe()
     known, _, _ = cluster.together(lambda: _listed(config, task, devices, directory.presets))
-    if different := differences(hosts, cluster.gather(facts(given, text, _versions(), known), dict[str, str])):
+    if different := differences(hosts, cluster.gather(facts(given, text, versions(), known), dict[str, str])):
         raise Invalid(*different)
     place = Place(epath.Path(cluster.agree(lambda: directory.checkpoints(config), str)))
     saver = Saver(place, config, task, text, devices, cluster, publish, lambda: inbox.put(None))
@@ -391,7 +387,7 @@ def _train(
     answer_with(partial(weigh, task, devices))
     publish(
         EngineReady(
-            versions=_versions(),
+            versions=versions(),
             devices=[describe_device(device) for device in devices],
             simulated=devices[0].platform == "cpu" and len(devices) > 1,
             memory_limit=limit(devices, config.device_memory),

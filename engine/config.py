@@ -124,6 +124,21 @@ class Membership(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     process: int | None = None
 
 
+class WatchedRun(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=True):
+    """The `run.json` of a run that trains in a loop of its own (`watch`): we show it, and could not start it."""
+
+    run: str
+    model_name: str
+    """What stands in the place of a model's name: that of the program, unless the caller has another."""
+    preset: str
+    """What its one layout is called."""
+
+    @property
+    def refusal(self) -> str:
+        """The answer to whatever would change it."""
+        return f"run {self.run} is only watched: its own program starts it, saves it and ends it"
+
+
 class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a run goes on in a new engine, or begins."""
 

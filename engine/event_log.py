@@ -25,6 +25,8 @@ class EventLog:
         self._seq, self._whole = _end_of(path)
         """The last number, and whether its line stands in the file to its end."""
         self._file = path.open("ab", buffering=0)
+        self._complained = False
+        """That the last event could not be written."""
         self._listener = listener
         self._lock = threading.Lock()
 
@@ -35,14 +37,20 @@ class EventLog:
             self._write(encode_json(event) + b"\n")
             self._listener(event)
 
+    def close(self) -> None:
+        self._file.close()
+
     def _write(self, line: bytes) -> None:
         """A full disk must not end the training. A line that was cut short is ended before the next one."""
         try:
             self._whole = self._file.write(line if self._whole else b"\n" + line) >= len(line)
+            self._complained = False
         except OSError as error:
             self._whole = False
-            with contextlib.suppress(OSError):  # engine.log may lie on the same disk
-                print(f"event {self._seq} not written: {error}", file=sys.stderr)
+            if not self._complained:
+                self._complained = True
+                with contextlib.suppress(OSError):  # engine.log may lie on the same disk
+                    print(f"event {self._seq} not written: {error}", file=sys.stderr)
 
 
 class LogReader:

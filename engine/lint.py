@@ -53,7 +53,7 @@ class _Subject(Struct, frozen=True):
     """Gradients and activations."""
     collectives: Sequence[CollectiveInfo]
     inspected: PresetInspected | None
-    flops_per_device: float
+    flops_per_device: float | None
 
     def of_kind(self, kind: str) -> list[ArrayInfo]:
         return [array for array in (*self.arguments, *self.inner) if array.kind == kind]
@@ -66,15 +66,16 @@ class _Subject(Struct, frozen=True):
         return {axis: size for axis, size in self.mesh.axes.items() if size > 1}
 
 
-def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_step: float) -> list[Finding]:
-    """In the order of their codes. Without `inspected`, what it takes to know activations is not looked for."""
+def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_step: float | None) -> list[Finding]:
+    """In the order of their codes. Without `inspected`, what it takes to know activations is not looked for; without
+    the operations of a step, nor is what has too little to compute."""
     subject = _Subject(
         mesh=compiled.mesh,
         arguments=compiled.arrays,
         inner=inspected.arrays if inspected else (),
         collectives=compiled.collectives or (),
         inspected=inspected,
-        flops_per_device=flops_per_step / len(compiled.mesh.device_ids),
+        flops_per_device=None if flops_per_step is None else flops_per_step / len(compiled.mesh.device_ids),
     )
     checks = (
         _replicated_parameters,
@@ -166,6 +167,8 @@ def _fallen_back(subject: _Subject) -> Iterator[Finding]:
 
 
 def _idle_axes(subject: _Subject) -> Iterator[Finding]:
+    if not subject.of_kind("batch"):
+        return  # of a run that is only watched, and the batch is what is split first
     used = subject.axes_of("parameter", "moment", "batch", "gradient", "activation")
     for axis, size in subject.wide_axes.items():
         if axis not in used:
@@ -273,7 +276,7 @@ def _traffic_over_compute(subject: _Subject) -> Iterator[Finding]:
         moved_by_axes[axes] = moved_by_axes.get(axes, 0) + (info.bytes_per_device or info.bytes_each)
     flops = subject.flops_per_device
     for axes, moved in moved_by_axes.items():
-        if flops < FLOPS_PER_BYTE * moved:
+        if flops is not None and flops < FLOPS_PER_BYTE * moved:
             yield _finding(
                 "S109",
                 f"{axes} carries {figures.size(moved)} a device and step for {figures.rate(flops)}FLOP of compute: "

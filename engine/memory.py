@@ -89,17 +89,24 @@ def _machine_bytes() -> int:
 
 def measure(devices: Sequence[jax.Device]) -> MemoryMeasured:
     """Of this process's fullest device, as its allocator tells; where it does not (CPU), the shards of the living
-    arrays."""
+    arrays, which only the thread that makes them can count."""
+    return allocated(devices) or MemoryMeasured(
+        source="live arrays", bytes_in_use=_live_bytes(devices), peak_bytes=None, limit_bytes=None
+    )
+
+
+def allocated(devices: Sequence[jax.Device]) -> MemoryMeasured | None:
+    """Of this process's fullest device, in any thread; None where its allocator does not tell."""
     told = _allocators(devices)
-    if told:
-        fullest = max(told, key=lambda stats: stats["bytes_in_use"])
-        return MemoryMeasured(
-            source="allocator",
-            bytes_in_use=fullest["bytes_in_use"],
-            peak_bytes=fullest.get("peak_bytes_in_use"),
-            limit_bytes=fullest.get("bytes_limit"),
-        )
-    return MemoryMeasured(source="live arrays", bytes_in_use=_live_bytes(devices), peak_bytes=None, limit_bytes=None)
+    if not told:
+        return None
+    fullest = max(told, key=lambda stats: stats["bytes_in_use"])
+    return MemoryMeasured(
+        source="allocator",
+        bytes_in_use=fullest["bytes_in_use"],
+        peak_bytes=fullest.get("peak_bytes_in_use"),
+        limit_bytes=fullest.get("bytes_limit"),
+    )
 
 
 def _allocators(devices: Sequence[jax.Device]) -> list[dict[str, int]]:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from . import figures
-from .config import FILE_NAME, MOST_PROFILED, RunConfig
+from .config import FILE_NAME, MOST_PROFILED, RunConfig, WatchedRun
 
 VERSION = 1
 LARGEST_COMMAND = 64 * 1024
@@ -77,7 +77,7 @@ class ArrayInfo(Struct, frozen=True, kw_only=True):
     compiled_spec: list[list[str]]
     """The same as the compiler has it."""
     reasons: list[str]
-    """For each dim, why its spec is what it is."""
+    """For each dim, why its spec is what it is; empty where the run is only watched."""
     fell_back: list[list[str]] = []
     """For each dim the mesh axes that a rule asked for and that it could not take; empty where all dims could."""
 
@@ -245,11 +245,19 @@ class EngineStarted(Event, frozen=True):
 
     protocol: int
     pid: int
-    config: RunConfig
+    config: RunConfig | None
+    watched: WatchedRun | None = None
+    """In the place of `config` where the loop is not ours."""
+
+    @property
+    def about(self) -> RunConfig | WatchedRun:
+        about = self.config or self.watched
+        assert about, "one of them is always told"
+        return about
 
 
 class EngineReady(Event, frozen=True):
-    """Devices found, corpus read, presets checked."""
+    """Devices found, corpus read, presets checked. What is None is not known of a run that is only watched."""
 
     versions: dict[str, str]
     devices: list[DeviceInfo]
@@ -258,14 +266,15 @@ class EngineReady(Event, frozen=True):
     memory_limit: int | None
     """Bytes that one device has for the run, as far as can be told."""
     warnings: list[str]
-    dtype: str
+    dtype: str | None
+    """Of the computation."""
     parameters: int
     """Trainable elements, without padding rows."""
     padding_parameters: int
-    tokens_per_step: int
-    flops_per_step: float
+    tokens_per_step: int | None
+    flops_per_step: float | None
     """Of the model by formula (`model.flops_per_token`), not of what the compiler made of it."""
-    corpus: CorpusInfo
+    corpus: CorpusInfo | None
     presets: list[PresetInfo]
     preset_problems: list[str]
     hosts: list[HostInfo] = []
@@ -297,14 +306,15 @@ class PresetCompiled(Event, frozen=True):
     """The program of a preset is ready; its layout will hold for as long as the preset is active."""
 
     preset: str
-    compile_seconds: float
+    compile_seconds: float | None
+    """None where others compiled it."""
     from_cache: bool
     """The step's machine code was there from an earlier start."""
     mesh: MeshInfo
     arrays: list[ArrayInfo]
     """Of the state and the batch."""
     collectives: list[CollectiveInfo] | None
-    """None where the compiler's text cannot be read."""
+    """None where the compiler's text cannot be read or is not there."""
     memory: MemoryInfo | None
     """None where the backend does not tell."""
     pipeline: PipelineInfo | None = None
@@ -365,8 +375,9 @@ class StepsDone(Event, frozen=True, gc=False):
     losses: list[float | None]
     """None where the loss was not a number or infinite; then `nonfinite` names the field."""
     step_seconds: list[float]
-    input_wait_seconds: float
-    """In which the devices waited for the batches of these steps, at most: what is fetched beside a step costs none."""
+    input_wait_seconds: float | None
+    """In which the devices waited for the batches of these steps, at most: what is fetched beside a step costs none.
+    None where the run is only watched."""
     nonfinite: list[str] = []
 
 

@@ -6,6 +6,7 @@ must be short.
 The engine holds an flock on `lock` while it lives, which the kernel takes back however it ends.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import itertools
@@ -20,9 +21,12 @@ from typing import IO
 
 import msgspec
 
-from .config import Invalid, RunConfig
+from .config import Invalid, RunConfig, WatchedRun
 
+UNREADABLE = (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+LONGEST_STEM = 58
+"""Characters of a name that leave room for a number."""
 
 
 def state_home() -> Path:
@@ -72,12 +76,26 @@ class RunDirectory:
 
     @property
     def config(self) -> RunConfig:
-        """Raises Invalid where it cannot be read."""
+        """Raises Invalid where it cannot be read, and where the run is only watched."""
+        if watched := self.watched:
+            raise Invalid(watched.refusal)
         path = self.path / "run.json"
         try:
             return msgspec.json.decode(path.read_bytes(), type=RunConfig)
-        except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise Invalid(f"{path}: not the configuration of a run: {error}: remove its directory") from error
+
+    @property
+    def watched(self) -> WatchedRun | None:
+        """None of a run that an engine trains."""
+        with contextlib.suppress(*UNREADABLE):
+            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=WatchedRun)
+        return None
+
+    @property
+    def about(self) -> RunConfig | WatchedRun:
+        """Raises Invalid where it cannot be read."""
+        return self.watched or self.config
 
     @property
     def socket(self) -> Path:
@@ -85,10 +103,10 @@ class RunDirectory:
         digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:8]
         return runtime_directory() / f"{self.name[:32]}-{digest}.sock"
 
-    def write_config(self, config: RunConfig) -> None:
+    def write_config(self, about: RunConfig | WatchedRun) -> None:
         """All or nothing."""
         new = self.path / "run.json.new"
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(about)))
         new.replace(self.path / "run.json")
 
     def checkpoints(self, config: RunConfig) -> str:
@@ -135,14 +153,18 @@ def _locked(lock: IO[str], kind: int) -> bool:
     return True
 
 
-def create(config: RunConfig) -> RunDirectory:
-    """A new directory with the run's `run.json`. Raises Invalid where the name is taken or nothing can be written."""
-    directory = RunDirectory(state_home() / checked_name(config.run))
+class NameTaken(Invalid):
+    """There is a run of that name."""
+
+
+def create(about: RunConfig | WatchedRun) -> RunDirectory:
+    """A new directory with the run's `run.json`. Raises NameTaken, and Invalid where nothing can be written."""
+    directory = RunDirectory(state_home() / checked_name(about.run))
     try:
         directory.path.mkdir(parents=True, mode=0o700)
-        directory.write_config(config)
+        directory.write_config(about)
     except FileExistsError as error:
-        raise Invalid(f"--run {config.run}: the name is taken: choose another, or attach to it") from error
+        raise NameTaken(f"--run {about.run}: the name is taken: choose another, or attach to it") from error
     except OSError as error:
         if directory.path.is_dir():
             directory.discard()
@@ -150,6 +172,17 @@ def create(config: RunConfig) -> RunDirectory:
             f"{directory.path}: cannot be written: {error.strerror}: set XDG_STATE_HOME to a directory of yours"
         ) from error
     return directory
+
+
+def create_numbered(about: WatchedRun) -> RunDirectory:
+    """As `create`, of the name with -2, -3, … where there is a run of that name. Raises Invalid."""
+    names = (about.run[:LONGEST_STEM] + f"-{number}" for number in itertools.count(2))
+    name = about.run
+    while True:
+        try:
+            return create(msgspec.structs.replace(about, run=name))
+        except NameTaken:
+            name = next(names)
 
 
 def free_name(model: str) -> str:

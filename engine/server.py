@@ -20,9 +20,10 @@ Answer = Callable[[WeighPreset], Event]
 
 
 class Server:
-    """Serves one Unix socket in a thread of its own. `obey` is called in that thread and must only enqueue."""
+    """Serves one Unix socket in a thread of its own. `obey` is called in that thread and must only enqueue, or say why
+    it refuses."""
 
-    def __init__(self, path: Path, obey: Callable[[AnyCommand], None]) -> None:
+    def __init__(self, path: Path, obey: Callable[[AnyCommand], str | None]) -> None:
         self._path = path
         self._obey = obey
         self._answer: Answer | None = None
@@ -44,6 +45,12 @@ class Server:
         """From now on `answer`, called in threads of its own, says what the one viewer is told that asks."""
         self._answer = answer
 
+    @property
+    def descriptors(self) -> list[int]:
+        """Of its sockets."""
+        viewers = (viewer.get_extra_info("socket").fileno() for viewer in tuple(self._viewers))
+        return [self._socket.fileno(), *(number for number in viewers if number >= 0)]
+
     def publish(self, event: Event) -> None:
         """From any thread; never blocks."""
         self._loop.call_soon_threadsafe(self._broadcast, event)
@@ -52,6 +59,8 @@ class Server:
         """Returns once what was published is on its way, or after two seconds."""
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(timeout=2)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._serve())
@@ -86,8 +95,8 @@ class Server:
                 command = await protocol.read_command(reader)
                 if isinstance(command, WeighPreset):
                     viewer.write(protocol.frame(await self._answered(command)))
-                else:
-                    self._obey(command)
+                elif problem := self._obey(command):
+                    viewer.write(protocol.frame(CommandRefused(problem=problem)))
         except BadFrame as error:
             viewer.write(protocol.frame(CommandRefused(problem=str(error))))
         except (asyncio.IncompleteReadError, OSError):

@@ -23,7 +23,7 @@ class StepReports:
     """Reading a loss waits for its step. By then the next one is dispatched, so the devices do not wait."""
 
     def __init__(
-        self, publish: Callable[[Event], None], measure: Callable[[], MemoryMeasured], cluster: Cluster
+        self, publish: Callable[[Event], None], measure: Callable[[], MemoryMeasured | None], cluster: Cluster
     ) -> None:
         self.begun = 0
         """Steps dispatched."""
@@ -45,7 +45,8 @@ class StepReports:
         self._in_flight: jax.Array | None = None
         self._losses: list[float | None] = []
         self._seconds: list[float] = []
-        self._waited = 0.0
+        self._waited: float | None = 0.0
+        """None where nobody can tell."""
         self._clock = self._reported = time.perf_counter()
 
     @property
@@ -71,11 +72,17 @@ class StepReports:
         """A step was dispatched after the devices had waited for its batch, for `waited` seconds at most."""
         previous, self._in_flight = self._in_flight, loss
         self.begun += 1
-        self._waited += waited
+        self._waited = (self._waited or 0.0) + waited
         if previous is not None:
             self._read(previous)
-        if self._losses and self._clock - self._reported >= REPORT_SECONDS:
-            self._report()
+        self._report_if_due()
+
+    def add_read(self, loss: float) -> None:
+        """A step of a loop that is not ours is done; its loss was read already."""
+        self.begun += 1
+        self._waited = None
+        self._read(loss)
+        self._report_if_due()
 
     def settle(self) -> None:
         """Waits for the step in flight and tells of all."""
@@ -94,7 +101,11 @@ class StepReports:
         """The time since the last step was not spent on the next one."""
         self._clock = time.perf_counter()
 
-    def _read(self, loss: jax.Array) -> None:
+    def _report_if_due(self) -> None:
+        if self._losses and self._clock - self._reported >= REPORT_SECONDS:
+            self._report()
+
+    def _read(self, loss: jax.Array | float) -> None:
         value = float(f"{loss:.9g}")  # all digits that a float32 has: a double has twice as many, and the log is long
         now = time.perf_counter()
         self.is_finite = math.isfinite(value)
@@ -113,7 +124,7 @@ class StepReports:
                 step=self.done,
                 losses=self._losses,
                 step_seconds=self._seconds,
-                input_wait_seconds=round(self._waited, 6),
+                input_wait_seconds=None if self._waited is None else round(self._waited, 6),
                 nonfinite=nonfinite,
             )
         )
@@ -123,6 +134,8 @@ class StepReports:
 
     def _report_memory(self) -> None:
         measured = self._measure()
+        if measured is None:
+            return
         if abs(measured.bytes_in_use - self._bytes_in_use) > MEMORY_CHANGE * self._bytes_in_use:
             self._bytes_in_use = measured.bytes_in_use
             self._publish(measured)

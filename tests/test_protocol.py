@@ -111,13 +111,14 @@ def test_a_log_that_is_not_there_has_no_numbers(tmp_path: Path) -> None:
     assert last_seq(tmp_path / "events.jsonl") == 0
 
 
-def test_a_full_disk_costs_lines_and_nothing_else() -> None:
-    """/dev/full refuses every write."""
+def test_a_full_disk_costs_lines_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """/dev/full refuses every write; once is enough to say so."""
     told: list[Event] = []
     log = EventLog(Path("/dev/full"), told.append)
     for step in (1, 2):
         log.append(steps(step))
     assert [event.seq for event in told] == [1, 2]
+    assert capsys.readouterr().err.splitlines() == ["event 1 not written: [Errno 28] No space left on device"]
 
 
 def test_a_reader_leaves_a_line_that_is_being_written(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.worker import Worker
 
-from ..engine.config import Invalid, Restart
+from ..engine.config import Invalid, Restart, RunConfig
 from ..engine.protocol import (
     AddPreset,
     AnyCommand,
@@ -25,6 +25,7 @@ from ..engine.protocol import (
     CommandRefused,
     EngineLost,
     EngineReady,
+    EngineStarted,
     Failed,
     InspectPreset,
     MemoryMeasured,
@@ -71,6 +72,8 @@ from .screens.watch import WatchScreen
 if TYPE_CHECKING:
     from .comparison import Comparison
 
+COMMANDING = ("pause", "step", "save", "profile", "checkpoints", "restart", "stop")
+"""Actions that a run which is only watched cannot follow."""
 PROFILED = 5
 """Steps in the trace that a key asks for."""
 PICTURE_SECONDS = 0.5
@@ -182,6 +185,8 @@ class ShardtuiApp(App[None]):
     def announce(self, event: AnyEvent) -> None:
         """What went wrong is said where the user looks, whichever view is up."""
         match event:
+            case EngineStarted() if event.watched:
+                self.screen.refresh_bindings()
             case CommandRefused():
                 self.notify(event.problem, severity="warning", markup=False)
             case SwitchFailed() if event.time >= self.opened:
@@ -212,6 +217,8 @@ class ShardtuiApp(App[None]):
         self.notify(text, title=title, severity="error", timeout=60, markup=False)
 
     def way_on(self) -> str:
+        if self.state.watched:
+            return "it was only watched: start its program again"
         newest = self.state.newest
         return f"r restarts it from {f'the checkpoint of step {newest.step:,}' if newest else 'the beginning'}"
 
@@ -226,8 +233,9 @@ class ShardtuiApp(App[None]):
             self.screen.show_state(self.state)
             if self.screen.asks_compiler:
                 self.ask_compiler()
-            if self.screen.asks_estimates and self.estimating is None and self.state.ready and not self.state.is_over:
-                self.estimating = self.estimate(self.state.ready)
+            config, ready = self.state.config, self.state.ready
+            if self.screen.asks_estimates and self.estimating is None and config and ready and not self.state.is_over:
+                self.estimating = self.estimate(config, ready)
 
     def ask_compiler(self) -> None:
         """Once for each preset, and not before somebody looks: it costs half a compilation."""
@@ -239,13 +247,12 @@ class ShardtuiApp(App[None]):
             self.run_worker(self.client.send(InspectPreset(preset)))
 
     @work
-    async def estimate(self, ready: EngineReady) -> None:
+    async def estimate(self, config: RunConfig, ready: EngineReady) -> None:
         """Of all presets, by formula, in a process of its own."""
         from .estimating import estimates
 
-        assert self.state.config is not None, "it is told before the engine is ready"
         try:
-            self.state.estimates = await estimates(self.state.config, ready)
+            self.state.estimates = await estimates(config, ready)
         except Invalid as error:
             self.notify(
                 "\n".join(map(printable, error.problems)), title="no estimates", severity="warning", markup=False
@@ -268,7 +275,7 @@ class ShardtuiApp(App[None]):
         if self.estimating:
             await self.estimating.wait()
         state = self.state
-        if self.is_comparing or state.is_over or not state.ready or not state.preset:
+        if self.is_comparing or state.is_over or state.watched or not state.ready or not state.preset:
             return
         used = state.memory.bytes_in_use if state.memory else None
         state.comparison = Comparison(worth_comparing(state.ready.presets), state.preset, bytes_in_use=used)
@@ -425,6 +432,9 @@ class ShardtuiApp(App[None]):
         await self.switch_mode("compare")
         self.post_message(ComparisonAsked())
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not (action in COMMANDING and self.state.watched)
+
     def action_help(self) -> None:
         if self.screen.query("HelpPanel"):
             self.action_hide_help_panel()
@@ -442,6 +452,13 @@ class ShardtuiApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)  # pyright: ignore[reportUnknownMemberType]
+        yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)
+        yield SystemCommand("Export this view", "As .svg and .txt into the working directory", self.action_export)
+        if not self.state.watched:
+            yield from self.commands()
+
+    def commands(self) -> Iterable[SystemCommand]:
+        """What asks something of the engine."""
         yield SystemCommand("Pause or resume", "Between two steps", self.action_pause)
         yield SystemCommand("Step", "One step, then pause", self.action_step)
         yield SystemCommand("Save now", "A checkpoint beside the steps", self.action_save)
@@ -450,8 +467,6 @@ class ShardtuiApp(App[None]):
         yield SystemCommand("Edit rules", "Of a preset, to see what follows and go on under it", self.action_edit_rules)
         yield SystemCommand("Checkpoints", "Go back to one of them", self.action_checkpoints)
         yield SystemCommand("Restart", "A new engine goes on from the newest checkpoint", self.action_restart)
-        yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)
-        yield SystemCommand("Export this view", "As .svg and .txt into the working directory", self.action_export)
         yield SystemCommand("End run", "Stop the engine after its current step", self.action_stop)
         for info in self.state.ready.presets if self.state.ready else ():
             command: AnyCommand = SwitchPreset(info.name)
@@ -470,4 +485,5 @@ class ShardtuiApp(App[None]):
             return [f"run {run} has ended after step {self.state.step:,}: look at it with `shardtui attach {run}`"]
         if self.state.is_over:
             return [f"run {run}: {problem}" for problem in self.state.problems]
-        return [f"run {run} goes on training: `shardtui attach {run}` returns to it, `shardtui stop {run}` ends it"]
+        ends = "" if self.state.watched else f", `shardtui stop {run}` ends it"
+        return [f"run {run} goes on training: `shardtui attach {run}` returns to it{ends}"]

@@ -493,6 +493,7 @@ def _attempt(problems: list[str], load: Callable[..., T], *arguments: object) ->
 
 def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     """How a run goes on. Raises Invalid with every problem."""
+    config = directory.config
     if holder := directory.holder():
         raise Invalid(
             f"run {directory.name}: process {holder} trains it: `shardtui attach {directory.name}` shows it, "
@@ -506,7 +507,6 @@ def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     ]
     preset = _absolute(options.preset) if options.preset else None
     problems += _preset_problems(preset, options)
-    config = directory.config
     tables = {"summary": "", "model": msgspec.to_builtins(config.model)}
     tables["training"] = msgspec.to_builtins(config.training)
     try:

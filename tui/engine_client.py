@@ -209,6 +209,8 @@ class EngineClient:
         told = "its process is gone without a word: killed, or out of memory"
         if self._process is not None:
             told = _exit_reason(await asyncio.to_thread(self._process.wait))
+        if not self.directory.log.exists():  # the run is only watched: what its program printed is elsewhere
+            return told
         said = _last_words(self.directory.log, self._logged)
         if known := advice(said):
             return f"{told}: {known}; more in {self.directory.log}"

@@ -81,7 +81,9 @@ def _is_trouble(event: AnyEvent) -> bool:
 
 
 async def stop(client: EngineClient) -> int:
-    """Tells an engine to stop and waits until it has."""
+    """Tells an engine to stop and waits until it has. Raises Invalid where the run is only watched."""
+    if watched := client.directory.watched:
+        raise Invalid(watched.refusal)
     if client.directory.holder() is None:
         print(f"run {client.directory.name} has ended already")
         return FINE
@@ -142,9 +144,10 @@ def _print_summary(state: RunState) -> None:
     table = Table("preset", "mesh", "step time", "tokens/s", title=f"{state.step:,} steps")
     for preset, times in state.timed.items():
         seconds = median(times)
-        rate = state.ready.tokens_per_step / seconds if state.ready else 0
+        tokens = state.ready.tokens_per_step if state.ready else None
+        rate = f"{tokens / seconds:,.0f}" if tokens else ""
         mesh = figures.axes(state.compiled[preset].mesh.axes)
-        table.add_row(preset, mesh, figures.seconds(seconds), f"{rate:,.0f}")
+        table.add_row(preset, mesh, figures.seconds(seconds), rate)
     plain_console().print(table)
     if state.losses:
         print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")

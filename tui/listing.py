@@ -74,12 +74,12 @@ def _run_info(directory: RunDirectory) -> RunInfo:
             for event in events:
                 state.apply(event)
     pid = directory.holder()
-    config = directory.config
+    about = directory.about
     return RunInfo(
         run=directory.name,
         state=state.phase if pid or state.is_over else "crashed",
-        model=config.model_name,
-        preset=state.preset or config.preset,
+        model=about.model_name,
+        preset=state.preset or about.preset,
         step=state.step,
         pid=pid,
         directory=str(directory.path),

@@ -13,6 +13,7 @@ from ..engine.protocol import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
+    CorpusInfo,
     EngineLost,
     EngineReady,
     EngineStarted,
@@ -53,15 +54,16 @@ PHASES = {
 def in_words(event: AnyEvent) -> str:
     match event:
         case EngineStarted():
-            return f"engine started: run {event.config.run}, process {event.pid}; loading jax"
+            begun = "watching" if event.watched else "engine started: run"
+            return f"{begun} {event.about.run}, process {event.pid}{'' if event.watched else '; loading jax'}"
         case EngineReady():
             return _ready(event)
         case PresetCompiling():
             return f"{event.preset}: {PHASES[event.phase]}{' ahead' if event.ahead else ''}"
         case PresetCompiled():
             source = ", from the compilation cache" if event.from_cache else ""
-            seconds = figures.seconds(event.compile_seconds)
-            return f"compiled {event.preset} in {seconds}{source}: {figures.axes(event.mesh.axes)}"
+            seconds = "" if event.compile_seconds is None else f" in {figures.seconds(event.compile_seconds)}"
+            return f"compiled {event.preset}{seconds}{source}: {figures.axes(event.mesh.axes)}"
         case AheadEnded():
             return f"{event.preset}: {f'not compiled ahead: {event.problem}' if event.problem else 'compiled ahead'}"
         case PresetInspected():
@@ -155,11 +157,17 @@ def _ready(event: EngineReady) -> str:
     device = event.devices[0]
     padding = f" (+ {figures.count(event.padding_parameters)} padding)" if event.padding_parameters else ""
     versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
+    dtype = f" computed in {event.dtype}" if event.dtype else ""
+    corpus = f", {_corpus(event.corpus)}" if event.corpus else ""
     return (
         f"{len(event.devices)} × {device.kind}{' (simulated)' if event.simulated else ''}, "
-        f"{figures.count(event.parameters)} parameters{padding} computed in {event.dtype}, "
-        f"{figures.size(event.corpus.bytes)} of text from {event.corpus.source} "
-        f"({event.corpus.files} files, sha256 {event.corpus.sha256[:12]}); {versions}"
+        f"{figures.count(event.parameters)} parameters{padding}{dtype}{corpus}; {versions}"
         + "".join(f"; preset left out: {problem}" for problem in event.preset_problems)
         + "".join(f"; {warning}" for warning in event.warnings)
+    )
+
+
+def _corpus(corpus: CorpusInfo) -> str:
+    return (
+        f"{figures.size(corpus.bytes)} of text from {corpus.source} ({corpus.files} files, sha256 {corpus.sha256[:12]})"
     )

@@ -28,13 +28,14 @@ def row_of(info: PresetInfo, state: RunState) -> Row:
     name, ready, comparison = info.name, state.ready, state.comparison
     estimated, compiled = state.estimates.get(name), state.compiled.get(name)
     problems = comparison.problems.get(name) if comparison else None
+    tokens = ready.tokens_per_step if ready else None
     return Row(
         preset=name,
         mesh=info.mesh,
         problems=problems or info.problems,
         estimate=estimated.estimate if estimated else None,
         compiled=_cost(compiled, ready.memory_limit if ready else None) if compiled else None,
-        measured=comparison.measured(name, ready.tokens_per_step) if comparison and ready else None,
+        measured=comparison.measured(name, tokens) if comparison and tokens else None,
     )
 
 

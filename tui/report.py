@@ -59,7 +59,7 @@ class InspectReport(Struct, frozen=True, kw_only=True):
     memory: MemoryInfo | None
     rematerializations: list[RematerializationInfo]
     flops_per_step: float
-    compile_seconds: float
+    compile_seconds: float | None
     problem: str | None
     """Why gradients and activations are missing."""
 

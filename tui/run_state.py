@@ -1,5 +1,6 @@
 """What a viewer knows of a run. `apply` is the only place where events are interpreted: live, recorded or headless."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..engine.config import RunConfig
+from ..engine.config import RunConfig, WatchedRun
 from ..engine.layout import shards_differ
 from ..engine.lint import Finding, lint
 from ..engine.protocol import (
@@ -79,7 +80,7 @@ OVER = (Phase.STOPPED, Phase.FAILED, Phase.LOST)
 @dataclass
 class RunState:
     phase: Phase = Phase.STARTING
-    config: RunConfig | None = None
+    about: RunConfig | WatchedRun | None = None
     pid: int | None = None
     ready: EngineReady | None = None
     preset: str = ""
@@ -90,8 +91,8 @@ class RunState:
     """Seconds of the last steps under the active preset."""
     timed: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
     """The same of each preset that ran, while nothing was compiled beside it if there were such steps."""
-    input_wait: float = 0.0
-    """Part of the time of the last report that was spent waiting for batches."""
+    input_wait: float | None = None
+    """Part of the time of the last report that was spent waiting for batches, where the engine can tell."""
     compiling: PresetCompiling | None = None
     """The preset that is compiled while training goes on."""
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
@@ -127,6 +128,16 @@ class RunState:
     """Why the run ended, if it did not end well."""
     events: list[AnyEvent] = field(default_factory=list[AnyEvent])
     """All but the steps, the memory they took and answers to this viewer, for the log."""
+
+    @property
+    def config(self) -> RunConfig | None:
+        """What the engine was told, where the loop is ours."""
+        return self.about if isinstance(self.about, RunConfig) else None
+
+    @property
+    def watched(self) -> WatchedRun | None:
+        """The run trains in a loop of its own, which takes no commands."""
+        return self.about if isinstance(self.about, WatchedRun) else None
 
     @property
     def is_over(self) -> bool:
@@ -187,7 +198,15 @@ class RunState:
     @property
     def tokens_per_second(self) -> float | None:
         seconds = self.seconds_per_step
-        return self.ready.tokens_per_step / seconds if self.ready and seconds else None
+        tokens = self.ready.tokens_per_step if self.ready else None
+        return tokens / seconds if tokens and seconds else None
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """Of the model, by formula."""
+        seconds = self.seconds_per_step
+        flops = self.ready.flops_per_step if self.ready else None
+        return flops / seconds if flops and seconds else None
 
     def seconds_under(self, preset: str) -> float | None:
         """Of a step; None where it did not run."""
@@ -235,6 +254,7 @@ class RunState:
             case TrainingStarted():
                 if not event.step:
                     self._go_on_from(0)
+                self.losses.extend([math.nan] * (event.step - len(self.losses)))  # of steps that nobody told of
                 self._train_under(event.preset)
             case StepsDone():
                 self._add_steps([event])
@@ -287,7 +307,7 @@ class RunState:
 
     def _start_anew(self, event: EngineStarted) -> None:
         """An engine, the first or another one, of this run: what the one before it compiled is gone."""
-        self.config, self.pid = event.config, event.pid
+        self.about, self.pid = event.about, event.pid
         self._end(Phase.STARTING, [])
         self._paused, self.ready, self.preset = False, None, ""
         for described in (self.compiled, self.inspected, self.timed, self.hosts, self.hosts_lost):
@@ -340,4 +360,5 @@ class RunState:
         self.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
         if self.compiling is None or self.preset not in self.timed:
             self.timed[self.preset] = self.recent
-        self.input_wait = last.input_wait_seconds / max(sum(last.step_seconds), 1e-9)
+        waited = last.input_wait_seconds
+        self.input_wait = None if waited is None else waited / max(sum(last.step_seconds), 1e-9)

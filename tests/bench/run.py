@@ -14,7 +14,20 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.bench.figure import Figure
 from tests.suite import arguments, machine, modules, versions
 
-NAMES = ("watching", "step", "switch", "memory", "depth", "start", "terminal", "history", "data", "planning", "gpu")
+NAMES = (
+    "watching",
+    "own_loop",
+    "step",
+    "switch",
+    "memory",
+    "depth",
+    "start",
+    "terminal",
+    "history",
+    "data",
+    "planning",
+    "gpu",
+)
 
 
 def main() -> int:

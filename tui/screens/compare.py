@@ -48,7 +48,8 @@ done and nothing is compiled beside them. **Escape** cancels; in the end, too, t
 **Enter** goes on under the preset under the cursor.
 
 *Step time* is the median, *half within* the quartiles. *In use* is measured, *arguments* and *peak* are the compiler's.
-*Sent* is what one device sends in a step: of the compiled program, and by formula before there is one.
+*Sent* is what one device sends in a step: of the compiled program, and by formula before there is one. A run that is
+only watched has one layout, and nothing is measured in it.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = [("m", "measure", "Measure"), ("escape", "cancel", "Cancel")]
@@ -65,7 +66,8 @@ done and nothing is compiled beside them. **Escape** cancels; in the end, too, t
         self.rows: list[Row] = []
         self.shown: list[list[Text]] = []
         self.columns: Sequence[str] = ()
-        self.was_comparing = False
+        self.offered: set[str] = {"measure"}
+        """Of the keys, those that mean something now."""
 
     def on_resize(self) -> None:
         self.show_state(self.state)
@@ -74,7 +76,7 @@ done and nothing is compiled beside them. **Escape** cancels; in the end, too, t
         super().show_state(state)
         self.state = state
         self.rows = rows_of(state, listed(state))
-        asks = state.ready and not state.estimates and not state.is_over
+        asks = state.ready and state.config and not state.estimates and not state.is_over
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
         entitle(self.table, title, "estimating by formula …" if asks else "per device and step")
         self.query_one(Progress).show([progress_line(state)])
@@ -84,14 +86,14 @@ done and nothing is compiled beside them. **Escape** cancels; in the end, too, t
 
     def show_keys(self) -> None:
         """Which of them mean something now."""
-        is_comparing = is_going_on(self.state.comparison)
-        if is_comparing is not self.was_comparing:
-            self.was_comparing = is_comparing
+        actions = {action for action in ("measure", "cancel") if self.check_action(action, ())}
+        if actions != self.offered:
+            self.offered = actions
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("measure", "cancel"):
-            return is_going_on(self.state.comparison) == (action == "cancel")
+            return not self.state.watched and is_going_on(self.state.comparison) == (action == "cancel")
         return True
 
     def show_rows(self, columns: Sequence[str]) -> None:
@@ -150,7 +152,8 @@ def is_going_on(comparison: Comparison | None) -> bool:
 def progress_line(state: RunState) -> Content:
     comparison = state.comparison
     if comparison is None:
-        return Content.styled(" " if state.is_over else " m: measure each preset in this run", "$foreground 60%")
+        asks = "only watched: its own loop decides" if state.watched else "m: measure each preset in this run"
+        return Content.styled(" " if state.is_over else f" {asks}", "$foreground 60%")
     if comparison.is_over:
         ended = f"ended: {comparison.ended_by}" if comparison.ended_by else "done"
         return Content.styled(f" comparison {ended}", "$warning" if comparison.ended_by else "$success")

@@ -65,5 +65,6 @@ def in_content(finding: Finding) -> Content:
 
 
 def nothing_found(state: RunState) -> Option:
-    known = "" if state.inspection else " so far, from parameters, moments and collectives"
+    knows_all = state.inspection and not state.inspection.problem
+    known = "" if knows_all else " so far, from parameters, moments and collectives"
     return Option(Content.styled(f"✓ no findings{known}", "$success"), disabled=True)

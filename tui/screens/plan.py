@@ -89,6 +89,10 @@ too.
         if state.config and not self.state.config and not batch.value:
             batch.value = str(state.config.training.batch_size)
         self.state = state
+        if state.watched and not self.query_one("#topology", Input).disabled:
+            self.query(Input).set(disabled=True)
+            self.refresh_bindings()
+            self.complain([f"{state.watched.refusal}; what its model is made of is not known here"])
         self.show_progress()
 
     @on(Input.Submitted)
@@ -210,9 +214,11 @@ too.
         self.show_progress()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What is cancelled has to go on."""
+        """What is cancelled has to go on, and what is planned has to be known."""
         if action in ("skip", "skip_all"):
             return self.is_mounted and self.cancels
+        if action in ("slice", "find"):
+            return not (self.is_mounted and self.state.watched)
         return True
 
     def action_slice(self) -> None:

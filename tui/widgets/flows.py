@@ -33,7 +33,9 @@ class Flows(Lines):
 
 def flow_lines(layout: PresetCompiled, compared: PresetCompiled | None, width: int) -> list[Content]:
     if layout.collectives is None:
-        return [Content.styled("the compiler's text could not be read: see engine.log", "$warning")]
+        return [
+            Content.styled("not known: no compiled step, or none that can be read: see the engine's output", "$warning")
+        ]
     found = changes(compared.collectives or () if compared else (), layout.collectives)
     if not found:
         return [Content.styled("no collectives: the devices never talk to each other in a step", "$foreground 60%")]

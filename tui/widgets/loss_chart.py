@@ -20,6 +20,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of the braille cell at U+2800 by row and column."""
 CELLS = (" ", *map(chr, range(0x2801, 0x2900)))
 
+NATS = ", nats per token"
 CURVE_STYLE, MARK_STYLE, NAME_STYLE = "$primary-lighten-2", "$foreground 30%", "$accent"
 
 Mark = tuple[int, str]
@@ -31,10 +32,12 @@ class LossChart(Lines):
         self.logarithmic = False
         self.losses = Losses()
         self.marks: list[Mark] = []
+        self.unit = NATS
 
     def show_state(self, state: RunState) -> None:
         self.losses = state.losses
         self.marks = state.marks
+        self.unit = "" if state.watched else NATS
         self.draw()
 
     def toggle_logarithmic(self) -> None:
@@ -45,7 +48,7 @@ class LossChart(Lines):
         self.draw()
 
     def draw(self) -> None:
-        entitle(self, f"loss, nats per token{' (log axis)' if self.logarithmic else ''}")
+        entitle(self, f"loss{self.unit}{' (log axis)' if self.logarithmic else ''}")
         self.show(draw_chart(self.losses, self.marks, self.size.width, self.size.height, self.logarithmic))
 
 

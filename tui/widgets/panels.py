@@ -51,11 +51,13 @@ class LastSwitch(Panel):
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
         happened = " ".join(state.problems) or state.paused_by
-        entitle(self, "what happened" if happened else "last switch", _kept(state))
+        entitle(self, "what happened" if happened else "watched" if state.watched else "last switch", _kept(state))
         if happened:
             return _wrapped(happened, width, "$error")
         if state.refused:
             return _wrapped(f"not to {state.refused.to_preset}: {' '.join(state.refused.problems)}", width, "$error")
+        if state.watched:
+            return _wrapped("only watched: its own loop decides", width, "$foreground 60%")
         if not state.switches:
             return [Content.styled("none yet: enter on a preset", "$foreground 60%")]
         return _receipt(state.switches[-1], width)
@@ -66,19 +68,20 @@ class ThisStep(Panel):
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
         entitle(self, "this step")
-        seconds, ready = state.seconds_per_step, state.ready
-        if not seconds or not ready:
+        seconds, waited = state.seconds_per_step, state.input_wait
+        tokens, flops = state.tokens_per_second, state.flops_per_second
+        if not seconds:
             return []
         rows = [
             ("loss", f"{state.losses[-1]:.4f}" if state.losses else ""),
             ("step time", figures.seconds(seconds)),
-            ("tokens/s", f"{float(f'{ready.tokens_per_step / seconds:.3g}'):,.0f}"),
-            ("input wait", f"{state.input_wait:.1%}"),
-            ("model", f"{figures.rate(ready.flops_per_step / seconds)}FLOP/s"),
+            ("tokens/s", "" if tokens is None else f"{float(f'{tokens:.3g}'):,.0f}"),
+            ("input wait", "" if waited is None else f"{waited:.1%}"),
+            ("model", "" if flops is None else f"{figures.rate(flops)}FLOP/s"),
         ]
         if state.layout and state.layout.pipeline:
             rows.append(("bubble", figures.part(state.layout.pipeline.bubble)))
-        return [_row(label, value, width) for label, value in rows]
+        return [_row(label, value, width) for label, value in rows if value]
 
 
 class MemoryPerDevice(Panel):
@@ -124,6 +127,8 @@ def _receipt(switch: Switched, width: int) -> list[Content]:
 def _kept(state: RunState) -> str:
     """`saved 1,200`, and in the end the key that goes on from there."""
     newest = state.newest
+    if state.watched:
+        return ""
     if state.is_over:
         return f"r: go on from step {newest.step if newest else 0:,}"
     return f"saved {newest.step:,}" if newest else ""

@@ -28,7 +28,8 @@ class PresetList(OptionList):
 
 Each row: the preset, its mesh here, and the step time once it has run. `●` is active, `○` is compiled, `◌` is
 being compiled, `✗` does not fit: the panel below says why. **Enter** moves the running training to the highlighted
-preset. One on which the cursor rests is compiled ahead while a core is free or training is paused.
+preset. One on which the cursor rests is compiled ahead while a core is free or training is paused. A run that is only
+watched has the one layout of its own program.
 """
     BINDING_GROUP_TITLE = "Presets"
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "select", "Switch")]
@@ -38,9 +39,14 @@ preset. One on which the cursor rests is compiled ahead while a core is free or 
         self.shown: dict[str, Content] = {}
         self.times: dict[str, float | None] = {}
         self.timed_at = 0.0
+        self.state = RunState()
+
+    def on_resize(self) -> None:
+        self.show_state(self.state)
 
     def show_state(self, state: RunState) -> None:
         """Adds the presets once they are known, then redraws the rows that changed."""
+        self.state = state
         if state.ready is None:
             return
         self.take_times(state)
@@ -64,6 +70,9 @@ preset. One on which the cursor rests is compiled ahead while a core is free or 
     @property
     def highlighted_preset(self) -> str | None:
         return self.highlighted_option.id if self.highlighted_option else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not (action == "select" and self.state.watched)
 
     @on(OptionList.OptionSelected)
     def choose(self, event: OptionList.OptionSelected) -> None:

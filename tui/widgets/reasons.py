@@ -30,8 +30,11 @@ class Reasons(Lines):
 def reason_lines(array: ArrayInfo, mesh: MeshInfo, width: int) -> list[Content]:
     if not array.shape:
         return [Content.styled("a scalar: every device holds it", "$foreground 60%")]
-    told = [(reason, "" if axes else "$foreground 60%") for reason, axes in zip(array.reasons, array.spec, strict=True)]
-    told.append(_compared(array, mesh))
+    told = [("as its own program laid it out", "$foreground 60%")]
+    if array.reasons:
+        reasons = zip(array.reasons, array.spec, strict=True)
+        told = [(reason, "" if axes else "$foreground 60%") for reason, axes in reasons]
+        told.append(_compared(array, mesh))
     copies = replicas(array.compiled_spec, mesh)
     if copies > 1:
         whole = [axis for axis, size in mesh.axes.items() if size > 1 and axis not in used_axes(array)]

@@ -62,7 +62,7 @@ def _left(state: RunState) -> list[Content]:
         parts.append(Content.styled(state.preset, "bold"))
         if state.layout:
             parts.append(Content(figures.axes(state.layout.mesh.axes)))
-    model = state.config.model_name if state.config else ""
+    model = state.about.model_name if state.about else ""
     if state.ready:
         parts.append(Content(f"{model} {figures.count(state.ready.parameters)}"))
         device = state.ready.devices[0]
@@ -71,8 +71,8 @@ def _left(state: RunState) -> list[Content]:
         parts.append(Content(f"{len(state.ready.devices)} × {device.kind}{simulated}{processes}"))
     elif model:
         parts.append(Content(model))
-    if state.config:
-        parts.append(Content.styled(state.config.run, "$foreground 60%"))
+    if state.about:
+        parts.append(Content.styled(state.about.run, "$foreground 60%"))
     return parts
 
 
@@ -87,6 +87,8 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         parts.append((f"comparing {state.comparison.place} of {len(state.comparison.presets)}  ", "$accent"))
     if state.profiling is not None:
         parts.append((f"tracing {state.profiling.steps} steps  ", "$accent"))
+    if state.watched:
+        parts.append(("watched  ", "$accent"))
     if state.step:
         parts.append(f"step {state.step:,}  ")
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value

@@ -1,0 +1,97 @@
+"""A training loop as anyone might write it, with `watch` around it: `python -m tests.own_loop RUN`.
+
+It prints a line of JSON for each thing that happens, and follows what is written to its stdin: `go N` makes N steps,
+`raise` fails within the loop, after which another one begins, `fork` makes a child that sleeps. The end of stdin ends
+it.
+"""
+
+import json
+import os
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from shardtui.engine.watch import watch
+
+RULES = (("embed", None), ("mlp", "model"))
+BATCH, WIDTH, HIDDEN = 16, 32, 64
+
+
+class Mlp(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        def split(*names: str) -> nnx.Initializer:
+            return nnx.with_partitioning(nnx.initializers.lecun_normal(), names)
+
+        self.up = nnx.Linear(WIDTH, HIDDEN, use_bias=False, kernel_init=split("embed", "mlp"), rngs=rngs)
+        self.down = nnx.Linear(HIDDEN, WIDTH, use_bias=False, kernel_init=split("mlp", "embed"), rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.down(nnx.relu(self.up(x)))
+
+
+def tell(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def main(name: str) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh), nnx.logical_axis_rules(RULES):
+        model = Mlp(nnx.Rngs(0))
+    tx = optax.adam(1e-2)
+    graph, params = nnx.split(model)
+    state = {"params": params, "opt_state": tx.init(params), "step": jnp.zeros((), jnp.int32)}
+    state = jax.device_put(
+        state, jax.tree.map(lambda x: NamedSharding(mesh, x.sharding.spec if x.ndim else P()), state)
+    )
+
+    def train_step(state, batch):
+        def loss(params):
+            return jnp.mean((nnx.merge(graph, params)(batch["inputs"]) - batch["targets"]) ** 2)
+
+        value, gradients = jax.value_and_grad(loss)(state["params"])
+        updates, opt_state = tx.update(gradients, state["opt_state"], state["params"])
+        params = optax.apply_updates(state["params"], updates)
+        return {"params": params, "opt_state": opt_state, "step": state["step"] + 1}, value
+
+    x = np.random.default_rng(0).normal(size=(BATCH, WIDTH)).astype(np.float32)
+    batch = jax.device_put({"inputs": x, "targets": x[:, ::-1]}, NamedSharding(mesh, P("data")))
+    step = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
+    specs = {jax.tree_util.keystr(path): str(leaf.sharding.spec) for path, leaf in jax.tree.leaves_with_path(state)}
+    tell(pid=os.getpid(), specs=specs)
+    ended = False
+    while not ended:
+        try:
+            with watch(name, state=state, step=step, tokens_per_step=BATCH) as run:
+                tell(began=run.name)
+                ended = True
+                for line in sys.stdin:
+                    match line.split():
+                        case ["go", count]:
+                            losses = []
+                            for _ in range(int(count)):
+                                state, loss = step(state, batch)
+                                run.step(loss)
+                                losses.append(loss)
+                            tell(losses=[float(loss) for loss in losses])
+                        case ["raise"]:
+                            raise KeyError("no such batch")
+                        case ["fork"]:
+                            child = os.fork()
+                            if not child:
+                                time.sleep(60)
+                                os._exit(0)
+                            tell(forked=child)
+        except KeyError as error:
+            ended = False
+            tell(raised=str(error))
+        tell(over=run.name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
