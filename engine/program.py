@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 
@@ -21,8 +22,10 @@ from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
 from .protocol import ArrayInfo, CollectiveInfo, Phase, PresetCompiled
-from .sharding import Decision, Observed, activation_rules, decide, preset_problems, spec_of
-from .task import Array, Batch, Task, TrainState
+from .sharding import Decision, Observed, activation_rules, decide, flax_rules, preset_problems, spec_of
+from .task import Array, Task, TrainState
+
+Tree = Any
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Placement:
     mesh: Mesh
     state: TrainState
     """`Decision`s."""
-    batch: Batch
+    batch: Tree
     """`Decision`s."""
 
     @cached_property
@@ -41,7 +44,7 @@ class Placement:
         return jax.tree.map(self._sharding, self.state)
 
     @cached_property
-    def batch_shardings(self) -> Batch:
+    def batch_shardings(self) -> Tree:
         return jax.tree.map(self._sharding, self.batch)
 
     def _sharding(self, decision: Decision) -> NamedSharding:
@@ -72,7 +75,7 @@ def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placemen
     return Placement(preset, build_mesh(preset.sizes(len(devices)), devices), state, batch)
 
 
-def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Batch]:
+def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tree]:
     """A `Decision` for every array, on so many devices. Raises Invalid with every reason why it cannot be."""
     sizes = preset.sizes(devices)
 
@@ -81,19 +84,19 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Ba
 
     state, batch = jax.tree.map(decided, (task.state_arrays, task.batch_arrays))
     names = [array.names[0] for array in task.arrays if array.kind in ("parameter", "moment")]
-    logical = {axis for array in task.arrays for axis in array.logical_axes if axis}
     problems = [
         *preset.problems,
         *filter(None, [preset.size_problem(devices)]),
-        *preset_problems(preset, names, logical),
+        *preset_problems(preset, names, task.logical_axes),
         *_array_problems(task, preset, state, batch),
+        *(f"{preset.name}: {problem}" for problem in task.problems_on(tuple(sizes))),
     ]
     if problems:
         raise Invalid(*problems)
     return state, batch
 
 
-def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Batch) -> list[str]:
+def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Tree) -> list[str]:
     """One line for each thing that is wrong, not one for each array in which it shows."""
     first: dict[str, str] = {}
     decisions = jax.tree.leaves((state, batch))
@@ -132,7 +135,7 @@ class Program:
     """A preset placed and compiled, with a description of what came out."""
 
     placement: Placement
-    step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
+    step: Callable[[TrainState, Tree], tuple[TrainState, jax.Array]]
     """Donates the state it is given. State goes in and comes out under the placement's shardings."""
     digest: Question
     is_finite: Question
@@ -181,10 +184,15 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
     """The step under the placement's shardings; with `observed`, a program whose compilation fills it in."""
     state, batch = placement.state_shardings, placement.batch_shardings
 
-    def train_step(arrays: TrainState, inputs: Batch) -> tuple[TrainState, jax.Array]:
+    def train_step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, jax.Array]:
         return task.train_step(arrays, inputs, state.params)
 
-    with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules, observed):
+    rules = flax_rules(placement.preset.rules, task.annotated - set(placement.mesh.shape))
+    with (
+        jax.set_mesh(placement.mesh),
+        nnx.logical_axis_rules(rules),  # for a user's activations
+        activation_rules(placement.mesh, placement.preset.rules, observed),
+    ):
         return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).trace(
             placement.abstract_state(task), _with_shardings(task.batch_arrays, batch)
         )

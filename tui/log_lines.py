@@ -12,6 +12,7 @@ from ..engine.protocol import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
+    CorpusInfo,
     EngineLost,
     EngineReady,
     EngineStarted,
@@ -146,13 +147,19 @@ def opened_by(event: Profiled) -> str:
 
 def _ready(event: EngineReady) -> str:
     device = event.devices[0]
+    dtype = f" computed in {event.dtype}" if event.dtype else ""
     padding = f" (+ {figures.count(event.padding_parameters)} padding)" if event.padding_parameters else ""
     versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
     return (
         f"{len(event.devices)} × {device.kind}{' (simulated)' if event.simulated else ''}, "
-        f"{figures.count(event.parameters)} parameters{padding} computed in {event.dtype}, "
-        f"{figures.size(event.corpus.bytes)} of text from {event.corpus.source} "
-        f"({event.corpus.files} files, sha256 {event.corpus.sha256[:12]}); {versions}"
+        f"{figures.count(event.parameters)} parameters{padding}{dtype}, {_corpus(event.corpus)}; {versions}"
         + "".join(f"; preset left out: {problem}" for problem in event.preset_problems)
         + "".join(f"; {warning}" for warning in event.warnings)
     )
+
+
+def _corpus(corpus: CorpusInfo) -> str:
+    if not corpus.files:
+        return f"batches from {corpus.source} (the first: {figures.size(corpus.bytes)}, sha256 {corpus.sha256[:12]})"
+    read = f"{corpus.files} files, sha256 {corpus.sha256[:12]}"
+    return f"{figures.size(corpus.bytes)} of text from {corpus.source} ({read})"

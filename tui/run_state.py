@@ -179,7 +179,13 @@ class RunState:
         return median(self.recent) if self.recent else None
 
     @property
+    def counted(self) -> str:
+        """`tokens`, or `examples` where a user's function makes the batches."""
+        return self.ready.counted if self.ready else "tokens"
+
+    @property
     def tokens_per_second(self) -> float | None:
+        """Or examples."""
         seconds = self.seconds_per_step
         return self.ready.tokens_per_step / seconds if self.ready and seconds else None
 

@@ -70,7 +70,7 @@ class ThisStep(Panel):
         rows = [
             ("loss", f"{state.losses[-1]:.4f}" if state.losses else ""),
             ("step time", figures.seconds(seconds)),
-            ("tokens/s", f"{float(f'{ready.tokens_per_step / seconds:.3g}'):,.0f}"),
+            (f"{ready.counted}/s", f"{float(f'{ready.tokens_per_step / seconds:.3g}'):,.0f}"),
             ("input wait", f"{state.input_wait:.1%}"),
             ("model", f"{figures.rate(ready.flops_per_step / seconds)}FLOP/s"),
         ]
