@@ -214,7 +214,14 @@ def _describe(task: Task, placement: Placement, step: Compiled, seconds: float, 
         arrays=arrays,
         collectives=_collectives(step, placement.mesh),
         memory=predict(step, arrays, mesh, placement.mesh.devices.flat[0].platform),
+        idle_rules=_idle_rules(task, placement.preset),
     )
+
+
+def _idle_rules(task: Task, preset: Preset) -> list[str]:
+    if task.logical_axes is not None:  # all are known: the others are of activations
+        return []
+    return [logical for logical, axes in preset.rules.items() if axes and logical not in task.annotated]
 
 
 def _describe_arguments(task: Task, placement: Placement, step: Compiled) -> list[ArrayInfo]:

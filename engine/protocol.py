@@ -292,6 +292,8 @@ class PresetCompiled(Event, frozen=True):
     """None where the compiler's text cannot be read."""
     memory: MemoryInfo | None
     """None where the backend does not tell."""
+    idle_rules: list[str] = []
+    """Logical axes that the preset splits, and that no array of a user's model has."""
 
 
 class PresetInspected(Event, frozen=True):

@@ -467,6 +467,7 @@ def test_a_batch_that_is_not_like_the_first(tmp_path: Path) -> None:
 def test_a_module_that_prints_is_inspected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     inspect(config_of(f"{written(tmp_path, TOY)}:Toy", "batch_size=8", data=None, preset="fsdp-tp2"))
     inspection = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert inspection["compiled"]["idle_rules"] == ["heads", "vocab"]
     kinds = {array["name"]: array["kind"] for array in inspection["compiled"]["arrays"]}
     assert (kinds["norm.mean"], kinds["shift"], kinds["layers.0.kernel"]) == ("variable", "variable", "parameter")
     memory = inspection["compiled"]["memory"]
