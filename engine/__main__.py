@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from .config import SIMULATED_DEVICES, Invalid, Membership, Restart, RunConfig, 
 from .event_log import EventLog
 from .preset import Preset, load_preset, load_presets, name_of
 from .protocol import (
+    CorpusInfo,
     EngineReady,
     EngineStarted,
     EngineStopped,
@@ -50,9 +52,11 @@ from .versions import versions
 if TYPE_CHECKING:
     import jax
 
+    from .data import Batches
     from .jax_cluster import JaxCluster
     from .loop import Command
     from .task import Task
+    from .user_model import OwnBatches
 
 PATIENCE_SECONDS = 15.0
 """In which a process that is gone is missed."""
@@ -213,14 +217,16 @@ def _end_without(gone: Mapping[int, str]) -> None:
 
 def _answered(answer: Callable[..., int | None], *arguments: object) -> int:
     try:
-        return answer(*arguments) or 0
+        with redirect_stdout(sys.stderr):  # a user's model may print
+            return answer(*arguments) or 0
     except Invalid as error:
         print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         return 2
 
 
 def _print(answer: Struct) -> None:
-    sys.stdout.buffer.write(protocol.encode_json(answer) + b"\n")
+    assert sys.__stdout__ is not None
+    sys.__stdout__.buffer.write(protocol.encode_json(answer) + b"\n")
 
 
 def verify(directory: str) -> None:
@@ -251,7 +257,6 @@ def inspect(config: RunConfig, *others: str) -> None:
 
     from .inspection import inspect_program
     from .mesh import describe_device
-    from .model import flops_per_token
     from .program import compile_program, place
 
     problems = problems_of(config)
@@ -262,7 +267,7 @@ def inspect(config: RunConfig, *others: str) -> None:
         inspection = Inspection(
             devices=[describe_device(device) for device in devices],
             versions=versions(),
-            flops_per_step=config.training.tokens_per_step * flops_per_token(config.model, config.training.seq_len),
+            flops_per_step=task.flops_per_step,
             compiled=compile_program(task, placement).description,
             inspected=inspect_program(task, placement),
         )
@@ -336,13 +341,11 @@ def _train(
 
     from etils import epath
 
-    from .checkpoint import Place
+    from .checkpoint import Place, array_types
     from .compiler import Compiler
-    from .data import Batches, Corpus, read_corpus
     from .loop import Loop
     from .memory import keep_freed_blocks, limit
     from .mesh import describe_device, fallback
-    from .model import flops_per_token, parameter_count
     from .profiler import Profiler
     from .saver import Saver
     from .weighing import weigh
@@ -350,29 +353,27 @@ def _train(
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
 
-    def read() -> tuple[Corpus, Batches]:
+    def read() -> "tuple[Batches | OwnBatches, CorpusInfo]":
         problems = problems_of(config)
         try:
-            corpus = read_corpus(config.data)
-            batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
+            found = _batches(config, task)
         except Invalid as error:
             problems += error.problems
         else:
             if not problems:
-                return corpus, batches
+                return found
         raise Invalid(*problems, *_asked_for(config, _listed(config, task, devices, directory.presets)[1]))
 
-    corpus, batches = cluster.together(read)
-    text = corpus.describe()
+    batches, corpus = cluster.together(read)
     known, _, _ = cluster.together(lambda: _listed(config, task, devices, directory.presets))
-    if different := differences(hosts, cluster.gather(facts(given, text, versions(), known), dict[str, str])):
+    if different := differences(hosts, cluster.gather(facts(given, corpus, versions(), known), dict[str, str])):
         raise Invalid(*different)
     place = Place(epath.Path(cluster.agree(lambda: directory.checkpoints(config), str)))
-    saver = Saver(place, config, task, text, devices, cluster, publish, lambda: inbox.put(None))
+    saver = Saver(place, config, task, corpus, devices, cluster, publish, lambda: inbox.put(None))
     problems: list[str] = []
     origin = saver.newest(restart.step)
     if origin is not None:
-        problems += origin.problems_with(config, text, devices[0].platform, restart)
+        problems += origin.problems_with(config, array_types(task), corpus, devices[0].platform, restart)
         ahead = tuple(switch for switch in config.switches if switch.step >= origin.step)
         config = msgspec.structs.replace(config, preset=origin.preset, switches=ahead)
     if restart.preset is not None:
@@ -383,8 +384,8 @@ def _train(
         raise Invalid(*problems)
     if restart.config is not None and cluster.process == 0:
         directory.write_config(restart.config)
-    tokens = config.training.tokens_per_step
     answer_with(partial(weigh, task, devices))
+    is_text = task.own_batches is None
     publish(
         EngineReady(
             versions=versions(),
@@ -393,11 +394,12 @@ def _train(
             memory_limit=limit(devices, config.device_memory),
             warnings=fallback(devices, config.platform),
             dtype=task.dtype,
-            parameters=parameter_count(config.model),
-            padding_parameters=(config.model.vocab_rows - config.model.vocab) * config.model.embed,
-            tokens_per_step=tokens,
-            flops_per_step=tokens * flops_per_token(config.model, config.training.seq_len),
-            corpus=text,
+            parameters=task.parameters,
+            padding_parameters=task.model.padding_parameters,
+            tokens_per_step=config.training.tokens_per_step if is_text else config.training.batch_size,
+            counted="tokens" if is_text else "examples",
+            flops_per_step=task.flops_per_step,
+            corpus=corpus,
             presets=infos,
             preset_problems=preset_problems,
             hosts=hosts if cluster.count > 1 else [],
@@ -407,6 +409,18 @@ def _train(
     profiler, compiler = Profiler(traces, publish), Compiler(task, known, devices, directory.presets)
     loop = Loop(config, batches, compiler, saver, profiler, publish, inbox, cluster)
     return loop.run(origin, restart.profile)
+
+
+def _batches(config: RunConfig, task: "Task") -> "tuple[Batches | OwnBatches, CorpusInfo]":
+    """And where they come from: the user's own, or text. Raises Invalid."""
+    if task.own_batches:
+        return task.own_batches, task.own_batches.describe()
+
+    from .data import Batches, read_corpus
+
+    corpus = read_corpus(config.data)
+    batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
+    return batches, corpus.describe()
 
 
 def _devices_and_task(config: RunConfig, processes: int = 1) -> "tuple[list[jax.Device], Task]":

@@ -11,7 +11,7 @@ from .protocol import PipelineInfo
 from .topology import Topology, Wiring, wiring
 from .traffic import Flow
 
-Verdict = Literal["fits", "too large", "infeasible"]
+Verdict = Literal["fits", "too large", "not known", "infeasible"]
 Bound = Literal["compute", "memory", "network"]
 
 
@@ -106,7 +106,9 @@ class Row(Struct, frozen=True, kw_only=True):
     wiring: list[Wiring] = []
     pipeline: PipelineInfo | None = None
     problems: list[str] = []
-    """Why it cannot be, or could not be compiled or run."""
+    """Why it cannot be, or could not be estimated, compiled or run."""
+    laid_out: bool = False
+    """It can be, although there may be no cost yet."""
     estimate: Cost | None = None
     compiled: Cost | None = None
     measured: Measured | None = None
@@ -119,7 +121,7 @@ class Row(Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> Verdict:
         if self.cost is None:
-            return "infeasible"
+            return "not known" if self.laid_out else "infeasible"
         return "fits" if self.cost.fits else "too large"
 
     @property
@@ -143,12 +145,12 @@ class Board(Struct, frozen=True, kw_only=True):
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
     """What fits comes first, the soonest done before others, of those the one with less to move, then with less to
-    hold; then what is too large, by how much; then the rest."""
+    hold; then what is too large, by how much; then what is not known, and what cannot be."""
 
     def rank(row: Row) -> tuple[float, ...]:
         cost = row.cost
         if cost is None:
-            return (2,)
+            return (2,) if row.laid_out else (3,)
         if row.verdict == "fits":
             seconds = row.step_seconds
             return 0, seconds is None, seconds or 0.0, cost.network_seconds or cost.bytes_sent or 0.0, cost.peak_bytes
@@ -186,6 +188,8 @@ def recommendation(rows: Sequence[Row], where: str) -> str:
     """The best row and why, in a sentence."""
     best, *others = [row for row in ranked(rows) if row.cost] or [None]
     if best is None or best.cost is None:
+        if any(row.laid_out for row in rows):
+            return f"what these need on {where} is known once the TPU compiler has compiled them"
         return f"none of these can be laid on {where}: the table says why; `plan --search` tries every mesh"
     cost = best.cost
     if best.verdict != "fits":

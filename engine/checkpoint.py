@@ -87,18 +87,31 @@ def save_arrays(checkpoint: epath.Path, state: TrainState) -> Any:
     if jax.process_count() == 1:  # nothing is won by splitting replicas, and each of their slices is compiled
         context.array.saving.use_replica_parallel = False
     with context:
-        return ocp.save_async(checkpoint / "arrays", state._asdict())
+        return ocp.save_async(checkpoint / "arrays", _fields(state))
 
 
 def load_arrays(checkpoint: epath.Path, abstract: TrainState) -> TrainState:
     """The state under the shardings of `abstract`, whatever it was saved under."""
     from orbax.checkpoint import v1 as ocp
 
-    return TrainState(**ocp.load(checkpoint / "arrays", abstract._asdict()))
+    return abstract._replace(**ocp.load(checkpoint / "arrays", _fields(abstract)))
+
+
+def _fields(state: TrainState) -> dict[str, Any]:
+    """By name, without those that hold nothing."""
+    return {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
 
 
 def state_names(task: Task) -> list[str]:
     return [array.names[0] for array in jax.tree.leaves(task.state_arrays)]
+
+
+def array_types(task: Task) -> dict[str, str]:
+    """By name, `float32 [128, 512]`."""
+    return {
+        array.names[0]: f"{array.dtype} [{', '.join(map(str, array.shape))}]"
+        for array in jax.tree.leaves(task.state_arrays)
+    }
 
 
 def check_digests(found: Sequence[int], names: Sequence[str], manifest: Manifest) -> None:

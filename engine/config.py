@@ -4,7 +4,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +29,7 @@ class Invalid(Exception):
         self.problems = problems
 
 
-class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="gpt"):
     """A GPT-2 style decoder. Sizes are counts of elements along the dim of that name."""
 
     layers: int
@@ -52,8 +52,38 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return self.embed // self.heads
 
 
+Setting = bool | int | float | str | list[bool | int | float | str]
+"""A value of `--set` that is meant for a user's function."""
+
+
+class UserModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="user"):
+    """A function of the user's that makes a Flax NNX module. Only the engine runs it: here no more is known of it."""
+
+    reference: str
+    """`package.module:function`, or `/path/to/file.py:function`."""
+    directory: str
+    """Where its module is found, and those that it imports: the one the command was started in, or that of the file."""
+    arguments: dict[str, Setting] = {}
+    """Of the function, and of those that may stand beside it."""
+
+    @property
+    def place(self) -> str:
+        """The module, or the file."""
+        return self.reference.rpartition(":")[0]
+
+    @property
+    def function(self) -> str:
+        return self.reference.rpartition(":")[2]
+
+    @property
+    def name(self) -> str:
+        """Without the directories."""
+        return f"{Path(self.place).name}:{self.function}"
+
+
 class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """AdamW with linear warm-up to a constant rate, on batches of `batch_size` × `seq_len` tokens."""
+    """AdamW with linear warm-up to a constant rate, on batches of `batch_size` × `seq_len` tokens. A user's model may
+    bring an optimizer and batches of its own: of these `batch_size` holds."""
 
     batch_size: int
     seq_len: int
@@ -65,6 +95,10 @@ class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.seq_len
+
+
+USUAL_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
+"""Of a user's model, where nothing else is set."""
 
 
 class ScheduledSwitch(Struct, frozen=True):
@@ -92,7 +126,7 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     run: str
     model_name: str
-    model: ModelConfig
+    model: ModelConfig | UserModel
     training: TrainingConfig
     preset: str
     data: str | None = None
@@ -113,6 +147,14 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A switch frees what it has moved, leaf by leaf, once the state is saved."""
     device_memory: int | None = None
     """Bytes that a device may use, less than it has: a preset whose predicted peak is above is refused."""
+
+    @property
+    def batch(self) -> str:
+        """`64 × 2,048 tokens`: what a step takes."""
+        training = self.training
+        if isinstance(self.model, UserModel):
+            return f"{training.batch_size:,} examples"
+        return f"{training.batch_size:,} × {training.seq_len:,} tokens"
 
 
 class Membership(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -160,6 +202,21 @@ class ModelPreset(Struct, frozen=True, forbid_unknown_fields=True):
     summary: str
     model: ModelConfig
     training: TrainingConfig
+
+
+class ModelChoice(NamedTuple):
+    """What `--model` and `--set` name."""
+
+    name: str
+    model: ModelConfig | UserModel
+    training: TrainingConfig
+
+    @property
+    def run_name(self) -> str:
+        """For runs that have no name of their own."""
+        if isinstance(self.model, ModelConfig):
+            return self.name
+        return re.sub(r"[^a-z0-9]+", "-", self.model.function.lower()).strip("-")[:48] or "model"
 
 
 def user_presets() -> Path:
@@ -212,11 +269,84 @@ def parse_toml(path: Path, text: str) -> dict[str, Any]:
         raise Invalid(f"{path}: not valid TOML: {error}") from error
 
 
+def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
+    """A model preset or, where `name` has a colon or is a file's, a function of the user's. Raises Invalid."""
+    if ":" in name or "/" in name or name.endswith(".py"):
+        model, training = user_model(name, settings)
+        return ModelChoice(model.name, model, training)
+    preset = load_model(name, settings)
+    return ModelChoice(name, preset.model, preset.training)
+
+
+def user_model(reference: str, settings: tuple[str, ...] = ()) -> tuple[UserModel, TrainingConfig]:
+    """A function of the user's, with `KEY=VALUE` settings for the training and for it. Raises Invalid."""
+    place, _, function = reference.rpartition(":")
+    is_file = "/" in place or place.endswith(".py")
+    problems: list[str] = []
+    path = Path(place or reference).expanduser().absolute()
+    if not place:
+        problems.append(f"--model {reference}: which function of it? name one: {reference}:FUNCTION")
+    elif is_file and path.suffix != ".py":
+        problems.append(f"--model {reference}: {place} is no Python file: its name has to end in .py")
+    elif is_file and not path.is_file():
+        problems.append(f"--model {reference}: there is no file {path}")
+    elif not is_file and not all(map(str.isidentifier, place.split("."))):
+        problems.append(f"--model {reference}: {place!r} is no name of a module: give package.module or path/file.py")
+    if place and not function.isidentifier():
+        problems.append(f"--model {reference}: {function!r} is no name of a function: write {place}:FUNCTION")
+    directory = str(path.parent if is_file else Path.cwd())
+    model = UserModel(reference=f"{path if is_file else place}:{function}", directory=directory)
+    try:
+        model, training = with_user_settings(model, USUAL_TRAINING, settings)
+    except Invalid as error:
+        raise Invalid(*problems, *error.problems) from error
+    if problems:
+        raise Invalid(*problems)
+    return model, training
+
+
+def with_user_settings(
+    model: UserModel, training: TrainingConfig, settings: tuple[str, ...]
+) -> tuple[UserModel, TrainingConfig]:
+    """With `KEY=VALUE` settings: what is none of the training is an argument. Raises Invalid."""
+    arguments, tables = dict(model.arguments), msgspec.to_builtins(training)
+    problems: list[str] = []
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.isidentifier():
+            problems.append(f"--set {setting}: not KEY=VALUE")
+        elif key in TrainingConfig.__struct_fields__:
+            tables[key] = _value(text)
+        elif (argument := _argument(_value(text))) is None:
+            problems.append(f"--set {setting}: a number, true or false, text, or a list of these")
+        else:
+            arguments[key] = argument
+    if problems:
+        raise Invalid(*problems)
+    try:
+        training = msgspec.convert(tables, TrainingConfig)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"--set {' '.join(settings)}: {error}") from error
+    return msgspec.structs.replace(model, arguments=arguments), training
+
+
+def _argument(value: object) -> Setting | None:
+    """None where it would not come out of `run.json` as it went in."""
+    try:
+        kept = msgspec.json.decode(msgspec.json.encode(value), type=Setting)
+    except (msgspec.MsgspecError, OverflowError):
+        return None
+    return kept if kept == value else None
+
+
 def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
     """The model preset `name`, with `KEY=VALUE` settings put over its tables. Raises Invalid."""
     files = preset_files("models")
     if name not in files:
-        raise Invalid(f"--model {name}: no such model: choose from {', '.join(files)}")
+        raise Invalid(
+            f"--model {name}: no such model: choose from {', '.join(files)}, or name a function that makes one of "
+            "yours: package.module:function or path/file.py:function"
+        )
     where = f"--set {' '.join(settings)} on {name}" if settings else str(files[name])
     return with_settings(read_toml(files[name]), settings, where)
 
@@ -240,37 +370,26 @@ def _override(tables: dict[str, Any], setting: str) -> str | None:
     if not equals or table is None:
         known = ", ".join(field for struct in structs.values() for field in struct.__struct_fields__)
         return f"--set {setting}: not KEY=VALUE with a known key: {known}"
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        value = text
-    tables.setdefault(table, {})[key] = value
+    tables.setdefault(table, {})[key] = _value(text)
     return None
+
+
+def _value(text: str) -> Any:
+    """As TOML has it; what is none there is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
 
 
 def problems_of(config: RunConfig) -> list[str]:
     """What is wrong with the numbers of `config`, one line each with a way out. Needs no device."""
     model, training, memory = config.model, config.training, config.device_memory
     every, minutes = config.checkpoints.every_steps, config.checkpoints.every_minutes
-    checks = [
-        (model.layers >= 1, f"layers {model.layers}: at least 1"),
-        (model.heads >= 1, f"heads {model.heads}: at least 1"),
-        (model.embed >= 1, f"embed {model.embed}: at least 1"),
-        (model.mlp >= 1, f"mlp {model.mlp}: at least 1"),
-        (model.vocab >= 256, f"vocab {model.vocab}: the tokens are bytes: at least 256"),
-        (model.vocab_rows >= model.vocab, f"vocab_rows {model.vocab_rows}: at least vocab, {model.vocab}"),
-        (0 <= model.dropout < 1, f"dropout {model.dropout}: from 0 to below 1"),
-        (
-            model.heads < 1 or model.embed % model.heads == 0,
-            f"embed {model.embed} does not divide by heads {model.heads}: set one of them",
-        ),
+    checks = _model_checks(model, training) if isinstance(model, ModelConfig) else []
+    checks += [
         (training.batch_size >= 1, f"--batch-size {training.batch_size}: at least 1"),
         (training.seq_len >= 1, f"--seq-len {training.seq_len}: at least 1"),
-        (
-            training.seq_len <= model.context,
-            f"--seq-len {training.seq_len} is longer than the model's context of {model.context}: "
-            f"add --set context={training.seq_len}",
-        ),
         (training.learning_rate > 0, f"learning_rate {training.learning_rate}: above 0"),
         (training.warmup_steps >= 0, f"warmup_steps {training.warmup_steps}: 0 or more"),
         (training.grad_clip > 0, f"grad_clip {training.grad_clip}: above 0"),
@@ -294,3 +413,25 @@ def problems_of(config: RunConfig) -> list[str]:
                 "it is the number of steps done before the switch"
             )
     return problems
+
+
+def _model_checks(model: ModelConfig, training: TrainingConfig) -> list[tuple[bool, str]]:
+    """What has to hold, and what to say where it does not."""
+    return [
+        (model.layers >= 1, f"layers {model.layers}: at least 1"),
+        (model.heads >= 1, f"heads {model.heads}: at least 1"),
+        (model.embed >= 1, f"embed {model.embed}: at least 1"),
+        (model.mlp >= 1, f"mlp {model.mlp}: at least 1"),
+        (model.vocab >= 256, f"vocab {model.vocab}: the tokens are bytes: at least 256"),
+        (model.vocab_rows >= model.vocab, f"vocab_rows {model.vocab_rows}: at least vocab, {model.vocab}"),
+        (0 <= model.dropout < 1, f"dropout {model.dropout}: from 0 to below 1"),
+        (
+            model.heads < 1 or model.embed % model.heads == 0,
+            f"embed {model.embed} does not divide by heads {model.heads}: set one of them",
+        ),
+        (
+            training.seq_len <= model.context,
+            f"--seq-len {training.seq_len} is longer than the model's context of {model.context}: "
+            f"add --set context={training.seq_len}",
+        ),
+    ]

@@ -12,7 +12,7 @@ from functools import cached_property
 import jax
 
 from .board import Cost, Row, Work, timed
-from .config import Invalid, ModelConfig
+from .config import Invalid, ModelConfig, UserModel
 from .model import flops_per_token
 from .preset import Axes, Preset
 from .program import decide_all
@@ -22,6 +22,7 @@ from .topology import Topology, wiring
 from .traffic import Flow, sent
 
 FLOAT32 = 4
+NO_FORMULA = "no estimate: the formulas are of the built-in model"
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,17 @@ class Weight:
 def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | None) -> Row:
     """Of one preset. Without a topology: on devices whose chip is not known, so that nothing can be said of time."""
     mesh = preset.sizes(devices)
+    step = None
     try:
-        step = Step(task, preset, devices)
+        if isinstance(task.config.model, UserModel):
+            decide_all(task, preset, devices)
+        else:
+            step = Step(task, preset, devices)
     except Invalid as error:
         return Row(preset=preset.name, mesh=mesh, problems=list(error.problems))
+    wired = [wiring(topology, mesh, [axis]) for axis in mesh] if topology else []
+    if step is None:
+        return Row(preset=preset.name, mesh=mesh, wiring=wired, problems=[NO_FORMULA], laid_out=True)
     cost = Cost(
         argument_bytes=step.argument_bytes,
         peak_bytes=sum(step.parts.values()),
@@ -80,7 +88,6 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         capacity_bytes=topology.chip.memory if topology else None,
         collectives=step.flows,
     )
-    wired = [wiring(topology, mesh, [axis]) for axis in mesh] if topology else []
     if topology:
         cost = timed(cost, step.work, topology, mesh)
     pipeline = preset.pipeline(devices, task.config.training.batch_size)
@@ -91,7 +98,8 @@ class Step:
     """One step of a task under a preset, as each device does it. Sizes are in bytes on one device."""
 
     def __init__(self, task: Task, preset: Preset, devices: int) -> None:
-        """Raises Invalid where the preset cannot be laid out."""
+        """`task`: of the built-in model. Raises Invalid where the preset cannot be laid out."""
+        assert isinstance(task.config.model, ModelConfig)
         self._state, self._batch = decide_all(task, preset, devices)
         self._task = task
         self._model, self._training = task.config.model, task.config.training

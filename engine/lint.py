@@ -28,6 +28,7 @@ RULES = {
     "S107": ("rematerialization", "the compiler replicates an array to re-split it"),
     "S108": ("other-layout", "the compiler laid an array out otherwise than intended"),
     "S109": ("traffic-over-compute", "an axis carries more bytes than the compute can hide"),
+    "S110": ("unnamed-dims", "the preset splits dims that no parameter has"),
 }
 """Code to (name, what it finds). Codes never change their meaning."""
 
@@ -53,6 +54,7 @@ class _Subject(Struct, frozen=True):
     """Gradients and activations."""
     collectives: Sequence[CollectiveInfo]
     inspected: PresetInspected | None
+    idle_rules: Sequence[str]
     flops_per_device: float | None
 
     def of_kind(self, kind: str) -> list[ArrayInfo]:
@@ -76,6 +78,7 @@ def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_
         collectives=compiled.collectives or (),
         inspected=inspected,
         flops_per_device=None if flops_per_step is None else flops_per_step / len(compiled.mesh.device_ids),
+        idle_rules=compiled.idle_rules,
     )
     checks = (
         _replicated_parameters,
@@ -87,6 +90,7 @@ def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_
         _rematerializations,
         _other_layouts,
         _traffic_over_compute,
+        _unnamed_dims,
     )
     return [finding for check in checks for finding in check(subject)]
 
@@ -284,6 +288,19 @@ def _traffic_over_compute(subject: _Subject) -> Iterator[Finding]:
                 "give each device more to do: a larger batch, longer sequences, or fewer devices on that axis",
                 cost=moved,
             )
+
+
+def _unnamed_dims(subject: _Subject) -> Iterator[Finding]:
+    if subject.idle_rules and not subject.axes_of("parameter") & set(subject.wide_axes):
+        held = sum(bytes_per_device(array, subject.mesh) for array in subject.of_kind("parameter"))
+        yield _finding(
+            "S110",
+            f"no parameter is split, {figures.size(held)} of them stand on each device: the preset has rules for "
+            f"{', '.join(subject.idle_rules)}, and the model has no such dim",
+            "name the dims of its parameters, nnx.with_partitioning(init, ('embed', 'mlp')) say, or split arrays by "
+            "their names in [overrides]",
+            cost=held,
+        )
 
 
 def _names(arrays: Sequence[ArrayInfo]) -> str:

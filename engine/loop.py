@@ -50,7 +50,8 @@ from .protocol import (
 from .reshard import bytes_moved, move_state
 from .saver import Saver
 from .step_reports import StepReports
-from .task import Batch, TrainState
+from .task import TrainState
+from .user_model import OwnBatches
 
 Command = AnyCommand | None
 """None only wakes a loop that waits."""
@@ -76,7 +77,7 @@ class Loop:
     def __init__(
         self,
         config: RunConfig,
-        batches: Batches,
+        batches: Batches | OwnBatches,
         compiler: Compiler,
         saver: Saver,
         profiler: Profiler,
@@ -221,6 +222,9 @@ class Loop:
             is_traced = self._profiler.is_over(self._reports.begun)
             if self._paused or due or is_traced:
                 self._reports.settle()
+        except Invalid as error:  # a user's batch: nothing was done yet
+            self._pause("; ".join(error.problems))
+            return
         except jax.errors.JaxRuntimeError as error:
             self._take_back_switch(error)
             return
@@ -275,23 +279,25 @@ class Loop:
             if done == self._begun_at:
                 self._compiler.compile_questions(self._program)  # not before: the first step was waited for
 
-    def _batch(self, number: int) -> Batch:
-        """On the devices. Where there are other processes, only the rows that those of this one hold are read."""
-        shardings = self._program.placement.batch_shardings
+    def _batch(self, number: int) -> Any:
+        """On the devices, in the structure that the step takes. Where there are other processes, only the rows that
+        those of this one hold are read."""
+        shardings, structure = jax.tree.flatten(self._program.placement.batch_shardings)
         if self._cluster.count == 1:
-            return Batch(*map(jax.device_put, self._batches[number], shardings))
-        shape = (self._config.training.batch_size, self._config.training.seq_len)
+            return structure.unflatten(map(jax.device_put, jax.tree.leaves(self._batches[number]), shardings))
+        shapes = [array.shape for array in self._program.description.arrays if array.kind == "batch"]
 
         @cache
-        def rows(begin: int, end: int) -> Any:
-            return self._batches.rows(number, range(begin, end))
+        def rows(begin: int, end: int) -> list[Any]:
+            return jax.tree.leaves(self._batches.rows(number, range(begin, end)))
 
-        def part(field: int, index: Any) -> Any:
-            begin, end, _ = index[0].indices(shape[0])
-            return rows(begin, end)[field][:, index[1]]
+        def part(leaf: int, index: Any) -> Any:
+            begin, end, _ = index[0].indices(shapes[leaf][0])
+            return rows(begin, end)[leaf][:, *index[1:]]
 
-        return Batch(
-            *(jax.make_array_from_callback(shape, sharding, partial(part, n)) for n, sharding in enumerate(shardings))
+        return structure.unflatten(
+            jax.make_array_from_callback(tuple(shapes[leaf]), sharding, partial(part, leaf))
+            for leaf, sharding in enumerate(shardings)
         )
 
     def _obey(self) -> None:

@@ -45,6 +45,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     corpus: CorpusInfo
     digests: dict[str, int]
     """By array name; see `digest.digests`."""
+    arrays: dict[str, str] = {}
+    """By name, `float32 [128, 512]`."""
     files: dict[str, FileDigest]
     """By path inside the checkpoint; all but this one."""
 
@@ -62,14 +64,18 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             bytes=self.bytes,
         )
 
-    def problems_with(self, config: RunConfig, corpus: CorpusInfo, platform: str, restart: Restart) -> list[str]:
-        """Why a run of `config` cannot go on from here."""
+    def problems_with(
+        self, config: RunConfig, arrays: dict[str, str], corpus: CorpusInfo, platform: str, restart: Restart
+    ) -> list[str]:
+        """Why a run of `config`, whose state has these arrays, cannot go on from here."""
         problems: list[str] = []
         if config.model != self.config.model:
             problems.append("the model is not the one of the checkpoint: begin a new run with it")
+        elif arrays != self.arrays:
+            problems.append(f"{_difference(arrays, self.arrays)}: begin a new run with it, or take its code back")
         if corpus.sha256 != self.corpus.sha256 and not restart.other_data:
             problems.append(
-                f"the text is not the one of the checkpoint: {corpus.bytes:,} bytes (sha256 {corpus.sha256[:12]}) in "
+                f"the data are not those of the checkpoint: {corpus.bytes:,} bytes (sha256 {corpus.sha256[:12]}) in "
                 f"{corpus.source}, {self.corpus.bytes:,} ({self.corpus.sha256[:12]}) then: give the old one with "
                 "--data, or go on with this one by --other-data"
             )
@@ -81,6 +87,13 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if config.steps is not None and config.steps <= self.step:
             problems.append(f"--steps {config.steps}: {self.step} steps are done: give more")
         return problems
+
+
+def _difference(arrays: dict[str, str], before: dict[str, str]) -> str:
+    names = [name for name in {**before, **arrays} if arrays.get(name) != before.get(name)]
+    told = [f"{name} is {arrays.get(name, 'gone')}, was {before.get(name, 'not there')}" for name in names[:2]]
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"the model has other arrays than the checkpoint: {'; '.join(told)}{more}"
 
 
 class _Sealed(Struct, forbid_unknown_fields=True):

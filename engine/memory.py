@@ -33,16 +33,18 @@ def predict(compiled: Compiled, arrays: Sequence[ArrayInfo], mesh: MeshInfo, pla
     stats = compiled.memory_analysis()
     if stats is None:
         return None
-    parameters, moments, scalars, batch = (held(kind) for kind in ("parameter", "moment", "scalar", "batch"))
+    kinds = ("parameter", "moment", "variable", "scalar", "batch")
+    parameters, moments, variables, scalars, batch = map(held, kinds)
     arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
     aliased, temporaries = stats.alias_size_in_bytes, stats.temp_size_in_bytes
     own = getattr(stats, "peak_memory_in_bytes", 0) if platform == "tpu" else 0
     return MemoryInfo(
         parameters=parameters,
         moments=moments,
+        variables=variables,
         scalars=scalars,
         batch=batch,
-        padding=arguments - parameters - moments - scalars - batch,
+        padding=arguments - parameters - moments - variables - scalars - batch,
         arguments=arguments,
         outputs=outputs,
         aliased=aliased,

@@ -1,5 +1,6 @@
 """A preset compiled for a slice that nobody has to hold: the TPU compiler runs here, the program never does."""
 
+import math
 import os
 import re
 
@@ -8,18 +9,18 @@ from jax.experimental import topologies
 
 from . import tpu_compiler
 from .board import Cost, timed
-from .config import Invalid
+from .config import Invalid, UserModel
 from .estimate import Step
 from .mesh import canonical_order
 from .preset import Preset
-from .program import compile_program, place
+from .program import Placement, compile_program, place
 from .protocol import PresetCompiled
 from .task import Task
 from .topology import Topology
 from .traffic import flows
 
 NEEDED = re.compile(r"(?:Used |HLO temporaries \()(?P<needed>[\d.]+)(?P<unit>[KMGT])\b")
-PARTS = ("temporaries", "moments", "parameters", "batch", "padding")
+PARTS = ("temporaries", "moments", "parameters", "variables", "batch", "padding")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -40,17 +41,28 @@ def find_slice(topology: Topology) -> list[jax.Device]:
 
 def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
     """What the TPU compiler says of a preset. Raises Invalid."""
-    step = Step(task, preset, topology.devices)
+    step = None if isinstance(task.config.model, UserModel) else Step(task, preset, topology.devices)
+    placement = place(task, preset, find_slice(topology))
     try:
-        program = compile_program(task, place(task, preset, find_slice(topology)))
+        program = compile_program(task, placement)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return _too_large(str(error), step, topology)
+        return _too_large(str(error), argument_bytes(task, placement), topology)
     return _cost(program.description, step, topology)
 
 
-def _cost(compiled: PresetCompiled, step: Step, topology: Topology) -> Cost:
+def argument_bytes(task: Task, placement: Placement) -> int:
+    """Of state and batch on one device."""
+    shardings = jax.tree.leaves((placement.state_shardings, placement.batch_shardings))
+    return sum(
+        math.prod(sharding.shard_shape(array.shape)) * array.dtype.itemsize
+        for array, sharding in zip(task.arrays, shardings, strict=True)
+    )
+
+
+def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Cost:
+    """Without `step` nobody knows how the work is shared out, so that nothing is said of time."""
     memory = compiled.memory
     assert memory is not None, "the TPU compiler always tells"
     cost = Cost(
@@ -60,14 +72,14 @@ def _cost(compiled: PresetCompiled, step: Step, topology: Topology) -> Cost:
         parts={name: size for name in PARTS if (size := getattr(memory, name))},
         collectives=None if compiled.collectives is None else flows(compiled.collectives),
     )
-    return timed(cost, step.work, topology, compiled.mesh.axes)
+    return timed(cost, step.work, topology, compiled.mesh.axes) if step else cost
 
 
-def _too_large(message: str, step: Step, topology: Topology) -> Cost:
+def _too_large(message: str, arguments: int, topology: Topology) -> Cost:
     needed = needed_bytes(message)
     if needed is None:
         raise Invalid(message.splitlines()[0])
-    return Cost(argument_bytes=step.argument_bytes, peak_bytes=needed, capacity_bytes=topology.chip.memory)
+    return Cost(argument_bytes=arguments, peak_bytes=needed, capacity_bytes=topology.chip.memory)
 
 
 def needed_bytes(message: str) -> int | None:

@@ -8,13 +8,16 @@ import msgspec
 
 from . import run_directory
 from .board import Cost
-from .config import RunConfig
+from .config import RunConfig, UserModel
 from .preset import Preset
 
 DEPENDS_ON = ("shardtui", "jax", "jaxlib", "libtpu", "flax", "optax")
 
 
 def kept(config: RunConfig, preset: Preset, topology: str) -> Cost | None:
+    """None also for a user's model: what its code does today is not known before it is compiled."""
+    if isinstance(config.model, UserModel):
+        return None
     try:
         return msgspec.json.decode(_file(config, preset, topology).read_bytes(), type=Cost)
     except (OSError, msgspec.DecodeError):  # none, or one that was cut off
@@ -23,6 +26,8 @@ def kept(config: RunConfig, preset: Preset, topology: str) -> Cost | None:
 
 def keep(config: RunConfig, preset: Preset, topology: str, cost: Cost) -> None:
     """Raises OSError, as where the disk is full; what was there before stays."""
+    if isinstance(config.model, UserModel):
+        return
     file = _file(config, preset, topology)
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")

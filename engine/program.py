@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 
@@ -21,8 +22,10 @@ from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
 from .protocol import ArrayInfo, CollectiveInfo, Phase, PipelineInfo, PresetCompiled, PresetInfo
-from .sharding import Decision, Observed, activation_rules, decide, preset_problems, spec_of
-from .task import Array, Batch, Task, TrainState
+from .sharding import Decision, Observed, activation_rules, decide, flax_rules, preset_problems, spec_of
+from .task import Array, Task, TrainState
+
+Tree = Any
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Placement:
     mesh: Mesh
     state: TrainState
     """`Decision`s."""
-    batch: Batch
+    batch: Tree
     """`Decision`s."""
 
     @cached_property
@@ -41,7 +44,7 @@ class Placement:
         return jax.tree.map(self._sharding, self.state)
 
     @cached_property
-    def batch_shardings(self) -> Batch:
+    def batch_shardings(self) -> Tree:
         return jax.tree.map(self._sharding, self.batch)
 
     def _sharding(self, decision: Decision) -> NamedSharding:
@@ -94,7 +97,7 @@ def describe_preset(task: Task, preset: Preset, devices: Sequence[jax.Device]) -
     )
 
 
-def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Batch]:
+def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tree]:
     """A `Decision` for every array, on so many devices. Raises Invalid with every reason why it cannot be."""
     sizes, batch_size = preset.sizes(devices), task.config.training.batch_size
 
@@ -103,19 +106,19 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Ba
 
     state, batch = jax.tree.map(decided, (task.state_arrays, task.batch_arrays))
     names = [array.names[0] for array in task.arrays if array.kind in ("parameter", "moment")]
-    logical = {axis for array in task.arrays for axis in array.logical_axes if axis}
     problems = [
         *preset.problems,
         *filter(None, [preset.size_problem(devices), preset.microbatch_problem(devices, batch_size)]),
-        *preset_problems(preset, names, logical),
+        *preset_problems(preset, names, task.logical_axes),
         *_array_problems(task, preset, state, batch),
+        *(f"{preset.name}: {problem}" for problem in task.problems_on(tuple(sizes))),
     ]
     if problems:
         raise Invalid(*problems)
     return state, batch
 
 
-def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Batch) -> list[str]:
+def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Tree) -> list[str]:
     """One line for each thing that is wrong, not one for each array in which it shows."""
     first: dict[str, str] = {}
     decisions = jax.tree.leaves((state, batch))
@@ -154,7 +157,7 @@ class Program:
     """A preset placed and compiled, with a description of what came out."""
 
     placement: Placement
-    step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
+    step: Callable[[TrainState, Tree], tuple[TrainState, jax.Array]]
     """Donates the state it is given. State goes in and comes out under the placement's shardings."""
     digest: Question
     is_finite: Question
@@ -203,11 +206,16 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
     """The step under the placement's shardings; with `observed`, a program whose compilation fills it in."""
     state, batch = placement.state_shardings, placement.batch_shardings
 
-    def train_step(arrays: TrainState, inputs: Batch) -> tuple[TrainState, jax.Array]:
+    def train_step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, jax.Array]:
         return task.train_step(arrays, inputs, state.params)
 
     pipeline = placement.pipeline(task)
-    with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules, observed, pipeline):
+    rules = flax_rules(placement.preset.rules, task.annotated - set(placement.mesh.shape))
+    with (
+        jax.set_mesh(placement.mesh),
+        nnx.logical_axis_rules(rules),  # for a user's activations
+        activation_rules(placement.mesh, placement.preset.rules, observed, pipeline),
+    ):
         return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).trace(
             placement.abstract_state(task), _with_shardings(task.batch_arrays, batch)
         )
@@ -230,7 +238,14 @@ def _describe(task: Task, placement: Placement, step: Compiled, seconds: float, 
         collectives=_collectives(step, placement.mesh),
         memory=predict(step, arrays, mesh, placement.mesh.devices.flat[0].platform),
         pipeline=placement.pipeline(task),
+        idle_rules=_idle_rules(task, placement.preset),
     )
+
+
+def _idle_rules(task: Task, preset: Preset) -> list[str]:
+    if task.logical_axes is not None:  # all are known: the others are of activations
+        return []
+    return [logical for logical, axes in preset.rules.items() if axes and logical not in task.annotated]
 
 
 def _describe_arguments(task: Task, placement: Placement, step: Compiled) -> list[ArrayInfo]:

@@ -67,7 +67,8 @@ class ArrayInfo(Struct, frozen=True, kw_only=True):
     """What one array of a step is and how it is laid out. Holds no data."""
 
     name: str
-    kind: Literal["parameter", "moment", "scalar", "batch", "gradient", "activation"]
+    kind: Literal["parameter", "moment", "variable", "scalar", "batch", "gradient", "activation"]
+    """`variable`: what a module of the user's changes itself, such as the running mean of BatchNorm."""
     shape: list[int]
     dtype: str
     bytes: int
@@ -114,6 +115,8 @@ class MemoryInfo(Struct, frozen=True, kw_only=True):
     moments: int
     scalars: int
     batch: int
+    variables: int = 0
+    """What a module of the user's changes itself."""
     padding: int
     """What the device's layouts add to the arguments."""
     arguments: int
@@ -226,8 +229,11 @@ class HostStatus(Struct, frozen=True):
 
 
 class CorpusInfo(Struct, frozen=True):
+    """Where batches come from: text, or a function of the user's."""
+
     source: str
     files: int
+    """0 for a function: `bytes` and `sha256` are those of its first batch."""
     bytes: int
     sha256: str
 
@@ -267,18 +273,20 @@ class EngineReady(Event, frozen=True):
     """Bytes that one device has for the run, as far as can be told."""
     warnings: list[str]
     dtype: str | None
-    """Of the computation."""
+    """Of the computation; None where only a user's model knows."""
     parameters: int
     """Trainable elements, without padding rows."""
     padding_parameters: int
     tokens_per_step: int | None
     flops_per_step: float | None
-    """Of the model by formula (`model.flops_per_token`), not of what the compiler made of it."""
+    """Of the model (`task.flops_per_step`), not of what the compiler made of it."""
     corpus: CorpusInfo | None
     presets: list[PresetInfo]
     preset_problems: list[str]
     hosts: list[HostInfo] = []
     """Where there are several processes."""
+    counted: Literal["tokens", "examples"] = "tokens"
+    """What `tokens_per_step` is of: examples where a user's function makes the batches."""
 
 
 Phase = Literal["wait", "trace", "lower", "compile", "movers"]
@@ -318,6 +326,8 @@ class PresetCompiled(Event, frozen=True):
     memory: MemoryInfo | None
     """None where the backend does not tell."""
     pipeline: PipelineInfo | None = None
+    idle_rules: list[str] = []
+    """Logical axes that the preset splits, and that no array of a user's model has."""
 
 
 class PresetInspected(Event, frozen=True):

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from .advice import problems_in
-from .checkpoint import DAMAGED, ROLLED_BACK, Place, check_digests, load_arrays, save_arrays, state_names
+from .checkpoint import DAMAGED, ROLLED_BACK, Place, array_types, check_digests, load_arrays, save_arrays, state_names
 from .cluster import Cluster
 from .config import Invalid, RunConfig
 from .manifest import Damaged, Manifest, file_digests, read_manifest, write_manifest
@@ -129,6 +129,7 @@ class Saver:
             config=self._config,
             corpus=self._corpus,
             digests=dict(zip(state_names(self._task), np.asarray(digests).tolist(), strict=True)),
+            arrays=array_types(self._task),
             files={},
         )
         self._publish(CheckpointSaving(step=step, stall_seconds=time.perf_counter() - began))

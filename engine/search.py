@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from .board import Row, ranked
+from .config import Invalid, UserModel
 from .estimate import estimate_row
 from .preset import MESH_RULES, Preset, mesh_preset
 from .task import Task
@@ -17,7 +18,11 @@ WHOLE = ("", "-whole.vocab", "-whole.heads", "-whole.heads-whole.vocab")
 
 
 def search(task: Task, topology: Topology, known: Sequence[Preset]) -> list[Row]:
-    """The best meshes that fit by formula, none that is laid out like one of `known`; where none fits, the nearest."""
+    """The best meshes that fit by formula, none that is laid out like one of `known`; where none fits, the nearest.
+
+    Raises Invalid where there is no formula."""
+    if isinstance(task.config.model, UserModel):
+        raise Invalid("--search goes by formula, which there is of the built-in model alone: name meshes as presets")
     layouts = {_layout(preset, topology.devices) for preset in known}
     best: dict[frozenset[tuple[str, int]], Row] = {}
     for preset in candidates(topology.devices):

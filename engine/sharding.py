@@ -59,7 +59,7 @@ def by_rules(
         if logical is None:
             dims.append(Dim((), "no logical axis: whole"))
         elif logical not in rules:
-            dims.append(Dim((), f"{logical}: no rule: whole"))
+            dims.append(_without_rule(logical, size, mesh_axes, taken))
         elif not rules[logical]:
             dims.append(Dim((), f'{logical}: rule → "": whole'))
         else:
@@ -113,9 +113,12 @@ def decide(
     return by_rules(shape, logical_axes, preset.rules, mesh_axes)
 
 
-def preset_problems(preset: Preset, names: Sequence[str], logical_axes: set[str]) -> list[str]:
-    """What in a preset speaks of nothing: rules for unknown logical axes, overrides that match no array."""
-    known = set(LOGICAL_AXES) | logical_axes
+def preset_problems(preset: Preset, names: Sequence[str], logical_axes: set[str] | None) -> list[str]:
+    """What in a preset speaks of nothing: rules for unknown logical axes, overrides that match no array.
+
+    `logical_axes`: the model's, besides the usual ones, which no model needs to have; None where nobody knows them all.
+    """
+    known = set(LOGICAL_AXES) | (set(preset.rules) if logical_axes is None else logical_axes)
     problems = [
         f"{preset.name}: [rules] {axis}: no such logical axis: the model has {', '.join(sorted(known))}"
         for axis in preset.rules
@@ -316,6 +319,24 @@ def _split(place: str, logical: str, size: int, axes: Axes, mesh_axes: Mapping[s
         )
         return Dim((), text, text, axes)
     return Dim(axes, f"{place} → {target}: {size} ÷ {count} = {size // count}")
+
+
+def _without_rule(logical: str, size: int, mesh_axes: Mapping[str, int], taken: set[str]) -> Dim:
+    """A user's model may name mesh axes in the place of logical ones, several of them as `data+model`."""
+    axes = tuple(logical.split("+"))
+    if logical in LOGICAL_AXES:
+        return Dim((), f"{logical}: no rule: whole")
+    if not set(axes) <= set(mesh_axes):
+        way_out = f'{logical} = "{list(mesh_axes)[-1]}" in [rules] splits it'
+        return Dim((), f"{logical}: no rule, and no axis of this mesh: whole: {way_out}")
+    return _split(f"{logical}: mesh axis", logical, size, axes, mesh_axes, taken)
+
+
+def flax_rules(rules: Mapping[str, Axes], logical_axes: set[str]) -> tuple[tuple[str, str | Axes | None], ...]:
+    """A preset's rules as Flax has them, for constraints on activations that a user's model writes by its functions.
+    Every logical axis is named: one that is not would be taken for a mesh axis."""
+    names = dict.fromkeys([*rules, *LOGICAL_AXES, *sorted(logical_axes)])
+    return tuple((name, _entry(rules.get(name, ()))) for name in names)
 
 
 def _entry(axes: Axes) -> str | Axes | None:

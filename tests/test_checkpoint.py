@@ -279,14 +279,22 @@ def test_what_a_run_may_not_go_on_from(saved: Path) -> None:
     other = CorpusInfo("other", 1, 999, "cd" * 32)
 
     def problems(
-        config: Any = config, corpus: CorpusInfo = CORPUS, platform: str = "cpu", how: Restart = restart
+        config: Any = config,
+        corpus: CorpusInfo = CORPUS,
+        platform: str = "cpu",
+        how: Restart = restart,
+        arrays: dict[str, str] = manifest.arrays,
     ) -> str:
-        return "\n".join(manifest.problems_with(config, corpus, platform, how))
+        return "\n".join(manifest.problems_with(config, arrays, corpus, platform, how))
 
     assert problems() == ""
     assert "the model is not the one of the checkpoint" in problems(wider)
     assert "999 bytes (sha256 cdcdcdcdcdcd) in other, 1,000 (abababababab) then" in problems(corpus=other)
     assert "--other-data" in problems(corpus=other)
+    changed = {**manifest.arrays, "norm.scale": "float32 [7]", "norm.shift": "float32 [1]"}
+    assert "norm.scale is float32 [7], was float32 [128]; norm.shift is float32 [1], was not there" in problems(
+        arrays=changed
+    )
     assert problems(corpus=other, how=Restart(other_data=True)) == ""
     assert problems(platform="tpu").endswith("if that is meant, add --platform tpu")
     assert problems(msgspec.structs.replace(config, platform="tpu"), platform="tpu") == ""

@@ -135,6 +135,16 @@ def test_an_involuntary_rematerialization_is_mapped_to_arrays(built_in: BuiltIn)
     assert "in jit(train_step)/mlp/dot_general is replicated to go from {devices=[4,1,2]<=[8]}" in finding.message
 
 
+def test_dims_that_no_parameter_has(built_in: BuiltIn) -> None:
+    compiled, inspected, flops = built_in("dp")
+    idle = msgspec.structs.replace(compiled, idle_rules=["embed", "mlp"])
+    (finding,) = lint(idle, inspected, flops)
+    assert (finding.code, finding.bytes_per_device) == ("S110", compiled.memory and compiled.memory.parameters)
+    assert "the preset has rules for embed, mlp, and the model has no such dim" in finding.message
+    split, inspected, flops = built_in("fsdp")
+    assert lint(msgspec.structs.replace(split, idle_rules=["mlp"]), inspected, flops) == []
+
+
 def test_without_an_inspection_only_what_is_known_is_found(built_in: BuiltIn) -> None:
     compiled, _, flops = built_in("pitfall-first-dim")
     assert set(codes(lint(compiled, None, flops))) == {"S106"}

@@ -19,13 +19,17 @@ from ..engine.config import (
     CheckpointConfig,
     Invalid,
     Membership,
+    ModelConfig,
     Restart,
     RunConfig,
     ScheduledSwitch,
-    load_model,
+    TrainingConfig,
+    UserModel,
+    choose_model,
     preset_files,
     problems_of,
     with_settings,
+    with_user_settings,
 )
 from ..engine.preset import AXIS_NAME, is_file, load_preset, name_of
 from ..engine.run_directory import RunDirectory, state_home
@@ -390,15 +394,17 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", metavar="M", help=f"default nano; {', '.join(preset_files('models'))}")
-    add("--batch-size", type=int, metavar="N", help="sequences in the global batch")
+    known = ", ".join(preset_files("models"))
+    add("--model", metavar="M", help=f"default nano; {known}; or MODULE:FUNCTION, FILE.py:FUNCTION of yours")
+    add("--batch-size", type=int, metavar="N", help="sequences, or examples, in the global batch")
     add("--seq-len", type=int, metavar="N", help="tokens in a sequence")
     add(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a value of the model or the training, such as layers=8, remat=true, learning_rate=3e-4",
+        help="a value of the model or the training, such as layers=8, remat=true, learning_rate=3e-4; an argument of "
+        "a function of yours",
     )
 
 
@@ -432,10 +438,10 @@ def _config(options: argparse.Namespace) -> RunConfig:
     preset = _absolute(options.preset or "dp")
     problems = _preset_problems(preset, options)
     try:
-        model = load_model(name, _settings(options))
+        model = choose_model(name, _settings(options))
         config = RunConfig(
-            run=options.run_name or run_directory.free_name(name),
-            model_name=name,
+            run=options.run_name or run_directory.free_name(model.run_name),
+            model_name=model.name,
             model=model.model,
             training=model.training,
             preset=preset,
@@ -459,7 +465,7 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
 
     problems: list[str] = []
     name, presets = options.model or "nano", list(dict.fromkeys(map(_absolute, options.preset)))
-    model = _attempt(problems, load_model, name, _settings(options))
+    model = _attempt(problems, choose_model, name, _settings(options))
     topology = _attempt(problems, load_topology, options.topology)
     found = list(filter(None, [_attempt(problems, load_preset, preset) for preset in presets]))
     names = [preset.name for preset in found]
@@ -468,7 +474,7 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
         misfit = preset.size_problem(topology.devices) if topology else None
         problems += [*preset.problems, *filter(None, [misfit])]
     config = (
-        RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset="dp")
+        RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
         if model
         else None
     )
@@ -507,21 +513,28 @@ def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     ]
     preset = _absolute(options.preset) if options.preset else None
     problems += _preset_problems(preset, options)
-    tables = {"summary": "", "model": msgspec.to_builtins(config.model)}
-    tables["training"] = msgspec.to_builtins(config.training)
+    config = directory.config
     try:
-        model = with_settings(tables, _settings(options), f"--set {' '.join(_settings(options))}")
+        model, training = _set_anew(config, _settings(options))
     except Invalid as error:
         raise Invalid(*problems, *error.problems) from error
-    config = msgspec.structs.replace(
-        config, model=model.model, training=model.training, **_where_and_when(options, config)
-    )
+    config = msgspec.structs.replace(config, model=model, training=training, **_where_and_when(options, config))
     problems += problems_of(config)
     if problems:
         raise Invalid(*problems)
     return Restart(
         step=options.from_step, preset=preset, other_data=options.other_data, profile=options.profile, config=config
     )
+
+
+def _set_anew(config: RunConfig, settings: tuple[str, ...]) -> tuple[ModelConfig | UserModel, TrainingConfig]:
+    """Model and training of a run that goes on, with `settings` put over them. Raises Invalid."""
+    if isinstance(config.model, UserModel):
+        return with_user_settings(config.model, config.training, settings)
+    tables = {"summary": "", "model": msgspec.to_builtins(config.model)}
+    tables["training"] = msgspec.to_builtins(config.training)
+    preset = with_settings(tables, settings, f"--set {' '.join(settings)}")
+    return preset.model, preset.training
 
 
 def _where_and_when(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:

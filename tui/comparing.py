@@ -48,7 +48,7 @@ from .run_state import Phase, RunState
 HEADS = (
     "step time\nmedian",
     "half of them\nwithin",
-    "tokens/s\n",
+    "{counted}/s\n",
     "memory\nin use",
     "predicted\narguments",
     "predicted\npeak",
@@ -251,11 +251,15 @@ def _say(text: str) -> None:
 
 def _print_board(session: _Session) -> None:
     rows = [clean(row) for row in session.rows]
-    table_console().print(_table(rows), *_problems(rows), printable(verdict(rows, devices(session.ready))), sep="\n")
+    counted = session.ready.counted if session.ready else "tokens"
+    table_console().print(
+        _table(rows, counted), *_problems(rows), printable(verdict(rows, devices(session.ready))), sep="\n"
+    )
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table("preset", "mesh", *(Column(name, justify="right") for name in HEADS), box=box.SIMPLE_HEAD)
+def _table(rows: Sequence[Row], counted: str) -> Table:
+    heads = (Column(name.format(counted=counted), justify="right") for name in HEADS)
+    table = Table("preset", "mesh", *heads, box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(Text(row.preset), figures.axes(row.mesh), *cells(row))
     return table

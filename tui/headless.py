@@ -132,7 +132,7 @@ class _Progress:
             print(in_words(event), file=sys.stderr)
         elif time.monotonic() - self._told > PROGRESS_SECONDS:
             self._told = time.monotonic()
-            rate = f"{state.tokens_per_second:,.0f} tokens/s" if state.tokens_per_second else ""
+            rate = f"{state.tokens_per_second:,.0f} {state.counted}/s" if state.tokens_per_second else ""
             print(f"{in_words(event)}   {rate}   {state.preset}", file=sys.stderr)
 
 
@@ -141,7 +141,7 @@ def _print_summary(state: RunState) -> None:
 
     from .plain_console import plain_console
 
-    table = Table("preset", "mesh", "step time", "tokens/s", title=f"{state.step:,} steps")
+    table = Table("preset", "mesh", "step time", f"{state.counted}/s", title=f"{state.step:,} steps")
     for preset, times in state.timed.items():
         seconds = median(times)
         tokens = state.ready.tokens_per_step if state.ready else None

@@ -157,7 +157,8 @@ def _array_table(arrays: Sequence[ArrayInfo], mesh: MeshInfo) -> Table:
 
 def _memory_table(memory: MemoryInfo) -> Table:
     table = _table("memory per device", _right("predicted"))
-    for name in ("parameters", "moments", "scalars", "batch", "padding", "temporaries"):
+    names = ["parameters", "moments", "variables", "scalars", "batch", "padding", "temporaries"]
+    for name in names if memory.variables else [name for name in names if name != "variables"]:
         table.add_row(name, figures.size(getattr(memory, name)))
     of = "the compiler's figure" if memory.peak_source == "compiler" else "arguments + outputs - aliased + temporaries"
     table.add_row(f"peak ({of})", figures.size(memory.peak))

@@ -155,6 +155,7 @@ def opened_by(event: Profiled) -> str:
 
 def _ready(event: EngineReady) -> str:
     device = event.devices[0]
+    dtype = f" computed in {event.dtype}" if event.dtype else ""
     padding = f" (+ {figures.count(event.padding_parameters)} padding)" if event.padding_parameters else ""
     versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
     dtype = f" computed in {event.dtype}" if event.dtype else ""
@@ -168,6 +169,7 @@ def _ready(event: EngineReady) -> str:
 
 
 def _corpus(corpus: CorpusInfo) -> str:
-    return (
-        f"{figures.size(corpus.bytes)} of text from {corpus.source} ({corpus.files} files, sha256 {corpus.sha256[:12]})"
-    )
+    if not corpus.files:
+        return f"batches from {corpus.source} (the first: {figures.size(corpus.bytes)}, sha256 {corpus.sha256[:12]})"
+    read = f"{corpus.files} files, sha256 {corpus.sha256[:12]}"
+    return f"{figures.size(corpus.bytes)} of text from {corpus.source} ({read})"

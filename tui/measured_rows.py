@@ -33,6 +33,7 @@ def row_of(info: PresetInfo, state: RunState) -> Row:
         preset=name,
         mesh=info.mesh,
         problems=problems or info.problems,
+        laid_out=info.fits,
         estimate=estimated.estimate if estimated else None,
         compiled=_cost(compiled, ready.memory_limit if ready else None) if compiled else None,
         measured=comparison.measured(name, tokens) if comparison and tokens else None,

@@ -166,8 +166,8 @@ class Planner:
     def _order(self, rows: Sequence[Row]) -> list[int]:
         """Indices of what is worth a compilation, what looks best by formula first."""
         index = {id(row): index for index, row in enumerate(rows)}
-        known = [row for row in ranked(rows) if row.estimate and (self._named or not is_hopeless(row.estimate))]
-        return [index[id(row)] for row in known]
+        known = [row for row in ranked(rows) if row.estimate or row.laid_out]
+        return [index[id(row)] for row in known if self._named or not is_hopeless(row.estimate)]
 
     def _with(self, row: Row, answer: Answer) -> Row:
         if not answer.status:
@@ -196,8 +196,8 @@ class Planner:
             self._process = None
 
 
-def is_hopeless(cost: Cost) -> bool:
-    return cost.capacity_bytes is not None and cost.peak_bytes > HOPELESS * cost.capacity_bytes
+def is_hopeless(cost: Cost | None) -> bool:
+    return cost is not None and cost.capacity_bytes is not None and cost.peak_bytes > HOPELESS * cost.capacity_bytes
 
 
 @contextlib.contextmanager

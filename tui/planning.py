@@ -85,10 +85,9 @@ def _tables(board: Board, config: RunConfig, console: Console) -> list[Renderabl
 
 
 def _title(board: Board, config: RunConfig) -> str:
-    batch, seq = config.training.batch_size, config.training.seq_len
     slice_ = load_topology(board.topology)
     memory = figures.size(slice_.chip.memory)
-    return f"{board.model} on {board.topology}: {slice_.devices:,} × {memory}, {batch:,} × {seq:,} tokens a step"
+    return f"{board.model} on {board.topology}: {slice_.devices:,} × {memory}, {config.batch} a step"
 
 
 def _lines(cells: str | list[str]) -> str:

@@ -196,7 +196,13 @@ class RunState:
         return median(self.recent) if self.recent else None
 
     @property
+    def counted(self) -> str:
+        """`tokens`, or `examples` where a user's function makes the batches."""
+        return self.ready.counted if self.ready else "tokens"
+
+    @property
     def tokens_per_second(self) -> float | None:
+        """Or examples."""
         seconds = self.seconds_per_step
         tokens = self.ready.tokens_per_step if self.ready else None
         return tokens / seconds if tokens and seconds else None

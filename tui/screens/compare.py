@@ -24,7 +24,10 @@ from ..widgets.preset_list import sign
 from .run_screen import RunScreen
 
 NAMED = ("preset", "mesh")
-WIDE = (*NAMED, "step time", "half within", "tokens/s", "in use", "arguments", "peak", "sent", "by formula")
+WIDE = {
+    counted: (*NAMED, "step time", "half within", f"{counted}/s", "in use", "arguments", "peak", "sent", "by formula")
+    for counted in ("tokens", "examples")
+}
 NARROW = (*NAMED, "step", "in use", "peak", "sent", "formula")
 NARROW_CELLS = (0, 3, 5, 6, 7)
 """Of `cells`, what has room on 80 columns."""
@@ -80,7 +83,7 @@ only watched has one layout, and nothing is measured in it.
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
         entitle(self.table, title, "estimating by formula …" if asks else "per device and step")
         self.query_one(Progress).show([progress_line(state)])
-        self.show_rows(NARROW if self.has_class("-narrow") else WIDE)
+        self.show_rows(NARROW if self.has_class("-narrow") else WIDE[state.counted])
         self.show_verdict()
         self.show_keys()
 
@@ -178,7 +181,7 @@ def verdict_lines(rows: Sequence[Row], row: Row | None, state: RunState, width: 
     if any(each.measured for each in rows):
         told.append((f"→ {verdict(rows, devices(state.ready))}", "$success"))
     if row is not None:
-        told += [(line, "$error") for line in board_rows.problems([row])] or [(in_full(row), "")]
+        told += [(line, "$error") for line in board_rows.problems([row])] or [(in_full(row, state.counted), "")]
     return [
         Content.styled(line, style)
         for text, style in told
@@ -186,7 +189,7 @@ def verdict_lines(rows: Sequence[Row], row: Row | None, state: RunState, width: 
     ]
 
 
-def in_full(row: Row) -> str:
+def in_full(row: Row, counted: str) -> str:
     """What the table has no room for."""
     measured, compiled, estimate = row.measured, row.compiled, row.estimate
     parts = [f"{row.preset}: {figures.axes(row.mesh)}"]
@@ -194,7 +197,7 @@ def in_full(row: Row) -> str:
         half = span(measured.lower_quartile_seconds, measured.upper_quartile_seconds)
         whole = span(measured.fastest_seconds, measured.slowest_seconds)
         parts.append(f"half of {measured.steps} steps within {half}, all within {whole}")
-        parts.append(f"{measured.tokens_per_second:,.0f} tokens/s")
+        parts.append(f"{measured.tokens_per_second:,.0f} {counted}/s")
     if compiled:
         parts.append(f"arguments {figures.size(compiled.argument_bytes)} and peak {figures.size(compiled.peak_bytes)}")
     elif estimate:

@@ -149,12 +149,7 @@ too.
 
     def show_board(self, board: Board, config: RunConfig) -> None:
         self.board = board
-        training = config.training
-        entitle(
-            self.table,
-            f"{board.model} on {board.topology}",
-            f"batches of {training.batch_size:,} × {training.seq_len:,} tokens",
-        )
+        entitle(self.table, f"{board.model} on {board.topology}", f"batches of {config.batch}")
         self.fill()
         texts = [(f"→ {recommendation(board.rows, board.topology)}", "bold")]
         if not tpu_compiler.is_installed():
@@ -260,7 +255,9 @@ FIGURES = ("peak", "a step", "FLOP util", "tokens/s", "formula: peak", "sent")
 def _cells(row: Row, is_wide: bool, is_compiling: bool) -> list[Text]:
     cells = [
         Text(row.preset, "bold"),
-        Text(row.verdict, {"fits": "green", "too large": "yellow", "infeasible": "dim"}[row.verdict]),
+        Text(
+            row.verdict, {"fits": "green", "too large": "yellow", "not known": "dim", "infeasible": "dim"}[row.verdict]
+        ),
         _right(board_rows.held(row) if is_wide else board_rows.peak(row)),
         _right(board_rows.step_time(row)),
         _right(board_rows.utilisation(row)),

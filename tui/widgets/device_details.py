@@ -45,11 +45,12 @@ def _place(device: int, mesh: MeshInfo) -> list[Content]:
 def _held(state: RunState) -> list[Content]:
     """Bytes by kind: the same on every device, up to dims that do not divide."""
     assert state.layout
-    kinds = ("parameter", "moment", "batch")
+    kinds = ("parameter", "moment", "variable", "batch")
     lines = [Content()]
     for kind in kinds:
         held = [bytes_per_device(array, state.layout.mesh) for array in state.layout.arrays if array.kind == kind]
-        lines.append(_row(f"{kind} bytes", f"{figures.size(sum(held))} in {len(held)} shards"))
+        if held:
+            lines.append(_row(f"{kind} bytes", f"{figures.size(sum(held))} in {len(held)} shards"))
     return lines
 
 

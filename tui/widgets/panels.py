@@ -70,12 +70,13 @@ class ThisStep(Panel):
         entitle(self, "this step")
         seconds, waited = state.seconds_per_step, state.input_wait
         tokens, flops = state.tokens_per_second, state.flops_per_second
-        if not seconds:
+        if not seconds or not state.ready:
             return []
+        counted = state.ready.counted
         rows = [
             ("loss", f"{state.losses[-1]:.4f}" if state.losses else ""),
             ("step time", figures.seconds(seconds)),
-            ("tokens/s", "" if tokens is None else f"{float(f'{tokens:.3g}'):,.0f}"),
+            (f"{counted}/s", "" if tokens is None else f"{float(f'{tokens:.3g}'):,.0f}"),
             ("input wait", "" if waited is None else f"{waited:.1%}"),
             ("model", "" if flops is None else f"{figures.rate(flops)}FLOP/s"),
         ]
