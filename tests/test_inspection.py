@@ -22,7 +22,7 @@ from shardtui.engine.task import Task
 from .conftest import step, tiny_config
 
 PRESETS = sorted(preset_files("parallelism"))
-LOOKED_AT = ("fsdp-tp2", "hsdp", "pitfall-same-axis")
+LOOKED_AT = ("fsdp-tp2", "hsdp", "pitfall-same-axis", "dp-tp2-pp2")
 ACTIVATIONS = {
     "token.table",
     "position.table",

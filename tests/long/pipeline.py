@@ -1,0 +1,97 @@
+"""Do pipelines train the same losses, and what does the bubble cost? `python tests/long/pipeline.py` prints two tables.
+
+The first has 60 steps under each pipelined preset and with live switches between them and others, beside `dp`, dropout
+on. The second has the time of a step of `pp2` for several numbers of micro-batches, as the processor time of all eight
+simulated devices together: a stage that has nothing to do computes on zeros, so the bubble takes processor time like
+any other tick, and what else the machine does matters less than to a clock. Made the tables of docs/measurements.md.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from statistics import median
+
+os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # half the compile time, the same operations
+
+from losses import events, losses
+
+STEPS = 60
+SMALL = ("layers=4", "embed=64", "heads=8", "mlp=256", "context=64", "seq_len=64", "batch_size=16")
+ROUTE = ("--switch=12:pp2", "--switch=24:fsdp-tp2", "--switch=36:dp-tp2-pp2", "--switch=48:dp")
+DEEP = ("layers=8", "embed=128", "heads=8", "mlp=512", "context=64", "seq_len=64", "batch_size=32")
+MICROBATCHES = (1, 2, 4, 8)
+TIMED = 4
+
+
+def main() -> None:
+    print(f"Python {sys.version.split()[0]}, jax {version('jax')}, flax {version('flax')}\n")
+    if "--bubble" not in sys.argv:
+        compare_losses()
+    measure_bubble()
+
+
+def compare_losses() -> None:
+    cases = {"dp": ["--preset=dp"], "pp2": ["--preset=pp2"], "dp-tp2-pp2": ["--preset=dp-tp2-pp2"]}
+    cases[" ".join(("dp", *ROUTE))] = ["--preset=dp", *ROUTE]
+    print(f"nano with {', '.join(SMALL)}, {STEPS} steps\n")
+    print("| | last loss | largest relative difference to dp |\n|---|---|---|")
+    plain: list[float] = []
+    for name, arguments in cases.items():
+        settings = [f"--set={setting}" for setting in SMALL]
+        with tempfile.TemporaryDirectory() as folder:
+            found = losses(events([f"--steps={STEPS}", "--devices=8", *settings, *arguments], folder))
+        plain = plain or found
+        largest = max(abs(a - b) / a for a, b in zip(plain, found, strict=True))
+        print(f"| {name} | {found[-1]:.4f} | {largest:.1e} |", flush=True)
+
+
+def measure_bubble() -> None:
+    print(f"\npp2, nano with {', '.join(DEEP)}\n")
+    print("| micro-batches | ticks as compiled | bubble | processor time of a step | to that of one | (M + 1) ÷ 2 M |")
+    print("|---|---|---|---|---|---|")
+    first = None
+    for microbatches in MICROBATCHES:
+        ticks, bubble, seconds = step_seconds(microbatches)
+        first = first or seconds
+        predicted = (microbatches + 1) / (2 * microbatches)
+        print(
+            f"| {microbatches} | {ticks} | {bubble:.0%} | {seconds:.2f} s | {seconds / first:.2f} | {predicted:.2f} |",
+            flush=True,
+        )
+
+
+def step_seconds(microbatches: int) -> tuple[int, float, float]:
+    """Ticks in the compiled program, bubble, and the median processor time of a step."""
+    import jax
+    import msgspec
+    import numpy as np
+    from shardtui.engine.config import RunConfig, load_model
+    from shardtui.engine.memory import keep_freed_blocks
+    from shardtui.engine.preset import load_preset
+    from shardtui.engine.program import compile_initial_state, compile_program, place
+    from shardtui.engine.task import Batch, Task
+
+    keep_freed_blocks()
+    model = load_model("nano", DEEP)
+    config = RunConfig(run="x", model_name="nano", model=model.model, training=model.training, preset="pp2")
+    task = Task(config, "cpu")
+    preset = msgspec.structs.replace(load_preset("pp2"), microbatches=microbatches)
+    program = compile_program(task, place(task, preset, jax.devices()))
+    tokens = np.zeros((model.training.batch_size, model.training.seq_len), np.int32)
+    batch = Batch(*(jax.device_put(tokens, sharding) for sharding in program.placement.batch_shardings))
+    state, seconds = compile_initial_state(task, program.placement)(), []
+    for _ in range(TIMED + 1):
+        began = time.process_time()
+        state, loss = program.step(state, batch)
+        loss.block_until_ready()
+        seconds.append(time.process_time() - began)
+    moves = [info for info in program.description.collectives or () if info.kind == "collective-permute"]
+    assert program.description.pipeline
+    return sum(info.count or 0 for info in moves) // 2, program.description.pipeline.bubble, median(seconds[1:])
+
+
+if __name__ == "__main__":
+    main()
