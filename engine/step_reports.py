@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 
@@ -77,11 +77,13 @@ class StepReports:
             self._read(previous)
         self._report_if_due()
 
-    def add_read(self, loss: float) -> None:
-        """A step of a loop that is not ours is done; its loss was read already."""
-        self.begun += 1
+    def add_read(self, losses: Sequence[float]) -> None:
+        """Steps of a loop that is not ours are done; their losses were read already, at once: each took the mean."""
+        began, now = self._clock, time.perf_counter()
+        self.begun += len(losses)
         self._waited = None
-        self._read(loss)
+        for number, loss in enumerate(losses, 1):
+            self._note(loss, began + (now - began) * number / len(losses))
         self._report_if_due()
 
     def settle(self) -> None:
@@ -105,9 +107,12 @@ class StepReports:
         if self._losses and self._clock - self._reported >= REPORT_SECONDS:
             self._report()
 
-    def _read(self, loss: jax.Array | float) -> None:
+    def _read(self, loss: jax.Array) -> None:
+        value = float(loss)
+        self._note(value, time.perf_counter())
+
+    def _note(self, loss: float, now: float) -> None:
         value = float(f"{loss:.9g}")  # all digits that a float32 has: a double has twice as many, and the log is long
-        now = time.perf_counter()
         self.is_finite = math.isfinite(value)
         self.last_loss = value if self.is_finite else None
         self.done += 1

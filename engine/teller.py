@@ -5,6 +5,7 @@ import logging
 import os
 import queue
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,6 +24,9 @@ from .step_reports import REPORT_SECONDS, StepReports
 
 PATIENCE_SECONDS = 2.0
 """For the last losses of a loop that failed: its devices may never make them."""
+
+REST_SECONDS = 0.02
+"""Between two looks: steps that take a millisecond are read by the dozen, or the thread takes its part of each."""
 
 _END = object()
 _logger = logging.getLogger("shardtui")
@@ -51,6 +55,8 @@ class Teller:
         self._losses: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._process = os.getpid()
         self._telling = threading.Lock()
+        self._has_ended = False
+        """The thread has seen the end."""
         self._is_over = False
         self._reports = StepReports(self._log.append, measure, Cluster())
         self._reports.go_on_from(steps_done)
@@ -76,22 +82,31 @@ class Teller:
 
     def _tell(self) -> None:
         try:
-            while (loss := self._next()) is not _END:
-                value = float(jax.device_get(loss))
+            while losses := self._next():
+                values = [float(value) for value in jax.device_get(losses)]
                 with self._telling:
                     if not self._is_over:
-                        self._reports.add_read(value)
+                        self._reports.add_read(values)
+                time.sleep(REST_SECONDS)
         except Exception as error:
             _logger.warning("run %s is not watched any more: a loss cannot be read", self.about.run, exc_info=True)
             self._end_with(Failed(problems=[f"not watched any more: a loss cannot be read: {error}"], refused=False))
 
-    def _next(self) -> Any:
-        """What is handed over next. What is known is told meanwhile: a loop that evaluates may take long."""
-        while True:
+    def _next(self) -> list[Any]:
+        """All that was handed over, once there is something; nothing in the end. What is known is told meanwhile: a
+        loop that evaluates may take long."""
+        while not self._has_ended:
             try:
-                return self._losses.get(timeout=REPORT_SECONDS)
+                found = [self._losses.get(timeout=REPORT_SECONDS)]
             except queue.Empty:
                 self._reports.settle()
+                continue
+            while not self._losses.empty():
+                found.append(self._losses.get())
+            self._has_ended = found[-1] is _END
+            if losses := found[: len(found) - self._has_ended]:
+                return losses
+        return []
 
     def _end_with(self, event: Event) -> None:
         with self._telling:
