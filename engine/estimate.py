@@ -163,12 +163,13 @@ class Step:
         narrow, wide = self._width, FLOAT32
         stream = self._activation(("batch", "seq", "activation_embed"))
         heads = self._activation(("batch", "seq", "heads", "head_dim"))
+        keys = self._activation(("batch", "keys", "heads", "head_dim"))
         hidden = self._activation(("batch", "seq", "mlp"))
         scores = self._scores()
         masks = 2 * stream if self._model.dropout else 0
         return (
             stream * (6 * wide + 2 * narrow)
-            + heads * 4 * narrow
+            + (heads + keys) * 2 * narrow
             + hidden * 6 * narrow
             + scores * (wide + narrow)
             + masks
@@ -234,29 +235,53 @@ class Step:
         """A parameter that is split over axes which split the batch is gathered for the forward pass and for the
         backward pass, and its gradient is scattered: 3 × its bytes (Rajbhandari et al. 2020, "ZeRO", section 7.2.2).
         With remat the kernel of query, key and value is gathered once more: a block begins with it when it is computed
-        again, and ends with it when it is differentiated. Over the other axes of the batch the gradient is reduced."""
-        gather = self._gather_axes(weight)
-        one = self._gathered(weight) / weight.layers
-        scatter = tuple(axis for axis in gather if axis in self._batch_axes)
-        rest = tuple(axis for axis in self._batch_axes if axis not in gather)
-        if gather:
+        again, and ends with it when it is differentiated. Over the other axes of batch and sequence the gradient is
+        reduced."""
+        one, layers = self._gathered(weight) / weight.layers, weight.layers
+        if gather := self._gather_axes(weight):
             twice = self._model.remat and "qkv" in weight.array.logical_axes and weight.is_kernel
             uses = 1 if weight.is_table else 3 if twice else 2
-            yield Move("all-gather", gather, one, weight.layers * uses)
-            yield Move("all-reduce" if self._on_cpu else "reduce-scatter", scatter, one, weight.layers)
-        yield Move("all-reduce", rest, one / self._count(scatter), weight.layers)
+            yield Move("all-gather", gather, one, layers * uses)
+        for axes in self._reduced_together(weight):
+            scatter = tuple(axis for axis in axes if axis in gather)
+            yield Move(self._scatter, scatter, one, layers)
+            for rest in (self._batch_axes, self._seq_axes) if self._on_cpu else (axes,):
+                reduced = tuple(axis for axis in axes if axis in rest and axis not in weight.axes)
+                yield Move("all-reduce", reduced, one / self._count(scatter), layers)
+
+    def _reduced_together(self, weight: Weight) -> list[Axes]:
+        """The axes that split the tokens, over which the gradient is a sum. On CPU the compiler reduces over those of
+        the batch and over those of the sequence one after the other, but for what a product's result is split over."""
+        apart = self._on_cpu and not weight.is_kernel
+        return [self._batch_axes, self._seq_axes] if apart else [self._batch_axes + self._seq_axes]
+
+    @property
+    def _scatter(self) -> str:
+        """On CPU a reduction whose result is cut."""
+        return "all-reduce" if self._on_cpu else "reduce-scatter"
 
     def _tensor_moves(self) -> Iterator[Move]:
         """Where heads or the MLP are split, each of the two branches of a block ends in a reduction of the residual
         stream, and so does its backward pass (Shoeybi et al. 2019, "Megatron-LM", section 3). With remat the first
         branch is computed again; the second is not, nothing needs its result. A split vocabulary adds one reduction
         for the lookup, one for the gradient of the logits' input, and three numbers a token for the loss."""
+        yield from self._key_moves()
         layers, stream = self._model.layers, self._residual()
         heads, hidden, vocab = (self._tensor_axes(name) for name in ("heads", "mlp", "vocab"))
         yield Move("all-reduce", heads, stream, layers * (3 if self._model.remat else 2))
         yield Move("all-reduce", hidden, stream, layers * 2)
         yield Move("all-reduce", vocab, stream, 2)
         yield Move("all-reduce", vocab, self._activation(("batch", "seq")) * FLOAT32, 3)
+
+    def _key_moves(self) -> Iterator[Move]:
+        """Where the sequence is split, keys and values of all its positions are gathered for the queries of each part
+        (Dubey et al. 2024, "The Llama 3 Herd of Models", section 3.3.2, on context parallelism), with remat once more;
+        their gradients are scattered, the keys' in float32 as the product with the queries gives it."""
+        axes = tuple(axis for axis in self._seq_axes if axis not in self._rules.get("keys", ()))
+        keys, layers = self._activation(("batch", "keys", "heads", "head_dim")), self._model.layers
+        yield Move("all-gather", axes, 2 * keys * self._width, layers * (2 if self._model.remat else 1))
+        yield Move(self._scatter, axes, keys * FLOAT32, layers)
+        yield Move(self._scatter, axes, keys * self._width, layers)
 
     # Computation
 
@@ -302,17 +327,21 @@ class Step:
     def _batch_axes(self) -> Axes:
         return self._rules.get("batch", ())
 
+    @property
+    def _seq_axes(self) -> Axes:
+        return self._rules.get("seq", ())
+
     def _gather_axes(self, weight: Weight) -> Axes:
         """Those over which a parameter is split, but not the product that it is used in."""
         kept = {axis for name in weight.array.logical_axes if name for axis in self._tensor_axes(name)}
         return tuple(axis for axis in self._mesh if axis in weight.axes and axis not in kept)
 
     def _tensor_axes(self, logical: str) -> Axes:
-        """Over which an activation's dim of this name is split; the batch has taken its own before."""
+        """Over which an activation's dim of this name is split; batch and sequence have taken their own before."""
         if logical not in ("heads", "mlp", "vocab"):
             return ()
         axes = self._rules.get(logical, ())
-        return axes if not set(axes) & set(self._batch_axes) else ()
+        return axes if not set(axes) & {*self._batch_axes, *self._seq_axes} else ()
 
     def _count(self, axes: Iterable[str]) -> int:
         return math.prod(self._mesh[axis] for axis in axes)
@@ -331,6 +360,7 @@ def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
     return {
         "batch": batch,
         "seq": seq,
+        "keys": seq,
         "activation_embed": model.embed,
         "heads": model.heads,
         "head_dim": model.head_dim,

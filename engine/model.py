@@ -3,13 +3,15 @@
 Dims: B batch, T sequence, D embed, N heads, H head_dim, F mlp, V vocab, L layers.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
 from .config import ModelConfig
-from .sharding import batch_groups, observe, shard
+from .sharding import observe, shard, token_groups
 
 INIT_STDDEV = 0.02
 """Radford et al. 2019; projections into the residual stream are scaled by 1/√(2·layers) as there."""
@@ -61,7 +63,10 @@ class Attention(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         qkv = shard(self.qkv(x), "batch", "seq", "qkv", "heads", "head_dim", name="blocks.attention.qkv")
-        mixed = jax.nn.dot_product_attention(*jnp.unstack(qkv, axis=2), is_causal=True)  # [B, T, N, H]
+        query, read = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
+        own, whole = (("batch", seq, "qkv", "heads", "head_dim") for seq in ("seq", "keys"))
+        read = shard(read, *whole, gradient=own, name="blocks.attention.kv")
+        mixed = jax.nn.dot_product_attention(query, *jnp.unstack(read, axis=2), is_causal=True)  # [B, T, N, H]
         return self.out(shard(mixed, "batch", "seq", "heads", "head_dim", name="blocks.attention.mixed"))
 
 
@@ -140,20 +145,20 @@ class Gpt(nnx.Module):
         self.dropout = nnx.Dropout(config.dropout)
 
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        table = _spread(self.token, "vocab", name="token.table")  # [G, V, D]
-        positions = _spread(self.position, "positions", name="position.table")[:, : tokens.shape[1]]  # [G, T, D]
+        table = _spread(self.token, "vocab", name="token.table")  # [G, S, V, D]
+        positions = _spread(self.position, "positions", name="position.table")  # [G, S, positions, D]
         keys = None if key is None else jax.random.split(key, self.config.layers + 1)
         with jax.named_scope("embed"):
-            x = jax.vmap(jnp.take, in_axes=(0, 0, None))(table, _grouped(tokens, table), 0) + positions[:, None]
-            x = x.reshape(*tokens.shape, -1)  # [B, T, D]
+            rows = _looked_up(table, _grouped(tokens, table))  # [G, S, B ÷ G, T ÷ S, D]
+            x = _ungrouped(rows + _looked_up(positions, _places(tokens.shape[1], positions))[:, :, None])
             x = shard(x, "batch", "seq", "activation_embed", name="embedding")
             x = self.dropout(x, deterministic=keys is None, rngs=None if keys is None else keys[-1])
         with jax.named_scope("blocks"):
             x = self._through_blocks(x, None if keys is None else keys[:-1])
         with jax.named_scope("logits"):
             x = shard(self.norm(x), "batch", "seq", "activation_embed", name="norm")
-            logits = jnp.einsum("GBTD,GVD->GBTV", _grouped(x, table), table).astype(jnp.float32)
-            logits = logits.reshape(*tokens.shape, -1)  # [B, T, V]
+            logits = jnp.einsum("GSBTD,GSVD->GSBTV", _grouped(x, table), table).astype(jnp.float32)
+            logits = _ungrouped(logits)  # [B, T, V]
             return shard(self._mask_padding(logits), "batch", "seq", "vocab", name="logits")
 
     def _through_blocks(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
@@ -177,19 +182,39 @@ class Gpt(nnx.Module):
 
 
 def _spread(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
-    """A table as lookups need it, [G, rows, D]: whole along its width, and a copy for each group of the batch.
+    """A table as lookups need it, [G, S, rows, D]: whole along its width, and a copy for each group of tokens, which is
+    a part of the batch and a part of the sequence.
 
     Devices hold no more than one copy for it. But the gradients of all uses of the table are summed inside a group
     before the groups are, so that they cross the mesh once and not once for each use.
     """
     table = embed.embedding[...].astype(embed.dtype)
-    copies = jnp.broadcast_to(table, (batch_groups(), *table.shape))
-    return shard(copies, "batch", rows, "activation_embed", name=name)
+    copies = jnp.broadcast_to(table, (*token_groups(), *table.shape))
+    return shard(copies, "batch", "seq", rows, "activation_embed", name=name)
 
 
 def _grouped(x: jax.Array, spread: jax.Array) -> jax.Array:
-    """[B, …] as [G, B ÷ G, …], to meet what `_spread` gives."""
-    return x.reshape(len(spread), -1, *x.shape[1:])
+    """[B, T, …] as [G, S, B ÷ G, T ÷ S, …], to meet what `_spread` gives."""
+    groups, parts = spread.shape[:2]
+    batch, seq, *rest = x.shape
+    return x.reshape(groups, batch // groups, parts, seq // parts, *rest).swapaxes(1, 2)
+
+
+def _ungrouped(x: jax.Array) -> jax.Array:
+    """[G, S, B ÷ G, T ÷ S, …] as [B, T, …]."""
+    groups, parts, batch, seq, *rest = x.shape
+    return x.swapaxes(1, 2).reshape(groups * batch, parts * seq, *rest)
+
+
+def _places(seq: int, spread: jax.Array) -> jax.Array:
+    """The positions that each group reads, [G, S, T ÷ S]."""
+    groups, parts = spread.shape[:2]
+    return jnp.broadcast_to(jnp.arange(seq).reshape(parts, -1), (groups, parts, seq // parts))
+
+
+def _looked_up(spread: jax.Array, rows: jax.Array) -> jax.Array:
+    """Rows [G, S, …] of a table that was spread, as [G, S, …, D]."""
+    return jax.vmap(jax.vmap(partial(jnp.take, axis=0)))(spread, rows)
 
 
 def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:

@@ -21,6 +21,7 @@ LARGEST_AXIS = 10**6
 LOGICAL_AXES = {
     "batch": "examples of the batch",
     "seq": "positions of the sequence",
+    "keys": "positions that all others read: of keys and values",
     "activation_embed": "width of the residual stream",
     "embed": "model width, in parameters",
     "qkv": "query, key and value",

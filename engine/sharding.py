@@ -173,24 +173,42 @@ def activation_rules(mesh: Mesh, rules: Mapping[str, Axes], observed: Observed |
         _active.reset(token)
 
 
-def shard(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
+def shard(x: jax.Array, *logical_axes: str | None, name: str, gradient: LogicalAxes | None = None) -> jax.Array:
     """Asks the compiler to lay an activation out by the active rules; without any, `x` as it is.
 
     A rule that cannot hold for an activation leaves that dim whole, as FSDP needs it: batch and embed share an axis.
+    Its gradient is laid out likewise, or by the logical axes `gradient`.
     """
     active = _active.get()
     if active is None:
         return x
-    decision = by_rules(x.shape, logical_axes, active.rules, dict(active.mesh.shape))
-    return observe(
-        jax.lax.with_sharding_constraint(x, NamedSharding(active.mesh, decision.spec)), *logical_axes, name=name
+    forward, backward = (
+        NamedSharding(active.mesh, by_rules(x.shape, axes, active.rules, dict(active.mesh.shape)).spec)
+        for axes in (logical_axes, gradient or logical_axes)
     )
+    return observe(_constrained(x, forward, backward), *logical_axes, name=name)
 
 
-def batch_groups() -> int:
-    """Into how many parts the active rules split the batch; 1 without any."""
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _constrained(x: jax.Array, forward: NamedSharding, backward: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, forward)
+
+
+_constrained.defvjp(
+    lambda x, forward, backward: (jax.lax.with_sharding_constraint(x, forward), None),
+    lambda forward, backward, _, gradient: (jax.lax.with_sharding_constraint(gradient, backward),),
+)
+
+
+def token_groups() -> tuple[int, int]:
+    """Into how many parts the active rules split the batch and the sequence; 1 without any."""
     active = _active.get()
-    return math.prod(active.mesh.shape[axis] for axis in active.rules.get("batch", ())) if active else 1
+    if active is None:
+        return 1, 1
+    batch, seq = (
+        math.prod(active.mesh.shape[axis] for axis in active.rules.get(name, ())) for name in ("batch", "seq")
+    )
+    return batch, seq
 
 
 def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:

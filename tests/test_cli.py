@@ -34,18 +34,19 @@ def losses(events: list[dict[str, Any]]) -> list[float]:
 def test_switches_change_no_loss(home: Path) -> None:
     """The short form of tests/long/losses.py."""
     plain = train("--steps=24")
-    switched = train("--steps=24", "--switch=6:fsdp", "--switch=12:tp", "--switch=18:hsdp")
+    switched = train("--steps=24", "--switch=5:fsdp", "--switch=10:tp", "--switch=15:sp2", "--switch=20:hsdp")
     assert [event["step"] for event in switched if event["type"] == "StepDone"] == list(range(1, 25))
     assert losses(switched) == pytest.approx(losses(plain), rel=1e-5)
     assert losses(plain)[-1] < losses(plain)[0]
     receipts = [event for event in switched if event["type"] == "Switched"]
     assert [(r["from_preset"], r["to_preset"], r["step"]) for r in receipts] == [
-        ("dp", "fsdp", 6),
-        ("fsdp", "tp", 12),
-        ("tp", "hsdp", 18),
+        ("dp", "fsdp", 5),
+        ("fsdp", "tp", 10),
+        ("tp", "sp2", 15),
+        ("sp2", "hsdp", 20),
     ]
     assert all(r["digests_equal"] and r["compile_seconds"] > 0 and r["stall_seconds"] > 0 for r in receipts)
-    assert [r["bytes_moved"] > 0 for r in receipts] == [False, True, True]
+    assert [r["bytes_moved"] > 0 for r in receipts] == [False, True, True, True]
     assert switched[-1]["type"] == "EngineStopped"
     assert [event["seq"] for event in plain] == sorted(event["seq"] for event in plain)
 

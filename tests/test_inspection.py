@@ -29,6 +29,7 @@ ACTIVATIONS = {
     "embedding",
     "blocks.attention_norm",
     "blocks.attention.qkv",
+    "blocks.attention.kv",
     "blocks.attention.mixed",
     "blocks.attention.branch",
     "blocks.attention.residual",

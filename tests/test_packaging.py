@@ -34,6 +34,6 @@ def test_presets_travel_with_the_package() -> None:
     from shardtui.engine.config import preset_files
 
     assert {"nano", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"} <= preset_files("models").keys()
-    built_in = {"dp", "tp", "dp-tp2", "dp-tp4", "fsdp", "fsdp-tp2", "hsdp", "fsdp-1d"}
+    built_in = {"dp", "tp", "dp-tp2", "dp-tp4", "fsdp", "fsdp-tp2", "hsdp", "fsdp-1d", "sp2", "dp-sp2"}
     pitfalls = {"pitfall-same-axis", "pitfall-replicated-moments"}
     assert built_in | pitfalls <= preset_files("parallelism").keys()

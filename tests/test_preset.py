@@ -38,6 +38,8 @@ def problems(path: Path, text: str) -> str:
         ("fsdp", {"fsdp": 8}),
         ("fsdp-tp2", {"fsdp": 4, "model": 2}),
         ("hsdp", {"data": 2, "fsdp": 4}),
+        ("sp2", {"fsdp": 4, "seq": 2}),
+        ("dp-sp2", {"data": 4, "seq": 2}),
     ],
 )
 def test_built_in_meshes(name: str, mesh: dict[str, int]) -> None:
