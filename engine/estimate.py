@@ -16,12 +16,14 @@ from .config import Invalid, ModelConfig
 from .model import flops_per_token
 from .preset import Axes, Preset
 from .program import decide_all
-from .sharding import Decision, by_rules
+from .sharding import Decision, by_rules, with_derived
 from .task import Array, Task
 from .topology import Topology, wiring
 from .traffic import Flow, sent
 
 FLOAT32 = 4
+SENT, RECEIVED = ("router", "batch", "capacity"), ("experts", "expert_batch", "capacity")
+"""Dims of what experts are sent, where it comes from and where it goes to."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Step:
         self._task = task
         self._model, self._training = task.config.model, task.config.training
         self._mesh = preset.sizes(devices)
-        self._rules = preset.rules
+        self._rules = with_derived(preset.rules)
         self._width = 2 if task.dtype == "bfloat16" else FLOAT32
         self._on_cpu = task.platform == "cpu"
 
@@ -164,16 +166,29 @@ class Step:
         stream = self._activation(("batch", "seq", "activation_embed"))
         heads = self._activation(("batch", "seq", "heads", "head_dim"))
         keys = self._activation(("batch", "keys", "heads", "head_dim"))
-        hidden = self._activation(("batch", "seq", "mlp"))
         scores = self._scores()
         masks = 2 * stream if self._model.dropout else 0
         return (
             stream * (6 * wide + 2 * narrow)
             + (heads + keys) * 2 * narrow
-            + hidden * 6 * narrow
+            + self._hidden() * 6 * narrow
+            + self._routing_residuals()
             + scores * (wide + narrow)
             + masks
         )
+
+    def _hidden(self) -> float:
+        """Elements of the hidden layer of the MLP [B, T, F], or of the experts [E, B, C, F]."""
+        return self._activation((*(RECEIVED if self._model.experts else ("batch", "seq")), "mlp"))
+
+    def _routing_residuals(self) -> float:
+        """Where there are experts: what they receive and what comes back, [E, B, C, D]; the slots of each token
+        [B, T, E, C], as they are dispatched and combined and, in float32, for each of its choices."""
+        if not self._model.experts:
+            return 0
+        slots = self._activation(("batch", "seq", "router", "capacity"))
+        moved = sum(self._activation((*dims, "activation_embed")) for dims in (SENT, RECEIVED))
+        return moved * self._width + slots * (2 * self._width + self._model.experts_per_token * FLOAT32)
 
     def _scores(self) -> float:
         """Elements of attention [B, N, T, T]."""
@@ -186,7 +201,7 @@ class Step:
         hidden layer before and after GELU; and the two largest kernels, gathered."""
         gathered = [self._gathered(weight) / weight.layers for weight in self.weights if weight.is_kernel]
         scores = self._scores() * (FLOAT32 + self._width)
-        hidden = self._activation(("batch", "seq", "mlp")) * self._width
+        hidden = self._hidden() * self._width
         return scores + 8 * self._residual() + 2 * hidden + sum(sorted(gathered)[-2:])
 
     @property
@@ -266,10 +281,12 @@ class Step:
         branch is computed again; the second is not, nothing needs its result. A split vocabulary adds one reduction
         for the lookup, one for the gradient of the logits' input, and three numbers a token for the loss."""
         yield from self._key_moves()
+        yield from self._expert_moves()
         layers, stream = self._model.layers, self._residual()
         heads, hidden, vocab = (self._tensor_axes(name) for name in ("heads", "mlp", "vocab"))
         yield Move("all-reduce", heads, stream, layers * (3 if self._model.remat else 2))
-        yield Move("all-reduce", hidden, stream, layers * 2)
+        if not self._model.experts:
+            yield Move("all-reduce", hidden, stream, layers * 2)
         yield Move("all-reduce", vocab, stream, 2)
         yield Move("all-reduce", vocab, self._activation(("batch", "seq")) * FLOAT32, 3)
 
@@ -282,6 +299,33 @@ class Step:
         yield Move("all-gather", axes, 2 * keys * self._width, layers * (2 if self._model.remat else 1))
         yield Move(self._scatter, axes, keys * FLOAT32, layers)
         yield Move(self._scatter, axes, keys * self._width, layers)
+
+    def _expert_moves(self) -> Iterator[Move]:
+        """Where the axes of the experts split the batch, tokens go to their experts and come back by all-to-alls, and
+        their gradients likewise (Lepikhin et al. 2020, "GShard", section 3.2). Along other axes every device has all
+        tokens: what its experts make of them is gathered, and the gradient of what they were sent. Where an expert is
+        split itself, its two products end in a reduction as those of an MLP do. With remat all of the forward pass is
+        done again.
+
+        Where the sequence is split, the router's probabilities are gathered, to count who comes first; what an expert
+        is sent is a sum over the parts of the sequence, and what comes back is for all of them."""
+        if not self._model.experts:
+            return
+        layers, again = self._model.layers, 1 if self._model.remat else 0
+        sent, received = (self._activation((*dims, "activation_embed")) * self._width for dims in (SENT, RECEIVED))
+        experts = self._rules.get("experts", ())
+        exchanged = tuple(axis for axis in experts if axis in self._batch_axes)
+        gathered = tuple(axis for axis in experts if axis not in exchanged)
+        yield Move("all-to-all", exchanged, sent / self._count(gathered), layers * (4 + 2 * again))
+        yield Move("all-gather", gathered, sent, layers * (2 + again))
+        yield Move("all-reduce", self._tensor_axes("mlp"), received, layers * (2 + again))
+        choices = self._activation(("batch", "keys", "router")) * FLOAT32
+        yield Move("all-gather", self._seq_axes, choices, layers * (1 + again))
+        whole = self._activation(("router", "batch", "activation_embed")) * self._width * self._slots
+        is_cut = sent < whole
+        yield Move(self._scatter if is_cut else "all-reduce", self._seq_axes, whole, layers * (2 + again))
+        if is_cut:
+            yield Move("all-gather", self._seq_axes, whole, layers * (2 + again))
 
     # Computation
 
@@ -303,15 +347,28 @@ class Step:
         product. Devices that do not split a product repeat it."""
         model, seq = self._model, self._training.seq_len
         tokens = self._activation(("batch", "seq"))
-        d, heads, hidden, vocab = (
+        d, heads, vocab = (
             model.embed,
             model.embed / self._count(self._tensor_axes("heads")),
-            model.mlp / self._count(self._tensor_axes("mlp")),
             model.vocab_rows / self._count(self._tensor_axes("vocab")),
         )
-        block = 8 * d * heads + 4 * seq * heads + 4 * d * hidden
-        again = block - 2 * d * hidden if model.remat else 0
-        return tokens * (model.layers * (3 * block + again) + 3 * 2 * d * vocab)
+        products = self._mlp_flops
+        block = tokens * (8 * d * heads + 4 * seq * heads) + sum(products)
+        again = block - products[-1] if model.remat else 0
+        return model.layers * (3 * block + again) + tokens * 3 * 2 * d * vocab
+
+    @property
+    def _mlp_flops(self) -> list[float]:
+        """Of each product of the forward pass, in order. Experts compute on all their slots, filled or not, and their
+        tokens are sent and combined by products, too."""
+        model = self._model
+        product = 2 * model.embed * self._hidden()
+        if not model.experts:
+            return [product, product]
+        tokens = self._activation(("batch", "seq"))
+        router = 2 * tokens * model.embed * model.experts
+        moved = router * self._slots
+        return [router, moved, product, product, moved]
 
     @property
     def _memory_bytes(self) -> float:
@@ -320,6 +377,11 @@ class Step:
         used = 3 * sum(self._gathered(weight) for weight in self.weights)
         passes = 6 if self._model.remat else 4
         return 2 * (self.argument_bytes + self.gradient_bytes) + used + passes * self._model.layers * self._residuals()
+
+    @property
+    def _slots(self) -> int:
+        """Of each expert for each sequence."""
+        return self._model.capacity(self._training.seq_len)
 
     # Axes
 
@@ -333,7 +395,8 @@ class Step:
 
     def _gather_axes(self, weight: Weight) -> Axes:
         """Those over which a parameter is split, but not the product that it is used in."""
-        kept = {axis for name in weight.array.logical_axes if name for axis in self._tensor_axes(name)}
+        experts = self._rules.get("experts", ()) if "experts" in weight.array.logical_axes else ()
+        kept = {*experts, *(axis for name in weight.array.logical_axes if name for axis in self._tensor_axes(name))}
         return tuple(axis for axis in self._mesh if axis in weight.axes and axis not in kept)
 
     def _tensor_axes(self, logical: str) -> Axes:
@@ -366,6 +429,10 @@ def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
         "head_dim": model.head_dim,
         "mlp": model.mlp,
         "vocab": model.vocab_rows,
+        "experts": model.experts,
+        "router": model.experts,
+        "expert_batch": batch,
+        "capacity": model.capacity(seq) if model.experts else 0,
     }
 
 

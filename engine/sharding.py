@@ -120,6 +120,8 @@ def preset_problems(preset: Preset, names: Sequence[str], logical_axes: set[str]
         for axis in preset.rules
         if axis not in known
     ]
+    if preset.rules.get("experts") and "experts" not in logical_axes:
+        problems.append(f"{preset.name}: [rules] experts: the model has none: take nano-moe, or --set experts=8")
     return problems + [
         f'{preset.name}: [overrides] "{glob}": matches no array: names look like {names[0]}'
         for glob in preset.overrides
@@ -159,6 +161,14 @@ class _Active:
 _active: ContextVar[_Active | None] = ContextVar("active rules", default=None)
 
 
+def with_derived(rules: Mapping[str, Axes]) -> dict[str, Axes]:
+    """With rules for what experts are sent: the axes that `experts` takes no longer split the batch there, and an
+    expert's tokens are split as the sequence is. A preset may say otherwise."""
+    experts = rules.get("experts", ())
+    batch = tuple(axis for axis in rules.get("batch", ()) if axis not in experts)
+    return {"expert_batch": batch, "capacity": rules.get("seq", ()), **rules}
+
+
 @contextlib.contextmanager
 def activation_rules(mesh: Mesh, rules: Mapping[str, Axes], observed: Observed | None = None) -> Iterator[None]:
     """While a step is traced in here, `shard` lays activations out by these rules. Holds for this thread alone.
@@ -166,7 +176,7 @@ def activation_rules(mesh: Mesh, rules: Mapping[str, Axes], observed: Observed |
     With `observed` the traced program is one to look at: compiling it tells the layouts that the compiler chose. It
     computes the same, but its callbacks keep it out of the compilation cache.
     """
-    token = _active.set(_Active(mesh, rules, observed))
+    token = _active.set(_Active(mesh, with_derived(rules), observed))
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 
 from .config import RunConfig, TrainingConfig
-from .model import Gpt, compute_dtype, loss
+from .model import BALANCE, Gpt, compute_dtype, loss
 from .sharding import LogicalAxes, look
 
 Tree = Any
@@ -78,9 +78,10 @@ class Task:
     def train_step(
         self, state: TrainState, batch: Batch, gradient_shardings: Tree = None
     ) -> tuple[TrainState, jax.Array]:
-        """One step: the state after it, and the loss before it, float32 []."""
+        """One step: the state after it, and the loss before it, float32 []: the cross-entropy, also where experts are
+        balanced besides."""
         key = jax.random.fold_in(jax.random.key(state.seed), state.step)
-        value, gradients = jax.value_and_grad(self.loss)(state.params, batch, key)
+        (_, value), gradients = jax.value_and_grad(self.objective, has_aux=True)(state.params, batch, key)
         if gradient_shardings is not None:
             gradients = jax.lax.with_sharding_constraint(gradients, gradient_shardings)
         for path, gradient in jax.tree.leaves_with_path(gradients):
@@ -92,11 +93,17 @@ class Task:
 
     def loss(self, params: Tree, batch: Batch, key: jax.Array | None) -> jax.Array:
         """Mean cross-entropy of a batch, float32 []; without a key there is no dropout."""
+        return self.objective(params, batch, key)[1]
+
+    def objective(self, params: Tree, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """What is minimised, and the loss in it: with experts the first has `BALANCE` × their balance loss besides."""
         variables = jax.tree.map(lambda leaf: leaf, self._variables)
         nnx.replace_by_pure_dict(variables, params)
         with nnx.use_eager_sharding(False):
             model = nnx.merge(self._graph, variables)
-        return loss(model(batch.inputs, key if self.config.model.dropout else None), batch.targets)
+        logits, balance = model.logits_and_balance(batch.inputs, key if self.config.model.dropout else None)
+        value = loss(logits, batch.targets)
+        return value if balance is None else value + BALANCE * balance, value
 
     @cached_property
     def abstract_state(self) -> TrainState:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import SETTINGS, SHARDTUI
+from .conftest import OF_EXPERTS, SETTINGS, SHARDTUI
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +89,11 @@ def test_presets_as_json(home: Path) -> None:
     assert (listing["schema"], listing["devices"]) == (1, 8)
     meshes = {preset["name"]: list(preset["mesh"].values()) for preset in listing["presets"]}
     assert [meshes[name] for name in ("dp", "dp-tp2", "dp-tp4", "tp")] == [[8, 1], [4, 2], [2, 4], [1, 8]]
-    assert all(preset["fits"] for preset in listing["presets"])
+    unfit = {preset["name"]: preset["problems"] for preset in listing["presets"] if not preset["fits"]}
+    assert set(unfit) == {*OF_EXPERTS}
+    assert unfit["dp-ep4"] == ["dp-ep4: [rules] experts: the model has none: take nano-moe, or --set experts=8"]
+    mixture = json.loads(run("presets", "--json", "--model=nano-moe").stdout)
+    assert all(preset["fits"] for preset in mixture["presets"])
     gpt2 = json.loads(run("presets", "--json", "--model=gpt2").stdout)
     tp = next(preset for preset in gpt2["presets"] if preset["name"] == "tp")
     assert (tp["fits"], tp["problems"]) == (
