@@ -6,7 +6,7 @@ from flax import nnx
 
 from .array import Batch, text_batch
 from .config import ModelConfig, RunConfig
-from .model import Gpt, compute_dtype, flops_per_token, loss, parameter_count
+from .model import BALANCE, Gpt, compute_dtype, flops_per_token, loss, parameter_count
 
 
 class BuiltIn:
@@ -38,6 +38,9 @@ class BuiltIn:
     def module(self) -> Gpt:
         return Gpt(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed))
 
-    def loss(self, module: Gpt, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """Mean cross-entropy, float32 []; without a key there is no dropout."""
-        return loss(module(batch.inputs, key if self._config.dropout else None), batch.targets)
+    def objective(self, module: Gpt, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """What is minimised, and the mean cross-entropy in it, float32 []: with experts the first has `BALANCE` × their
+        balance loss besides. Without a key there is no dropout."""
+        logits, balance = module.logits_and_balance(batch.inputs, key if self._config.dropout else None)
+        value = loss(logits, batch.targets)
+        return value if balance is None else value + BALANCE * balance, value

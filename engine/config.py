@@ -1,5 +1,6 @@
 """What a run is made of: the model, the training and where it runs. No jax here: the UI process reads this too."""
 
+import math
 import os
 import re
 import tomllib
@@ -46,10 +47,19 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     """Recompute each block's activations in the backward pass instead of keeping them."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the computation; parameters are float32. `auto`: bfloat16 on accelerators, float32 on CPU."""
+    experts: int = 0
+    """MLPs of each block, of which a token passes through some; 0: one, through which all do."""
+    experts_per_token: int = 1
+    capacity_factor: float = 1.25
+    """Tokens of a sequence that an expert takes, over those that it would get were all experts preferred alike."""
 
     @property
     def head_dim(self) -> int:
         return self.embed // self.heads
+
+    def capacity(self, seq_len: int) -> int:
+        """Tokens that an expert takes of a sequence (Fedus et al. 2021, "Switch Transformers", equation 3)."""
+        return min(seq_len, math.ceil(seq_len * self.experts_per_token * self.capacity_factor / self.experts))
 
 
 Setting = bool | int | float | str | list[bool | int | float | str]
@@ -425,6 +435,12 @@ def _model_checks(model: ModelConfig, training: TrainingConfig) -> list[tuple[bo
         (model.vocab >= 256, f"vocab {model.vocab}: the tokens are bytes: at least 256"),
         (model.vocab_rows >= model.vocab, f"vocab_rows {model.vocab_rows}: at least vocab, {model.vocab}"),
         (0 <= model.dropout < 1, f"dropout {model.dropout}: from 0 to below 1"),
+        (model.experts >= 0, f"experts {model.experts}: 1 or more, or 0 for a dense MLP"),
+        (
+            model.experts < 1 or 1 <= model.experts_per_token <= model.experts,
+            f"experts_per_token {model.experts_per_token}: from 1 to experts, {model.experts}",
+        ),
+        (0 < model.capacity_factor < math.inf, f"capacity_factor {model.capacity_factor}: above 0"),
         (
             model.heads < 1 or model.embed % model.heads == 0,
             f"embed {model.embed} does not divide by heads {model.heads}: set one of them",

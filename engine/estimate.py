@@ -16,13 +16,15 @@ from .config import Invalid, ModelConfig, UserModel
 from .model import flops_per_token
 from .preset import Axes, Preset
 from .program import decide_all
-from .sharding import Decision, by_rules
+from .sharding import Decision, by_rules, with_derived
 from .task import Array, Task
 from .topology import Topology, wiring
 from .traffic import Flow, sent
 
 FLOAT32 = 4
 NO_FORMULA = "no estimate: the formulas are of the built-in model"
+SENT, RECEIVED = ("router", "batch", "capacity"), ("experts", "expert_batch", "capacity")
+"""Dims of what experts are sent, where it comes from and where it goes to."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Step:
         self._task = task
         self._model, self._training = task.config.model, task.config.training
         self._mesh = preset.sizes(devices)
-        self._rules = preset.rules
+        self._rules = with_derived(preset.rules)
         self._pipeline = preset.pipeline(devices, self._training.batch_size)
         self._width = 2 if task.dtype == "bfloat16" else FLOAT32
         self._on_cpu = task.platform == "cpu"
@@ -179,16 +181,30 @@ class Step:
         narrow, wide = self._width, FLOAT32
         stream = self._activation(("batch", "seq", "activation_embed"))
         heads = self._activation(("batch", "seq", "heads", "head_dim"))
-        hidden = self._activation(("batch", "seq", "mlp"))
+        keys = self._activation(("batch", "keys", "heads", "head_dim"))
         scores = self._scores()
         masks = 2 * stream if self._model.dropout else 0
         return (
             stream * (6 * wide + 2 * narrow)
-            + heads * 4 * narrow
-            + hidden * 6 * narrow
+            + (heads + keys) * 2 * narrow
+            + self._hidden() * 6 * narrow
+            + self._routing_residuals()
             + scores * (wide + narrow)
             + masks
         )
+
+    def _hidden(self) -> float:
+        """Elements of the hidden layer of the MLP [B, T, F], or of the experts [E, B, C, F]."""
+        return self._activation((*(RECEIVED if self._model.experts else ("batch", "seq")), "mlp"))
+
+    def _routing_residuals(self) -> float:
+        """Where there are experts: what they receive and what comes back, [E, B, C, D]; the slots of each token
+        [B, T, E, C], as they are dispatched and combined and, in float32, for each of its choices."""
+        if not self._model.experts:
+            return 0
+        slots = self._activation(("batch", "seq", "router", "capacity"))
+        moved = sum(self._activation((*dims, "activation_embed")) for dims in (SENT, RECEIVED))
+        return moved * self._width + slots * (2 * self._width + self._model.experts_per_token * FLOAT32)
 
     def _scores(self) -> float:
         """Elements of attention [B, N, T, T]."""
@@ -201,7 +217,7 @@ class Step:
         hidden layer before and after GELU; and the two largest kernels, gathered."""
         gathered = [self._gathered(weight) / self._layers for weight in self.weights if weight.is_kernel]
         scores = self._scores() * (FLOAT32 + self._width)
-        hidden = self._activation(("batch", "seq", "mlp")) * self._width
+        hidden = self._hidden() * self._width
         return (scores + 8 * self._residual() + 2 * hidden) / self._microbatches + sum(sorted(gathered)[-2:])
 
     @property
@@ -251,8 +267,8 @@ class Step:
         """A parameter that is split over axes which split the batch is gathered for the forward pass and for the
         backward pass, and its gradient is scattered: 3 × its bytes (Rajbhandari et al. 2020, "ZeRO", section 7.2.2).
         With remat the kernel of query, key and value is gathered once more: a block begins with it when it is computed
-        again, and ends with it when it is differentiated. Over the other axes of the batch the gradient is reduced.
-        The layers of a stage are gathered and reduced together, once a step and in float32 (pipeline.spread)."""
+        again, and ends with it when it is differentiated. Over the other axes of batch and sequence the gradient is
+        reduced. Layers of a stage are gathered and reduced together, once a step and in float32 (pipeline.spread)."""
         gather = self._gather_axes(weight)
         if self._pipeline and weight.is_stacked:
             times, uses, one = 1, 1, self._gathered(weight) / self._width * FLOAT32
@@ -260,23 +276,38 @@ class Step:
             again = self._model.remat and "qkv" in weight.array.logical_axes and weight.is_kernel
             times, uses = weight.layers, 1 if weight.is_table else 3 if again else 2
             one = self._gathered(weight) / times
-        scatter = tuple(axis for axis in gather if axis in self._batch_axes)
-        rest = tuple(axis for axis in self._batch_axes if axis not in gather)
         if gather:
             yield Move("all-gather", gather, one, times * uses)
-            yield Move("all-reduce" if self._on_cpu else "reduce-scatter", scatter, one, times)
-        yield Move("all-reduce", rest, one / self._count(scatter), times)
+        for axes in self._reduced_together(weight):
+            scatter = tuple(axis for axis in axes if axis in gather)
+            yield Move(self._scatter, scatter, one, times)
+            for rest in (self._batch_axes, self._seq_axes) if self._on_cpu else (axes,):
+                reduced = tuple(axis for axis in axes if axis in rest and axis not in weight.axes)
+                yield Move("all-reduce", reduced, one / self._count(scatter), times)
+
+    def _reduced_together(self, weight: Weight) -> list[Axes]:
+        """The axes that split the tokens, over which the gradient is a sum. On CPU the compiler reduces over those of
+        the batch and over those of the sequence one after the other, but for what a product's result is split over."""
+        apart = self._on_cpu and not weight.is_kernel
+        return [self._batch_axes, self._seq_axes] if apart else [self._batch_axes + self._seq_axes]
+
+    @property
+    def _scatter(self) -> str:
+        """On CPU a reduction whose result is cut."""
+        return "all-reduce" if self._on_cpu else "reduce-scatter"
 
     def _tensor_moves(self) -> Iterator[Move]:
         """Where heads or the MLP are split, each of the two branches of a block ends in a reduction of the residual
         stream, and so does its backward pass (Shoeybi et al. 2019, "Megatron-LM", section 3). With remat the first
         branch is computed again; the second is not, nothing needs its result. A split vocabulary adds one reduction
         for the lookup, one for the gradient of the logits' input, and three numbers a token for the loss."""
+        yield from self._key_moves()
+        yield from self._expert_moves()
         stream, part = self._residual(), self._residual() / self._microbatches
-        blocks = round(self._layers) * self._ticks
         heads, hidden, vocab = (self._tensor_axes(name) for name in ("heads", "mlp", "vocab"))
-        yield Move("all-reduce", heads, part, blocks * (3 if self._model.remat else 2))
-        yield Move("all-reduce", hidden, part, blocks * 2)
+        yield Move("all-reduce", heads, part, self._block_runs * (3 if self._model.remat else 2))
+        if not self._model.experts:
+            yield Move("all-reduce", hidden, part, self._block_runs * 2)
         yield Move("all-reduce", vocab, stream, 2)
         yield Move("all-reduce", vocab, self._activation(("batch", "seq")) * FLOAT32, 3)
 
@@ -287,6 +318,43 @@ class Step:
             stages, stream = tuple(self._pipeline.axes), self._residual()
             yield Move("collective-permute", stages, stream / self._microbatches, 2 * self._ticks)
             yield Move("all-reduce", stages, stream, 2)
+
+    def _key_moves(self) -> Iterator[Move]:
+        """Where the sequence is split, keys and values of all its positions are gathered for the queries of each part
+        (Dubey et al. 2024, "The Llama 3 Herd of Models", section 3.3.2, on context parallelism), with remat once more;
+        their gradients are scattered, the keys' in float32 as the product with the queries gives it."""
+        axes = tuple(axis for axis in self._seq_axes if axis not in self._rules.get("keys", ()))
+        keys, layers = self._activation(("batch", "keys", "heads", "head_dim")) / self._microbatches, self._block_runs
+        yield Move("all-gather", axes, 2 * keys * self._width, layers * (2 if self._model.remat else 1))
+        yield Move(self._scatter, axes, keys * FLOAT32, layers)
+        yield Move(self._scatter, axes, keys * self._width, layers)
+
+    def _expert_moves(self) -> Iterator[Move]:
+        """Where the axes of the experts split the batch, tokens go to their experts and come back by all-to-alls, and
+        their gradients likewise (Lepikhin et al. 2020, "GShard", section 3.2). Along other axes every device has all
+        tokens: what its experts make of them is gathered, and the gradient of what they were sent. Where an expert is
+        split itself, its two products end in a reduction as those of an MLP do. With remat all of the forward pass is
+        done again.
+
+        Where the sequence is split, the router's probabilities are gathered, to count who comes first; what an expert
+        is sent is a sum over the parts of the sequence, and what comes back is for all of them."""
+        if not self._model.experts:
+            return
+        layers, again = self._model.layers, 1 if self._model.remat else 0
+        sent, received = (self._activation((*dims, "activation_embed")) * self._width for dims in (SENT, RECEIVED))
+        experts = self._rules.get("experts", ())
+        exchanged = tuple(axis for axis in experts if axis in self._batch_axes)
+        gathered = tuple(axis for axis in experts if axis not in exchanged)
+        yield Move("all-to-all", exchanged, sent / self._count(gathered), layers * (4 + 2 * again))
+        yield Move("all-gather", gathered, sent, layers * (2 + again))
+        yield Move("all-reduce", self._tensor_axes("mlp"), received, layers * (2 + again))
+        choices = self._activation(("batch", "keys", "router")) * FLOAT32
+        yield Move("all-gather", self._seq_axes, choices, layers * (1 + again))
+        whole = self._activation(("router", "batch", "activation_embed")) * self._width * self._slots
+        is_cut = sent < whole
+        yield Move(self._scatter if is_cut else "all-reduce", self._seq_axes, whole, layers * (2 + again))
+        if is_cut:
+            yield Move("all-gather", self._seq_axes, whole, layers * (2 + again))
 
     # Computation
 
@@ -308,15 +376,28 @@ class Step:
         product. Devices that do not split a product repeat it, and stages without a micro-batch multiply zeros."""
         model, seq = self._model, self._training.seq_len
         tokens = self._activation(("batch", "seq"))
-        d, heads, hidden, vocab = (
+        d, heads, vocab = (
             model.embed,
             model.embed / self._count(self._tensor_axes("heads")),
-            model.mlp / self._count(self._tensor_axes("mlp")),
             model.vocab_rows / self._count(self._tensor_axes("vocab")),
         )
-        block = 8 * d * heads + 4 * seq * heads + 4 * d * hidden
-        again = block - 2 * d * hidden if model.remat else 0
-        return tokens * (self._layers * self._repeats * (3 * block + again) + 3 * 2 * d * vocab)
+        products = self._mlp_flops
+        block = tokens * (8 * d * heads + 4 * seq * heads) + sum(products)
+        again = block - products[-1] if model.remat else 0
+        return self._layers * self._repeats * (3 * block + again) + tokens * 3 * 2 * d * vocab
+
+    @property
+    def _mlp_flops(self) -> list[float]:
+        """Of each product of the forward pass, in order. Experts compute on all their slots, filled or not, and their
+        tokens are sent and combined by products, too."""
+        model = self._model
+        product = 2 * model.embed * self._hidden()
+        if not model.experts:
+            return [product, product]
+        tokens = self._activation(("batch", "seq"))
+        router = 2 * tokens * model.embed * model.experts
+        moved = router * self._slots
+        return [router, moved, product, product, moved]
 
     @property
     def _memory_bytes(self) -> float:
@@ -346,9 +427,19 @@ class Step:
         return self._pipeline.ticks if self._pipeline else 1
 
     @property
+    def _block_runs(self) -> int:
+        """How often a device goes through a block, forward."""
+        return round(self._layers) * self._ticks
+
+    @property
     def _repeats(self) -> float:
         """How often a stage does the work of the whole batch, zeros included."""
         return self._ticks / self._microbatches
+
+    @property
+    def _slots(self) -> int:
+        """Of each expert for each sequence."""
+        return self._model.capacity(self._training.seq_len)
 
     # Axes
 
@@ -356,18 +447,23 @@ class Step:
     def _batch_axes(self) -> Axes:
         return self._rules.get("batch", ())
 
+    @property
+    def _seq_axes(self) -> Axes:
+        return self._rules.get("seq", ())
+
     def _gather_axes(self, weight: Weight) -> Axes:
         """Those over which a parameter is split, but not the product that it is used in."""
-        kept = {axis for name in weight.array.logical_axes if name for axis in self._tensor_axes(name)}
+        experts = self._rules.get("experts", ()) if "experts" in weight.array.logical_axes else ()
+        kept = {*experts, *(axis for name in weight.array.logical_axes if name for axis in self._tensor_axes(name))}
         kept |= set(self._pipeline.axes) if self._pipeline else set()
         return tuple(axis for axis in self._mesh if axis in weight.axes and axis not in kept)
 
     def _tensor_axes(self, logical: str) -> Axes:
-        """Over which an activation's dim of this name is split; the batch has taken its own before."""
+        """Over which an activation's dim of this name is split; batch and sequence have taken their own before."""
         if logical not in ("heads", "mlp", "vocab"):
             return ()
         axes = self._rules.get(logical, ())
-        return axes if not set(axes) & set(self._batch_axes) else ()
+        return axes if not set(axes) & {*self._batch_axes, *self._seq_axes} else ()
 
     def _count(self, axes: Iterable[str]) -> int:
         return math.prod(self._mesh[axis] for axis in axes)
@@ -386,11 +482,16 @@ def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
     return {
         "batch": batch,
         "seq": seq,
+        "keys": seq,
         "activation_embed": model.embed,
         "heads": model.heads,
         "head_dim": model.head_dim,
         "mlp": model.mlp,
         "vocab": model.vocab_rows,
+        "experts": model.experts,
+        "router": model.experts,
+        "expert_batch": batch,
+        "capacity": model.capacity(seq) if model.experts else 0,
     }
 
 

@@ -1,7 +1,9 @@
 """A GPT-2 decoder in Flax NNX: pre-LayerNorm blocks, stacked and scanned, with logical axes on every array.
 
-Dims: B batch, T sequence, D embed, N heads, H head_dim, F mlp, V vocab, L layers.
+Dims: B batch, T sequence, D embed, N heads, H head_dim, F mlp, E experts, C capacity, V vocab, L layers.
 """
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +12,11 @@ from jax.typing import DTypeLike
 
 from .config import ModelConfig
 from .pipeline import spread, through_stages
-from .sharding import active_pipeline, batch_groups, observe, shard
+from .routing import route
+from .sharding import active_pipeline, observe, shard, token_groups
 
+BALANCE = 0.01
+"""Weight of the balance loss in what is minimised: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
 INIT_STDDEV = 0.02
 """Radford et al. 2019; projections into the residual stream are scaled by 1/√(2·layers) as there."""
 
@@ -35,15 +40,21 @@ def _projection(
     stddev: float,
     dtype: DTypeLike,
     rngs: nnx.Rngs,
+    experts: int = 0,
+    use_bias: bool = True,
 ) -> nnx.LinearGeneral:
-    """A linear map from the last dims of its input, named `axes_in`, to new ones named `axes_out`."""
+    """A linear map from the last dims of its input, named `axes_in`, to new ones named `axes_out`. With experts, one
+    for each of them, and the first dim of the input is theirs."""
+    axes = ("experts",) if experts else ()
     return nnx.LinearGeneral(
         sizes_in,
         sizes_out,
         axis=tuple(range(-len(sizes_in), 0)),
+        batch_axis={0: experts} if experts else {},
+        use_bias=use_bias,
         dtype=dtype,
-        kernel_init=nnx.with_partitioning(nnx.initializers.normal(stddev), axes_in + axes_out),
-        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), axes_out),
+        kernel_init=nnx.with_partitioning(nnx.initializers.normal(stddev), axes + axes_in + axes_out),
+        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), axes + axes_out),
         rngs=rngs,
     )
 
@@ -62,22 +73,71 @@ class Attention(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         qkv = shard(self.qkv(x), "batch", "seq", "qkv", "heads", "head_dim", name="blocks.attention.qkv")
-        mixed = jax.nn.dot_product_attention(*jnp.unstack(qkv, axis=2), is_causal=True)  # [B, T, N, H]
+        query, read = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
+        own, whole = (("batch", seq, "qkv", "heads", "head_dim") for seq in ("seq", "keys"))
+        read = shard(read, *whole, gradient=own, name="blocks.attention.kv")
+        mixed = jax.nn.dot_product_attention(query, *jnp.unstack(read, axis=2), is_causal=True)  # [B, T, N, H]
         return self.out(shard(mixed, "batch", "seq", "heads", "head_dim", name="blocks.attention.mixed"))
 
 
 class Mlp(nnx.Module):
-    """Two linear maps with a GELU (tanh form, as in GPT-2) between."""
+    """Two linear maps with a GELU (tanh form, as in GPT-2) between: [B, T, D] to [B, T, D]. With experts, as many of
+    them as these, each for its own tokens: [E, B, C, D] to [E, B, C, D]."""
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         width, hidden = (config.embed,), (config.mlp,)
         stddev = INIT_STDDEV / (2 * config.layers) ** 0.5
-        self.up = _projection(width, hidden, ("embed",), ("mlp",), INIT_STDDEV, dtype, rngs)
-        self.down = _projection(hidden, width, ("mlp",), ("embed",), stddev, dtype, rngs)
+        self.up = _projection(width, hidden, ("embed",), ("mlp",), INIT_STDDEV, dtype, rngs, config.experts)
+        self.down = _projection(hidden, width, ("mlp",), ("embed",), stddev, dtype, rngs, config.experts)
+        self._tokens = ("experts", "expert_batch", "capacity") if config.experts else ("batch", "seq")
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        hidden = observe(self.up(x), "batch", "seq", "mlp", name="blocks.mlp.up")
-        return self.down(shard(nnx.gelu(hidden), "batch", "seq", "mlp", name="blocks.mlp.hidden"))
+        hidden = observe(self.up(x), *self._tokens, "mlp", name="blocks.mlp.up")
+        return self.down(shard(nnx.gelu(hidden), *self._tokens, "mlp", name="blocks.mlp.hidden"))
+
+
+class Mixture(nnx.Module):
+    """A mixture of experts, [B, T, D] to [B, T, D], with the balance loss of each sequence, float32 [B].
+
+    A router sends each token to the experts that it prefers for it (Lepikhin et al. 2020, "GShard"; Fedus et al. 2021,
+    "Switch Transformers"). An expert takes so many tokens of a sequence and no more; those above pass it by. Each
+    sequence is routed by itself, so that where a token goes depends on the mesh by rounding alone.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        self.config = config
+        width, experts = (config.embed,), (config.experts,)
+        self.router = _projection(  # in float32: Fedus et al. 2021, section 2.4
+            width, experts, ("embed",), ("router",), INIT_STDDEV, jnp.float32, rngs, use_bias=False
+        )
+        self.experts = Mlp(config, dtype, rngs)
+
+    def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        choices = shard(
+            jax.nn.softmax(self.router(x)),
+            *("batch", "keys", "router"),
+            gradient=("batch", "seq", "router"),
+            name="blocks.mlp.choices",
+        )
+        routing = route(choices, self.config.experts_per_token, self.config.capacity(x.shape[1]))
+        dispatch, combine = (
+            shard(slots.astype(x.dtype), "batch", "seq", "router", "capacity", name=f"blocks.mlp.{name}")
+            for name, slots in (("dispatch", routing.dispatch), ("combine", routing.combine))
+        )
+        whole, split, exchanged = (
+            (*dims, "activation_embed")
+            for dims in (
+                ("router", "batch", None),
+                ("router", "batch", "capacity"),
+                ("experts", "expert_batch", "capacity"),
+            )
+        )
+        sent = jnp.einsum("BTEC,BTD->EBCD", dispatch, x)
+        sent = shard(sent, *split, gradient=whole, name="blocks.mlp.sent")
+        received = shard(sent, *exchanged, name="blocks.mlp.received")
+        computed = shard(self.experts(received), *exchanged, name="blocks.mlp.computed")
+        returned = shard(computed, *whole, gradient=split, name="blocks.mlp.returned")
+        return jnp.einsum("BTEC,EBCD->BTD", combine, returned), routing.balance
 
 
 class Block(nnx.Module):
@@ -87,10 +147,11 @@ class Block(nnx.Module):
         self.attention_norm = _layer_norm(config, dtype, rngs)
         self.attention = Attention(config, dtype, rngs)
         self.mlp_norm = _layer_norm(config, dtype, rngs)
-        self.mlp = Mlp(config, dtype, rngs)
+        self.mlp = (Mixture if config.experts else Mlp)(config, dtype, rngs)
         self.dropout = nnx.Dropout(config.dropout)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """The residual stream [B, T, D], and of a mixture of experts the balance loss [B]. `examples`: numbers [B]."""
         attention_key, mlp_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("attention"):
             x = self._add(
@@ -101,7 +162,9 @@ class Block(nnx.Module):
                 "attention",
             )
         with jax.named_scope("mlp"):
-            return self._add(x, self.mlp(_normed(self.mlp_norm, x, "mlp_norm")), mlp_key, examples, "mlp")
+            branch = self.mlp(_normed(self.mlp_norm, x, "mlp_norm"))
+            branch, balance = branch if isinstance(branch, tuple) else (branch, None)
+            return self._add(x, branch, mlp_key, examples, "mlp"), balance
 
     def _add(self, x: jax.Array, branch: jax.Array, key: jax.Array | None, examples: jax.Array, name: str) -> jax.Array:
         branch = shard(branch, "batch", "seq", "activation_embed", name=f"blocks.{name}.branch")
@@ -155,24 +218,31 @@ class Gpt(nnx.Module):
         self.dropout = nnx.Dropout(config.dropout)
 
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        table = _spread(self.token, "vocab", name="token.table")  # [G, V, D]
-        positions = _spread(self.position, "positions", name="position.table")[:, : tokens.shape[1]]  # [G, T, D]
+        return self.logits_and_balance(tokens, key)[0]
+
+    def logits_and_balance(self, tokens: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+        """Besides the logits the balance loss of mixtures of experts, float32 []: the sum over the blocks, the mean
+        over the sequences."""
+        table = _spread(self.token, "vocab", name="token.table")  # [G, S, V, D]
+        positions = _spread(self.position, "positions", name="position.table")  # [G, S, positions, D]
         embedding_key, blocks_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("embed"):
-            x = jax.vmap(jnp.take, in_axes=(0, 0, None))(table, _grouped(tokens, table), 0) + positions[:, None]
-            x = x.reshape(*tokens.shape, -1)  # [B, T, D]
+            rows = _looked_up(table, _grouped(tokens, table))  # [G, S, B ÷ G, T ÷ S, D]
+            x = _ungrouped(rows + _looked_up(positions, _places(tokens.shape[1], positions))[:, :, None])
             x = shard(x, "batch", "seq", "activation_embed", name="embedding")
             x = dropped(self.dropout, x, embedding_key, jnp.arange(len(tokens)))
         with jax.named_scope("blocks"):
             keys = None if blocks_key is None else jax.random.split(blocks_key, self.config.layers)
-            x = self._through_blocks(x, keys)
+            x, balance = self._through_blocks(x, keys)
         with jax.named_scope("logits"):
             x = shard(self.norm(x), "batch", "seq", "activation_embed", name="norm")
-            logits = jnp.einsum("GBTD,GVD->GBTV", _grouped(x, table), table).astype(jnp.float32)
-            logits = logits.reshape(*tokens.shape, -1)  # [B, T, V]
-            return shard(self._mask_padding(logits), "batch", "seq", "vocab", name="logits")
+            logits = jnp.einsum("GSBTD,GSVD->GSBTV", _grouped(x, table), table).astype(jnp.float32)
+            logits = _ungrouped(logits)  # [B, T, V]
+            logits = shard(self._mask_padding(logits), "batch", "seq", "vocab", name="logits")
+        return logits, None if balance is None else balance.sum(axis=0).mean()
 
-    def _through_blocks(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
+    def _through_blocks(self, x: jax.Array, keys: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+        """The residual stream, and of mixtures of experts their balance losses [L, B]: stages have none of these."""
         pipeline = active_pipeline()
         if pipeline is None:
             return self._scanned(self.blocks, x, keys, jnp.arange(len(x)))
@@ -181,24 +251,29 @@ class Gpt(nnx.Module):
         def stage(layers: tuple[nnx.State, jax.Array | None], x: jax.Array, examples: jax.Array) -> jax.Array:
             blocks, keys = layers
             with nnx.use_eager_sharding(False):
-                return self._scanned(nnx.merge(graph, blocks), x, keys, examples)
+                return self._scanned(nnx.merge(graph, blocks), x, keys, examples)[0]
 
         def in_stages(variable: nnx.Variable) -> nnx.Variable:
             _, *axes = variable.get_metadata()["out_sharding"]
             return variable.replace(spread(variable.get_value(), pipeline, *axes))
 
         blocks = jax.tree.map(in_stages, blocks, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-        return through_stages(pipeline, stage, (blocks, None if keys is None else spread(keys, pipeline)), x)
+        layers = blocks, None if keys is None else spread(keys, pipeline)
+        return through_stages(pipeline, stage, layers, x), None
 
-    def _scanned(self, blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array) -> jax.Array:
-        def through(block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
+    def _scanned(
+        self, blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array
+    ) -> tuple[jax.Array, jax.Array | None]:
+        def through(
+            block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
+        ) -> tuple[jax.Array, jax.Array | None]:
             return block(x, key, examples)
 
         body = nnx.remat(through) if self.config.remat else through
         scan = nnx.scan(
             body,
             in_axes=(0, nnx.Carry, None if keys is None else 0, None),
-            out_axes=nnx.Carry,
+            out_axes=(nnx.Carry, 0),
             transform_metadata={nnx.PARTITION_NAME: "layers"},
         )
         return scan(blocks, x, keys, examples)
@@ -211,19 +286,39 @@ class Gpt(nnx.Module):
 
 
 def _spread(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
-    """A table as lookups need it, [G, rows, D]: whole along its width, and a copy for each group of the batch.
+    """A table as lookups need it, [G, S, rows, D]: whole along its width, and a copy for each group of tokens, which is
+    a part of the batch and a part of the sequence.
 
     Devices hold no more than one copy for it. But the gradients of all uses of the table are summed inside a group
     before the groups are, so that they cross the mesh once and not once for each use.
     """
     table = embed.embedding[...].astype(embed.dtype)
-    copies = jnp.broadcast_to(table, (batch_groups(), *table.shape))
-    return shard(copies, "batch", rows, "activation_embed", name=name)
+    copies = jnp.broadcast_to(table, (*token_groups(), *table.shape))
+    return shard(copies, "batch", "seq", rows, "activation_embed", name=name)
 
 
 def _grouped(x: jax.Array, spread: jax.Array) -> jax.Array:
-    """[B, …] as [G, B ÷ G, …], to meet what `_spread` gives."""
-    return x.reshape(len(spread), -1, *x.shape[1:])
+    """[B, T, …] as [G, S, B ÷ G, T ÷ S, …], to meet what `_spread` gives."""
+    groups, parts = spread.shape[:2]
+    batch, seq, *rest = x.shape
+    return x.reshape(groups, batch // groups, parts, seq // parts, *rest).swapaxes(1, 2)
+
+
+def _ungrouped(x: jax.Array) -> jax.Array:
+    """[G, S, B ÷ G, T ÷ S, …] as [B, T, …]."""
+    groups, parts, batch, seq, *rest = x.shape
+    return x.swapaxes(1, 2).reshape(groups * batch, parts * seq, *rest)
+
+
+def _places(seq: int, spread: jax.Array) -> jax.Array:
+    """The positions that each group reads, [G, S, T ÷ S]."""
+    groups, parts = spread.shape[:2]
+    return jnp.broadcast_to(jnp.arange(seq).reshape(parts, -1), (groups, parts, seq // parts))
+
+
+def _looked_up(spread: jax.Array, rows: jax.Array) -> jax.Array:
+    """Rows [G, S, …] of a table that was spread, as [G, S, …, D]."""
+    return jax.vmap(jax.vmap(partial(jnp.take, axis=0)))(spread, rows)
 
 
 def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -243,17 +338,29 @@ def compute_dtype(config: ModelConfig, platform: str) -> str:
 def parameter_count(config: ModelConfig) -> int:
     """Trainable elements, without the padding rows of the token table.
 
-    (V + context)·D, per layer 4·D² + 4·D (attention), 2·D·F + F + D (MLP), 4·D (norms), and 2·D for the last norm.
+    (V + context)·D, per layer 4·D² + 4·D (attention), 2·D·F + F + D (MLP, or each expert), D·E (router of E experts),
+    4·D (norms), and 2·D for the last norm.
     """
-    d, f = config.embed, config.mlp
-    layer = 4 * d * d + 4 * d + 2 * d * f + f + d + 4 * d
+    d = config.embed
+    layer = 4 * d * d + 4 * d + (config.experts or 1) * _mlp_parameters(config) + d * config.experts + 4 * d
     return (config.vocab + config.context) * d + config.layers * layer + 2 * d
+
+
+def active_parameter_count(config: ModelConfig) -> int:
+    """Those of `parameter_count` that a token passes through: of the experts as many as it is sent to."""
+    idle = config.experts - config.experts_per_token if config.experts else 0
+    return parameter_count(config) - config.layers * idle * _mlp_parameters(config)
+
+
+def _mlp_parameters(config: ModelConfig) -> int:
+    return 2 * config.embed * config.mlp + config.mlp + config.embed
 
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> float:
     """Forward and backward: 6 a parameter that multiplies, and 12·L·D·T for attention (PaLM, appendix B).
 
-    The position table and the lookup of the token table multiply nothing; the tied output layer does.
+    The position table and the lookup of the token table multiply nothing; the tied output layer does. Of experts those
+    count that a token is sent to, whether they have room for it or not.
     """
-    multiplying = parameter_count(config) - config.context * config.embed
+    multiplying = active_parameter_count(config) - config.context * config.embed
     return 6.0 * multiplying + 12.0 * config.layers * config.embed * seq_len

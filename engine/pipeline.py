@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from .protocol import PipelineInfo
-from .sharding import batch_groups, constrain, one_stage
+from .sharding import constrain, one_stage, token_groups
 
 Stage = Callable[[Any, jax.Array, jax.Array], jax.Array]
 """Layers of a stage, its input [b, T, D] and the numbers of its examples [b], to its output."""
@@ -24,7 +24,7 @@ def through_stages(pipeline: PipelineInfo, stage: Stage, layers: Any, x: jax.Arr
     There are M + S - 1 ticks, in which a stage works on what came to it in the last one: S - 1 times on nothing, zeros.
     """
     stages, microbatches = pipeline.stages, pipeline.microbatches
-    groups, (batch, *rest) = batch_groups(), x.shape
+    (groups, _), (batch, *rest) = token_groups(), x.shape
     size = batch // (groups * microbatches)
     at = jnp.arange(stages)
     x = jnp.moveaxis(x.reshape(groups, microbatches, size, *rest), 1, 0)  # [M, G, b, T, D]
@@ -54,7 +54,7 @@ def spread(layers: jax.Array, pipeline: PipelineInfo, *logical_axes: str | None)
     groups are, so that they cross the mesh once a step and not once a tick.
     """
     stages = layers.reshape(pipeline.stages, -1, *layers.shape[1:])
-    copies = jnp.broadcast_to(stages, (batch_groups(), *stages.shape))
+    copies = jnp.broadcast_to(stages, (token_groups()[0], *stages.shape))
     return constrain(copies, "batch", "layers", None, *logical_axes)
 
 

@@ -124,6 +124,12 @@ def preset_problems(preset: Preset, names: Sequence[str], logical_axes: set[str]
         for axis in preset.rules
         if axis not in known
     ]
+    if preset.rules.get("experts") and logical_axes is not None and "experts" not in logical_axes:
+        problems.append(f"{preset.name}: [rules] experts: the model has none: take nano-moe, or --set experts=8")
+    if preset.stage_axes and "experts" in (logical_axes or ()):
+        problems.append(
+            f"{preset.name}: [rules] layers: blocks with experts are no stages of a pipeline: take a dense model"
+        )
     return problems + [
         f'{preset.name}: [overrides] "{glob}": matches no array: names look like {names[0]}'
         for glob in preset.overrides
@@ -169,12 +175,19 @@ class _Active:
     def axes(self, logical: str) -> Axes:
         return self.rules.get(logical, ())
 
-    @property
-    def groups(self) -> int:
-        return math.prod(self.mesh.shape[axis] for axis in self.axes("batch"))
+    def parts(self, logical: str) -> int:
+        return math.prod(self.mesh.shape[axis] for axis in self.axes(logical))
 
 
 _active: ContextVar[_Active | None] = ContextVar("active rules", default=None)
+
+
+def with_derived(rules: Mapping[str, Axes]) -> dict[str, Axes]:
+    """With rules for what experts are sent: the axes that `experts` takes no longer split the batch there, and an
+    expert's tokens are split as the sequence is. A preset may say otherwise."""
+    experts = rules.get("experts", ())
+    batch = tuple(axis for axis in rules.get("batch", ()) if axis not in experts)
+    return {"expert_batch": batch, "capacity": rules.get("seq", ()), **rules}
 
 
 @contextlib.contextmanager
@@ -189,7 +202,7 @@ def activation_rules(
     With `observed` the traced program is one to look at: compiling it tells the layouts that the compiler chose. It
     computes the same, but its callbacks keep it out of the compilation cache.
     """
-    with _activated(_Active(mesh, rules, observed, pipeline)):
+    with _activated(_Active(mesh, with_derived(rules), observed, pipeline)):
         yield
 
 
@@ -219,27 +232,45 @@ def active_pipeline() -> PipelineInfo | None:
     return active.pipeline if active else None
 
 
-def batch_groups() -> int:
-    """Into how many parts the active rules split the batch; 1 without any."""
+def token_groups() -> tuple[int, int]:
+    """Into how many parts the active rules split the batch and the sequence; 1 without any."""
     active = _active.get()
-    return active.groups if active else 1
+    return (active.parts("batch"), active.parts("seq")) if active else (1, 1)
 
 
-def shard(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
+def shard(x: jax.Array, *logical_axes: str | None, name: str, gradient: LogicalAxes | None = None) -> jax.Array:
     """Asks the compiler to lay an activation out by the active rules; without any, `x` as it is.
 
     A rule that cannot hold for an activation leaves that dim whole, as FSDP needs it: batch and embed share an axis.
+    Its gradient is laid out likewise, or by the logical axes `gradient`.
     """
-    return observe(constrain(x, *logical_axes), *logical_axes, name=name)
+    return observe(constrain(x, *logical_axes, gradient=gradient), *logical_axes, name=name)
 
 
-def constrain(x: jax.Array, *logical_axes: str | None) -> jax.Array:
+def constrain(x: jax.Array, *logical_axes: str | None, gradient: LogicalAxes | None = None) -> jax.Array:
     """`shard` for what is no activation to be shown."""
     active = _active.get()
     if active is None:
         return x
-    decision = by_rules(x.shape, logical_axes, active.rules, active.sizes)
-    return jax.lax.with_sharding_constraint(x, NamedSharding(active.mesh, decision.spec))
+    forward = _sharding(active, x, logical_axes)
+    if gradient is None:
+        return jax.lax.with_sharding_constraint(x, forward)
+    return _constrained(x, forward, _sharding(active, x, gradient))
+
+
+def _sharding(active: _Active, x: jax.Array, logical_axes: LogicalAxes) -> NamedSharding:
+    return NamedSharding(active.mesh, by_rules(x.shape, logical_axes, active.rules, active.sizes).spec)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _constrained(x: jax.Array, forward: NamedSharding, backward: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, forward)
+
+
+_constrained.defvjp(
+    lambda x, forward, backward: (jax.lax.with_sharding_constraint(x, forward), None),
+    lambda forward, backward, _, gradient: (jax.lax.with_sharding_constraint(gradient, backward),),
+)
 
 
 def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
@@ -256,7 +287,7 @@ def _activation(x: jax.Array, logical_axes: LogicalAxes, active: _Active) -> Act
     shape, outer = x.shape, active.stage_of
     if outer and outer.pipeline:
         active, logical_axes = outer, ("layers", *logical_axes)
-        shape = (outer.pipeline.stages, outer.groups * shape[0], *shape[1:])
+        shape = (outer.pipeline.stages, outer.parts("batch") * shape[0], *shape[1:])
     return Activation(shape, x.dtype, logical_axes, by_rules(shape, logical_axes, active.rules, active.sizes))
 
 

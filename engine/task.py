@@ -94,10 +94,11 @@ class Task:
     def train_step(
         self, state: TrainState, batch: Tree, gradient_shardings: Tree = None
     ) -> tuple[TrainState, jax.Array]:
-        """One step: the state after it, and the loss before it, float32 []."""
+        """One step: the state after it, and the loss before it, float32 []: the cross-entropy, also where experts are
+        balanced besides."""
         key = jax.random.fold_in(jax.random.key(state.seed), state.step)
         outcome = jax.value_and_grad(self.outcome, has_aux=True)
-        (value, variables), gradients = outcome(state.params, state.variables, batch, key)
+        (_, (value, variables)), gradients = outcome(state.params, state.variables, batch, key)
         if gradient_shardings is not None:
             gradients = jax.lax.with_sharding_constraint(gradients, gradient_shardings)
         for path, gradient in jax.tree.leaves_with_path(gradients):
@@ -109,13 +110,15 @@ class Task:
 
     def loss(self, params: Tree, batch: Tree, key: jax.Array | None) -> jax.Array:
         """Of a batch, float32 [], where there are no variables; without a key there is no dropout."""
-        return self.outcome(params, {}, batch, key)[0]
+        return self.outcome(params, {}, batch, key)[1][0]
 
-    def outcome(self, params: Tree, variables: Tree, batch: Tree, key: jax.Array | None) -> tuple[jax.Array, Tree]:
-        """The loss, and the variables after it."""
+    def outcome(
+        self, params: Tree, variables: Tree, batch: Tree, key: jax.Array | None
+    ) -> tuple[jax.Array, tuple[jax.Array, Tree]]:
+        """What is minimised; the loss in it, and the variables after it."""
         module = self._module(params, key, variables)
-        value = self.model.loss(module, batch, key)  # type: ignore[arg-type]
-        return value, self._after(module)
+        minimised, value = self.model.objective(module, batch, key)  # type: ignore[arg-type]
+        return minimised, (value, self._after(module))
 
     def _module(self, params: Tree, key: jax.Array | None, variables: Tree) -> nnx.Module:
         states = [jax.tree.map(lambda leaf: leaf, state) for state in (self._params, self._variables)]

@@ -22,8 +22,8 @@ class Traces:
         arguments: Callable[[], tuple[Any, ...]],
         told: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`outcome`: a loss and what is beside it, of `arguments`, which are abstract. Under `told` what is raised
-        comes out as Invalid."""
+        """`outcome`: what is minimised and what is beside it, of `arguments`, which are abstract. Under `told` what is
+        raised comes out as Invalid."""
         self._outcome, self._arguments, self._told = outcome, arguments, told
         self._known: dict[tuple[str, ...], ClosedJaxpr | Invalid] = {}
         """By the axes of a mesh; without any there is no mesh."""

@@ -78,8 +78,12 @@ class UserModule:
             self._mark_arrays(path, module)
         return made
 
-    def loss(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> jax.Array:
-        """float32 []"""
+    def objective(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """The loss twice, float32 []: it is what is minimised."""
+        value = self._value(module, batch, key)
+        return value, value
+
+    def _value(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> jax.Array:
         if self._loss is None:
             value = self._text_loss(module, batch)
         else:

@@ -64,6 +64,13 @@ def status(app: ShardtuiApp) -> str:
     return app.screen.query_one(StatusBar).lines[0].plain
 
 
+async def choose(app: ShardtuiApp, pilot: Pilot, preset: str) -> None:
+    """By the keys, from where the cursor is."""
+    presets = app.screen.query_one(PresetList)
+    rows = presets.get_option_index(preset) - (presets.highlighted or 0)
+    await pilot.press(*["down" if rows > 0 else "up"] * abs(rows), "enter")
+
+
 def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
     directory = run_directory.create(tiny_config())
 
@@ -74,7 +81,7 @@ def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
             assert "data 8 × model 1" in status(app)
             presets = app.screen.query_one(PresetList)
             assert presets.option_count >= 11
-            await pilot.press("down", "enter")
+            await choose(app, pilot, "dp-tp2")
             assert presets.highlighted_preset == "dp-tp2"
             await until(lambda: app.state.compiling or app.state.switches, "a compilation")
             await until(lambda: app.state.preset == "dp-tp2", "the switch")
@@ -90,7 +97,7 @@ def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
             assert app.state.step == paused_at + 2
             await pilot.press("2")
             await until(lambda: app.screen.query(DataTable) and app.screen.query_one(DataTable).row_count, "the table")
-            await until(lambda: app.screen.query_one(DataTable).row_count == 85, "gradients and activations")
+            await until(lambda: app.screen.query_one(DataTable).row_count == 86, "gradients and activations")
             await pilot.press("down")
             await until(lambda: app.screen.query_one(ShardingPane).lines, "the pane")
             assert any("CPU 0,2,4,6" in line.plain for line in app.screen.query_one(ShardingPane).lines)
@@ -225,12 +232,13 @@ def test_a_second_request_takes_the_place_of_the_first(home: Path) -> None:
     async def scenario() -> None:
         async with shown(directory, True, (80, 24)) as (app, pilot):
             await until(lambda: app.state.step >= 1, "steps")
-            await pilot.press("down", "enter", "down", "enter")
+            await choose(app, pilot, "dp-tp2")
+            await choose(app, pilot, "dp-tp4")
             await until(lambda: app.state.switches, "a switch")
             assert [switch.to_preset for switch in app.state.switches] == ["dp-tp4"]
-            await pilot.press("down", "enter")
+            await choose(app, pilot, "fsdp")
             await until(lambda: app.state.compiling, "a compilation")
-            await pilot.press("up", "enter")
+            await choose(app, pilot, "dp-tp4")
             await until(lambda: app.state.compiling is None, "it to be taken back")
             await asyncio.sleep(4)
             assert app.state.preset == "dp-tp4"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import SETTINGS, SHARDTUI
+from .conftest import OF_EXPERTS, SETTINGS, SHARDTUI
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -34,18 +34,19 @@ def losses(events: list[dict[str, Any]]) -> list[float]:
 def test_switches_change_no_loss(home: Path) -> None:
     """The short form of tests/long/losses.py."""
     plain = train("--steps=24")
-    switched = train("--steps=24", "--switch=6:fsdp", "--switch=12:tp", "--switch=18:hsdp")
+    switched = train("--steps=24", "--switch=5:fsdp", "--switch=10:tp", "--switch=15:sp2", "--switch=20:hsdp")
     assert [event["step"] for event in switched if event["type"] == "StepDone"] == list(range(1, 25))
     assert losses(switched) == pytest.approx(losses(plain), rel=1e-5)
     assert losses(plain)[-1] < losses(plain)[0]
     receipts = [event for event in switched if event["type"] == "Switched"]
     assert [(r["from_preset"], r["to_preset"], r["step"]) for r in receipts] == [
-        ("dp", "fsdp", 6),
-        ("fsdp", "tp", 12),
-        ("tp", "hsdp", 18),
+        ("dp", "fsdp", 5),
+        ("fsdp", "tp", 10),
+        ("tp", "sp2", 15),
+        ("sp2", "hsdp", 20),
     ]
     assert all(r["digests_equal"] and r["compile_seconds"] > 0 and r["stall_seconds"] > 0 for r in receipts)
-    assert [r["bytes_moved"] > 0 for r in receipts] == [False, True, True]
+    assert [r["bytes_moved"] > 0 for r in receipts] == [False, True, True, True]
     assert switched[-1]["type"] == "EngineStopped"
     assert [event["seq"] for event in plain] == sorted(event["seq"] for event in plain)
 
@@ -88,10 +89,14 @@ def test_presets_as_json(home: Path) -> None:
     assert (listing["schema"], listing["devices"]) == (1, 8)
     meshes = {preset["name"]: list(preset["mesh"].values()) for preset in listing["presets"]}
     assert [meshes[name] for name in ("dp", "dp-tp2", "dp-tp4", "tp")] == [[8, 1], [4, 2], [2, 4], [1, 8]]
-    assert all(preset["fits"] for preset in listing["presets"])
     pipelines = {preset["name"]: preset["pipeline"] for preset in listing["presets"] if preset["pipeline"]}
     assert set(pipelines) == {"pp2", "dp-tp2-pp2"}
     assert pipelines["pp2"] == {"axes": ["pipeline"], "stages": 2, "microbatches": 4, "bubble": 0.2}
+    unfit = {preset["name"]: preset["problems"] for preset in listing["presets"] if not preset["fits"]}
+    assert set(unfit) == {*OF_EXPERTS}
+    assert unfit["dp-ep4"] == ["dp-ep4: [rules] experts: the model has none: take nano-moe, or --set experts=8"]
+    mixture = json.loads(run("presets", "--json", "--model=nano-moe").stdout)
+    assert all(preset["fits"] for preset in mixture["presets"])
     gpt2 = json.loads(run("presets", "--json", "--model=gpt2").stdout)
     tp = next(preset for preset in gpt2["presets"] if preset["name"] == "tp")
     assert (tp["fits"], tp["problems"]) == (

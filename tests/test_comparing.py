@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from shardtui.engine import run_directory
-from shardtui.engine.config import ModelConfig
+from shardtui.engine.config import ModelConfig, TrainingConfig
 from shardtui.engine.event_log import LogReader
 from shardtui.engine.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
@@ -19,7 +19,7 @@ from .test_app import shown, status, until
 from .test_cli import run
 
 FEW_FIT = ModelConfig(layers=2, embed=12, heads=3, mlp=64, vocab=256, vocab_rows=256, context=16)
-"""On eight devices: dp, fsdp-1d and hsdp, and the pitfalls."""
+"""On eight devices and sequences of odd length: dp, fsdp-1d and hsdp, and the pitfalls."""
 
 
 def files(folder: Path) -> list[Path]:
@@ -84,7 +84,7 @@ def recorded(directory: RunDirectory) -> RunState:
 
 
 def test_the_view_measures_a_live_run_and_returns(home: Path) -> None:
-    directory = run_directory.create(tiny_config(model=FEW_FIT))
+    directory = run_directory.create(tiny_config(model=FEW_FIT, training=TrainingConfig(batch_size=8, seq_len=15)))
 
     def cells(app: ShardtuiApp, name: str) -> list[str]:
         return [str(cell) for cell in app.screen.query_one(DataTable).get_row(name)]

@@ -59,7 +59,7 @@ def test_presets_send_as_much_as_formulas_say_and_in_their_order(task: Task, pro
 def test_operations_of_all_devices_are_the_models(task: Task) -> None:
     """Where no device repeats what another one does, and nothing is computed again."""
     model = BATCHES.tokens_per_step * flops_per_token(WIDE, BATCHES.seq_len)
-    for name in ("dp", "tp", "dp-tp2", "fsdp", "fsdp-tp2", "hsdp"):
+    for name in ("dp", "tp", "dp-tp2", "fsdp", "fsdp-tp2", "hsdp", "sp2", "dp-sp2"):
         assert 8 * Step(task, load_preset(name), 8).work.flops == pytest.approx(model, rel=0.02), name
     whole = 8 * Step(task, load_preset("data4-model2-whole.heads"), 8).work.flops
     assert whole > 1.3 * model, "attention is repeated"

@@ -33,7 +33,8 @@ def test_the_ui_process_loads_nothing_heavy(module: str) -> None:
 def test_presets_travel_with_the_package() -> None:
     from shardtui.engine.config import preset_files
 
-    assert {"nano", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"} <= preset_files("models").keys()
-    built_in = {"dp", "tp", "dp-tp2", "dp-tp4", "fsdp", "fsdp-tp2", "hsdp", "fsdp-1d"}
+    assert {"nano", "nano-moe", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"} <= preset_files("models").keys()
+    built_in = {"dp", "tp", "dp-tp2", "dp-tp4", "fsdp", "fsdp-tp2", "hsdp", "fsdp-1d", "sp2", "dp-sp2"}
+    experts = {"dp-ep4", "ep2-tp2"}
     pitfalls = {"pitfall-same-axis", "pitfall-replicated-moments"}
-    assert built_in | pitfalls <= preset_files("parallelism").keys()
+    assert built_in | experts | pitfalls <= preset_files("parallelism").keys()

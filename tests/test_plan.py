@@ -298,6 +298,7 @@ def test_it_goes_on_while_another_view_is_up_and_ends_with_the_ui(home: Path, co
 def test_a_compiled_program_takes_its_place(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     presets = ("dp", "fsdp", "hsdp", "tp", "dp-tp2", "dp-tp4", "fsdp-1d", "fsdp-tp2", "fsdp-tp4", "fsdp-tp8")
+    presets += ("dp-sp2", "sp2")
     for number, name in enumerate(presets):
         kept = Cost(
             argument_bytes=1000,

@@ -12,7 +12,7 @@ from shardtui.engine.preset import Preset, load_preset, load_presets, read_prese
 from shardtui.engine.program import place
 from shardtui.engine.task import Task
 
-from .conftest import tiny_config
+from .conftest import OF_EXPERTS, tiny_config, tiny_model
 
 
 def write(path: Path, text: str) -> Path:
@@ -40,6 +40,10 @@ def problems(path: Path, text: str) -> str:
         ("hsdp", {"data": 2, "fsdp": 4}),
         ("pp2", {"data": 4, "pipeline": 2}),
         ("dp-tp2-pp2", {"data": 2, "model": 2, "pipeline": 2}),
+        ("sp2", {"fsdp": 4, "seq": 2}),
+        ("dp-sp2", {"data": 4, "seq": 2}),
+        ("dp-ep4", {"data": 2, "expert": 4}),
+        ("ep2-tp2", {"data": 2, "expert": 2, "model": 2}),
     ],
 )
 def test_built_in_meshes(name: str, mesh: dict[str, int]) -> None:
@@ -51,9 +55,17 @@ def test_built_in_meshes(name: str, mesh: dict[str, int]) -> None:
 def test_all_built_in_presets_fit_eight_devices(home: Path) -> None:
     presets, bad = load_presets()
     assert bad == []
-    task = Task(tiny_config(), "cpu")
+    dense, mixture = (Task(tiny_config(model=tiny_model(experts=experts)), "cpu") for experts in (0, 8))
     for preset in presets:
-        assert place(task, preset, jax.devices()).preset.teaches
+        assert place(mixture, preset, jax.devices()).preset.teaches
+        if preset.name not in OF_EXPERTS:
+            assert place(dense, preset, jax.devices())
+            continue
+        with pytest.raises(Invalid) as error:
+            place(dense, preset, jax.devices())
+        assert error.value.problems == (
+            f"{preset.name}: [rules] experts: the model has none: take nano-moe, or --set experts=8",
+        )
 
 
 def test_one_message_tells_every_problem(tmp_path: Path) -> None:

@@ -16,14 +16,18 @@ from typing import Any
 ROUTE = ("fsdp", "tp", "dp-tp2", "hsdp", "dp")
 
 
-def events(arguments: list[str], folder: str) -> list[dict[str, Any]]:
+def output(arguments: list[str], folder: str) -> bytes:
     run = subprocess.run(
-        [sys.executable, "-m", "shardtui.tui", "train", "--json", *arguments],
+        [sys.executable, "-m", "shardtui.tui", *arguments],
         stdout=subprocess.PIPE,
         env={**environ, "XDG_STATE_HOME": folder, "SHARDTUI_RUNTIME_DIR": f"{folder}/run"},
         check=True,
     )
-    return [json.loads(line) for line in run.stdout.splitlines()]
+    return run.stdout
+
+
+def events(arguments: list[str], folder: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output(["train", "--json", *arguments], folder).splitlines()]
 
 
 def losses(found: list[dict[str, Any]]) -> list[float]:

@@ -1,0 +1,55 @@
+"""Sequence parallelism: each device has the queries of its positions, and keys and values are all that it asks for."""
+
+from pathlib import Path
+
+import pytest
+from shardtui.engine.config import ScheduledSwitch
+from shardtui.engine.model import parameter_count
+from shardtui.engine.program import Program
+from shardtui.engine.protocol import Switched
+from shardtui.engine.task import Task
+
+from .conftest import BATCHES, WIDE
+from .test_collectives import total
+from .test_loop import losses, run
+
+EXAMPLES, PART = BATCHES.batch_size // 4, BATCHES.seq_len // 2
+"""Of one device under `dp-sp2` and `sp2`."""
+
+
+def test_only_keys_and_values_cross_the_sequence(programs: dict[str, Program]) -> None:
+    """Beside the gradients: gathered for each layer, and their gradients added up. On CPU a sum over batch and sequence
+    is one over either after the other, and what is scattered elsewhere is reduced."""
+    collectives = programs["dp-sp2"].description.collectives
+    assert collectives
+    both = WIDE.layers * 2 * EXAMPLES * BATCHES.seq_len * WIDE.embed * 4
+    parameters = 4 * parameter_count(WIDE)
+    assert total(collectives, "all-gather", "seq") == both
+    assert total(collectives, "all-reduce", "seq") == pytest.approx(parameters + both, abs=64)
+    assert total(collectives, "all-reduce", "data") == pytest.approx(parameters, abs=64)
+    assert {(info.kind, *info.axes) for info in collectives} == {
+        ("all-gather", "seq"),
+        ("all-reduce", "seq"),
+        ("all-reduce", "data"),
+    }
+
+
+@pytest.mark.parametrize("preset", ["sp2", "dp-sp2"])
+def test_scores_are_those_of_the_devices_own_queries(preset: str, task: Task, programs: dict[str, Program]) -> None:
+    text = programs[preset].step.as_text()  # type: ignore[attr-defined]
+    scores = f"f32[{EXAMPLES},{WIDE.heads},{{}},{BATCHES.seq_len}]"
+    assert scores.format(PART) in text
+    assert scores.format(BATCHES.seq_len) not in text
+
+
+def test_switches_to_a_split_sequence_and_back_change_no_loss(
+    task: Task, programs: dict[str, Program], tmp_path: Path
+) -> None:
+    plain = losses(run(task, programs, tmp_path))
+    route = {1: "sp2", 3: "dp-sp2", 5: "dp"}
+    events = run(task, programs, tmp_path, tuple(ScheduledSwitch(*switch) for switch in route.items()))
+    receipts = [event for event in events if isinstance(event, Switched)]
+    assert [(receipt.to_preset, receipt.digests_equal) for receipt in receipts] == [
+        (name, True) for name in route.values()
+    ]
+    assert losses(events) == pytest.approx(plain, rel=1e-5)
