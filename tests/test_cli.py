@@ -96,7 +96,7 @@ def test_presets_as_json(home: Path) -> None:
     assert set(unfit) == {*OF_EXPERTS}
     assert unfit["dp-ep4"] == ["dp-ep4: [rules] experts: the model has none: take nano-moe, or --set experts=8"]
     mixture = json.loads(run("presets", "--json", "--model=nano-moe").stdout)
-    assert all(preset["fits"] for preset in mixture["presets"])
+    assert {preset["name"] for preset in mixture["presets"] if not preset["fits"]} == {"pp2", "dp-tp2-pp2"}
     gpt2 = json.loads(run("presets", "--json", "--model=gpt2").stdout)
     tp = next(preset for preset in gpt2["presets"] if preset["name"] == "tp")
     assert (tp["fits"], tp["problems"]) == (
