@@ -105,6 +105,7 @@ class Step:
         self._state, self._batch = decide_all(task, preset, devices)
         self._task = task
         self._model, self._training = task.config.model, task.config.training
+        self._explicit = preset.axis_types == "explicit"
         self._mesh = preset.sizes(devices)
         self._rules = with_derived(preset.rules)
         self._pipeline = preset.pipeline(devices, self._training.batch_size)
@@ -267,14 +268,16 @@ class Step:
         """A parameter that is split over axes which split the batch is gathered for the forward pass and for the
         backward pass, and its gradient is scattered: 3 × its bytes (Rajbhandari et al. 2020, "ZeRO", section 7.2.2).
         With remat the kernel of query, key and value is gathered once more: a block begins with it when it is computed
-        again, and ends with it when it is differentiated. Over the other axes of batch and sequence the gradient is
+        again, and ends with it when it is differentiated. Under explicit axis types what is no kernel is gathered once
+        and kept, as a step says so. Over the other axes of batch and sequence the gradient is
         reduced. Layers of a stage are gathered and reduced together, once a step and in float32 (pipeline.spread)."""
         gather = self._gather_axes(weight)
         if self._pipeline and weight.is_stacked:
             times, uses, one = 1, 1, self._gathered(weight) / self._width * FLOAT32
         else:
             again = self._model.remat and "qkv" in weight.array.logical_axes and weight.is_kernel
-            times, uses = weight.layers, 1 if weight.is_table else 3 if again else 2
+            kept = self._explicit and not self._model.remat and not weight.is_kernel
+            times, uses = weight.layers, 1 if weight.is_table or kept else 3 if again else 2
             one = self._gathered(weight) / times
         if gather:
             yield Move("all-gather", gather, one, times * uses)

@@ -53,9 +53,9 @@ def canonical_order(devices: Sequence[jax.Device]) -> list[jax.Device]:
     return sorted(devices, key=place)
 
 
-def build_mesh(axes: dict[str, int], devices: Sequence[jax.Device]) -> Mesh:
+def build_mesh(axes: dict[str, int], devices: Sequence[jax.Device], axis_type: AxisType = AxisType.Auto) -> Mesh:
     grid = np.array(devices).reshape(tuple(axes.values()))
-    return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+    return Mesh(grid, tuple(axes), axis_types=(axis_type,) * len(axes))
 
 
 def describe_mesh(mesh: Mesh) -> MeshInfo:

@@ -3,18 +3,20 @@
 Dims: B batch, T sequence, D embed, N heads, H head_dim, F mlp, E experts, C capacity, V vocab, L layers.
 """
 
-from functools import partial
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.typing import PathParts
 from jax.typing import DTypeLike
 
 from .config import ModelConfig
 from .pipeline import spread, through_stages
 from .routing import route
-from .sharding import active_pipeline, observe, shard, token_groups
+from .sharding import active_pipeline, constrain, gathered, observe, out_sharding, shard, token_groups
 
+Module = TypeVar("Module", bound=nnx.Module)
 BALANCE = 0.01
 """Weight of the balance loss in what is minimised: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
 INIT_STDDEV = 0.02
@@ -72,12 +74,14 @@ class Attention(nnx.Module):
         self.out = _projection(heads, width, ("heads", "head_dim"), ("embed",), stddev, dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        qkv = shard(self.qkv(x), "batch", "seq", "qkv", "heads", "head_dim", name="blocks.attention.qkv")
-        query, read = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
         own, whole = (("batch", seq, "qkv", "heads", "head_dim") for seq in ("seq", "keys"))
+        shape = (*x.shape[:2], 3, *self.qkv.out_features[1:])
+        qkv = shard(self.qkv(x, out_sharding=out_sharding(shape, *own)), *own, name="blocks.attention.qkv")
+        query, read = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
         read = shard(read, *whole, gradient=own, name="blocks.attention.kv")
         mixed = jax.nn.dot_product_attention(query, *jnp.unstack(read, axis=2), is_causal=True)  # [B, T, N, H]
-        return self.out(shard(mixed, "batch", "seq", "heads", "head_dim", name="blocks.attention.mixed"))
+        mixed = shard(mixed, "batch", "seq", "heads", "head_dim", name="blocks.attention.mixed")
+        return self.out(mixed, out_sharding=out_sharding(x.shape, "batch", "seq", "activation_embed"))
 
 
 class Mlp(nnx.Module):
@@ -92,8 +96,10 @@ class Mlp(nnx.Module):
         self._tokens = ("experts", "expert_batch", "capacity") if config.experts else ("batch", "seq")
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        hidden = observe(self.up(x), *self._tokens, "mlp", name="blocks.mlp.up")
-        return self.down(shard(nnx.gelu(hidden), *self._tokens, "mlp", name="blocks.mlp.hidden"))
+        lies = out_sharding((*x.shape[:-1], *self.up.out_features), *self._tokens, "mlp")
+        hidden = observe(self.up(x, out_sharding=lies), *self._tokens, "mlp", name="blocks.mlp.up")
+        hidden = shard(nnx.gelu(hidden), *self._tokens, "mlp", name="blocks.mlp.hidden")
+        return self.down(hidden, out_sharding=out_sharding(x.shape, *self._tokens, "activation_embed"))
 
 
 class Mixture(nnx.Module):
@@ -156,13 +162,13 @@ class Block(nnx.Module):
         with jax.named_scope("attention"):
             x = self._add(
                 x,
-                self.attention(_normed(self.attention_norm, x, "attention_norm")),
+                self.attention(_normed(self.attention_norm, x, "blocks.attention_norm")),
                 attention_key,
                 examples,
                 "attention",
             )
         with jax.named_scope("mlp"):
-            branch = self.mlp(_normed(self.mlp_norm, x, "mlp_norm"))
+            branch = self.mlp(_normed(self.mlp_norm, x, "blocks.mlp_norm"))
             branch, balance = branch if isinstance(branch, tuple) else (branch, None)
             return self._add(x, branch, mlp_key, examples, "mlp"), balance
 
@@ -172,8 +178,26 @@ class Block(nnx.Module):
         return shard(x + branch, "batch", "seq", "activation_embed", name=f"blocks.{name}.residual")
 
 
+def _meets_activations(path: PathParts, _: object) -> bool:
+    """Element by element: what is no kernel, whose product says how it lies."""
+    return path[-1] in ("bias", "scale")
+
+
+def as_used(module: Module) -> Module:
+    """A part of the model whose parameters lie as they are used; under automatic axis types the same."""
+
+    def lying(variable: nnx.Variable) -> nnx.Variable:
+        axes = variable.get_metadata()["out_sharding"]
+        return variable.replace(gathered(variable.get_value(), axes))
+
+    graph, parameters, rest = nnx.split(module, _meets_activations, ...)
+    parameters = jax.tree.map(lying, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    with nnx.use_eager_sharding(False):
+        return nnx.merge(graph, parameters, rest)
+
+
 def _normed(norm: nnx.LayerNorm, x: jax.Array, name: str) -> jax.Array:
-    return shard(norm(x), "batch", "seq", "activation_embed", name=f"blocks.{name}")
+    return shard(norm(x), "batch", "seq", "activation_embed", name=name)
 
 
 def dropped(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
@@ -228,16 +252,17 @@ class Gpt(nnx.Module):
         embedding_key, blocks_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("embed"):
             rows = _looked_up(table, _grouped(tokens, table))  # [G, S, B ÷ G, T ÷ S, D]
-            x = _ungrouped(rows + _looked_up(positions, _places(tokens.shape[1], positions))[:, :, None])
+            places = _places(tokens.shape[1], positions)
+            x = _ungrouped(rows + _looked_up(positions, places)[:, :, None], "activation_embed")
             x = shard(x, "batch", "seq", "activation_embed", name="embedding")
-            x = dropped(self.dropout, x, embedding_key, jnp.arange(len(tokens)))
+            x = dropped(self.dropout, x, embedding_key, _examples(x))
         with jax.named_scope("blocks"):
             keys = None if blocks_key is None else jax.random.split(blocks_key, self.config.layers)
             x, balance = self._through_blocks(x, keys)
         with jax.named_scope("logits"):
-            x = shard(self.norm(x), "batch", "seq", "activation_embed", name="norm")
-            logits = jnp.einsum("GSBTD,GSVD->GSBTV", _grouped(x, table), table).astype(jnp.float32)
-            logits = _ungrouped(logits)  # [B, T, V]
+            x = _normed(as_used(self.norm), x, "norm")
+            logits = jnp.einsum("GSBTD,GSVD->GSBTV", _grouped(x, table, "activation_embed"), table).astype(jnp.float32)
+            logits = _ungrouped(logits, "vocab")  # [B, T, V]
             logits = shard(self._mask_padding(logits), "batch", "seq", "vocab", name="logits")
         return logits, None if balance is None else balance.sum(axis=0).mean()
 
@@ -245,7 +270,7 @@ class Gpt(nnx.Module):
         """The residual stream, and of mixtures of experts their balance losses [L, B]: stages have none of these."""
         pipeline = active_pipeline()
         if pipeline is None:
-            return self._scanned(self.blocks, x, keys, jnp.arange(len(x)))
+            return self._scanned(self.blocks, x, keys, _examples(x))
         graph, blocks = nnx.split(self.blocks)
 
         def stage(layers: tuple[nnx.State, jax.Array | None], x: jax.Array, examples: jax.Array) -> jax.Array:
@@ -267,7 +292,7 @@ class Gpt(nnx.Module):
         def through(
             block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
         ) -> tuple[jax.Array, jax.Array | None]:
-            return block(x, key, examples)
+            return as_used(block)(x, key, examples)
 
         body = nnx.remat(through) if self.config.remat else through
         scan = nnx.scan(
@@ -285,6 +310,11 @@ class Gpt(nnx.Module):
         return jnp.where(row < self.config.vocab, logits, -jnp.inf)
 
 
+def _examples(x: jax.Array) -> jax.Array:
+    """The numbers [B] of a whole batch [B, …]."""
+    return constrain(jnp.arange(len(x)), "batch")
+
+
 def _spread(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
     """A table as lookups need it, [G, S, rows, D]: whole along its width, and a copy for each group of tokens, which is
     a part of the batch and a part of the sequence.
@@ -293,32 +323,37 @@ def _spread(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
     before the groups are, so that they cross the mesh once and not once for each use.
     """
     table = embed.embedding[...].astype(embed.dtype)
-    copies = jnp.broadcast_to(table, (*token_groups(), *table.shape))
-    return shard(copies, "batch", "seq", rows, "activation_embed", name=name)
+    shape, axes = (*token_groups(), *table.shape), ("batch", "seq", rows, "activation_embed")
+    copies = jnp.broadcast_to(gathered(table, (rows, "embed")), shape, out_sharding=out_sharding(shape, *axes))
+    return shard(copies, *axes, name=name)
 
 
-def _grouped(x: jax.Array, spread: jax.Array) -> jax.Array:
+def _grouped(x: jax.Array, spread: jax.Array, *rest_axes: str) -> jax.Array:
     """[B, T, …] as [G, S, B ÷ G, T ÷ S, …], to meet what `_spread` gives."""
     groups, parts = spread.shape[:2]
     batch, seq, *rest = x.shape
-    return x.reshape(groups, batch // groups, parts, seq // parts, *rest).swapaxes(1, 2)
+    shape = groups, batch // groups, parts, seq // parts, *rest
+    return x.reshape(shape, out_sharding=out_sharding(shape, "batch", None, "seq", None, *rest_axes)).swapaxes(1, 2)
 
 
-def _ungrouped(x: jax.Array) -> jax.Array:
+def _ungrouped(x: jax.Array, *rest_axes: str) -> jax.Array:
     """[G, S, B ÷ G, T ÷ S, …] as [B, T, …]."""
     groups, parts, batch, seq, *rest = x.shape
-    return x.swapaxes(1, 2).reshape(groups * batch, parts * seq, *rest)
+    shape = groups * batch, parts * seq, *rest
+    return x.swapaxes(1, 2).reshape(shape, out_sharding=out_sharding(shape, "batch", "seq", *rest_axes))
 
 
 def _places(seq: int, spread: jax.Array) -> jax.Array:
     """The positions that each group reads, [G, S, T ÷ S]."""
     groups, parts = spread.shape[:2]
-    return jnp.broadcast_to(jnp.arange(seq).reshape(parts, -1), (groups, parts, seq // parts))
+    places = jnp.broadcast_to(jnp.arange(seq).reshape(parts, -1), (groups, parts, seq // parts))
+    return constrain(places, "batch", "seq", None)
 
 
 def _looked_up(spread: jax.Array, rows: jax.Array) -> jax.Array:
     """Rows [G, S, …] of a table that was spread, as [G, S, …, D]."""
-    return jax.vmap(jax.vmap(partial(jnp.take, axis=0)))(spread, rows)
+    lies = out_sharding((*rows.shape[2:], spread.shape[-1]), *[None] * (rows.ndim - 2), "activation_embed")
+    return jax.vmap(jax.vmap(lambda table, rows: table.at[rows].get(out_sharding=lies)))(spread, rows)
 
 
 def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -59,6 +59,7 @@ MICROBATCHES_PER_STAGE = 4
 """Where a preset does not say: with so many the bubble hardly counts (Huang et al. 2019, "GPipe", section 2.3)."""
 
 Axes = tuple[str, ...]
+AxisTypes = Literal["auto", "explicit"]
 """The mesh axes that one dim is split over, major first; empty where the dim is whole."""
 
 MESH_NAME = re.compile(r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<whole>(?:-whole\.[a-z_]+)*)")
@@ -93,6 +94,8 @@ class Preset(Struct, frozen=True):
     """What is wrong with the file; rules and overrides that cannot be are left out of the others."""
     microbatches: int | None = None
     """Of a pipeline; None for as many as `pipeline` chooses."""
+    axis_types: AxisTypes = "auto"
+    """`explicit`: shardings stand in the types of arrays, and jax refuses what it would have to guess."""
 
     @property
     def stage_axes(self) -> Axes:
@@ -174,6 +177,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     summary: str = ""
     teaches: str = ""
     microbatches: Annotated[int, Meta(ge=1, le=MOST_MICROBATCHES)] | None = None
+    axis_types: AxisTypes = "auto"
     rules: dict[str, str | list[str]] = {}
     overrides: dict[str, list[str | list[str]] | dict[str, Any]] = {}
 
@@ -261,7 +265,17 @@ def _preset(path: Path, tables: dict[str, Any]) -> Preset:
     if mesh_problems:
         raise _invalid(path, problems + mesh_problems)
     source = BUILT_IN if path.is_relative_to(PRESETS) else str(path)
-    preset = Preset(path.stem, file.summary, file.teaches, file.mesh, rules, overrides, source, (), file.microbatches)
+    preset = Preset(
+        path.stem,
+        file.summary,
+        file.teaches,
+        file.mesh,
+        rules,
+        overrides,
+        source,
+        microbatches=file.microbatches,
+        axis_types=file.axis_types,
+    )
     if file.microbatches and not preset.stage_axes:
         problems.append(NO_STAGES)
     return msgspec.structs.replace(preset, problems=_invalid(path, problems).problems)

@@ -18,8 +18,9 @@ def preset_text(preset: Preset) -> str:
     """TOML in which `read_preset` finds the same preset, but for its name, its file and its problems."""
     said = {"summary": preset.summary, "teaches": preset.teaches}
     microbatches = {"microbatches": str(preset.microbatches)} if preset.microbatches and preset.stage_axes else {}
+    axis_types = {"axis_types": _string(preset.axis_types)} if preset.axis_types != "auto" else {}
     tables = {
-        "": {key: _string(text) for key, text in said.items() if text} | microbatches,
+        "": {key: _string(text) for key, text in said.items() if text} | microbatches | axis_types,
         "[mesh]\n": {axis: str(size) for axis, size in preset.mesh.items()},
         "[rules]\n": {logical: _axes(axes) for logical, axes in preset.rules.items()},
         "[overrides]\n": {glob: _override(override) for glob, override in preset.overrides.items()},

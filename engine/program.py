@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 
 from .collectives import inventory
@@ -69,13 +69,22 @@ class Placement:
             compiled_spec=spec_of(compiled, len(array.shape)),
             reasons=[dim.reason for dim in decision.dims],
             fell_back=decision.fell_back,
+            type=self._type(array, compiled),
         )
+
+    def _type(self, array: Array, compiled: Sharding) -> str:
+        if self.preset.axis_types == "auto":
+            return ""
+        spec = PartitionSpec(*(tuple(axes) or None for axes in spec_of(compiled, len(array.shape))))
+        sharding = NamedSharding(self.mesh, spec)  # of this mesh: the compiler's has no axis types
+        return str(jax.typeof(jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)))
 
 
 def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placement:
     """Decides every array's sharding. Touches no device. Raises Invalid with every reason why it cannot be."""
     state, batch = decide_all(task, preset, len(devices))
-    return Placement(preset, build_mesh(preset.sizes(len(devices)), devices), state, batch)
+    axis_type = AxisType.Explicit if preset.axis_types == "explicit" else AxisType.Auto
+    return Placement(preset, build_mesh(preset.sizes(len(devices)), devices, axis_type), state, batch)
 
 
 def describe_preset(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> PresetInfo:

@@ -81,6 +81,9 @@ class ArrayInfo(Struct, frozen=True, kw_only=True):
     """For each dim, why its spec is what it is; empty where the run is only watched."""
     fell_back: list[list[str]] = []
     """For each dim the mesh axes that a rule asked for and that it could not take; empty where all dims could."""
+    type: str = ""
+    """As `jax.typeof` prints it, `float32[512@fsdp,4@model]`; empty where axis types are automatic, as no type then
+    says how an array lies."""
 
 
 class CollectiveInfo(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from .preset import LOGICAL_AXES, Axes, Override, Preset
 from .protocol import PipelineInfo
@@ -130,6 +130,10 @@ def preset_problems(preset: Preset, names: Sequence[str], logical_axes: set[str]
         problems.append(
             f"{preset.name}: [rules] layers: blocks with experts are no stages of a pipeline: take a dense model"
         )
+    if preset.axis_types == "explicit" and preset.rules.get("layers"):
+        problems.append(
+            f'{preset.name}: [rules] layers: under explicit axis types blocks are whole: take axis_types = "auto"'
+        )
     return problems + [
         f'{preset.name}: [overrides] "{glob}": matches no array: names look like {names[0]}'
         for glob in preset.overrides
@@ -171,6 +175,10 @@ class _Active:
     @property
     def sizes(self) -> dict[str, int]:
         return dict(self.mesh.shape)
+
+    @property
+    def is_explicit(self) -> bool:
+        return AxisType.Explicit in self.mesh.axis_types
 
     def axes(self, logical: str) -> Axes:
         return self.rules.get(logical, ())
@@ -252,14 +260,38 @@ def constrain(x: jax.Array, *logical_axes: str | None, gradient: LogicalAxes | N
     active = _active.get()
     if active is None:
         return x
-    forward = _sharding(active, x, logical_axes)
+    forward = _sharding(active, x.shape, logical_axes)
+    if active.is_explicit:
+        return jax.sharding.reshard(x, forward)
     if gradient is None:
         return jax.lax.with_sharding_constraint(x, forward)
-    return _constrained(x, forward, _sharding(active, x, gradient))
+    return _constrained(x, forward, _sharding(active, x.shape, gradient))
 
 
-def _sharding(active: _Active, x: jax.Array, logical_axes: LogicalAxes) -> NamedSharding:
-    return NamedSharding(active.mesh, by_rules(x.shape, logical_axes, active.rules, active.sizes).spec)
+def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedSharding | None:
+    """For a product over dims that are split: under explicit axis types it has to be told how its result lies."""
+    active = _active.get()
+    if active is None or not active.is_explicit:
+        return None
+    return _sharding(active, shape, logical_axes)
+
+
+def gathered(parameter: jax.Array, logical_axes: LogicalAxes) -> jax.Array:
+    """A parameter as it meets activations: whole over the axes that split these along batch and sequence, but for
+    experts, whose tokens come to them. Explicit axis types want that said; otherwise the compiler sees to it."""
+    active = _active.get()
+    if active is None or not active.is_explicit:
+        return parameter
+    taken = {*active.axes("batch"), *active.axes("seq")}
+    kept = (
+        entry if logical == "experts" else _entry(tuple(axis for axis in _axes(entry) if axis not in taken))
+        for entry, logical in zip(jax.typeof(parameter).sharding.spec, logical_axes, strict=True)
+    )
+    return jax.sharding.reshard(parameter, NamedSharding(active.mesh, PartitionSpec(*kept)))
+
+
+def _sharding(active: _Active, shape: Sequence[int], logical_axes: LogicalAxes) -> NamedSharding:
+    return NamedSharding(active.mesh, by_rules(shape, logical_axes, active.rules, active.sizes).spec)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))

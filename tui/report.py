@@ -43,6 +43,8 @@ class ArrayReport(Struct, frozen=True, kw_only=True):
     replicas: int
     wasted_bytes: int
     reasons: list[str]
+    type: str
+    """As `jax.typeof` prints it, where axis types are explicit."""
     shards: list[Shard]
     """As compiled."""
 
@@ -159,6 +161,7 @@ def _array(array: ArrayInfo, mesh: MeshInfo) -> ArrayReport:
         replicas=replicas(array.compiled_spec, mesh),
         wasted_bytes=wasted_bytes(array, mesh),
         reasons=array.reasons,
+        type=array.type,
         shards=shards(array.shape, array.compiled_spec, mesh),
     )
 

@@ -1,5 +1,5 @@
-"""What splitting the sequence or the experts costs: `python tests/long/splits.py [MODEL]` prints the table of
-docs/measurements.md (about ten minutes on two idle cores).
+"""What splitting the sequence or the experts costs, and explicit axis types: `python tests/long/splits.py [MODEL]`
+prints the table of docs/measurements.md (about ten minutes on two idle cores).
 
 Each preset trains the same 60 steps as `dp` with dropout on, in a run of its own; `shardtui compare` measures it.
 """
@@ -15,7 +15,7 @@ from shardtui.engine import figures
 
 STEPS = 60
 CASES = (
-    ("nano", ("--seq-len=128",), ("dp", "sp2", "dp-sp2")),
+    ("nano", ("--seq-len=128",), ("dp", "sp2", "dp-sp2", "fsdp-tp2", "fsdp-tp2-explicit")),
     ("nano", ("--seq-len=256", "--batch-size=8", "--set=context=256"), ("dp", "sp2", "dp-sp2")),
     ("nano-moe", ("--seq-len=128",), ("dp", "dp-ep4")),
 )

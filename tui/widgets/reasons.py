@@ -35,6 +35,8 @@ def reason_lines(array: ArrayInfo, mesh: MeshInfo, width: int) -> list[Content]:
         reasons = zip(array.reasons, array.spec, strict=True)
         told = [(reason, "" if axes else "$foreground 60%") for reason, axes in reasons]
         told.append(_compared(array, mesh))
+    if array.type:
+        told.insert(0, (array.type, "bold"))
     copies = replicas(array.compiled_spec, mesh)
     if copies > 1:
         whole = [axis for axis, size in mesh.axes.items() if size > 1 and axis not in used_axes(array)]

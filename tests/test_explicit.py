@@ -1,0 +1,98 @@
+"""Explicit axis types: the same model, its shardings in the types of arrays."""
+
+from pathlib import Path
+
+import jax
+import msgspec
+import pytest
+from shardtui.engine.config import Invalid, ScheduledSwitch
+from shardtui.engine.estimate import Step
+from shardtui.engine.preset import Preset, load_preset, parse_preset
+from shardtui.engine.preset_file import preset_text
+from shardtui.engine.program import Program, compile_initial_state, compile_program, place
+from shardtui.engine.protocol import PresetInspected, Switched
+from shardtui.engine.task import Task
+from shardtui.engine.traffic import flows
+
+from .conftest import BATCHES, WIDE, step, tiny_config
+from .test_loop import losses, run
+
+NAME = "fsdp-tp2-explicit"
+MIXTURE = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
+
+
+def explicit(name: str) -> Preset:
+    return msgspec.structs.replace(load_preset(name), axis_types="explicit")
+
+
+def sent(program: Program) -> dict[tuple[str, ...], int | None]:
+    return {(flow.kind, *flow.axes): flow.bytes_per_device for flow in flows(program.description.collectives or [])}
+
+
+def test_types_are_those_that_jax_prints(task: Task, programs: dict[str, Program]) -> None:
+    program = programs[NAME]
+    state = step(compile_initial_state(task, program.placement)(), program, 1)
+    arrays = [array for array in program.description.arrays if array.kind != "batch"]
+    assert [array.type for array in arrays] == [str(jax.typeof(leaf)) for leaf in jax.tree.leaves(state)]
+    types = {array.name: array.type for array in arrays}
+    assert types["blocks.mlp.up.kernel"] == f"float32[{WIDE.layers},{WIDE.embed}@fsdp,{WIDE.mlp}@model]"
+    assert types["step"] == "int32[]"
+    assert not any(array.type for array in programs["fsdp-tp2"].description.arrays)
+
+
+def test_activations_and_gradients_have_types(inspected: dict[str, PresetInspected]) -> None:
+    types = {array.name: array.type for array in inspected[NAME].arrays}
+    assert types["blocks.mlp.hidden"].endswith(f"@fsdp,{BATCHES.seq_len},{WIDE.mlp}@model]")
+    assert types["grad.token.embedding"] == f"float32[{WIDE.vocab}@model,{WIDE.embed}@fsdp]"
+    assert inspected[NAME].problem is None
+
+
+@pytest.mark.parametrize("name", ["dp", "tp", "dp-sp2", "pitfall-same-axis"])
+def test_the_compiler_makes_the_same_of_it(name: str, task: Task, programs: dict[str, Program]) -> None:
+    assert sent(compile_program(task, place(task, explicit(name), jax.devices()))) == sent(programs[name])
+
+
+def test_biases_and_scales_are_gathered_once_and_kept(task: Task, programs: dict[str, Program]) -> None:
+    """Where nothing says so, the compiler gathers some of them again for the backward pass, as it does kernels."""
+    gather, ours, theirs = ("all-gather", "fsdp"), sent(programs[NAME]), sent(programs["fsdp-tp2"])
+    assert {flow: size for flow, size in ours.items() if flow != gather} == {
+        flow: size for flow, size in theirs.items() if flow != gather
+    }
+    formula = {(flow.kind, *flow.axes): flow.bytes_per_device for flow in Step(task, load_preset(NAME), 8).flows}
+    assert formula[gather] == ours[gather]
+    assert (ours[gather] or 0) < (theirs[gather] or 0)
+
+
+def test_experts_keep_their_axis() -> None:
+    task = Task(tiny_config(model=MIXTURE), "cpu")
+    assert sent(compile_program(task, place(task, explicit("ep2-tp2"), jax.devices()))) == sent(
+        compile_program(task, place(task, load_preset("ep2-tp2"), jax.devices()))
+    )
+
+
+def test_switches_there_and_back_change_no_loss(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    plain = losses(run(task, programs, tmp_path))
+    route = {1: NAME, 3: "tp", 4: NAME, 5: "dp"}
+    events = run(task, programs, tmp_path, tuple(ScheduledSwitch(*switch) for switch in route.items()))
+    receipts = [event for event in events if isinstance(event, Switched)]
+    assert [(receipt.to_preset, receipt.digests_equal) for receipt in receipts] == [
+        (name, True) for name in route.values()
+    ]
+    assert losses(events) == pytest.approx(plain, rel=1e-5)
+
+
+def test_the_text_of_a_preset_says_it() -> None:
+    text = preset_text(load_preset(NAME))
+    assert parse_preset(Path("x.toml"), text).axis_types == "explicit"
+    assert "axis_types" not in preset_text(load_preset("dp"))
+
+
+def test_what_cannot_be(task: Task) -> None:
+    with pytest.raises(Invalid) as error:
+        place(task, explicit("pp2"), jax.devices())
+    assert error.value.problems == (
+        'pp2: [rules] layers: under explicit axis types blocks are whole: take axis_types = "auto"',
+    )
+    with pytest.raises(Invalid) as error:
+        parse_preset(Path("x.toml"), 'axis_types = "manual"\n[mesh]\ndata = -1\n')
+    assert error.value.problems == ("x.toml: Invalid enum value 'manual' at `.axis_types`",)
