@@ -71,10 +71,14 @@ def main() -> int:
         case ["serve", directory, restart]:
             return serve(RunDirectory(Path(directory)), _decoded(restart, Restart))
         case ["serve", directory, restart, membership]:
-            run, found = RunDirectory(Path(directory)), _decoded(membership, Membership)
+            run, how, found = (
+                RunDirectory(Path(directory)),
+                _decoded(restart, Restart),
+                _decoded(membership, Membership),
+            )
             if found.process:
-                return _answered(follow, run, run.config, _decoded(restart, Restart), partial(_connect, found))
-            return serve(run, _decoded(restart, Restart), partial(_connect, found))
+                return _answered(follow, run, how.config or run.config, how, partial(_connect, found))
+            return serve(run, how, partial(_connect, found))
         case ["host", run, config, restart, membership]:
             about = _decoded(config, RunConfig | None), _decoded(restart, Restart), _decoded(membership, Membership)
             return _answered(host, run, *about)

@@ -35,7 +35,7 @@ def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["type"] == kind]
 
 
-def test_two_processes_switch_save_and_go_on_as_one(home: Path) -> None:
+def test_two_processes_switch_save_and_go_on_as_four(home: Path) -> None:
     """The short form of tests/long/hosts.py."""
     alone = losses(train(*SETTINGS, "--steps=10"))
     together = train(
@@ -47,8 +47,8 @@ def test_two_processes_switch_save_and_go_on_as_one(home: Path) -> None:
     assert len({host["pid"] for host in ready["hosts"]}) == 2
     assert [receipt["digests_equal"] for receipt in named(together, "Switched")] == [True, True]
     assert [saved["step"] for saved in named(together, "CheckpointSaved")] == [7]
-    resumed = train("--resume=two", "--processes=1", "--preset=dp-tp2", "--steps=10")
-    assert not named(resumed, "EngineReady")[0]["hosts"]
+    resumed = train("--resume=two", "--processes=4", "--preset=dp-tp2", "--steps=10", "--switch=8:hsdp")
+    assert len(named(resumed, "EngineReady")[0]["hosts"]) == 4
     assert [*losses(together), *losses(resumed)] == pytest.approx(alone, rel=1e-5)
 
 
