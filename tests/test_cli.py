@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardtui.engine.run_directory import find
 
 from .conftest import OF_EXPERTS, SETTINGS, SHARDTUI
 
@@ -65,6 +66,11 @@ def test_what_a_run_leaves(home: Path) -> None:
     assert "mine" in run("ls").stdout
     stopped = run("stop", "mine")
     assert (stopped.returncode, stopped.stdout) == (0, "run mine has ended already\n")
+    with find("mine").hold():  # an engine that listens where this environment does not look
+        stopped = run("stop", "mine")
+    assert stopped.returncode == 1
+    assert f"process {os.getpid()} has the run, but does not listen at " in stopped.stdout
+    assert "set SHARDTUI_RUNTIME_DIR or XDG_RUNTIME_DIR as they are where it was started" in stopped.stdout
 
 
 def test_progress_for_people_goes_to_stderr(home: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from .clean import clean, printable, warn
 
 PATIENCE_SECONDS = 20.0
 """For an engine that was told to stop: it finishes its step and saves."""
+LISTENING_SECONDS = 10.0
+"""For an engine that somebody else has started."""
 FATAL = re.compile(r"F\d{4} |LLVM ERROR|terminate called|Fatal Python error")
 LONGEST_LOG = 1024 * 1024
 """Bytes at its end that are looked through."""
@@ -62,6 +65,8 @@ class EngineClient:
         """The last event before the engine that was started from here."""
         self._logged = 0
         """Bytes of the log from before it."""
+        self._is_elsewhere = False
+        """The engine listens where we do not look."""
         self.is_behind = False
         """More of the history follows at once."""
 
@@ -77,7 +82,7 @@ class EngineClient:
         if count == 1:
             self._process = self._start(self.directory.log, how)
             return
-        coordinator = f"localhost:{_free_port()}"
+        coordinator = f"localhost:{free_port()}"
         members = [Membership(coordinator=coordinator, processes=count, process=number) for number in range(count)]
         self._process, *self._others = [
             self._start(self.directory.log_of(member.process or 0), how, protocol.encode_json(member).decode())
@@ -139,7 +144,7 @@ class EngineClient:
             yield ([event if isinstance(event, StepsDone) else clean(event) for event in events] if cleaned else events)
         if isinstance(last, CommandRefused):
             yield [EngineLost(reason=f"it goes on, but without this viewer: {printable(last.problem)}")]
-        elif not isinstance(last, EngineStopped | Failed) or last.seq <= self._before:
+        elif not isinstance(last, EngineStopped | Failed) or last.seq <= self._before or self._is_elsewhere:
             yield [EngineLost(reason=printable(await self._reason()))]
 
     async def send(self, command: AnyCommand) -> None:
@@ -190,8 +195,12 @@ class EngineClient:
             return None
 
     async def _connect(self) -> asyncio.StreamReader | None:
-        """Waits while the engine lives and does not listen yet; None where it is gone."""
+        """Waits while the engine lives and does not listen yet; None where it is gone, or listens elsewhere."""
+        until = time.monotonic() + LISTENING_SECONDS
         while self._is_alive():
+            if self._process is None and time.monotonic() > until:
+                self._is_elsewhere = True
+                return None
             try:
                 reader, self._writer = await asyncio.open_unix_connection(self.directory.socket)
                 return reader
@@ -207,6 +216,11 @@ class EngineClient:
     async def _reason(self) -> str:
         """Why the engine is gone, as far as can be known from here."""
         told = "its process is gone without a word: killed, or out of memory"
+        if self._is_elsewhere:
+            return (
+                f"process {self.directory.holder()} has the run, but does not listen at {self.directory.socket}: set "
+                "SHARDTUI_RUNTIME_DIR or XDG_RUNTIME_DIR as they are where it was started"
+            )
         if self._process is not None:
             told = _exit_reason(await asyncio.to_thread(self._process.wait))
         if not self.directory.log.exists():  # the run is only watched: what its program printed is elsewhere
@@ -217,7 +231,8 @@ class EngineClient:
         return f"{told}; {self.directory.log}" + (f" says: {said}" if said else " says nothing")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Of this machine, free a moment ago."""
     with socket.create_server(("localhost", 0)) as free:
         return free.getsockname()[1]
 

@@ -96,7 +96,7 @@ async def stop(client: EngineClient) -> int:
         last = events[-1] if events else last
     if last:
         print(f"run {client.directory.name}: {in_words(last)}")
-    return FINE
+    return FAILED if isinstance(last, EngineLost) else FINE
 
 
 def _print_json(event: AnyEvent, _: RunState) -> None:
