@@ -17,6 +17,7 @@ from tests.suite import arguments, machine, modules, versions
 NAMES = (
     "watching",
     "own_loop",
+    "hosts",
     "step",
     "switch",
     "memory",

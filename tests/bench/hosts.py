@@ -1,0 +1,71 @@
+"""What several processes pay for agreeing on what to do next: `python tests/bench/run.py hosts`.
+
+Processes take steps of a known length and agree before every so many of them, as those of a run do; each measures the
+part of the time that it spends on it. In those that follow this is a wait for process 0 besides.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from shardtui.engine.config import Membership
+from shardtui.engine.jax_cluster import JaxCluster, connect
+from shardtui.tui.engine_client import free_port
+
+from .figure import Figure, at_most
+
+STEP_SECONDS = (0.001, 0.01, 0.1)
+SECONDS = 6.0
+REPEATS = 3
+COUNTS = (2, 4)
+
+
+def run() -> Iterator[Figure]:
+    for count in COUNTS:
+        repeats = [_parts(count) for _ in range(REPEATS)]
+        for length in STEP_SECONDS:
+            parts = [max(part[str(length)] for part in processes) for processes in repeats]
+            name = f"agreements of {count} processes ÷ steps of {1e3 * length:g} ms"
+            yield at_most(0.01, name, parts, "×", "the steps alone")
+
+
+def _parts(count: int) -> list[dict[str, float]]:
+    """For each process the part of the time by the length of a step."""
+    coordinator = f"localhost:{free_port()}"
+    command = [sys.executable, "-m", "tests.bench.hosts", coordinator, str(count)]
+    root = Path(__file__).parents[2]
+    workers = [
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root)
+        for number in range(count)
+    ]
+    return [json.loads(worker.communicate()[0]) for worker in workers]
+
+
+def _work(membership: Membership) -> dict[str, float]:
+    connect(membership)
+    cluster = JaxCluster(stop=lambda: None, lost=lambda _: None)
+    found = {str(length): _part(cluster, length) for length in STEP_SECONDS}
+    cluster.close()
+    return found
+
+
+def _part(cluster: JaxCluster, length: float) -> float:
+    agree_at, agreeing = 0, 0.0
+    cluster.agree(lambda: 1, int)
+    began = time.perf_counter()
+    for number in range(round(SECONDS / length)):
+        if number == agree_at:
+            before = time.perf_counter()
+            agree_at = number + cluster.agree(lambda: cluster.stride(length), int)
+            agreeing += time.perf_counter() - before
+        until = began + agreeing + (number + 1) * length
+        time.sleep(max(0.0, until - time.perf_counter()))
+    return agreeing / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    coordinator, count, number = sys.argv[1:]
+    print(json.dumps(_work(Membership(coordinator=coordinator, processes=int(count), process=int(number)))))
