@@ -18,6 +18,9 @@ from shardtui.engine.task import Task, TrainState
 
 from .conftest import step
 
+KINDS = ("dp", "tp", "fsdp-tp2", "fsdp-tp2-explicit", "hsdp", "dp-tp2-pp2", "sp2")
+"""One of each kind of layout."""
+
 
 def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Program:
     """The same preset on devices in another order. Its step is not compiled: no step is made under it."""
@@ -55,14 +58,14 @@ def move_between_all(state: TrainState, programs: list[Program]) -> None:
     assert kept == [0] * len(programs)
 
 
-def test_every_pair_of_presets_both_ways(state: TrainState, programs: dict[str, Program]) -> None:
-    move_between_all(state, [program for name, program in programs.items() if not name.startswith("pitfall")])
+def test_pairs_of_each_kind_both_ways(state: TrainState, programs: dict[str, Program]) -> None:
+    """All pairs of all presets: `python tests/long/pairs.py`."""
+    move_between_all(state, [programs[name] for name in KINDS])
 
 
-def test_every_pitfall_both_ways(state: TrainState, programs: dict[str, Program]) -> None:
-    for name, program in programs.items():
-        if name.startswith("pitfall"):
-            move_between_all(state, [programs["fsdp-tp2"], program])
+def test_every_preset_both_ways(state: TrainState, programs: dict[str, Program]) -> None:
+    for name in programs.keys() - set(KINDS):
+        move_between_all(state, [programs["fsdp-tp2"], programs[name]])
 
 
 def test_pairs_with_a_permuted_device_order(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
