@@ -17,6 +17,7 @@ STEPS = 60
 CASES = (
     ("nano", ("--seq-len=128",), ("dp", "sp2", "dp-sp2", "fsdp-tp2", "fsdp-tp2-explicit")),
     ("nano", ("--seq-len=256", "--batch-size=8", "--set=context=256"), ("dp", "sp2", "dp-sp2")),
+    ("nano-moe", ("--seq-len=32", "--batch-size=8"), ("dp", "dp-ep4", "ep2-tp2")),
     ("nano-moe", ("--seq-len=128",), ("dp", "dp-ep4")),
 )
 HEADS = (
