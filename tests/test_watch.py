@@ -192,8 +192,9 @@ def test_every_view_and_no_key_that_commands(loop: OwnLoop) -> None:
                 assert key != "1" or "select" not in offered, "of another preset"
                 assert {"detach", "export"} <= offered
                 if key in "16":
-                    await pilot.press("space", "s", "w", "p", "c", "r", "x", "m", "enter")
+                    await pilot.press("space", "s", "w", "p", "c", "r", "x", "m", "enter", "8")
                     await pilot.pause()
+                assert app.current_mode != "rules"
                 assert len(app.screen_stack) == 1, f"a question after {key}"
             titles = {command.title for command in app.get_system_commands(app.screen)}
             assert {"Detach", "Export this view"} <= titles

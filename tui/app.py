@@ -72,7 +72,7 @@ from .screens.watch import WatchScreen
 if TYPE_CHECKING:
     from .comparison import Comparison
 
-COMMANDING = ("pause", "step", "save", "profile", "checkpoints", "restart", "stop")
+COMMANDING = ("pause", "step", "save", "profile", "checkpoints", "restart", "stop", "edit_rules")
 """Actions that a run which is only watched cannot follow."""
 PROFILED = 5
 """Steps in the trace that a key asks for."""
