@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr
+Jaxpr = Any
+"""What `jax.make_jaxpr` gives: some versions of jax have one class for it and some two."""
 
 
-def flops(jaxpr: ClosedJaxpr | Jaxpr) -> float:
+def flops(jaxpr: Jaxpr) -> float:
     """2 for each multiplication and addition of matrix products and convolutions; all else is left out, as it is in
     the formulas of papers. A `scan` counts by its length, a `while`, whose trips depend on data, once, and of the
     branches of a `cond` the longest."""
@@ -31,5 +32,5 @@ def _of_equation(equation: Any) -> float:
             return inner * (parameters["length"] if name == "scan" else 1)
 
 
-def _inner(parameters: dict[str, Any]) -> Iterator[ClosedJaxpr | Jaxpr]:
-    return (value for value in parameters.values() if isinstance(value, ClosedJaxpr | Jaxpr))
+def _inner(parameters: dict[str, Any]) -> Iterator[Jaxpr]:
+    return (value for value in parameters.values() if hasattr(value, "eqns"))

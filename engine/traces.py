@@ -6,11 +6,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr
 from jax.sharding import AxisType, Mesh
 
 from .config import Invalid
-from .flops import flops
+from .flops import Jaxpr, flops
 
 
 class Traces:
@@ -25,7 +24,7 @@ class Traces:
         """`outcome`: what is minimised and what is beside it, of `arguments`, which are abstract. Under `told` what is
         raised comes out as Invalid."""
         self._outcome, self._arguments, self._told = outcome, arguments, told
-        self._known: dict[tuple[str, ...], ClosedJaxpr | Invalid] = {}
+        self._known: dict[tuple[str, ...], Jaxpr | Invalid] = {}
         """By the axes of a mesh; without any there is no mesh."""
 
     def problems_on(self, axes: tuple[str, ...]) -> list[str]:
@@ -49,7 +48,7 @@ class Traces:
         known = [traced for traced in (self._traced(()), *self._known.values()) if not isinstance(traced, Invalid)]
         return 3 * flops(known[0]) if known else 0.0
 
-    def _traced(self, axes: tuple[str, ...]) -> ClosedJaxpr | Invalid:
+    def _traced(self, axes: tuple[str, ...]) -> Jaxpr | Invalid:
         if axes not in self._known:
             try:
                 self._known[axes] = self._trace(axes)
@@ -57,7 +56,7 @@ class Traces:
                 self._known[axes] = problem
         return self._known[axes]
 
-    def _trace(self, axes: tuple[str, ...]) -> ClosedJaxpr:
+    def _trace(self, axes: tuple[str, ...]) -> Jaxpr:
         shape = (1,) * len(axes)
         mesh = Mesh(np.array(jax.local_devices()[:1]).reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
         arguments = self._arguments()
