@@ -106,18 +106,17 @@ def task() -> Task:
 
 OF_EXPERTS = ("dp-ep4", "ep2-tp2")
 """Built-in presets that want a mixture of experts."""
+OF_OTHER_SIZES = ("dp-tp4", "fsdp-tp4", "fsdp-tp8")
+"""Those that lie as `dp-tp2` and `fsdp-tp2` do, but for the sizes of their axes."""
+KINDS = sorted({path.stem for path in (PRESETS / "parallelism").glob("*.toml")} - {*OF_EXPERTS, *OF_OTHER_SIZES})
+"""Built-in presets for a dense model, one of each kind."""
 
 
 @pytest.fixture(scope="session")
 def programs(task: Task) -> dict[str, Program]:
-    """Every built-in preset that can lie on the devices with a dense model, compiled."""
-    known = [read_preset(path) for path in sorted((PRESETS / "parallelism").glob("*.toml"))]
-    presets = [preset for preset in known if not preset.size_problem(jax.device_count())]
-    return {
-        preset.name: compile_program(task, place(task, preset, jax.devices()))
-        for preset in presets
-        if preset.name not in OF_EXPERTS
-    }
+    """Those of `KINDS`, compiled."""
+    presets = [read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in KINDS]
+    return {preset.name: compile_program(task, place(task, preset, jax.devices())) for preset in presets}
 
 
 class Known(Compiler):

@@ -13,15 +13,14 @@ from shardtui.engine.inspection import inspect_program, rematerializations
 from shardtui.engine.layout import Shard, bytes_per_device, replicas, shards, wasted_bytes
 from shardtui.engine.memory import measure
 from shardtui.engine.mesh import describe_mesh
-from shardtui.engine.preset import load_preset, preset_files
+from shardtui.engine.preset import load_preset
 from shardtui.engine.program import Program, compile_initial_state, compile_program, place, trace_step
 from shardtui.engine.protocol import ArrayInfo, PresetInspected
 from shardtui.engine.sharding import Observed
 from shardtui.engine.task import Task
 
-from .conftest import OF_EXPERTS, step, tiny_config
+from .conftest import KINDS, step, tiny_config
 
-PRESETS = sorted({*preset_files("parallelism")} - {*OF_EXPERTS})
 LOOKED_AT = ("fsdp-tp2", "hsdp", "pitfall-same-axis", "dp-tp2-pp2")
 ACTIVATIONS = {
     "token.table",
@@ -82,7 +81,7 @@ def shards_of(array: ArrayInfo, program: Program) -> Boxes:
     return told(shards(array.shape, array.compiled_spec, describe_mesh(program.placement.mesh)))
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", KINDS)
 def test_every_shard_is_where_jax_has_it(
     preset: str, programs: dict[str, Program], inspected: dict[str, PresetInspected]
 ) -> None:
@@ -93,7 +92,7 @@ def test_every_shard_is_where_jax_has_it(
             assert shards_of(array, program) == boxes(named, tuple(array.shape)), array.name
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", KINDS)
 def test_compiled_specs_are_those_of_live_arrays_after_a_step(
     preset: str, task: Task, programs: dict[str, Program]
 ) -> None:
@@ -124,7 +123,7 @@ def test_gradients_and_activations_agree_with_jax(
         assert shards_of(array, program) == boxes(seen, tuple(array.shape)), array.name
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", KINDS)
 def test_memory_by_kind_is_the_programs_arguments(preset: str, programs: dict[str, Program]) -> None:
     memory = programs[preset].description.memory
     assert memory

@@ -11,12 +11,12 @@ from shardtui.engine.config import ModelConfig, TrainingConfig
 from shardtui.engine.inspection import inspect_program
 from shardtui.engine.lint import RULES, Finding, lint
 from shardtui.engine.model import flops_per_token
-from shardtui.engine.preset import preset_files, read_preset
+from shardtui.engine.preset import read_preset
 from shardtui.engine.program import Program, compile_program, place
 from shardtui.engine.protocol import Inspection, PresetCompiled, PresetInspected, RematerializationInfo
 from shardtui.engine.task import Task
 
-from .conftest import BATCHES, OF_EXPERTS, WIDE, tiny_config
+from .conftest import BATCHES, KINDS, WIDE, tiny_config
 
 Described = tuple[PresetCompiled, PresetInspected, float]
 BuiltIn = Callable[[str], Described]
@@ -45,7 +45,7 @@ def codes(found: list[Finding]) -> list[str]:
     return [finding.code for finding in found]
 
 
-GOOD = [name for name in preset_files("parallelism") if not name.startswith("pitfall") and name not in OF_EXPERTS]
+GOOD = [name for name in KINDS if not name.startswith("pitfall")]
 
 
 @pytest.mark.parametrize("name", GOOD)

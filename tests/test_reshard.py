@@ -18,7 +18,7 @@ from shardtui.engine.task import Task, TrainState
 
 from .conftest import step
 
-KINDS = ("dp", "tp", "fsdp-tp2", "fsdp-tp2-explicit", "hsdp", "dp-tp2-pp2", "sp2")
+MOVED = ("dp", "tp", "fsdp-tp2", "fsdp-tp2-explicit", "hsdp", "dp-tp2-pp2", "sp2")
 """One of each kind of layout."""
 
 
@@ -60,11 +60,11 @@ def move_between_all(state: TrainState, programs: list[Program]) -> None:
 
 def test_pairs_of_each_kind_both_ways(state: TrainState, programs: dict[str, Program]) -> None:
     """All pairs of all presets: `python tests/long/pairs.py`."""
-    move_between_all(state, [programs[name] for name in KINDS])
+    move_between_all(state, [programs[name] for name in MOVED])
 
 
 def test_every_preset_both_ways(state: TrainState, programs: dict[str, Program]) -> None:
-    for name in programs.keys() - set(KINDS):
+    for name in programs.keys() - set(MOVED):
         move_between_all(state, [programs["fsdp-tp2"], programs[name]])
 
 

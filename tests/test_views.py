@@ -333,7 +333,8 @@ def test_512_devices_and_48_layers(home: Path) -> None:
         await press(pilot, "z", "down", "right")
         assert "embed 2…3, mlp 256…511" in pane.lines[-1].plain
         assert "CPU 3" in pane.lines[-1].plain
-        await press(pilot, *["down"] * 300)
+        pane.action_move(300, 0)
+        await pilot.pause()
         assert "embed 510…511" in pane.lines[-1].plain
         await press(pilot, "3")
         assert app.screen.query_one(MeshPane).lines
