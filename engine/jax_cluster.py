@@ -35,12 +35,19 @@ SLICE_MILLISECONDS = 1000
 """A wait for another process returns so often, so that signals are heard."""
 SHARE = 0.005
 """Part of a step that an agreement may take."""
-LONGEST_STRIDE = 64
+LONGEST_SECONDS = 0.5
+"""From one agreement to the next, where steps are shorter: a command may wait for so long."""
 GENERATION = 1000
 """Answers that are forgotten together, once those of the next generation are old."""
 SILENCE = f"no sign of life for {HEARTBEAT_SECONDS} s: killed, hung, or cut off"
 
 T = TypeVar("T")
+
+
+def stride(call_seconds: float, step_seconds: float) -> int:
+    """Steps from one agreement to the next; 1 while nobody knows yet how long a step takes, which is told as 0."""
+    apart = min(call_seconds / SHARE, LONGEST_SECONDS)
+    return math.ceil(apart / step_seconds) or 1 if step_seconds else 1
 
 
 class Told(Struct, frozen=True):
@@ -115,7 +122,7 @@ class JaxCluster(Cluster):
         return len(self._client.key_value_dir_get_bytes(f"noted/{name}/")) >= self.count
 
     def stride(self, step_seconds: float) -> int:
-        return min(LONGEST_STRIDE, max(1, math.ceil(self._call_seconds / (SHARE * max(step_seconds, 1e-6)))))
+        return stride(self._call_seconds, step_seconds)
 
     def statuses(self) -> list[HostStatus]:
         return self._statuses

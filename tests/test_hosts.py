@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from shardtui.engine.agreement import differences, facts
+from shardtui.engine.jax_cluster import stride
 from shardtui.engine.preset import load_preset
 from shardtui.engine.protocol import CorpusInfo, HostInfo
 
@@ -180,3 +181,11 @@ def test_who_goes_on_with_a_run_needs_no_configuration() -> None:
     presets = {"dp": load_preset("dp")}
     mine, theirs = (facts(config, CORPUS, {}, presets) for config in (tiny_config(), None))
     assert differences(HOSTS, [mine, theirs]) == []
+
+
+def test_agreements_take_half_a_percent_and_are_never_far_apart() -> None:
+    assert stride(0.001, 0.0) == 1, "before the first step"
+    assert stride(0.001, 1.0) == stride(0.001, 0.2) == stride(0.0, 0.001) == 1
+    assert stride(0.001, 0.05) == 4
+    assert stride(0.001, 0.001) == 200
+    assert stride(1.0, 0.1) == 5, "after one that took long"
