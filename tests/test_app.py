@@ -296,6 +296,8 @@ def test_every_view_in_every_size(home: Path, ended: RunDirectory, size: tuple[i
             await pilot.resize_terminal(*size)
             await pilot.pause(0.05)
             assert len(app.state.losses) == 4
+            presets = app.screen.query_one(PresetList)
+            assert presets.virtual_size.height == presets.option_count, "a row has one line"
 
     asyncio.run(scenario())
 

@@ -50,7 +50,7 @@ watched has the one layout of its own program.
         if state.ready is None:
             return
         self.take_times(state)
-        width = self.content_region.width - 1
+        width = self.scrollable_content_region.width - 1
         rows = {info.name: preset_row(info, state, self.times.get(info.name), width) for info in state.ready.presets}
         if rows.keys() != self.shown.keys():
             self.set_options(Option(row, id=name) for name, row in rows.items())
