@@ -178,6 +178,8 @@ def follow(directory: RunDirectory, config: RunConfig | None, restart: Restart, 
     """Does what the first process decides, until it is over. Raises Invalid."""
     connect()
 
+    import jax
+
     from .jax_cluster import JaxCluster
 
     cluster = JaxCluster(stop=lambda: None, lost=_end_without)
@@ -191,6 +193,8 @@ def follow(directory: RunDirectory, config: RunConfig | None, restart: Restart, 
         raise
     except Exception as error:
         traceback.print_exc()
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            time.sleep(PATIENCE_SECONDS)  # as above: it may be another one's end that broke a collective
         cluster.fail(problems_in(error)[0])
         return 1
 
