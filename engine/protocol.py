@@ -576,6 +576,8 @@ class EngineLost(Event, frozen=True):
     """Not sent by an engine: what a viewer concludes when one is gone without a word."""
 
     reason: str
+    process: int = 0
+    """Of several processes, the one that was gone first, as far as can be known from here."""
 
 
 class Inspection(Struct, frozen=True, kw_only=True):

@@ -145,7 +145,8 @@ class EngineClient:
         if isinstance(last, CommandRefused):
             yield [EngineLost(reason=f"it goes on, but without this viewer: {printable(last.problem)}")]
         elif not isinstance(last, EngineStopped | Failed) or last.seq <= self._before or self._is_elsewhere:
-            yield [EngineLost(reason=printable(await self._reason()))]
+            process, reason = await self._end()
+            yield [EngineLost(reason=printable(reason), process=process)]
 
     async def send(self, command: AnyCommand) -> None:
         """Does nothing where no engine listens."""
@@ -212,6 +213,14 @@ class EngineClient:
         if self._process is not None:
             return self._process.poll() is None
         return self.directory.holder() is not None
+
+    async def _end(self) -> tuple[int, str]:
+        """Which process is gone, and why. One that aborts where another was killed did so for want of that one."""
+        reason = await self._reason()
+        ends = [process.poll() or 0 for process in self._processes]
+        killed = (number for number, status in enumerate(ends) if status < 0 and status != -signal.SIGABRT)
+        first = next(killed, 0)
+        return first, _exit_reason(ends[first]) if first else reason
 
     async def _reason(self) -> str:
         """Why the engine is gone, as far as can be known from here."""

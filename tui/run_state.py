@@ -305,7 +305,7 @@ class RunState:
             case EngineStopped():
                 self._end(Phase.STOPPED, [])
             case EngineLost():
-                self._lose_engine(event.reason)
+                self._lose_engine(event.process, event.reason)
             case _:
                 pass
 
@@ -331,12 +331,13 @@ class RunState:
         self.phase, self.problems = phase, problems
         self.compiling = self.saving = self.profiling = None
 
-    def _lose_engine(self, reason: str) -> None:
-        """Of several processes it is the first that is gone: the others end without it."""
-        first = next((host for host in self.ready.hosts if host.process == 0), None) if self.ready else None
-        if first and not self.is_over:
-            self.hosts_lost = {0: reason}
-            reason = f"process 0 ({first.name}, pid {first.pid}) is lost after step {self.step:,}: {reason}"
+    def _lose_engine(self, process: int, reason: str) -> None:
+        """Of several processes the first is gone as well: the others end without it."""
+        hosts = self.ready.hosts if self.ready else []
+        gone = next((host for host in hosts if host.process == process), None)
+        if gone and not self.is_over:
+            self.hosts_lost = {process: reason}
+            reason = f"process {process} ({gone.name}, pid {gone.pid}) is lost after step {self.step:,}: {reason}"
         self._end(Phase.LOST, [reason])
 
     def _train_under(self, preset: str) -> None:
