@@ -17,6 +17,7 @@ from shardtui.engine.protocol import (
     EngineReady,
     EngineStarted,
     EngineStopped,
+    HostInfo,
     MeshInfo,
     Paused,
     PipelineInfo,
@@ -39,6 +40,21 @@ from shardtui.tui.widgets.panels import AboutPreset, ThisStep
 
 from .conftest import tiny_config
 
+READY = EngineReady(
+    versions={},
+    devices=[],
+    simulated=True,
+    memory_limit=None,
+    warnings=[],
+    dtype="float32",
+    parameters=1,
+    padding_parameters=0,
+    tokens_per_step=128,
+    flops_per_step=1e6,
+    corpus=CorpusInfo("text", 1, 1, "0" * 64),
+    presets=[],
+    preset_problems=[],
+)
 START: list[AnyEvent] = [
     EngineStarted(protocol=1, pid=7, config=tiny_config()),
     PresetCompiling(preset="dp"),
@@ -143,6 +159,13 @@ def test_ends() -> None:
     assert (lost.phase, lost.problems) == (Phase.LOST, ["killed"])
 
 
+def test_of_several_processes_the_one_that_was_gone_first_is_named() -> None:
+    hosts = [HostInfo(process=number, processes=2, name=f"host-{number}", pid=100 + number) for number in range(2)]
+    state = after(msgspec.structs.replace(READY, hosts=hosts), steps(3, 2.0), EngineLost(reason="killed", process=1))
+    assert state.hosts_lost == {1: "killed"}
+    assert state.problems == ["process 1 (host-1, pid 101) is lost after step 3: killed"]
+
+
 def test_every_event_but_the_steps_is_logged_in_words() -> None:
     state = after(steps(1, 2.0), switched(), CommandRefused(problem="too long"))
     words = [in_words(event) for event in state.events]
@@ -242,21 +265,7 @@ def test_watch_tells_the_bubble_of_a_pipeline_before_and_while_it_trains() -> No
     info = PresetInfo(
         name="dp", summary="", teaches="Cut.", source="", mesh={}, fits=True, problems=[], pipeline=pipeline
     )
-    ready = EngineReady(
-        versions={},
-        devices=[],
-        simulated=True,
-        memory_limit=None,
-        warnings=[],
-        dtype="float32",
-        parameters=1,
-        padding_parameters=0,
-        tokens_per_step=128,
-        flops_per_step=1e6,
-        corpus=CorpusInfo("text", 1, 1, "0" * 64),
-        presets=[info],
-        preset_problems=[],
-    )
+    ready = msgspec.structs.replace(READY, presets=[info])
     compiled = next(event for event in START if isinstance(event, PresetCompiled))
     state = after(ready, msgspec.structs.replace(compiled, pipeline=pipeline), steps(1, 2.0))
     about = AboutPreset()
