@@ -46,5 +46,4 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _digest(preset: Preset) -> str:
-    rules = msgspec.json.encode([preset.mesh, preset.rules, preset.overrides])
-    return f"SHA-256 {hashlib.sha256(rules).hexdigest()[:12]}…"
+    return f"SHA-256 {hashlib.sha256(msgspec.json.encode(preset.laid_out)).hexdigest()[:12]}…"

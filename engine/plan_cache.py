@@ -36,8 +36,7 @@ def keep(config: RunConfig, preset: Preset, topology: str, cost: Cost) -> None:
 
 
 def _file(config: RunConfig, preset: Preset, topology: str) -> Path:
-    laid_out = (preset.mesh, preset.rules, preset.overrides, preset.microbatches, preset.axis_types)
-    about = (config.model, config.training, laid_out, topology, [_version(name) for name in DEPENDS_ON])
+    about = (config.model, config.training, preset.laid_out, topology, [_version(name) for name in DEPENDS_ON])
     return run_directory.plan_cache() / f"{hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]}.json"
 
 

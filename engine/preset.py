@@ -59,8 +59,8 @@ MICROBATCHES_PER_STAGE = 4
 """Where a preset does not say: with so many the bubble hardly counts (Huang et al. 2019, "GPipe", section 2.3)."""
 
 Axes = tuple[str, ...]
-AxisTypes = Literal["auto", "explicit"]
 """The mesh axes that one dim is split over, major first; empty where the dim is whole."""
+AxisTypes = Literal["auto", "explicit"]
 
 MESH_NAME = re.compile(r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<whole>(?:-whole\.[a-z_]+)*)")
 MESH_RULES: dict[str, dict[str, Axes]] = {
@@ -104,6 +104,11 @@ class Preset(Struct, frozen=True):
         layers = self.rules.get("layers", ())
         shared = {axis for name in ACTIVATION_AXES for axis in self.rules.get(name, ())}
         return () if set(layers) & shared else layers
+
+    @property
+    def laid_out(self) -> tuple[object, ...]:
+        """All that decides what a step under it is; presets may be called otherwise and be the same."""
+        return self.mesh, self.rules, self.overrides, self.microbatches, self.axis_types
 
     @property
     def reference(self) -> str:

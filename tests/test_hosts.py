@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from shardtui.engine.agreement import differences, facts
 from shardtui.engine.jax_cluster import stride
@@ -175,6 +176,16 @@ def test_facts_that_differ_are_told_with_both_values() -> None:
         "jax: 0.12.0 on process 1 (host-1), 0.10.2 on process 0: make them the same",
         "seed: 3 on process 1 (host-1), 0 on process 0: make them the same",
     ]
+
+
+@pytest.mark.parametrize("change", [{"microbatches": 2}, {"axis_types": "explicit"}, {"mesh": {"data": 8}}])
+def test_a_preset_that_is_laid_out_otherwise_differs(change: dict[str, Any]) -> None:
+    preset = load_preset("dp")
+    mine, theirs = (
+        facts(None, CORPUS, {}, {"dp": other}) for other in (preset, msgspec.structs.replace(preset, **change))
+    )
+    (told,) = differences(HOSTS, [mine, theirs])
+    assert told.startswith("the preset dp: SHA-256 ")
 
 
 def test_who_goes_on_with_a_run_needs_no_configuration() -> None:
