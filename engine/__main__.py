@@ -71,11 +71,8 @@ def main() -> int:
         case ["serve", directory, restart]:
             return serve(RunDirectory(Path(directory)), _decoded(restart, Restart))
         case ["serve", directory, restart, membership]:
-            run, how, found = (
-                RunDirectory(Path(directory)),
-                _decoded(restart, Restart),
-                _decoded(membership, Membership),
-            )
+            run, how = RunDirectory(Path(directory)), _decoded(restart, Restart)
+            found = _decoded(membership, Membership)
             if found.process:
                 return _answered(follow, run, how.config or run.config, how, partial(_connect, found))
             return serve(run, how, partial(_connect, found))
@@ -373,7 +370,7 @@ def _train(
         raise Invalid(*problems, *_asked_for(config, _listed(config, task, devices, directory.presets)[1]))
 
     batches, corpus = cluster.together(read)
-    known, _, _ = cluster.together(lambda: _listed(config, task, devices, directory.presets))
+    known, _ = cluster.together(lambda: _known(config, directory.presets))
     if different := differences(hosts, cluster.gather(facts(given, corpus, versions(), known), dict[str, str])):
         raise Invalid(*different)
     place = Place(epath.Path(cluster.agree(lambda: directory.checkpoints(config), str)))
@@ -459,17 +456,23 @@ def _devices_and_task(config: RunConfig, processes: int = 1) -> "tuple[list[jax.
 def _listed(
     config: RunConfig, task: "Task", devices: "list[jax.Device]", made: Path | None = None
 ) -> tuple[dict[str, Preset], list[PresetInfo], list[str]]:
-    """The built-in presets, the user's, those `made` in the run, and those that it names by file; how each stands; what
-    cannot be read."""
+    """As `_known`, and how each stands on the devices."""
     from .program import describe_preset
 
+    known, problems = _known(config, made)
+    return known, [describe_preset(task, preset, devices) for preset in known.values()], problems
+
+
+def _known(config: RunConfig, made: Path | None) -> tuple[dict[str, Preset], list[str]]:
+    """The built-in presets, the user's, those `made` in the run, and those that it names by file; and what cannot be
+    read."""
     found, problems = load_presets(made)
     known = {preset.name: preset for preset in found}
     for name in (config.preset, *(switch.preset for switch in config.switches), *config.preset_files):
         if name not in known:
             preset = load_preset(name)
             known[preset.name] = preset
-    return known, [describe_preset(task, preset, devices) for preset in known.values()], problems
+    return known, problems
 
 
 def _asked_for(config: RunConfig, infos: list[PresetInfo]) -> list[str]:

@@ -1,11 +1,12 @@
 """The communication of a compiled program: each collective with its mesh axes, how often it runs and what it moves."""
 
 import itertools
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from .hlo import Computation, Instruction, Module, type_bytes, type_shapes
+from .hlo import Computation, Instruction, Module, parse, type_bytes, type_shapes
 from .protocol import CollectiveInfo
 from .runs import runs
 
@@ -31,6 +32,8 @@ GROUPS = re.compile(
 START = 'custom_call_target="AsyncCollectiveStart"'
 PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 
+_logger = logging.getLogger("shardtui")
+
 Groups = list[tuple[int, ...]]
 """Positions in the mesh, in row-major order of its axes, that communicate with each other."""
 
@@ -51,6 +54,16 @@ def inventory(module: Module, mesh: Mapping[str, int]) -> list[CollectiveInfo]:
             continue  # on TPU each fusion that carries an asynchronous collective on repeats it, loops in between too
         found.append(_describe(module, computation, instruction, fusion, counts[computation.name], mesh))
     return sorted(found, key=lambda info: -(info.bytes_per_device or info.bytes_each))
+
+
+def readable_inventory(text: str, mesh: Mapping[str, int]) -> list[CollectiveInfo] | None:
+    """Of a compiled program's text. None, and a traceback in the log, where the compiler prints what we cannot read:
+    that must not end a run."""
+    try:
+        return inventory(parse(text), mesh)
+    except ValueError:
+        _logger.warning("the collectives of the step cannot be read", exc_info=True)
+        return None
 
 
 def _fusions(module: Module) -> dict[str, Instruction]:

@@ -269,8 +269,8 @@ class Step:
         backward pass, and its gradient is scattered: 3 × its bytes (Rajbhandari et al. 2020, "ZeRO", section 7.2.2).
         With remat the kernel of query, key and value is gathered once more: a block begins with it when it is computed
         again, and ends with it when it is differentiated. Under explicit axis types what is no kernel is gathered once
-        and kept, as a step says so. Over the other axes of batch and sequence the gradient is
-        reduced. Layers of a stage are gathered and reduced together, once a step and in float32 (pipeline.spread)."""
+        and kept, as a step says so. Over the other axes of batch and sequence the gradient is reduced. Layers of a
+        stage are gathered and reduced together, once a step and in float32 (pipeline.spread)."""
         gather = self._gather_axes(weight)
         if self._pipeline and weight.is_stacked:
             times, uses, one = 1, 1, self._gathered(weight) / self._width * FLOAT32

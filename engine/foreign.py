@@ -1,6 +1,5 @@
 """A state and a step that are not ours, described as our own programs are."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,19 +8,16 @@ import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.stages import Compiled
 
-from .collectives import inventory
-from .hlo import parse
+from .collectives import readable_inventory
 from .leaves import Leaf, leaves, named
 from .memory import predict
 from .mesh import describe_mesh
-from .protocol import ArrayInfo, CollectiveInfo, MeshInfo, PresetCompiled
+from .protocol import ArrayInfo, MeshInfo, PresetCompiled
 from .sharding import spec_of
 
 NO_MESH = "device"
 """The one axis of what lies on a single device."""
 MOST_NAMES = 3
-
-_logger = logging.getLogger("shardtui")
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ def describe(preset: str, state: Sequence[Leaf], step: Compiled | None, seconds:
     arrays = [_array(name, each, mesh, set(devices)) for name, each in zip(names, placed, strict=True)]
     missing = [name for name, array in zip(names, arrays, strict=True) if array is None]
     held = [array for array, each in zip(arrays, placed, strict=True) if array and each.is_argument]
-    collectives = _collectives(step, info) if step else None
+    collectives = readable_inventory(step.as_text() or "", info.axes) if step else None
     layout = PresetCompiled(
         preset=preset,
         compile_seconds=seconds,
@@ -156,14 +152,6 @@ def _spec(each: _Placed, mesh: Mesh | None, devices: set[jax.Device]) -> list[li
 
 def _is_same(a: Any, b: Mesh) -> bool:
     return a == b or (isinstance(a, Mesh) and describe_mesh(a) == describe_mesh(b))
-
-
-def _collectives(step: Compiled, mesh: MeshInfo) -> list[CollectiveInfo] | None:
-    try:
-        return inventory(parse(step.as_text() or ""), mesh.axes)
-    except ValueError:
-        _logger.warning("the collectives of the step cannot be read", exc_info=True)
-        return None
 
 
 def _unshown(names: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 import math
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,14 +13,13 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 
-from .collectives import inventory
+from .collectives import readable_inventory
 from .config import Invalid
 from .digest import digests, is_finite
-from .hlo import parse
 from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
-from .protocol import ArrayInfo, CollectiveInfo, Phase, PipelineInfo, PresetCompiled, PresetInfo
+from .protocol import ArrayInfo, Phase, PipelineInfo, PresetCompiled, PresetInfo
 from .sharding import Decision, Observed, activation_rules, decide, flax_rules, preset_problems, spec_of
 from .task import Array, Task, TrainState
 
@@ -71,6 +69,14 @@ class Placement:
             fell_back=decision.fell_back,
             type=self._type(array, compiled),
         )
+
+    def describe_all(self, task: Task, shardings: Tree) -> list[ArrayInfo]:
+        """Of state and batch. `shardings`: as they are, in the same order."""
+        decisions = jax.tree.leaves((self.state, self.batch))
+        return [
+            self.describe(array, decision, sharding)
+            for array, decision, sharding in zip(task.arrays, decisions, jax.tree.leaves(shardings), strict=True)
+        ]
 
     def _type(self, array: Array, compiled: Sharding) -> str:
         if self.preset.axis_types == "auto":
@@ -237,14 +243,15 @@ def compile_initial_state(task: Task, placement: Placement) -> Callable[[], Trai
 
 
 def _describe(task: Task, placement: Placement, step: Compiled, seconds: float, from_cache: bool) -> PresetCompiled:
-    arrays, mesh = _describe_arguments(task, placement, step), describe_mesh(placement.mesh)
+    (shardings, _), mesh = step.input_shardings, describe_mesh(placement.mesh)
+    arrays = placement.describe_all(task, shardings)
     return PresetCompiled(
         preset=placement.preset.name,
         compile_seconds=seconds,
         from_cache=from_cache,
         mesh=mesh,
         arrays=arrays,
-        collectives=_collectives(step, placement.mesh),
+        collectives=readable_inventory(step.as_text() or "", mesh.axes),
         memory=predict(step, arrays, mesh, placement.mesh.devices.flat[0].platform),
         pipeline=placement.pipeline(task),
         idle_rules=_idle_rules(task, placement.preset),
@@ -255,23 +262,6 @@ def _idle_rules(task: Task, preset: Preset) -> list[str]:
     if task.logical_axes is not None:  # all are known: the others are of activations
         return []
     return [logical for logical, axes in preset.rules.items() if axes and logical not in task.annotated]
-
-
-def _describe_arguments(task: Task, placement: Placement, step: Compiled) -> list[ArrayInfo]:
-    (shardings, _), decisions = step.input_shardings, jax.tree.leaves((placement.state, placement.batch))
-    return [
-        placement.describe(array, decision, sharding)
-        for array, decision, sharding in zip(task.arrays, decisions, jax.tree.leaves(shardings), strict=True)
-    ]
-
-
-def _collectives(step: Compiled, mesh: Mesh) -> list[CollectiveInfo] | None:
-    """None, and a traceback in the log, where the compiler prints what we cannot read: that must not end a run."""
-    try:
-        return inventory(parse(step.as_text() or ""), dict(mesh.shape))
-    except ValueError:
-        traceback.print_exc()
-        return None
 
 
 def _with_shardings(tree: Any, shardings: Any) -> Any:

@@ -12,8 +12,8 @@ from .config import Invalid
 from .estimate import estimate_row
 from .mesh import describe_mesh
 from .preset import parse_preset
-from .program import Placement, place
-from .protocol import ArrayInfo, PresetWeighed, Weighed, WeighPreset
+from .program import place
+from .protocol import PresetWeighed, Weighed, WeighPreset
 from .task import Task
 
 
@@ -33,18 +33,10 @@ def _weighed(task: Task, devices: Sequence[jax.Device], name: str, text: str) ->
     except Exception as error:  # nobody else would answer, and a viewer waits
         traceback.print_exception(error)
         return Weighed(problems=problems_in(error))
-    weighed = Weighed(problems=[], mesh=describe_mesh(placement.mesh), arrays=_arrays(task, placement))
+    arrays = placement.describe_all(task, (placement.state_shardings, placement.batch_shardings))
+    weighed = Weighed(problems=[], mesh=describe_mesh(placement.mesh), arrays=arrays)
     if cost is None:
         return weighed
     return msgspec.structs.replace(
         weighed, argument_bytes=cost.argument_bytes, peak_bytes=cost.peak_bytes, sent_bytes=cost.sent_by_axis
     )
-
-
-def _arrays(task: Task, placement: Placement) -> list[ArrayInfo]:
-    decisions = jax.tree.leaves((placement.state, placement.batch))
-    shardings = jax.tree.leaves((placement.state_shardings, placement.batch_shardings))
-    return [
-        placement.describe(array, decision, sharding)
-        for array, decision, sharding in zip(task.arrays, decisions, shardings, strict=True)
-    ]

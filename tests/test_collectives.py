@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh
-from shardtui.engine.collectives import axes_of, groups_of, inventory
+from shardtui.engine.collectives import axes_of, groups_of, inventory, readable_inventory
 from shardtui.engine.config import ModelConfig, TrainingConfig
 from shardtui.engine.hlo import Instruction, Module, parse
 from shardtui.engine.preset import load_preset
@@ -253,6 +253,12 @@ def test_a_branch_that_may_not_be_taken_has_no_known_count(mesh: Mesh) -> None:
 def test_what_is_not_a_module_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"HloModule|ENTRY"):
         parse(text)
+
+
+def test_a_program_that_cannot_be_read_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert readable_inventory("not HLO", MESH) is None
+    assert "ValueError" in caplog.text
+    assert readable_inventory("HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n}\n", MESH) == []
 
 
 @given(st.text(max_size=300))

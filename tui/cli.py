@@ -513,7 +513,6 @@ def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     ]
     preset = _absolute(options.preset) if options.preset else None
     problems += _preset_problems(preset, options)
-    config = directory.config
     try:
         model, training = _set_anew(config, _settings(options))
     except Invalid as error:
