@@ -21,7 +21,7 @@ from shardtui.engine.config import PRESETS, ModelConfig, RunConfig, TrainingConf
 from shardtui.engine.inspection import inspect_program
 from shardtui.engine.preset import read_preset
 from shardtui.engine.program import Program, compile_program, place
-from shardtui.engine.protocol import PresetInspected
+from shardtui.engine.protocol import CorpusInfo, EngineReady, PresetInspected
 from shardtui.engine.task import Batch, Task, TrainState
 
 from .compilers import Compilers
@@ -103,6 +103,23 @@ def tiny_config(**changes: object) -> RunConfig:
 def task() -> Task:
     return Task(tiny_config(model=WIDE, training=BATCHES), "cpu")
 
+
+READY = EngineReady(
+    versions={},
+    devices=[],
+    simulated=True,
+    memory_limit=None,
+    warnings=[],
+    dtype="float32",
+    parameters=1,
+    padding_parameters=0,
+    tokens_per_step=128,
+    flops_per_step=1e6,
+    corpus=CorpusInfo("text", 1, 1, "0" * 64),
+    presets=[],
+    preset_problems=[],
+)
+"""Of an engine that tells nothing of note."""
 
 OF_EXPERTS = ("dp-ep4", "ep2-tp2")
 """Built-in presets that want a mixture of experts."""

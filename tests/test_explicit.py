@@ -5,17 +5,17 @@ from pathlib import Path
 import jax
 import msgspec
 import pytest
-from shardtui.engine.config import Invalid, ScheduledSwitch
+from shardtui.engine.config import Invalid
 from shardtui.engine.estimate import Step
 from shardtui.engine.preset import Preset, load_preset, parse_preset
 from shardtui.engine.preset_file import preset_text
 from shardtui.engine.program import Program, compile_initial_state, compile_program, place
-from shardtui.engine.protocol import PresetInspected, Switched
+from shardtui.engine.protocol import PresetInspected
 from shardtui.engine.task import Task
 from shardtui.engine.traffic import flows
 
 from .conftest import BATCHES, WIDE, step, tiny_config
-from .test_loop import losses, run
+from .test_loop import assert_same_losses
 
 NAME = "fsdp-tp2-explicit"
 MIXTURE = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
@@ -71,14 +71,7 @@ def test_experts_keep_their_axis() -> None:
 
 
 def test_switches_there_and_back_change_no_loss(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
-    plain = losses(run(task, programs, tmp_path))
-    route = {1: NAME, 3: "tp", 4: NAME, 5: "dp"}
-    events = run(task, programs, tmp_path, tuple(ScheduledSwitch(*switch) for switch in route.items()))
-    receipts = [event for event in events if isinstance(event, Switched)]
-    assert [(receipt.to_preset, receipt.digests_equal) for receipt in receipts] == [
-        (name, True) for name in route.values()
-    ]
-    assert losses(events) == pytest.approx(plain, rel=1e-5)
+    assert_same_losses(task, programs, tmp_path, {1: NAME, 3: "tp", 4: NAME, 5: "dp"})
 
 
 def test_the_text_of_a_preset_says_it() -> None:

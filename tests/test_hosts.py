@@ -16,6 +16,7 @@ from shardtui.engine.agreement import differences, facts
 from shardtui.engine.jax_cluster import stride
 from shardtui.engine.preset import load_preset
 from shardtui.engine.protocol import CorpusInfo, HostInfo
+from shardtui.tui.engine_client import free_port
 
 from .conftest import SETTINGS, SHARDTUI, tiny_config
 
@@ -72,8 +73,7 @@ def engines(home: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 @pytest.fixture
 def coordinator() -> str:
-    with socket.create_server(("localhost", 0)) as free:
-        return f"localhost:{free.getsockname()[1]}"
+    return f"localhost:{free_port()}"
 
 
 def history(home: Path, run: str) -> list[dict[str, Any]]:

@@ -77,6 +77,17 @@ def losses(events: list[Event]) -> dict[int, float | None]:
     }
 
 
+def assert_same_losses(task: Task, programs: dict[str, Program], folder: Path, route: dict[int, str]) -> None:
+    """With switches, preset by step, as without them, and every digest equal."""
+    plain = losses(run(task, programs, folder))
+    events = run(task, programs, folder, tuple(ScheduledSwitch(*switch) for switch in route.items()))
+    receipts = [event for event in events if isinstance(event, Switched)]
+    assert [(receipt.to_preset, receipt.digests_equal) for receipt in receipts] == [
+        (name, True) for name in route.values()
+    ]
+    assert losses(events) == pytest.approx(plain, rel=1e-5)
+
+
 def exhausted(*_: Any) -> Any:
     """What XLA really raises where there is no memory for an array."""
     return jax.block_until_ready(jax.jit(lambda: jnp.ones(2**46, jnp.float32))())

@@ -10,20 +10,19 @@ import msgspec
 import numpy as np
 import pytest
 from flax import nnx
-from shardtui.engine.config import Invalid, ScheduledSwitch, TrainingConfig, load_model, problems_of
+from shardtui.engine.config import Invalid, TrainingConfig, load_model, problems_of
 from shardtui.engine.estimate import Step
 from shardtui.engine.inspection import inspect_program
 from shardtui.engine.lint import lint
 from shardtui.engine.model import BALANCE, Gpt, active_parameter_count, flops_per_token, parameter_count
 from shardtui.engine.preset import load_preset
 from shardtui.engine.program import Program, compile_program, place
-from shardtui.engine.protocol import Switched
 from shardtui.engine.routing import route
 from shardtui.engine.task import Batch, Task
 from shardtui.engine.traffic import flows
 
 from .conftest import OF_EXPERTS, WIDE, tiny_config, tiny_model
-from .test_loop import losses, run
+from .test_loop import assert_same_losses
 
 MIXTURE = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
 TOKENS = TrainingConfig(batch_size=8, seq_len=32)
@@ -150,14 +149,7 @@ def test_presets_of_experts_have_no_finding(name: str, mixture: Task, of_experts
 def test_switches_between_presets_of_experts_change_no_loss(
     mixture: Task, of_experts: dict[str, Program], tmp_path: Path
 ) -> None:
-    plain = losses(run(mixture, of_experts, tmp_path))
-    route = {1: "dp-ep4", 3: "ep2-tp2", 5: "dp"}
-    events = run(mixture, of_experts, tmp_path, tuple(ScheduledSwitch(*switch) for switch in route.items()))
-    receipts = [event for event in events if isinstance(event, Switched)]
-    assert [(receipt.to_preset, receipt.digests_equal) for receipt in receipts] == [
-        (name, True) for name in route.values()
-    ]
-    assert losses(events) == pytest.approx(plain, rel=1e-5)
+    assert_same_losses(mixture, of_experts, tmp_path, {1: "dp-ep4", 3: "ep2-tp2", 5: "dp"})
 
 
 def test_what_is_wrong_with_a_mixture_is_told_at_once() -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from shardtui.engine.config import Invalid, ModelConfig, ScheduledSwitch, TrainingConfig
+from shardtui.engine.config import Invalid, ModelConfig, TrainingConfig
 from shardtui.engine.estimate import Step, estimate_row
 from shardtui.engine.mesh import build_mesh
 from shardtui.engine.model import dropped
@@ -19,7 +19,7 @@ from shardtui.engine.task import Batch, Task
 from shardtui.engine.traffic import flows
 
 from .conftest import BATCHES, WIDE, step, tiny_config
-from .test_loop import losses, run
+from .test_loop import assert_same_losses
 
 PIPELINED = ("pp2", "dp-tp2-pp2")
 STREAM = BATCHES.batch_size * BATCHES.seq_len * WIDE.embed * 4
@@ -75,10 +75,7 @@ def test_steps_are_those_of_data_parallel(name: str, task: Task, programs: dict[
 
 
 def test_live_switches_into_and_out_of_pipelines(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
-    route = ("pp2", "fsdp-tp2", "dp-tp2-pp2", "dp")
-    switches = tuple(ScheduledSwitch(at, name) for at, name in enumerate(route, 1))
-    plain, switched = (losses(run(task, programs, tmp_path, which)) for which in ((), switches))
-    assert switched == pytest.approx(plain, rel=1e-5)
+    assert_same_losses(task, programs, tmp_path, {1: "pp2", 2: "fsdp-tp2", 3: "dp-tp2-pp2", 4: "dp"})
 
 
 @pytest.mark.parametrize("name", PIPELINED)

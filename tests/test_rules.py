@@ -9,7 +9,6 @@ from shardtui.engine import run_directory
 from shardtui.engine.preset import load_preset
 from shardtui.engine.protocol import (
     ArrayInfo,
-    CorpusInfo,
     DeviceInfo,
     EngineReady,
     EngineStarted,
@@ -29,7 +28,7 @@ from shardtui.tui.widgets.preset_list import PresetList
 from shardtui.tui.widgets.rule_list import Row, RuleList
 from textual.pilot import Pilot
 
-from .conftest import SETTINGS, tiny_config
+from .conftest import READY, SETTINGS, tiny_config
 from .test_app import shown, until
 from .test_cli import run
 
@@ -43,21 +42,8 @@ HOSTILE = "\x1b[31m[/]\u202e"
 
 
 def ready(*presets: PresetInfo) -> EngineReady:
-    return EngineReady(
-        versions={},
-        devices=[DeviceInfo(number, "cpu", "cpu", 0) for number in range(8)],
-        simulated=True,
-        memory_limit=10**6,
-        warnings=[],
-        dtype="float32",
-        parameters=1,
-        padding_parameters=0,
-        tokens_per_step=128,
-        flops_per_step=1.0,
-        corpus=CorpusInfo("text", 1, 1, "0" * 64),
-        presets=list(presets),
-        preset_problems=[],
-    )
+    devices = [DeviceInfo(number, "cpu", "cpu", 0) for number in range(8)]
+    return msgspec.structs.replace(READY, devices=devices, memory_limit=10**6, presets=list(presets))
 
 
 def layout(mesh: dict[str, int], spec: list[str], count: int) -> Weighed:

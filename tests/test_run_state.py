@@ -12,9 +12,7 @@ from shardtui.engine.protocol import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
-    CorpusInfo,
     EngineLost,
-    EngineReady,
     EngineStarted,
     EngineStopped,
     HostInfo,
@@ -38,23 +36,8 @@ from shardtui.tui.log_lines import in_words
 from shardtui.tui.run_state import Phase, RunState
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
 
-from .conftest import tiny_config
+from .conftest import READY, tiny_config
 
-READY = EngineReady(
-    versions={},
-    devices=[],
-    simulated=True,
-    memory_limit=None,
-    warnings=[],
-    dtype="float32",
-    parameters=1,
-    padding_parameters=0,
-    tokens_per_step=128,
-    flops_per_step=1e6,
-    corpus=CorpusInfo("text", 1, 1, "0" * 64),
-    presets=[],
-    preset_problems=[],
-)
 START: list[AnyEvent] = [
     EngineStarted(protocol=1, pid=7, config=tiny_config()),
     PresetCompiling(preset="dp"),

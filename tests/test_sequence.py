@@ -3,15 +3,13 @@
 from pathlib import Path
 
 import pytest
-from shardtui.engine.config import ScheduledSwitch
 from shardtui.engine.model import parameter_count
 from shardtui.engine.program import Program
-from shardtui.engine.protocol import Switched
 from shardtui.engine.task import Task
 
 from .conftest import BATCHES, WIDE
 from .test_collectives import total
-from .test_loop import losses, run
+from .test_loop import assert_same_losses
 
 EXAMPLES, PART = BATCHES.batch_size // 4, BATCHES.seq_len // 2
 """Of one device under `dp-sp2` and `sp2`."""
@@ -45,11 +43,4 @@ def test_scores_are_those_of_the_devices_own_queries(preset: str, task: Task, pr
 def test_switches_to_a_split_sequence_and_back_change_no_loss(
     task: Task, programs: dict[str, Program], tmp_path: Path
 ) -> None:
-    plain = losses(run(task, programs, tmp_path))
-    route = {1: "sp2", 3: "dp-sp2", 5: "dp"}
-    events = run(task, programs, tmp_path, tuple(ScheduledSwitch(*switch) for switch in route.items()))
-    receipts = [event for event in events if isinstance(event, Switched)]
-    assert [(receipt.to_preset, receipt.digests_equal) for receipt in receipts] == [
-        (name, True) for name in route.values()
-    ]
-    assert losses(events) == pytest.approx(plain, rel=1e-5)
+    assert_same_losses(task, programs, tmp_path, {1: "sp2", 3: "dp-sp2", 5: "dp"})

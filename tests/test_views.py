@@ -12,8 +12,6 @@ from shardtui.engine import run_directory
 from shardtui.engine.config import load_model
 from shardtui.engine.protocol import (
     AnyEvent,
-    CorpusInfo,
-    EngineReady,
     EngineStarted,
     EngineStopped,
     Inspection,
@@ -34,7 +32,7 @@ from shardtui.tui.widgets.sharding_pane import ShardingPane
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, OptionList
 
-from .conftest import TINY, tiny_config
+from .conftest import READY, TINY, tiny_config
 from .test_app import shown, until
 
 WIDE = ("layers=48", "embed=512", "heads=8", "mlp=512", "batch_size=512")
@@ -63,21 +61,7 @@ def record(inspections: list[Inspection], stem: str) -> RunDirectory:
     ]
     events: list[AnyEvent] = [
         EngineStarted(protocol=1, pid=1, config=directory.config),
-        EngineReady(
-            versions={},
-            devices=first.devices,
-            simulated=True,
-            memory_limit=None,
-            warnings=[],
-            dtype="float32",
-            parameters=1,
-            padding_parameters=0,
-            tokens_per_step=128,
-            flops_per_step=first.flops_per_step,
-            corpus=CorpusInfo("text", 1, 1, "0" * 64),
-            presets=presets,
-            preset_problems=[],
-        ),
+        msgspec.structs.replace(READY, devices=first.devices, flops_per_step=first.flops_per_step, presets=presets),
         TrainingStarted(preset=names[0]),
     ]
     for before, inspection in zip([None, *names], inspections, strict=False):
