@@ -388,8 +388,7 @@ class Loop:
         if not self._waited_for(pending.ready):
             return
         try:
-            ready = self._cluster.together(pending.ready.result)
-            self._preparations.describe(ready.program)
+            ready = self._cluster.together(lambda: self._preparations.finished(pending))
             self._publish(self._moved_to(ready))
         except Exception as error:
             if self._is_state_gone() and (saved := self._saver.newest()):

@@ -48,6 +48,7 @@ class Preparations:
         self._requests = 0
         """Switches that were asked for, those that were taken back included: the same number in every process."""
         self._next: Pending | None = None
+        self._is_next_told = False
         self._wish: str | None = None
         """The preset that is likely, until its compilation begins."""
         self._likely: Pending | None = None
@@ -77,7 +78,8 @@ class Preparations:
             self._end_likely("a switch to another one was asked for")
             self._abandon()
         if preset != active.name:
-            self._asked = self._prepare(preset, active)
+            self._publish(PresetCompiling(preset=preset))
+            self._asked = Pending(preset, self._request(preset, active))
             self._requests += 1
             note = partial(self._cluster.note, f"switch-{self._requests}")
             self._asked.ready.add_done_callback(lambda _: note())
@@ -105,7 +107,9 @@ class Preparations:
     def look_ahead(self, active: Program) -> None:
         """The next switch of the schedule is compiled before its step."""
         if self._scheduled and self._next is None:
-            self._next = self._prepare(self._scheduled[0].preset, active)
+            preset = self._scheduled[0].preset
+            self._next, self._is_next_told = Pending(preset, self._request(preset, active)), False
+            self._tell_phase(preset, "wait")
 
     def take_scheduled(self, step: int, active: Program) -> Pending | None:
         """The switch that falls after `step`, ready or not; it takes the place of one that was asked for."""
@@ -131,16 +135,29 @@ class Preparations:
         self._unused.discard(preset)
         return asked
 
+    def finished(self, pending: Pending) -> Ready:
+        """What was prepared, once it is. Nothing is told of it afterwards, or it would seem to be compiled still."""
+        self._tell_phases()
+        ready = pending.ready.result()
+        self.describe(ready.program)
+        return ready
+
     def tell(self) -> None:
         """Of what has begun and what is finished."""
-        while not self._phases.empty():
-            self._tell_phase(*self._phases.get())
-        for pending in (self._asked, self._next, self._likely):
-            if pending is not None and pending.ready.done() and pending.ready.exception() is None:
+        done = [
+            pending
+            for pending in (self._asked, self._next, self._likely)
+            if pending is not None and pending.ready.done()
+        ]
+        self._tell_phases()  # all of those that are done
+        for pending in done:
+            if pending.ready.exception() is None:
                 self.describe(pending.ready.result().program)
-        if self._likely is not None and self._likely.ready.done():
-            error = self._likely.ready.exception()
-            self._end_likely(problems_in(error)[0] if error else None)
+        if self._likely is not None and self._likely in done:
+            self._end_likely(_problem(self._likely))
+        if self._next is not None and self._next in done and not self._is_next_told:
+            self._is_next_told = True
+            self._publish(AheadEnded(preset=self._next.preset, problem=_problem(self._next)))
         for preset, look in self._looks.items():
             if look is not None and look.done():
                 self._looks[preset] = None
@@ -152,10 +169,6 @@ class Preparations:
             self._described.add(program.name)
             self._publish(program.description)
 
-    def _prepare(self, preset: str, active: Program) -> Pending:
-        self._publish(PresetCompiling(preset=preset))
-        return Pending(preset, self._request(preset, active))
-
     def _request(self, preset: str, active: Program) -> Future[Ready]:
         return self._compiler.request(active, preset, partial(self._begun, self._phases, preset), self._wake)
 
@@ -164,10 +177,14 @@ class Preparations:
         phases.put((preset, phase))
         self._wake()
 
+    def _tell_phases(self) -> None:
+        while not self._phases.empty():
+            self._tell_phase(*self._phases.get())
+
     def _tell_phase(self, preset: str, phase: Phase) -> None:
-        wanted = {pending.preset for pending in (self._asked, self._next) if pending is not None}
-        ahead = self._likely is not None and self._likely.preset == preset and preset not in wanted
-        self._publish(PresetCompiling(preset=preset, phase=phase, ahead=ahead))
+        is_asked = self._asked is not None and self._asked.preset == preset
+        ahead = {pending.preset for pending in (self._next, self._likely) if pending is not None}
+        self._publish(PresetCompiling(preset=preset, phase=phase, ahead=preset in ahead and not is_asked))
 
     def _end_likely(self, problem: str | None) -> None:
         if self._likely is not None:
@@ -179,6 +196,12 @@ class Preparations:
     def _abandon(self) -> None:
         self._compiler.abandon()
         self._phases = queue.SimpleQueue()
+
+
+def _problem(pending: Pending) -> str | None:
+    """Of what is done."""
+    error = pending.ready.exception()
+    return problems_in(error)[0] if error else None
 
 
 def _inspected(preset: str, look: Future[PresetInspected]) -> PresetInspected:

@@ -302,7 +302,7 @@ class PresetCompiling(Event, frozen=True):
     preset: str
     phase: Phase = "wait"
     ahead: bool = False
-    """Nobody has asked for a switch to it yet."""
+    """No switch waits for it yet."""
 
 
 class AheadEnded(Event, frozen=True):

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 
 import pytest
 from shardtui.engine.cluster import Cluster
+from shardtui.engine.config import ScheduledSwitch
 from shardtui.engine.preparations import MOST_AHEAD, Preparations
 from shardtui.engine.program import Program
 from shardtui.engine.protocol import AheadEnded, Event, PresetCompiled, PresetCompiling
@@ -19,10 +21,19 @@ def events() -> list[Event]:
 
 
 @pytest.fixture
-def preparations(task: Task, programs: dict[str, Program], events: list[Event]) -> Iterator[Preparations]:
+def compiler(task: Task, programs: dict[str, Program]) -> Iterator[Known]:
     compiler = Known(task, programs)
-    yield Preparations(compiler, (), Cluster(), events.append, lambda: None)
+    yield compiler
     compiler.close()
+
+
+@pytest.fixture
+def preparations(compiler: Known, events: list[Event]) -> Preparations:
+    return prepare(compiler, events)
+
+
+def prepare(compiler: Known, events: list[Event], *switches: ScheduledSwitch) -> Preparations:
+    return Preparations(compiler, switches, Cluster(), events.append, lambda: None)
 
 
 def idle() -> bool:
@@ -75,6 +86,33 @@ def test_a_request_for_what_is_likely_is_no_longer_ahead(
     tell_until(preparations, lambda: preparations.take_asked(preparations.ready() or ""))
     assert not any(event.ahead for event in events[asked:] if isinstance(event, PresetCompiling))
     assert all(ready for _, ready in ended(events))
+
+
+def test_what_is_switched_to_is_not_told_to_be_compiled_any_more(
+    preparations: Preparations, programs: dict[str, Program], events: list[Event]
+) -> None:
+    preparations.ask("fsdp", programs["dp"])
+    asked = preparations.take_asked("fsdp")
+    assert asked
+    wait([asked.ready])
+    assert preparations.finished(asked).program is programs["fsdp"]
+    compiling = [event for event in events if isinstance(event, PresetCompiling)]
+    assert [event.phase for event in compiling] == ["wait", "movers"]
+    told = len(events)
+    preparations.tell()
+    assert len(events) == told
+
+
+def test_what_is_scheduled_is_compiled_ahead_and_told_once(
+    compiler: Known, programs: dict[str, Program], events: list[Event]
+) -> None:
+    preparations = prepare(compiler, events, ScheduledSwitch(1000, "fsdp"))
+    for _ in range(2):
+        preparations.look_ahead(programs["dp"])
+    tell_until(preparations, lambda: ended(events))
+    preparations.tell()
+    assert ended(events) == [("fsdp", True)]
+    assert [event.ahead for event in events if isinstance(event, PresetCompiling)] == [True, True]
 
 
 def test_few_are_compiled_ahead_before_one_is_used(
