@@ -39,7 +39,7 @@ def until_it_says(process: "subprocess.Popen[str]", text: str) -> None:
 def test_compare_measures_what_it_predicts_and_leaves_nothing(home: Path) -> None:
     (home / "wide.toml").write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
     (home / "mine.toml").write_text('[mesh]\ndata = -1\n[rules]\nbatch = "data"\nembed = "data"\n')
-    presets = ["tp", str(home / "wide.toml"), str(home / "mine.toml")]
+    presets = ["pp2", str(home / "wide.toml"), str(home / "mine.toml")]
     result = run("compare", *presets, "--steps=3", "--json", *SETTINGS, f"--data={__file__}")
     assert result.returncode == 1, "one could not be measured"
     board = json.loads(result.stdout)
@@ -51,7 +51,8 @@ def test_compare_measures_what_it_predicts_and_leaves_nothing(home: Path) -> Non
     times = [row["measured"]["step_seconds"] for row in board["rows"][:2]]
     assert times == sorted(times)
     assert board["recommendation"].startswith(f"{next(iter(rows))}: ")
-    for name, mesh in (("tp", {"data": 1, "model": 8}), ("mine", {"data": 8})):
+    assert (rows["pp2"]["pipeline"]["stages"], rows["mine"]["pipeline"]) == (2, None)
+    for name, mesh in (("pp2", {"data": 4, "pipeline": 2}), ("mine", {"data": 8})):
         row = rows[name]
         assert (row["mesh"], row["verdict"], row["problems"]) == (mesh, "fits", [])
         measured, compiled = row["measured"], row["compiled"]

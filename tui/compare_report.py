@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from ..engine.board import Cost, Measured, Row
-from ..engine.protocol import DeviceInfo
+from ..engine.protocol import DeviceInfo, PipelineInfo
 from ..engine.traffic import Flow
 
 
@@ -20,6 +20,7 @@ class CostReport(Struct, frozen=True, kw_only=True):
 class RowReport(Struct, frozen=True, kw_only=True):
     preset: str
     mesh: dict[str, int]
+    pipeline: PipelineInfo | None
     verdict: str
     problems: list[str]
     estimate: CostReport | None
@@ -44,6 +45,7 @@ def row_report(row: Row) -> RowReport:
     return RowReport(
         preset=row.preset,
         mesh=row.mesh,
+        pipeline=row.pipeline,
         verdict=row.verdict,
         problems=row.problems,
         estimate=_cost(row.estimate),

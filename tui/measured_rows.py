@@ -32,6 +32,7 @@ def row_of(info: PresetInfo, state: RunState) -> Row:
     return Row(
         preset=name,
         mesh=info.mesh,
+        pipeline=info.pipeline,
         problems=problems or info.problems,
         laid_out=info.fits,
         estimate=estimated.estimate if estimated else None,
