@@ -306,12 +306,13 @@ def test_a_preset_that_cannot_be_leaves_the_old_one_training(home: Path) -> None
     presets = home / "config/shardtui/presets/parallelism"
     presets.mkdir(parents=True)
     (presets / "wide.toml").write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
-    directory = run_directory.create(tiny_config())
+    directory = run_directory.create(tiny_config(preset="fsdp"))
 
     async def scenario() -> None:
         async with shown(directory, True, (140, 40)) as (app, pilot):
             await until(lambda: app.state.step >= 1, "steps")
             listed = app.screen.query_one(PresetList)
+            await until(lambda: listed.highlighted_preset == "fsdp", "the cursor where training is")
             listed.highlighted = listed.get_option_index("wide")
             assert listed.highlighted_option
             assert str(listed.highlighted_option.prompt).startswith("✗ wide")
@@ -320,7 +321,7 @@ def test_a_preset_that_cannot_be_leaves_the_old_one_training(home: Path) -> None
             assert "layers 2 does not divide by 8" in app.state.refused.problems[0]
             step = app.state.step
             await until(lambda: app.state.step > step + 3, "more steps")
-            assert (app.state.preset, app.state.phase) == ("dp", Phase.TRAINING)
+            assert (app.state.preset, app.state.phase) == ("fsdp", Phase.TRAINING)
             assert "not to wide" in app.screen.query_one(LastSwitch).lines[0].plain
             await app.client.send(Stop())
             await until(lambda: app.state.is_over, "the end")

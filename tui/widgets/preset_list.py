@@ -39,6 +39,7 @@ watched has the one layout of its own program.
         self.shown: dict[str, Content] = {}
         self.times: dict[str, float | None] = {}
         self.timed_at = 0.0
+        self.followed: str | None = None
         self.state = RunState()
 
     def on_resize(self) -> None:
@@ -54,12 +55,21 @@ watched has the one layout of its own program.
         rows = {info.name: preset_row(info, state, self.times.get(info.name), width) for info in state.ready.presets}
         if rows.keys() != self.shown.keys():
             self.set_options(Option(row, id=name) for name, row in rows.items())
-            self.highlighted = self.get_option_index(state.preset or next(iter(rows)))
+            self.followed = state.preset or next(iter(rows))
+            self.highlighted = self.get_option_index(self.followed)
         else:
             for name, row in rows.items():
                 if not row.is_same(self.shown[name]):
                     self.replace_option_prompt(name, row)
         self.shown = rows
+        self.follow(state.preset)
+
+    def follow(self, active: str | None) -> None:
+        """The cursor goes where the training goes, unless it was moved from there."""
+        if active and active != self.followed:
+            if self.highlighted_preset == self.followed:
+                self.highlighted = self.get_option_index(active)
+            self.followed = active
 
     def take_times(self, state: RunState) -> None:
         """Now and then: another time draws the whole list again."""
