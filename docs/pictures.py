@@ -93,5 +93,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"XDG_STATE_HOME": folder, "SHARDTUI_RUNTIME_DIR": f"{folder}/run"}
+        os.environ |= {"XDG_STATE_HOME": folder, "XDG_CACHE_HOME": folder, "SHARDTUI_RUNTIME_DIR": f"{folder}/run"}
         asyncio.run(main())
