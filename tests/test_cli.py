@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from shardtui.engine.run_directory import find
 
-from .conftest import OF_EXPERTS, SETTINGS, SHARDTUI
+from .conftest import OF_EXPERTS, SETTINGS, SHARDTUI, WITH_DROPOUT
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -34,8 +34,10 @@ def losses(events: list[dict[str, Any]]) -> list[float]:
 
 def test_switches_change_no_loss(home: Path) -> None:
     """The short form of tests/long/losses.py."""
-    plain = train("--steps=24")
-    switched = train("--steps=24", "--switch=5:fsdp", "--switch=10:tp", "--switch=15:sp2", "--switch=20:hsdp")
+    plain = train("--steps=24", WITH_DROPOUT)
+    switched = train(
+        "--steps=24", "--switch=5:fsdp", "--switch=10:tp", "--switch=15:sp2", "--switch=20:hsdp", WITH_DROPOUT
+    )
     assert [event["step"] for event in switched if event["type"] == "StepDone"] == list(range(1, 25))
     assert losses(switched) == pytest.approx(losses(plain), rel=1e-5)
     assert losses(plain)[-1] < losses(plain)[0]

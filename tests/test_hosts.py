@@ -18,7 +18,7 @@ from shardtui.engine.preset import load_preset
 from shardtui.engine.protocol import CorpusInfo, HostInfo
 from shardtui.tui.engine_client import free_port
 
-from .conftest import SETTINGS, SHARDTUI, tiny_config
+from .conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
 
 HOSTS = [HostInfo(process, 2, f"host-{process}", 100 + process) for process in range(2)]
 CORPUS = CorpusInfo("text", 1, 1000, "0123456789abcdef")
@@ -40,9 +40,10 @@ def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 def test_two_processes_switch_save_and_go_on_as_four(home: Path) -> None:
     """The short form of tests/long/hosts.py."""
-    alone = losses(train(*SETTINGS, "--steps=10"))
+    settings = [*SETTINGS, WITH_DROPOUT]
+    alone = losses(train(*settings, "--steps=10"))
     together = train(
-        *SETTINGS, "--run=two", "--processes=2", "--steps=7", "--switch=2:fsdp-tp2", "--switch=4:tp", "--preset=fsdp"
+        *settings, "--run=two", "--processes=2", "--steps=7", "--switch=2:fsdp-tp2", "--switch=4:tp", "--preset=fsdp"
     )
     (ready,) = named(together, "EngineReady")
     assert [device["process"] for device in ready["devices"]] == [0] * 4 + [1] * 4

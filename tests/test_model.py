@@ -12,7 +12,7 @@ from shardtui.engine.config import ModelConfig, load_model
 from shardtui.engine.model import Gpt, compute_dtype, flops_per_token, loss, parameter_count
 from shardtui.engine.task import Batch, Task
 
-from .conftest import tiny_config
+from .conftest import tiny_config, tiny_model
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -101,7 +101,8 @@ def test_remat_changes_no_gradient(task: Task, params: dict[str, object]) -> Non
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), plain, again)
 
 
-def test_dropout_follows_the_key(task: Task, params: dict[str, object]) -> None:
+def test_dropout_follows_the_key(params: dict[str, object]) -> None:
+    task = Task(tiny_config(model=tiny_model(dropout=0.1)), "cpu")
     batch = Batch(tokens(2, 16), tokens(2, 16))
     keys = (None, None, jax.random.key(0), jax.random.key(0), jax.random.key(1))
     values = [float(task.loss(params, batch, key)) for key in keys]
