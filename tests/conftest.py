@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 from importlib.metadata import version
 
@@ -72,6 +73,12 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     yield
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts() -> None:
+    """Are heard by processes of tests, also where a shell began them in the background: it has them ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
