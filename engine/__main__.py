@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,11 @@ from msgspec import Struct
 
 from . import plan_cache, protocol
 from .advice import problems_in
-from .agreement import differences, facts
+from .agreement import corpus_fact, differences, facts
 from .asker import end_with_asker
 from .board import Board
 from .cluster import Cluster
-from .config import SIMULATED_DEVICES, Invalid, Membership, Restart, RunConfig, problems_of
+from .config import SIMULATED_DEVICES, Invalid, Membership, Restart, RunConfig, UserModel, problems_of
 from .event_log import EventLog
 from .preset import Preset, load_preset, load_presets, name_of
 from .protocol import (
@@ -38,6 +38,7 @@ from .protocol import (
     EngineStopped,
     Event,
     Failed,
+    HostInfo,
     HostsLost,
     Inspection,
     PresetInfo,
@@ -45,6 +46,7 @@ from .protocol import (
     Stop,
 )
 from .run_directory import RunDirectory, compilation_cache, create, find, state_home
+from .seal import Forged, Seal
 from .server import Answer, Server
 from .topology import load_topology
 from .versions import versions
@@ -73,9 +75,8 @@ def main() -> int:
         case ["serve", directory, restart, membership]:
             run, how = RunDirectory(Path(directory)), _decoded(restart, Restart)
             found = _decoded(membership, Membership)
-            if found.process:
-                return _answered(follow, run, how.config or run.config, how, partial(_connect, found))
-            return serve(run, how, partial(_connect, found))
+            connect = partial(_connect, found, run, how)
+            return _answered(follow, run, how, connect) if found.process else serve(run, how, connect)
         case ["host", run, config, restart, membership]:
             about = _decoded(config, RunConfig | None), _decoded(restart, Restart), _decoded(membership, Membership)
             return _answered(host, run, *about)
@@ -104,16 +105,19 @@ def _config(text: str) -> RunConfig:
     return _decoded(text, RunConfig)
 
 
-def _connect(membership: Membership) -> None:
-    from .jax_cluster import connect
+def _connect(membership: Membership, directory: RunDirectory, restart: Restart) -> Seal:
+    """Raises Invalid."""
+    from .joining import connect, seal
 
-    connect(membership)
+    config = restart.config or directory.config
+    connect(membership, config)
+    return seal(membership, directory, config)
 
 
-def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], None] | None = None) -> int:
+def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal] | None = None) -> int:
     """Trains until it is over. What happens stands in the directory's events; stdout and stderr are its log.
 
-    `connect` joins the other processes, where there are some, of which this is the first.
+    `connect` joins the other processes, where there are some, of which this is the first, and gives their seal.
     """
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     signalled: list[int] = []
@@ -126,6 +130,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], None]
     signal.signal(signal.SIGINT, stop)
     try:
         lock = directory.hold()
+        directory.clear_coordinators()
         server = Server(directory.socket, inbox.put)
         log = EventLog(directory.events, server.publish)
     except Invalid as error:
@@ -137,7 +142,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], None]
     cluster = Cluster()
     try:
         cluster = _joined(directory, connect, log, inbox) if connect else cluster
-        done = _train(directory, config, restart, log.append, inbox, cluster, server.answer_with)
+        done = _train(directory, restart, log.append, inbox, cluster, server.answer_with)
         reason = "finished" if done == config.steps else "signalled" if signalled else "stopped"
         log.append(EngineStopped(step=done, reason=reason))
         return 0
@@ -147,43 +152,48 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], None]
         return 2
     except Exception as error:
         traceback.print_exc()
-        if connect:
+        if connect and not isinstance(error, Forged):
             time.sleep(PATIENCE_SECONDS)  # where another process is gone, that is told meanwhile and ends this one
         log.append(Failed(problems=problems_in(error), refused=False))
         return 1
     finally:
         server.close()
+        directory.clear_coordinators()
         lock.close()
 
 
 def host(run: str, config: RunConfig | None, restart: Restart, membership: Membership) -> int:
     """The engine of one host. The first one makes the run, or finds it where there is no `config`. Raises Invalid."""
-    from .jax_cluster import connect, number
+    from .joining import connect, number, seal
 
-    is_joined = connect(membership)
+    about = config or restart.config
+    assert about, "one of them is always given"
+    is_joined = connect(membership, about)
+    directory = RunDirectory(state_home() / run)
+    joined = partial(seal, membership, directory, about)
     if number():
-        return follow(RunDirectory(state_home() / run), config, restart, lambda: None)
-    directory = create(config) if config else find(run)
+        return follow(directory, msgspec.structs.replace(restart, config=about), joined)
+    directory = create(about) if config else find(run)
     print(f"shardtui: `shardtui attach {directory.name}` shows it, {directory.log} is its log", file=sys.stderr)
     with directory.log.open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    return serve(directory, restart, (lambda: None) if is_joined else None)
+    return serve(directory, restart, joined if is_joined else None)
 
 
-def follow(directory: RunDirectory, config: RunConfig | None, restart: Restart, connect: Callable[[], None]) -> int:
+def follow(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]) -> int:
     """Does what the first process decides, until it is over. Raises Invalid."""
-    connect()
+    seal = connect()
 
     import jax
 
     from .jax_cluster import JaxCluster
 
-    cluster = JaxCluster(stop=lambda: None, lost=_end_without)
+    cluster = JaxCluster(seal, stop=lambda: None, lost=_end_without)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: cluster.ask_to_stop())
     try:
-        _train(directory, config, restart, lambda _: None, queue.SimpleQueue(), cluster, lambda _: None)
+        _train(directory, restart, lambda _: None, queue.SimpleQueue(), cluster, lambda _: None)
         return 0
     except Invalid:
         cluster.close()
@@ -197,10 +207,10 @@ def follow(directory: RunDirectory, config: RunConfig | None, restart: Restart, 
 
 
 def _joined(
-    directory: RunDirectory, connect: Callable[[], None], log: EventLog, inbox: "queue.SimpleQueue[Command]"
+    directory: RunDirectory, connect: Callable[[], Seal], log: EventLog, inbox: "queue.SimpleQueue[Command]"
 ) -> "JaxCluster":
     """As the first of several processes. Raises Invalid."""
-    connect()
+    seal = connect()
 
     from .jax_cluster import JaxCluster
 
@@ -210,7 +220,7 @@ def _joined(
         time.sleep(FAREWELL_SECONDS)
         os._exit(1)
 
-    cluster = JaxCluster(stop=lambda: inbox.put(Stop()), lost=lost)
+    cluster = JaxCluster(seal, stop=lambda: inbox.put(Stop()), lost=lost)
     return cluster
 
 
@@ -327,21 +337,20 @@ def compile_one(config: RunConfig, where: str, name: str) -> None:
 
 def _train(
     directory: RunDirectory,
-    given: RunConfig | None,
     restart: Restart,
     publish: Callable[[Event], None],
     inbox: "queue.SimpleQueue[Command]",
     cluster: Cluster,
     answer_with: Callable[[Answer], None],
 ) -> int:
-    """Checks everything, says that it is ready, and trains. Raises Invalid before any device work.
-
-    `given`: the configuration, in the first process that of the run. Returns the number of steps done.
-    """
+    """Checks everything, says that it is ready, and trains. Raises Invalid before any device work. Returns the number
+    of steps done."""
     hosts = cluster.meet()
-    config = cluster.agree(lambda: given or directory.config, RunConfig)
-    if given is not None:  # where the text lies is each host's own matter
-        config = msgspec.structs.replace(config, data=given.data)
+    config = restart.config or directory.config
+    given, _ = cluster.together(lambda: _known(config, directory.presets))
+    if different := _differences(cluster, hosts, facts(config, restart, versions(), given)):
+        text = cluster.together(lambda: _text_fact(config))
+        raise Invalid(*different, *_differences(cluster, hosts, text))
     devices, task = cluster.together(lambda: _devices_and_task(config, cluster.count))
 
     from etils import epath
@@ -370,10 +379,9 @@ def _train(
         raise Invalid(*problems, *_asked_for(config, _listed(config, task, devices, directory.presets)[1]))
 
     batches, corpus = cluster.together(read)
-    known, _ = cluster.together(lambda: _known(config, directory.presets))
-    if different := differences(hosts, cluster.gather(facts(given, corpus, versions(), known), dict[str, str])):
+    if different := _differences(cluster, hosts, corpus_fact(corpus)):
         raise Invalid(*different)
-    place = Place(epath.Path(cluster.agree(lambda: directory.checkpoints(config), str)))
+    place = Place(epath.Path(directory.checkpoints(config)))
     saver = Saver(place, config, task, corpus, devices, cluster, publish, lambda: inbox.put(None))
     problems: list[str] = []
     origin = saver.newest(restart.step)
@@ -387,8 +395,8 @@ def _train(
     problems += _asked_for(config, infos)
     if problems:
         raise Invalid(*problems)
-    if restart.config is not None and cluster.process == 0:
-        directory.write_config(restart.config)
+    if restart.config is not None and (cluster.process == 0 or directory.holder() is None):
+        directory.write_config(restart.config)  # each host goes on with what it was given itself
     answer_with(partial(weigh, task, devices))
     is_text = task.own_batches is None
     publish(
@@ -414,6 +422,19 @@ def _train(
     profiler, compiler = Profiler(traces, publish), Compiler(task, known, devices, directory.presets)
     loop = Loop(config, batches, compiler, saver, profiler, publish, inbox, cluster)
     return loop.run(origin, restart.profile)
+
+
+def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> list[str]:
+    """What each process was given is compared, and not sent."""
+    fingerprints = {fact: cluster.fingerprint(value) for fact, value in own.items()}
+    return differences(hosts, cluster.process, own, cluster.gather(fingerprints, dict[str, str]))
+
+
+def _text_fact(config: RunConfig) -> dict[str, str]:
+    """Where the model is ours: a user's function is not run before all else is known to be the same."""
+    from .data import read_corpus
+
+    return {} if isinstance(config.model, UserModel) else corpus_fact(read_corpus(config.data).describe())
 
 
 def _batches(config: RunConfig, task: "Task") -> "tuple[Batches | OwnBatches, CorpusInfo]":

@@ -6,33 +6,44 @@ from typing import Any
 
 import msgspec
 
-from .config import RunConfig
+from .config import Restart, RunConfig
 from .preset import Preset
 from .protocol import CorpusInfo, HostInfo
 
-OF_THE_HOST = {"run", "data", "steps", "checkpoints"}
-"""What each host may have its own of, or process 0 alone goes by."""
+OF_THE_HOST = {"data", "checkpoints.directory"}
+"""Paths, which each host may have its own of."""
 
 
 def facts(
-    config: RunConfig | None, corpus: CorpusInfo, versions: Mapping[str, str], presets: Mapping[str, Preset]
+    config: RunConfig, restart: Restart, versions: Mapping[str, str], presets: Mapping[str, Preset]
 ) -> dict[str, str]:
-    """By the words in which a difference is told. `config`: as it was given on this host, if it was."""
-    found = dict(versions)
-    if config is not None:
-        found |= _flat(msgspec.to_builtins(config))
-    found["the corpus"] = f"{corpus.bytes:,} bytes, SHA-256 {corpus.sha256[:12]}…"
+    """What this process was given, by the words that name it in a message."""
+    found = {**versions, **_flat(msgspec.to_builtins(config))}
+    found |= {"--preset": str(restart.preset), "--from-step": str(restart.step)}
     return found | {f"the preset {name}": _digest(preset) for name, preset in presets.items()}
 
 
-def differences(hosts: Sequence[HostInfo], found: Sequence[Mapping[str, str]]) -> list[str]:
-    """A line for each fact that is not that of process 0. What another process does not have is no difference."""
+def corpus_fact(corpus: CorpusInfo) -> dict[str, str]:
+    return {"the corpus": f"{corpus.bytes:,} bytes, SHA-256 {corpus.sha256[:12]}…"}
+
+
+def differences(
+    hosts: Sequence[HostInfo], process: int, own: Mapping[str, str], found: Sequence[Mapping[str, str]]
+) -> list[str]:
+    """A line for each fact in which a process differs from process 0, with the value of this `process`, which alone is
+    known here. `found`: the fingerprints of each process's facts. A fact that a process lacks is no difference."""
     return [
-        f"{fact}: {theirs[fact]} on process {host.process} ({host.name}), {first} on process 0: make them the same"
-        for host, theirs in zip(hosts[1:], found[1:], strict=True)
+        f"{fact}: {_value(fact, process, other.process, own)} on process {other.process} ({other.name}), "
+        f"{_value(fact, process, 0, own)} on process 0 ({hosts[0].name}): make them the same; each process reports its "
+        "own value"
+        for other, theirs in zip(hosts[1:], found[1:], strict=True)
         for fact, first in found[0].items()
         if theirs.get(fact, first) != first
     ]
+
+
+def _value(fact: str, process: int, of: int, own: Mapping[str, str]) -> str:
+    return own[fact] if process == of else "another value"
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -42,7 +53,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             flat |= _flat(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = str(value)
-    return {key: value for key, value in flat.items() if key.partition(".")[0] not in OF_THE_HOST}
+    return {key: value for key, value in flat.items() if key not in OF_THE_HOST}
 
 
 def _digest(preset: Preset) -> str:

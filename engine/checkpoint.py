@@ -48,6 +48,11 @@ class Place:
     def unfinished(self, step: int) -> epath.Path:
         return self.root / f"{SAVING}{step}"
 
+    @property
+    def presets(self) -> epath.Path:
+        """Those that were made in a run of several processes."""
+        return self.root / "presets"
+
     def steps(self) -> list[int]:
         """Of the committed ones, oldest first."""
         if not self.root.exists():

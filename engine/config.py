@@ -171,9 +171,13 @@ class Membership(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where a process of a run finds the others. What is None jax finds out by itself, on a TPU pod or under Slurm."""
 
     coordinator: str | None = None
-    """HOST:PORT, which process 0 serves."""
+    """HOST:PORT, which process 0 serves; `unix:/path` where all are on this machine."""
     processes: int | None = None
     process: int | None = None
+    secret_file: str | None = None
+    """With the secret by which processes of the run know each other; None: of the environment, or the run's own."""
+    insecure: bool = False
+    """No secret, although other hosts may reach the coordinator."""
 
 
 class WatchedRun(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=True):

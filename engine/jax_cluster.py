@@ -1,17 +1,18 @@
 """Several processes, on one host or many, as `jax.distributed` joins them.
 
 What they tell each other goes through the key-value store of jax's own coordination service, which process 0 serves: no
-collective, so that nothing gets between the steps of the devices.
+collective, so that nothing gets between the steps of the devices. Others may reach that store: a value without a valid
+seal of the run is never obeyed.
 """
 
 import contextlib
 import math
 import os
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -20,13 +21,11 @@ from jax._src.distributed import global_state  # jax has no public name for the 
 from msgspec import Struct
 
 from .cluster import Cluster
-from .config import Invalid, Membership
+from .config import Invalid
+from .joining import HEARTBEAT_SECONDS
 from .protocol import HostInfo, HostStatus
+from .seal import Forged, Seal
 
-HEARTBEAT_SECONDS = 10
-"""A process that gives no sign of life for so long is lost."""
-JOIN_SECONDS = 60
-"""For all processes to come."""
 CLOSING_SECONDS = 30
 """In which process 0 waits for the others to hear that all is over."""
 BEAT_SECONDS = 1.0
@@ -37,6 +36,7 @@ SHARE = 0.005
 """Part of a step that an agreement may take."""
 LONGEST_SECONDS = 0.5
 """From one agreement to the next, where steps are shorter: a command may wait for so long."""
+NONCE_BYTES = 16
 GENERATION = 1000
 """Answers that are forgotten together, once those of the next generation are old."""
 SILENCE = f"no sign of life for {HEARTBEAT_SECONDS} s: killed, hung, or cut off"
@@ -58,9 +58,10 @@ class Told(Struct, frozen=True):
 
 
 class JaxCluster(Cluster):
-    def __init__(self, stop: Callable[[], None], lost: Callable[[Mapping[int, str]], None]) -> None:
+    def __init__(self, seal: Seal, stop: Callable[[], None], lost: Callable[[Mapping[int, str]], None]) -> None:
         """`stop` is called in process 0 where another one was told to stop, `lost` in every process where others are
         gone, with the reason by number. Both in a thread of its own."""
+        self._seal = seal
         self.process, self.count = global_state.process_id, global_state.num_processes
         self.hosts: list[HostInfo] = []
         self._client: Any = global_state.client
@@ -71,17 +72,20 @@ class JaxCluster(Cluster):
         self._is_closed = False
         self._own = HostStatus(process=self.process, step=0, bytes_in_use=0)
         self._statuses: list[HostStatus] = []
+        self._has_met = False
+        self._forged: set[str] = set()
+        """Keys of values without a valid seal that were passed over."""
         threading.Thread(target=self._watch, name="cluster", daemon=True).start()
 
     def agree(self, decide: Callable[[], T], kind: Any) -> T:
         number, self._agreed = self._agreed, self._agreed + 1
         key = f"agreed/{number // GENERATION}/{number}"
         if self.process:
-            told = msgspec.msgpack.decode(self._awaited(key), type=Told)
+            told = msgspec.msgpack.decode(self._read(key), type=Told)
         else:
             told = _told(decide)
             began = time.perf_counter()
-            self._set(key, msgspec.msgpack.encode(told))
+            self._write(key, msgspec.msgpack.encode(told))
             self._call_seconds = time.perf_counter() - began
             if number % GENERATION == 0 and number >= 2 * GENERATION:
                 self._client.key_value_delete(f"agreed/{number // GENERATION - 2}/")
@@ -93,10 +97,10 @@ class JaxCluster(Cluster):
         number, self._gathered = self._gathered, self._gathered + 1
         mine = msgspec.msgpack.encode(value)
         if self.process:
-            self._set(f"gathered/{number}/{self.process}", mine)
+            self._write(f"gathered/{number}/{self.process}", mine)
 
         def all_values() -> list[msgspec.Raw]:
-            others = [self._awaited(f"gathered/{number}/{process}") for process in range(1, self.count)]
+            others = [self._read(f"gathered/{number}/{process}") for process in range(1, self.count)]
             self._client.key_value_delete(f"gathered/{number}/")
             return [msgspec.Raw(value) for value in (mine, *others)]
 
@@ -116,10 +120,13 @@ class JaxCluster(Cluster):
         return value  # type: ignore[return-value]
 
     def note(self, name: str) -> None:
-        self._set(f"noted/{name}/{self.process}", b"1")
+        self._write(f"noted/{name}/{self.process}", b"1")
 
     def have_all_noted(self, name: str) -> bool:
-        return len(self._client.key_value_dir_get_bytes(f"noted/{name}/")) >= self.count
+        return len(list(self._sealed_in(f"noted/{name}/"))) == self.count
+
+    def fingerprint(self, text: str) -> str:
+        return self._seal.fingerprint(text)
 
     def stride(self, step_seconds: float) -> int:
         return stride(self._call_seconds, step_seconds)
@@ -153,11 +160,17 @@ class JaxCluster(Cluster):
         return all(status.is_closing for status in self._statuses)
 
     def _read_statuses(self) -> list[HostStatus]:
-        told = self._client.key_value_dir_get_bytes("status/")
-        found = (msgspec.msgpack.decode(status, type=HostStatus) for _, status in told)
-        return sorted(found, key=lambda status: status.process)
+        """An older one than was seen before, which somebody may have recorded, changes nothing."""
+        known = {status.process: status for status in self._statuses}
+        for value in self._sealed_in("status/"):
+            status = msgspec.msgpack.decode(value, type=HostStatus)
+            if status.process not in known or status.beat >= known[status.process].beat:
+                known[status.process] = status
+        return [known[process] for process in sorted(known)]
 
     def meet(self) -> list[HostInfo]:
+        self._seal = self._renewed()
+        self._has_met = True
         own = HostInfo(process=self.process, processes=self.count, name=socket.gethostname(), pid=os.getpid())
         self.hosts = self.gather(own, HostInfo)
         if any(host.processes != self.hosts[0].processes for host in self.hosts):
@@ -165,8 +178,38 @@ class JaxCluster(Cluster):
             raise Invalid(f"--num-processes: {counts}: give the same number on every host")
         return self.hosts
 
-    def _set(self, key: str, value: bytes) -> None:
-        self._client.key_value_set_bytes(key, value, allow_overwrite=True)
+    def _renewed(self) -> Seal:
+        """The seal of this start. Raises Forged where this process did not contribute to it."""
+        own = os.urandom(NONCE_BYTES)
+        if self.process:
+            self._write(f"hello/{self.process}", own)
+            nonces = msgspec.msgpack.decode(self._read("welcome"), type=list[bytes])
+            if nonces[self.process : self.process + 1] != [own]:
+                raise Forged("welcome")
+        else:
+            nonces = [own, *(self._read(f"hello/{process}") for process in range(1, self.count))]
+            self._write("welcome", msgspec.msgpack.encode(nonces))
+        return self._seal.renewed(nonces)
+
+    def _write(self, key: str, value: bytes) -> None:
+        self._client.key_value_set_bytes(key, self._seal.close(key, value), allow_overwrite=True)
+
+    def _read(self, key: str) -> bytes:
+        """Once it is there. Raises Forged."""
+        return self._seal.open(key, self._awaited(key))
+
+    def _sealed_in(self, folder: str) -> Iterator[bytes]:
+        """One value of each process, as far as they are there. One without a valid seal is named once and passed over:
+        nothing waits for it, and the process will write it again."""
+        found = dict(self._client.key_value_dir_get_bytes(folder))
+        for key in (f"{folder}{process}" for process in range(self.count)):
+            try:
+                if key in found:
+                    yield self._seal.open(key, found[key])
+            except Forged as forged:
+                if key not in self._forged:
+                    self._forged.add(key)
+                    print(f"shardtui: {forged}", file=sys.stderr, flush=True)
 
     def _awaited(self, key: str) -> bytes:
         while True:
@@ -198,16 +241,18 @@ class JaxCluster(Cluster):
         return [f"{self._name(process)}: {line}" for process, found in enumerate(problems) for line in found or ()]
 
     def _tell_own(self) -> None:
-        self._set(f"status/{self.process}", msgspec.msgpack.encode(self._own))
+        self._own = msgspec.structs.replace(self._own, beat=self._own.beat + 1)
+        self._write(f"status/{self.process}", msgspec.msgpack.encode(self._own))
 
     def _watch(self) -> None:
         """Until the end of this process. That all look at each other at once is how the service wants to be asked."""
         everyone = list(range(self.count))
         while not self._is_closed:
             try:
-                self._tell_own()
                 living = self._client.get_live_nodes(everyone)
-                self._statuses = self._read_statuses()
+                if self._has_met:
+                    self._tell_own()
+                    self._statuses = self._read_statuses()
             except jax.errors.JaxRuntimeError:  # the service is gone, and process 0 with it
                 living = everyone[1:]
             gone = {status.process: status.problem for status in self._statuses if status.problem}
@@ -219,65 +264,6 @@ class JaxCluster(Cluster):
             if self.process == 0 and any(status.is_stopping for status in self._statuses):
                 self._stop()
             time.sleep(BEAT_SECONDS)
-
-
-def number() -> int:
-    """Of this process, once it is connected."""
-    return global_state.process_id
-
-
-def connect(membership: Membership) -> bool:
-    """Joins the other processes; False where nothing was asked for and there are none. Raises Invalid where they cannot
-    be found, or do not fit, within `JOIN_SECONDS`."""
-    _refuse_taken_port(membership)
-    jax.config.update("jax_enable_recoverability", True)  # process 0 lives on where another one dies, and says so
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
-    joining = ThreadPoolExecutor(max_workers=1, thread_name_prefix="joining").submit(
-        jax.distributed.initialize,
-        membership.coordinator,
-        membership.processes,
-        membership.process,
-        initialization_timeout=2 * JOIN_SECONDS,  # where that is over, the process is aborted
-        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-    )
-    try:
-        joining.result(timeout=JOIN_SECONDS)
-    except TimeoutError as error:
-        raise Invalid(_too_few(membership)) from error
-    except (RuntimeError, ValueError) as error:  # jax's own error of the service is a RuntimeError
-        if membership == Membership() and isinstance(error, ValueError):
-            return False
-        raise Invalid(_why_alone(membership, error)) from error
-    return True
-
-
-def _refuse_taken_port(membership: Membership) -> None:
-    """The service would end the process. Raises Invalid."""
-    if membership.process != 0 or membership.coordinator is None:
-        return
-    host, _, port = membership.coordinator.rpartition(":")
-    try:
-        with socket.create_server(("", int(port))):
-            pass
-    except OSError as error:
-        raise Invalid(
-            f"--coordinator {membership.coordinator}: port {port} of this machine cannot be served: {error.strerror}: "
-            f"choose another port, or end what serves {host}:{port}"
-        ) from error
-
-
-def _too_few(membership: Membership) -> str:
-    return (
-        f"--coordinator {membership.coordinator or 'found by jax'}: {membership.processes or 'the'} processes did not "
-        f"meet there within {JOIN_SECONDS} s: start `shardtui engine` on every host with the same --coordinator and "
-        "--num-processes, --process-id from 0 up, and see that the hosts reach this port"
-    )
-
-
-def _why_alone(membership: Membership, error: Exception) -> str:
-    if membership.coordinator is None:
-        return f"the cluster that jax found: {error}: give --coordinator, --num-processes and --process-id"
-    return f"--coordinator {membership.coordinator}: {str(error).splitlines()[0]}"
 
 
 def _told(decide: Callable[[], Any]) -> Told:

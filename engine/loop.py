@@ -63,10 +63,20 @@ class SwitchNow(Struct, frozen=True, tag=True):
     preset: str
 
 
+class ReadPreset(Struct, frozen=True, tag=True):
+    """Take up a preset that process 0 has written where all processes see it: none is taken from the coordinator."""
+
+    preset: str
+    sha256: str
+
+
+Order = AnyCommand | SwitchNow | ReadPreset
+
+
 class Orders(Struct, frozen=True):
     """What all processes do before the next step."""
 
-    orders: list[AnyCommand | SwitchNow]
+    orders: list[Order]
     stride: int
     """Steps until they agree again."""
 
@@ -315,14 +325,20 @@ class Loop:
             waiting.append(self._inbox.get(block=self._paused and not self._single_steps))
             while True:
                 waiting.append(self._inbox.get_nowait())
-        orders: list[AnyCommand | SwitchNow] = [command for command in waiting if command is not None]
+        orders: list[Order] = [self._shared(command) for command in waiting if command is not None]
         if preset := self._preparations.ready():
             orders.append(SwitchNow(preset))
         if self._saver.is_overdue():
             orders.append(SaveCheckpoint())
         return Orders(orders, self._cluster.stride(self._reports.step_seconds))
 
-    def _handle(self, order: AnyCommand | SwitchNow) -> None:
+    def _shared(self, command: AnyCommand) -> Order:
+        """As all processes can do it."""
+        if isinstance(command, AddPreset) and self._cluster.count > 1:
+            return ReadPreset(command.preset, self._saver.share_preset(command.preset, command.text))
+        return command
+
+    def _handle(self, order: Order) -> None:
         match order:
             case SwitchNow(preset):
                 if asked := self._preparations.take_asked(preset):
@@ -330,7 +346,9 @@ class Loop:
             case SwitchPreset(preset):
                 self._preparations.ask(preset, self._program)
             case AddPreset(preset, text):
-                self._add(preset, text)
+                self._add(preset, lambda: text)
+            case ReadPreset(preset, sha256):
+                self._add(preset, lambda: self._saver.shared_preset(preset, sha256))
             case PreparePreset(preset):
                 self._preparations.expect(preset)
                 self._preparations.compile_likely(self._program, self._has_core_to_spare)
@@ -357,10 +375,10 @@ class Loop:
             case _:
                 pass
 
-    def _add(self, preset: str, text: str) -> None:
+    def _add(self, preset: str, text: Callable[[], str]) -> None:
         """A preset that was made in this run, and the switch to it."""
         try:
-            info = self._cluster.together(lambda: self._compiler.add(preset, text))
+            info = self._cluster.together(lambda: self._compiler.add(preset, text()))
             self._publish(PresetAdded(preset=info))
         except Exception as error:
             self._publish(SwitchFailed(to_preset=preset, step=self._reports.done, problems=_told(error)))

@@ -110,13 +110,28 @@ def write_manifest(manifest: Manifest, checkpoint: epath.Path) -> None:
         _to_disk(file)
 
 
-def read_manifest(checkpoint: epath.Path) -> Manifest:
-    """Raises Damaged where it is missing or not as it was written."""
+def read_manifest(checkpoint: epath.Path, expected: str | None = None) -> Manifest:
+    """Raises Damaged where it is missing, not as it was written, or not the one of digest `expected`."""
+    sealed = _sealed(checkpoint)
+    if expected not in (None, sealed.sha256):
+        raise Damaged(f"{FILE_NAME}: another one than process 0 reads there: all hosts have to share the directory")
+    try:
+        return msgspec.json.decode(sealed.manifest, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"{FILE_NAME}: not as it was written: {error}") from error
+
+
+def manifest_digest(checkpoint: epath.Path) -> str:
+    """SHA-256 of the manifest. Raises Damaged."""
+    return _sealed(checkpoint).sha256
+
+
+def _sealed(checkpoint: epath.Path) -> _Sealed:
     try:
         sealed = msgspec.json.decode((checkpoint / FILE_NAME).read_bytes(), type=_Sealed)
         if hashlib.sha256(sealed.manifest).hexdigest() != sealed.sha256:
             raise Damaged(f"{FILE_NAME}: not as it was written")
-        return msgspec.json.decode(sealed.manifest, type=Manifest)
+        return sealed
     except OSError as error:
         raise Damaged(f"{FILE_NAME}: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -229,6 +229,8 @@ class HostStatus(Struct, frozen=True):
     """It ends, as all do."""
     problem: str = ""
     """Why it ends, and the run with it."""
+    beat: int = 0
+    """Counts its reports."""
 
 
 class CorpusInfo(Struct, frozen=True):

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import os
 import re
+import secrets
 import shutil
 import stat
 import time
@@ -103,8 +104,19 @@ class RunDirectory:
         digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:8]
         return runtime_directory() / f"{self.name[:32]}-{digest}.sock"
 
+    def new_coordinator(self) -> Path:
+        """A path for the socket at which processes of one machine find each other, of this start alone: processes that
+        an earlier one left behind cannot join."""
+        return self.socket.with_name(f"{self.socket.stem}-{secrets.token_hex(2)}")
+
+    def clear_coordinators(self) -> None:
+        """Those of past starts, and of this one at its end. For the process that holds the run."""
+        for old in runtime_directory().glob(f"{self.socket.stem}-????"):
+            old.unlink(missing_ok=True)
+
     def write_config(self, about: RunConfig | WatchedRun) -> None:
-        """All or nothing."""
+        """All or nothing. Makes the directory where this host has none of the run."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self.path / "run.json.new"
         new.write_bytes(msgspec.json.format(msgspec.json.encode(about)))
         new.replace(self.path / "run.json")

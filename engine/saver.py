@@ -1,6 +1,8 @@
 """Saves the run's state beside its steps, and loads it: when, in which thread, and what is told of it."""
 
 import contextlib
+import hashlib
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,10 +15,20 @@ import numpy as np
 from msgspec import Struct
 
 from .advice import problems_in
-from .checkpoint import DAMAGED, ROLLED_BACK, Place, array_types, check_digests, load_arrays, save_arrays, state_names
+from .checkpoint import (
+    DAMAGED,
+    ROLLED_BACK,
+    SAVING,
+    Place,
+    array_types,
+    check_digests,
+    load_arrays,
+    save_arrays,
+    state_names,
+)
 from .cluster import Cluster
 from .config import Invalid, RunConfig
-from .manifest import Damaged, Manifest, file_digests, read_manifest, write_manifest
+from .manifest import Damaged, Manifest, file_digests, manifest_digest, read_manifest, write_manifest
 from .program import Program
 from .protocol import (
     CheckpointDamaged,
@@ -41,10 +53,12 @@ class Saving:
     """None in all processes but the first."""
 
 
-class Found(Struct, frozen=True):
-    """A checkpoint whose files are good; else what is wrong with it."""
+class Chosen(Struct, frozen=True):
+    """A checkpoint to go on from, which each process reads itself. `problems`: why its files are not good."""
 
-    manifest: Manifest | None = None
+    step: int
+    sha256: str = ""
+    """Of its manifest."""
     problems: list[str] = []
 
 
@@ -74,21 +88,45 @@ class Saver:
         self._saving: Saving | None = None
         self._saved_at = time.monotonic()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
-        cluster.agree(self._prepare, None)
-        cluster.together(self._refuse_unshared)
+        mark = cluster.agree(self._prepare, str)
+        cluster.together(lambda: self._refuse_unshared(mark))
+        cluster.agree(self._place.clear, None)
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> str:
+        """Leaves a mark in the directory, by which the other processes see that theirs is the same."""
+        mark = f"{SAVING}{secrets.token_hex(8)}"
         try:
             self._place.prepare()
+            (self._place.root / mark).mkdir()
+            (self._place.root / mark / "mark").write_text(mark)  # an object store has no empty folders
         except (OSError, ImportError) as error:
             raise Invalid(f"{self._place.root}: no checkpoint can be kept there: {problems_in(error)[0]}") from error
+        return mark
 
-    def _refuse_unshared(self) -> None:
-        if not self._place.root.exists():
+    def _refuse_unshared(self, mark: str) -> None:
+        if not (self._place.root / mark / "mark").exists():
             raise Invalid(
-                f"{self._place.root}: process 0 made this directory and this host does not see it: give a "
-                "--checkpoint-dir that all hosts share"
+                f"{self._place.root}: this host does not see what process 0 wrote to its own: give a --checkpoint-dir "
+                "that all hosts share"
             )
+
+    def share_preset(self, name: str, text: str) -> str:
+        """Leaves the text of a preset where all processes see it; its digest. What cannot be written, none can read."""
+        with contextlib.suppress(OSError):
+            self._place.presets.mkdir(exist_ok=True)
+            (self._place.presets / f"{name}.toml").write_text(text)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def shared_preset(self, name: str, sha256: str) -> str:
+        """Raises Invalid."""
+        path = self._place.presets / f"{name}.toml"
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Invalid(f"{path}: cannot be read: {error}") from error
+        if hashlib.sha256(text.encode()).hexdigest() != sha256:
+            raise Invalid(f"{path}: not the preset that was added: all hosts have to share this directory")
+        return text
 
     def is_due(self, step: int) -> bool:
         every = self._config.checkpoints.every_steps
@@ -200,15 +238,20 @@ class Saver:
         Sets aside those that are not good. Raises Invalid where there are some and none is.
         """
         self.finish()
-        return self._cluster.agree(lambda: self._newest(step), Manifest | None)
+        chosen = self._cluster.agree(lambda: self._newest(step), Chosen | None)
+        return self._cluster.together(lambda: self._manifest(chosen)) if chosen else None
 
-    def _newest(self, step: int | None) -> Manifest | None:
+    def _manifest(self, chosen: Chosen) -> Manifest:
+        """Raises Damaged where this process sees another one than process 0."""
+        return read_manifest(self._place.path(chosen.step), chosen.sha256)
+
+    def _newest(self, step: int | None) -> Chosen | None:
         found = self._place.steps()
         for candidate in [other for other in reversed(found) if step in (None, other)]:
-            try:
-                return self._place.checked(candidate)
-            except Damaged as error:
-                self._set_aside(candidate, error)
+            chosen = self._checked(candidate)
+            if not chosen.problems:
+                return chosen
+            self._set_aside(candidate, Damaged(*chosen.problems))
         if step is not None:
             raise self._none_of(step)
         if found or self._place.aside():
@@ -222,11 +265,11 @@ class Saver:
         """
         self.finish()
         began = time.perf_counter()
-        found = self._cluster.agree(lambda: self._checked(step), Found)
+        chosen = self._cluster.agree(lambda: self._known(step), Chosen)
         try:
-            if found.manifest is None:
-                raise Damaged(*found.problems)
-            manifest = found.manifest
+            if chosen.problems:
+                raise Damaged(*chosen.problems)
+            manifest = self._cluster.together(lambda: self._manifest(chosen))
             state = self._cluster.together(lambda: self._loaded(manifest, program))
         except (Damaged, Invalid) as error:  # Invalid is what the others are told of a process that found damage
             damaged = Damaged(*error.problems)
@@ -245,14 +288,18 @@ class Saver:
             rolled_back=rolled_back,
         )
 
-    def _checked(self, step: int) -> Found:
+    def _known(self, step: int) -> Chosen:
         """Raises Invalid where there is none."""
         if step not in self._place.steps():
             raise self._none_of(step)
+        return self._checked(step)
+
+    def _checked(self, step: int) -> Chosen:
         try:
-            return Found(manifest=self._place.checked(step))
+            self._place.checked(step)
+            return Chosen(step, manifest_digest(self._place.path(step)))
         except Damaged as error:
-            return Found(problems=list(error.problems))
+            return Chosen(step, problems=list(error.problems))
 
     def _loaded(self, manifest: Manifest, program: Program) -> TrainState:
         """Raises Damaged."""

@@ -88,7 +88,11 @@ def _train(options: argparse.Namespace) -> int:
 def _engine(options: argparse.Namespace) -> int:
     """Becomes the engine: what launched this command signals and awaits that."""
     membership = Membership(
-        coordinator=options.coordinator, processes=options.num_processes, process=options.process_id
+        coordinator=options.coordinator,
+        processes=options.num_processes,
+        process=options.process_id,
+        secret_file=options.secret_file and str(Path(options.secret_file).absolute()),
+        insecure=options.insecure,
     )
     problems = _membership_problems(membership)
     if not (options.run_name or options.resume):
@@ -99,6 +103,9 @@ def _engine(options: argparse.Namespace) -> int:
             config = _config(options)
         elif (state_home() / options.resume).is_dir():
             restart = _resumed(run_directory.find(options.resume), options)
+        else:  # process 0 refuses; another host may be new to the run, and its options have to say the same
+            options.run_name = options.resume
+            restart = _restart(options, _config(options))
     except Invalid as error:
         raise Invalid(*problems, *error.problems) from error
     if problems:
@@ -286,6 +293,12 @@ def _add_host_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--num-processes", type=int, metavar="N", help="how many there are, one a host")
     add("--process-id", type=int, metavar="I", help="which one this is, from 0")
+    add(
+        "--secret-file",
+        metavar="FILE",
+        help="the run's secret, the same on every host; default: $SHARDTUI_SECRET, or made beside the checkpoints",
+    )
+    add("--insecure", action="store_true", help="no secret: for a network that nobody else reaches")
 
 
 def _add_schedule_options(parser: argparse.ArgumentParser) -> None:
@@ -521,6 +534,11 @@ def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     problems += problems_of(config)
     if problems:
         raise Invalid(*problems)
+    return _restart(options, config)
+
+
+def _restart(options: argparse.Namespace, config: RunConfig) -> Restart:
+    preset = _absolute(options.preset) if options.preset else None
     return Restart(
         step=options.from_step, preset=preset, other_data=options.other_data, profile=options.profile, config=config
     )

@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -82,7 +81,7 @@ class EngineClient:
         if count == 1:
             self._process = self._start(self.directory.log, how)
             return
-        coordinator = f"localhost:{free_port()}"
+        coordinator = f"unix:{self.directory.new_coordinator()}"
         members = [Membership(coordinator=coordinator, processes=count, process=number) for number in range(count)]
         self._process, *self._others = [
             self._start(self.directory.log_of(member.process or 0), how, protocol.encode_json(member).decode())
@@ -238,12 +237,6 @@ class EngineClient:
         if known := advice(said):
             return f"{told}: {known}; more in {self.directory.log}"
         return f"{told}; {self.directory.log}" + (f" says: {said}" if said else " says nothing")
-
-
-def free_port() -> int:
-    """Of this machine, free a moment ago."""
-    with socket.create_server(("localhost", 0)) as free:
-        return free.getsockname()[1]
 
 
 def _exit_reason(status: int) -> str:

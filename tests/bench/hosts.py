@@ -7,14 +7,17 @@ part of the time that it spends on it. In those that follow this is a wait for p
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from shardtui.engine.config import Membership
-from shardtui.engine.jax_cluster import JaxCluster, connect
-from shardtui.tui.engine_client import free_port
+from shardtui.engine.jax_cluster import JaxCluster
+from shardtui.engine.joining import connect
+from shardtui.engine.seal import Seal
 
+from ..conftest import tiny_config
 from .figure import Figure, at_most
 
 STEP_SECONDS = (0.001, 0.01, 0.1)
@@ -34,7 +37,7 @@ def run() -> Iterator[Figure]:
 
 def _parts(count: int) -> list[dict[str, float]]:
     """For each process the part of the time by the length of a step."""
-    coordinator = f"localhost:{free_port()}"
+    coordinator = f"unix:{tempfile.mkdtemp(prefix='shardtui-', dir='/tmp')}/coordinator"
     command = [sys.executable, "-m", "tests.bench.hosts", coordinator, str(count)]
     root = Path(__file__).parents[2]
     workers = [
@@ -45,8 +48,8 @@ def _parts(count: int) -> list[dict[str, float]]:
 
 
 def _work(membership: Membership) -> dict[str, float]:
-    connect(membership)
-    cluster = JaxCluster(stop=lambda: None, lost=lambda _: None)
+    connect(membership, tiny_config())
+    cluster = JaxCluster(Seal(b"the secret of a run"), stop=lambda: None, lost=lambda _: None)
     found = {str(length): _part(cluster, length) for length in STEP_SECONDS}
     cluster.close()
     return found
