@@ -8,8 +8,6 @@ it has one; with MEMBERSHIP as one of several processes on this machine.
 """
 
 import os
-import queue
-import signal
 import sys
 import time
 import traceback
@@ -30,6 +28,7 @@ from .board import Board
 from .cluster import Cluster
 from .config import SIMULATED_DEVICES, Invalid, Membership, Restart, RunConfig, UserModel, problems_of
 from .event_log import EventLog
+from .inbox import Inbox
 from .preset import Preset, load_preset, load_presets, name_of
 from .protocol import (
     CorpusInfo,
@@ -50,13 +49,13 @@ from .seal import Forged, Seal
 from .server import Answer, Server
 from .topology import load_topology
 from .versions import versions
+from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     import jax
 
     from .data import Batches
     from .jax_cluster import JaxCluster
-    from .loop import Command
     from .task import Task
     from .user_model import OwnBatches
 
@@ -119,15 +118,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
 
     `connect` joins the other processes, where there are some, of which this is the first, and gives their seal.
     """
-    inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-    signalled: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        signalled.append(number)
-        inbox.put(Stop())
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    inbox = Inbox()
     try:
         lock = directory.hold()
         directory.clear_coordinators()
@@ -138,12 +129,18 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         return 2
     config = restart.config or directory.config
     log.append(EngineStarted(protocol=protocol.VERSION, pid=os.getpid(), config=config))
+    watchdog = Watchdog(inbox, log.append, lambda: inbox.put(Stop()), config.stop_seconds, _user_directory(config))
+
+    def publish(event: Event) -> None:
+        watchdog.note(event)
+        log.append(event)
+
     server.start()
     cluster = Cluster()
     try:
         cluster = _joined(directory, connect, log, inbox) if connect else cluster
-        done = _train(directory, restart, log.append, inbox, cluster, server.answer_with)
-        reason = "finished" if done == config.steps else "signalled" if signalled else "stopped"
+        done = _train(directory, restart, publish, inbox, cluster, server.answer_with)
+        reason = "finished" if done == config.steps else "signalled" if watchdog.is_signalled else "stopped"
         log.append(EngineStopped(step=done, reason=reason))
         return 0
     except Invalid as error:
@@ -189,11 +186,16 @@ def follow(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal
 
     from .jax_cluster import JaxCluster
 
-    cluster = JaxCluster(seal, stop=lambda: None, lost=_end_without)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: cluster.ask_to_stop())
+    cluster, inbox = JaxCluster(seal, stop=lambda: None, lost=_end_without), Inbox()
+
+    def stop() -> None:
+        inbox.put(Stop())
+        cluster.ask_to_stop()
+
+    config = restart.config or directory.config
+    watchdog = Watchdog(inbox, lambda _: None, stop, config.stop_seconds, _user_directory(config))
     try:
-        _train(directory, restart, lambda _: None, queue.SimpleQueue(), cluster, lambda _: None)
+        _train(directory, restart, watchdog.note, inbox, cluster, lambda _: None)
         return 0
     except Invalid:
         cluster.close()
@@ -206,9 +208,7 @@ def follow(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal
         return 1
 
 
-def _joined(
-    directory: RunDirectory, connect: Callable[[], Seal], log: EventLog, inbox: "queue.SimpleQueue[Command]"
-) -> "JaxCluster":
+def _joined(directory: RunDirectory, connect: Callable[[], Seal], log: EventLog, inbox: Inbox) -> "JaxCluster":
     """As the first of several processes. Raises Invalid."""
     seal = connect()
 
@@ -220,8 +220,12 @@ def _joined(
         time.sleep(FAREWELL_SECONDS)
         os._exit(1)
 
-    cluster = JaxCluster(seal, stop=lambda: inbox.put(Stop()), lost=lost)
+    cluster = JaxCluster(seal, lambda: inbox.put(Stop()), lost)
     return cluster
+
+
+def _user_directory(config: RunConfig) -> str | None:
+    return config.model.directory if isinstance(config.model, UserModel) else None
 
 
 def _end_without(gone: Mapping[int, str]) -> None:
@@ -339,7 +343,7 @@ def _train(
     directory: RunDirectory,
     restart: Restart,
     publish: Callable[[Event], None],
-    inbox: "queue.SimpleQueue[Command]",
+    inbox: Inbox,
     cluster: Cluster,
     answer_with: Callable[[Answer], None],
 ) -> int:
@@ -382,7 +386,7 @@ def _train(
     if different := _differences(cluster, hosts, corpus_fact(corpus)):
         raise Invalid(*different)
     place = Place(epath.Path(directory.checkpoints(config)))
-    saver = Saver(place, config, task, corpus, devices, cluster, publish, lambda: inbox.put(None))
+    saver = Saver(place, config, task, corpus, devices, cluster, publish, inbox.wake)
     problems: list[str] = []
     origin = saver.newest(restart.step)
     if origin is not None:
@@ -419,7 +423,10 @@ def _train(
         )
     )
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
-    profiler, compiler = Profiler(traces, publish), Compiler(task, known, devices, directory.presets)
+    profiler, compiler = (
+        Profiler(traces, publish),
+        Compiler(task, known, devices, directory.presets, config.keep_programs),
+    )
     loop = Loop(config, batches, compiler, saver, profiler, publish, inbox, cluster)
     return loop.run(origin, restart.profile)
 

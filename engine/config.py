@@ -18,6 +18,10 @@ FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a preset or a model may be called."""
 LARGEST_FILE = 2**20
 """Bytes of a preset or a model."""
+KEEP_PROGRAMS = 2_000_000_000
+"""Bytes of host memory for compiled programs, unless told otherwise: some fifty of nano's."""
+STOP_SECONDS = 60.0
+"""From being told to stop to the end of a run, unless told otherwise."""
 MOST_PROFILED = 1000
 """Steps in one trace, which stands in memory until it is written."""
 
@@ -155,6 +159,10 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     checkpoints: CheckpointConfig = CheckpointConfig()
     low_memory: bool = False
     """A switch frees what it has moved, leaf by leaf, once the state is saved."""
+    keep_programs: int = KEEP_PROGRAMS
+    """Bytes of host memory for compiled programs; the least recently used go."""
+    stop_seconds: float | None = STOP_SECONDS
+    """A run that was told to stop ends after so long without its last save; None: it may take as long as it does."""
     device_memory: int | None = None
     """Bytes that a device may use, less than it has: a preset whose predicted peak is above is refused."""
 
@@ -415,6 +423,11 @@ def problems_of(config: RunConfig) -> list[str]:
         (minutes is None or minutes > 0, f"--checkpoint-minutes {minutes}: above 0, or 0 for never"),
         (config.checkpoints.keep >= 1, f"--keep {config.checkpoints.keep}: at least 1"),
         (memory is None or memory >= 1, f"--device-memory {memory}: at least 1 byte"),
+        (config.keep_programs >= 0, f"--keep-programs {config.keep_programs}: 0 or more bytes"),
+        (
+            config.stop_seconds is None or config.stop_seconds > 0,
+            f"--stop-timeout {config.stop_seconds}: above 0, or 0 for no limit",
+        ),
     ]
     problems = [text for holds, text in checks if not holds]
     steps = [switch.step for switch in config.switches]

@@ -58,7 +58,7 @@ class Told(Struct, frozen=True):
 
 
 class JaxCluster(Cluster):
-    def __init__(self, seal: Seal, stop: Callable[[], None], lost: Callable[[Mapping[int, str]], None]) -> None:
+    def __init__(self, seal: Seal, stop: Callable[[], object], lost: Callable[[Mapping[int, str]], None]) -> None:
         """`stop` is called in process 0 where another one was told to stop, `lost` in every process where others are
         gone, with the reason by number. Both in a thread of its own."""
         self._seal = seal
@@ -124,6 +124,10 @@ class JaxCluster(Cluster):
 
     def have_all_noted(self, name: str) -> bool:
         return len(list(self._sealed_in(f"noted/{name}/"))) == self.count
+
+    def forget(self, name: str) -> None:
+        if self.process == 0:
+            self._client.key_value_delete(f"noted/{name}/")
 
     def fingerprint(self, text: str) -> str:
         return self._seal.fingerprint(text)

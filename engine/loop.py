@@ -1,8 +1,6 @@
 """The training loop: steps, and between two steps the commands. It waits for no viewer and for no metric."""
 
-import contextlib
 import os
-import queue
 import time
 import traceback
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from .cluster import Cluster
 from .compiler import Compiler, Ready
 from .config import Invalid, RunConfig
 from .data import Batches
+from .inbox import Inbox
 from .manifest import Damaged, Manifest
 from .memory import limit, measure, shortage
 from .preparations import Pending, Preparations
@@ -52,9 +51,6 @@ from .saver import Saver
 from .step_reports import StepReports
 from .task import TrainState
 from .user_model import OwnBatches
-
-Command = AnyCommand | None
-"""None only wakes a loop that waits."""
 
 
 class SwitchNow(Struct, frozen=True, tag=True):
@@ -92,7 +88,7 @@ class Loop:
         saver: Saver,
         profiler: Profiler,
         publish: Callable[[Event], None],
-        inbox: "queue.SimpleQueue[Command]",
+        inbox: Inbox,
         cluster: Cluster,
     ) -> None:
         self._config = config
@@ -105,7 +101,7 @@ class Loop:
         self._cluster = cluster
         self._agree_at = 0
         """The step before which the processes agree again on what to do."""
-        self._preparations = Preparations(compiler, config.switches, cluster, publish, self._wake)
+        self._preparations = Preparations(compiler, config.switches, cluster, publish, inbox.wake)
         self._before: Program | None = None
         """The one before the last switch, until a step under the new one is done."""
         self._paused = False
@@ -146,23 +142,12 @@ class Loop:
 
     def _waited_for(self, compiled: "Future[Any]") -> bool:
         """False where the run is ended meanwhile: a compilation cannot be interrupted, but it need not be awaited."""
-        self._stopping = self._stopping or self._cluster.agree(lambda: self._is_told_to_stop(compiled), bool)
+        self._stopping = self._stopping or self._cluster.agree(
+            lambda: self._inbox.is_stopped_before(compiled.done, self._preparations.tell), bool
+        )
         if not self._stopping:
             wait([compiled])  # of another process it may take a little longer
         return not self._stopping
-
-    def _is_told_to_stop(self, compiled: "Future[Any]") -> bool:
-        """Before that is there. Other commands wait."""
-        others: list[Command] = []
-        is_told = False
-        while not compiled.done() and not is_told:
-            command = self._inbox.get()
-            self._preparations.tell()
-            is_told = isinstance(command, Stop)
-            others.append(command)
-        for command in others:
-            self._inbox.put(command)
-        return is_told
 
     def _take_up(self, origin: Manifest | None, new_state: Future[Callable[[], TrainState]] | None) -> None:
         """The state to begin with: the checkpoint's, an older one's where that turns out damaged, or a new one."""
@@ -211,9 +196,6 @@ class Loop:
         self._reports.settle()
         self._saver.save(self._state, self._program, self._reports.done, self._reports.recent_loss)
         self._reports.restart_clock()
-
-    def _wake(self) -> None:
-        self._inbox.put(None)
 
     def _is_over(self) -> bool:
         return self._stopping or self._reports.begun == self._config.steps
@@ -319,13 +301,9 @@ class Loop:
         self._agree_at = self._reports.begun + agreed.stride
 
     def _orders(self) -> Orders:
-        """All commands that wait, and what is due; while paused, waits for one."""
-        waiting: list[Command] = []
-        with contextlib.suppress(queue.Empty):
-            waiting.append(self._inbox.get(block=self._paused and not self._single_steps))
-            while True:
-                waiting.append(self._inbox.get_nowait())
-        orders: list[Order] = [self._shared(command) for command in waiting if command is not None]
+        """The commands whose turn it is, and what is due; while paused, waits for one."""
+        commands = self._inbox.take(block=self._paused and not self._single_steps)
+        orders: list[Order] = [self._shared(command) for command in commands]
         if preset := self._preparations.ready():
             orders.append(SwitchNow(preset))
         if self._saver.is_overdue():

@@ -2,28 +2,61 @@
 presets."""
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from .advice import problems_in
 from .cluster import Cluster
+from .compile_queue import Urgency
 from .compiler import Compiler, Ready
 from .config import ScheduledSwitch
 from .program import Program
-from .protocol import AheadEnded, Event, Phase, PresetCompiling, PresetInspected, SwitchCancelled
+from .protocol import AheadEnded, Event, Phase, PresetCompiling, PresetInspected, ProgramsKept, SwitchCancelled
 
 MOST_AHEAD = 3
 """Presets that were compiled because they were likely, and that no switch went to: each takes memory of the host."""
 
 
+class Dropped(Exception):
+    """Ends a compilation between two of its phases, as nobody waits for it any more."""
+
+
+class Phases:
+    """Of one compilation: which it has begun, and whether it is still wanted."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.is_wanted = True
+        self._wake = wake
+        self._begun: queue.SimpleQueue[Phase] = queue.SimpleQueue()
+
+    def begin(self, phase: Phase) -> None:
+        """Called in the compiler's thread. Raises Dropped."""
+        if not self.is_wanted:
+            raise Dropped
+        self._begun.put(phase)
+        self._wake()
+
+    def take(self) -> Iterator[Phase]:
+        """Those that were begun since the last call."""
+        while not self._begun.empty():
+            yield self._begun.get()
+
+
 @dataclass(frozen=True)
 class Pending:
-    """A switch that is being prepared."""
+    """A program, or a switch, that is being prepared."""
 
     preset: str
-    ready: Future[Ready]
+    phases: Phases
+    ready: Future[Any]
+
+    def drop(self) -> None:
+        """What waits is never begun; what has begun ends before its next phase."""
+        self.phases.is_wanted = False
+        self.ready.cancel()
 
 
 class Preparations:
@@ -57,14 +90,16 @@ class Preparations:
         self._described: set[str] = set()
         self._looks: dict[str, Future[PresetInspected] | None] = {}
         """By preset; None once told."""
-        self._phases: queue.SimpleQueue[tuple[str, Phase]] = queue.SimpleQueue()
-        """Begun in the compiler's thread and not told yet. What is taken back compiles on and tells a queue that
-        nobody reads any more."""
+        self._first: Pending | None = None
+        self._kept: list[str] = []
+        """Programs that are kept, as reported last."""
 
     def first(self, preset: str) -> Future[Program]:
         """The program that a run begins with."""
         self._publish(PresetCompiling(preset=preset))
-        return self._compiler.first(preset, partial(self._begun, self._phases, preset), self._wake)
+        phases = Phases(self._wake)
+        self._first = Pending(preset, phases, self._compiler.first(preset, phases.begin, self._wake))
+        return self._first.ready
 
     def ask(self, preset: str, active: Program) -> None:
         """In the place of a switch that is not finished; the active preset takes that one back."""
@@ -72,17 +107,21 @@ class Preparations:
             if self._asked.preset == preset:
                 return
             self._publish(SwitchCancelled(to_preset=self._asked.preset))
+            self._asked.drop()
             self._asked = None
-            self._abandon()
         if self._likely is not None and self._likely.preset != preset:
+            self._likely.drop()
             self._end_likely("a switch to another one was asked for")
-            self._abandon()
         if preset != active.name:
             self._publish(PresetCompiling(preset=preset))
-            self._asked = Pending(preset, self._request(preset, active))
+            self._asked = self._request(Urgency.ASKED, preset, active)
             self._requests += 1
-            note = partial(self._cluster.note, f"switch-{self._requests}")
-            self._asked.ready.add_done_callback(lambda _: note())
+            self._asked.ready.add_done_callback(partial(self._note, self._asked.phases, f"switch-{self._requests}"))
+
+    def _note(self, phases: Phases, name: str, _: Future[Any]) -> None:
+        """Called in the compiler's thread."""
+        if phases.is_wanted:
+            self._cluster.note(name)
 
     def expect(self, preset: str) -> None:
         """A switch to it is likely, and to no other."""
@@ -95,8 +134,8 @@ class Preparations:
         if not has_core_to_spare():
             return
         preset, self._wish = self._wish, None
-        if preset not in self._described:
-            self._likely = Pending(preset, self._request(preset, active))
+        if preset not in self._described or preset not in self._compiler.kept:
+            self._likely = self._request(Urgency.LIKELY, preset, active)
             self._tell_phase(preset, "wait")
 
     def look_into(self, preset: str) -> None:
@@ -108,7 +147,7 @@ class Preparations:
         """The next switch of the schedule is compiled before its step."""
         if self._scheduled and self._next is None:
             preset = self._scheduled[0].preset
-            self._next, self._is_next_told = Pending(preset, self._request(preset, active)), False
+            self._next, self._is_next_told = self._request(Urgency.SCHEDULED, preset, active), False
             self._tell_phase(preset, "wait")
 
     def take_scheduled(self, step: int, active: Program) -> Pending | None:
@@ -133,11 +172,12 @@ class Preparations:
             return None
         asked, self._asked = self._asked, None
         self._unused.discard(preset)
+        self._cluster.forget(f"switch-{self._requests}")
         return asked
 
     def finished(self, pending: Pending) -> Ready:
-        """What was prepared, once it is. Nothing is told of it afterwards, or it would seem to be compiled still."""
-        self._tell_phases()
+        """What was prepared, once it is."""
+        self._tell_phases_of(pending)
         ready = pending.ready.result()
         self.describe(ready.program)
         return ready
@@ -158,6 +198,10 @@ class Preparations:
         if self._next is not None and self._next in done and not self._is_next_told:
             self._is_next_told = True
             self._publish(AheadEnded(preset=self._next.preset, problem=_problem(self._next)))
+        if (kept := self._compiler.kept.presets) != self._kept:
+            self._kept = kept
+            limit = self._compiler.kept.limit_bytes
+            self._publish(ProgramsKept(presets=kept, bytes=self._compiler.kept.bytes, limit_bytes=limit))
         for preset, look in self._looks.items():
             if look is not None and look.done():
                 self._looks[preset] = None
@@ -169,17 +213,19 @@ class Preparations:
             self._described.add(program.name)
             self._publish(program.description)
 
-    def _request(self, preset: str, active: Program) -> Future[Ready]:
-        return self._compiler.request(active, preset, partial(self._begun, self._phases, preset), self._wake)
-
-    def _begun(self, phases: "queue.SimpleQueue[tuple[str, Phase]]", preset: str, phase: Phase) -> None:
-        """Called in the compiler's thread."""
-        phases.put((preset, phase))
-        self._wake()
+    def _request(self, urgency: Urgency, preset: str, active: Program) -> Pending:
+        phases = Phases(self._wake)
+        ready = self._compiler.request(urgency, active, preset, phases.begin, self._wake)
+        return Pending(preset, phases, ready)
 
     def _tell_phases(self) -> None:
-        while not self._phases.empty():
-            self._tell_phase(*self._phases.get())
+        for pending in (self._first, self._asked, self._next, self._likely):
+            if pending is not None:
+                self._tell_phases_of(pending)
+
+    def _tell_phases_of(self, pending: Pending) -> None:
+        for phase in pending.phases.take():
+            self._tell_phase(pending.preset, phase)
 
     def _tell_phase(self, preset: str, phase: Phase) -> None:
         is_asked = self._asked is not None and self._asked.preset == preset
@@ -192,10 +238,6 @@ class Preparations:
             if problem is None:
                 self._unused.add(self._likely.preset)
             self._likely = None
-
-    def _abandon(self) -> None:
-        self._compiler.abandon()
-        self._phases = queue.SimpleQueue()
 
 
 def _problem(pending: Pending) -> str | None:

@@ -25,6 +25,10 @@ from .task import Array, Task, TrainState
 
 Tree = Any
 
+MEMORY_OF_TEXT = 40
+"""Bytes of host memory that a compiled program takes for each character of its text, with what was traced for it: 31 to
+49 as measured on CPU (docs/measurements.md)."""
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -177,6 +181,8 @@ class Program:
     digest: Question
     is_finite: Question
     description: PresetCompiled
+    host_bytes: int
+    """Of the process's memory, estimated."""
 
     @property
     def name(self) -> str:
@@ -200,8 +206,10 @@ def compile_program(task: Task, placement: Placement, begins: Callable[[Phase], 
     step = lowered.compile()
     from_cache = _cache.hits > hits
     state = placement.abstract_state(task)
-    description = _describe(task, placement, step, time.perf_counter() - began, from_cache)
-    return Program(placement, step, Question(digests, state), Question(is_finite, state), description)
+    text = step.as_text() or ""
+    description = _describe(task, placement, step, text, time.perf_counter() - began, from_cache)
+    questions = Question(digests, state), Question(is_finite, state)
+    return Program(placement, step, *questions, description, MEMORY_OF_TEXT * len(text))
 
 
 class _Cache(threading.local):
@@ -242,7 +250,9 @@ def compile_initial_state(task: Task, placement: Placement) -> Callable[[], Trai
         return jax.jit(task.initial_state, out_shardings=placement.state_shardings).lower().compile()
 
 
-def _describe(task: Task, placement: Placement, step: Compiled, seconds: float, from_cache: bool) -> PresetCompiled:
+def _describe(
+    task: Task, placement: Placement, step: Compiled, text: str, seconds: float, from_cache: bool
+) -> PresetCompiled:
     (shardings, _), mesh = step.input_shardings, describe_mesh(placement.mesh)
     arrays = placement.describe_all(task, shardings)
     return PresetCompiled(
@@ -251,7 +261,7 @@ def _describe(task: Task, placement: Placement, step: Compiled, seconds: float, 
         from_cache=from_cache,
         mesh=mesh,
         arrays=arrays,
-        collectives=readable_inventory(step.as_text() or "", mesh.axes),
+        collectives=readable_inventory(text, mesh.axes),
         memory=predict(step, arrays, mesh, placement.mesh.devices.flat[0].platform),
         pipeline=placement.pipeline(task),
         idle_rules=_idle_rules(task, placement.preset),

@@ -335,6 +335,16 @@ class PresetCompiled(Event, frozen=True):
     """Logical axes that the preset splits, and that no array of a user's model has."""
 
 
+class ProgramsKept(Event, frozen=True):
+    """Compiled programs in memory, to which a switch compiles nothing; reported when they change."""
+
+    presets: list[str]
+    """Least recently used first."""
+    bytes: int
+    """Of host memory, estimated."""
+    limit_bytes: int
+
+
 class PresetInspected(Event, frozen=True):
     """What had to be asked of the compiler apart: layouts inside the step, and its warnings."""
 
@@ -554,6 +564,14 @@ class Resumed(Event, frozen=True):
     step: int
 
 
+class Stalled(Event, frozen=True):
+    """Nothing has happened for a while, though nothing is waited for: no step, no compilation, no save."""
+
+    seconds: float
+    where: str
+    """`function (file:line)` in which the training thread is, or the user's code that it waits for."""
+
+
 class CommandRefused(Event, frozen=True):
     """Told to the one viewer that sent it."""
 
@@ -598,6 +616,7 @@ AnyEvent = (
     | PresetCompiling
     | PresetCompiled
     | AheadEnded
+    | ProgramsKept
     | PresetInspected
     | PresetAdded
     | PresetWeighed
@@ -622,6 +641,7 @@ AnyEvent = (
     | ProfileFailed
     | Paused
     | Resumed
+    | Stalled
     | CommandRefused
     | Failed
     | EngineStopped

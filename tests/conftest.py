@@ -156,7 +156,9 @@ class Known(Compiler):
     def __init__(self, task: Task, programs: dict[str, Program], made: Path = Path("nowhere")) -> None:
         presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in programs}
         super().__init__(task, presets, jax.devices(), made)
-        self._programs = dict(programs)
+        self.queue = self._queue
+        for program in programs.values():
+            self.kept.add(program)
 
 
 @pytest.fixture(scope="session")

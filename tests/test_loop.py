@@ -2,7 +2,6 @@
 
 import errno
 import os
-import queue
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from shardtui.engine.checkpoint import Place
 from shardtui.engine.cluster import Cluster
 from shardtui.engine.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.data import Batches, read_corpus
+from shardtui.engine.inbox import Inbox
 from shardtui.engine.loop import Loop
 from shardtui.engine.profiler import Profiler
 from shardtui.engine.program import Program
@@ -56,10 +56,8 @@ def run(
     events: list[Event] = []
     corpus = read_corpus(config.data)
     place = Place(epath.Path(folder / f"checkpoints-{len(switches)}"))
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    saver = Saver(
-        place, config, task, corpus.describe(), jax.devices(), Cluster(), events.append, lambda: inbox.put(None)
-    )
+    inbox = Inbox()
+    saver = Saver(place, config, task, corpus.describe(), jax.devices(), Cluster(), events.append, inbox.wake)
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
     profiler = Profiler(folder / "profile", events.append)
     loop = Loop(config, batches, Known(task, programs), saver, profiler, events.append, inbox, Cluster())

@@ -1,11 +1,13 @@
 """What is compiled ahead: while a core is free, one at a time, a few at most, and never in the way of a request."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 
 import pytest
 from shardtui.engine.cluster import Cluster
+from shardtui.engine.compile_queue import Urgency
 from shardtui.engine.config import ScheduledSwitch
 from shardtui.engine.preparations import MOST_AHEAD, Preparations
 from shardtui.engine.program import Program
@@ -98,9 +100,8 @@ def test_what_is_switched_to_is_not_told_to_be_compiled_any_more(
     assert preparations.finished(asked).program is programs["fsdp"]
     compiling = [event for event in events if isinstance(event, PresetCompiling)]
     assert [event.phase for event in compiling] == ["wait", "movers"]
-    told = len(events)
     preparations.tell()
-    assert len(events) == told
+    assert [event for event in events if isinstance(event, PresetCompiling)] == compiling
 
 
 def test_what_is_scheduled_is_compiled_ahead_and_told_once(
@@ -113,6 +114,24 @@ def test_what_is_scheduled_is_compiled_ahead_and_told_once(
     preparations.tell()
     assert ended(events) == [("fsdp", True)]
     assert [event.ahead for event in events if isinstance(event, PresetCompiling)] == [True, True]
+
+
+def test_what_was_asked_for_and_is_not_wanted_any_more_is_never_compiled(
+    preparations: Preparations, compiler: Known, programs: dict[str, Program], events: list[Event]
+) -> None:
+    """However many are asked for: at most one has begun when the last is asked for, and that one ends early."""
+    presets = [name for name in programs if name not in ("dp", "tp")]
+    first, *others = presets
+    begun, go_on = threading.Event(), threading.Event()
+    busy = compiler.queue.submit(Urgency.ASKED, lambda: begun.set() or go_on.wait(60))
+    assert begun.wait(60)
+    for name in (first, *others * 20, "tp"):
+        preparations.ask(name, programs["dp"])
+    go_on.set()
+    busy.result()
+    tell_until(preparations, lambda: preparations.take_asked(preparations.ready() or ""))
+    compiled = {event.preset for event in events if isinstance(event, PresetCompiling) and event.phase != "wait"}
+    assert compiled == {"tp"}
 
 
 def test_few_are_compiled_ahead_before_one_is_used(

@@ -15,7 +15,9 @@ import msgspec
 
 from ..engine import run_directory
 from ..engine.config import (
+    KEEP_PROGRAMS,
     MOST_PROFILED,
+    STOP_SECONDS,
     CheckpointConfig,
     Invalid,
     Membership,
@@ -366,6 +368,18 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="a switch saves the state first and then frees what it has moved, leaf by leaf",
     )
+    add(
+        "--keep-programs",
+        type=_bytes,
+        metavar="BYTES",
+        help=f"host memory for compiled programs, by estimate; default {KEEP_PROGRAMS:g}; the least recently used go",
+    )
+    add(
+        "--stop-timeout",
+        type=float,
+        metavar="S",
+        help=f"end S seconds after being told to stop, saved or not; default {STOP_SECONDS:g}, 0 for no limit",
+    )
 
 
 def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
@@ -401,7 +415,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many to use; of simulated ones, how many to make (default 8)",
     )
-    add("--device-memory", type=float, metavar="BYTES", help="refuse presets predicted to need more on a device")
+    add("--device-memory", type=_bytes, metavar="BYTES", help="refuse presets predicted to need more on a device")
     add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
 
 
@@ -419,6 +433,13 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         help="a value of the model or the training, such as layers=8, remat=true, learning_rate=3e-4; an argument of "
         "a function of yours",
     )
+
+
+def _bytes(text: str) -> int:
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 16e9") from error
 
 
 def _steps_to_trace(text: str) -> int:
@@ -561,13 +582,16 @@ def _where_and_when(options: argparse.Namespace, before: RunConfig | None = None
         "devices": options.devices,
         "platform": options.platform,
         "processes": getattr(options, "processes", None),
-        "device_memory": options.device_memory and int(options.device_memory),
+        "device_memory": options.device_memory,
         "low_memory": getattr(options, "low_memory", None),
+        "keep_programs": getattr(options, "keep_programs", None),
         "steps": getattr(options, "steps", None),
         "switches": tuple(getattr(options, "switch", ())) or None,
         "checkpoints": _checkpoints(options, before.checkpoints if before else CheckpointConfig()),
     }
-    return {key: value for key, value in given.items() if value is not None}
+    changes = {key: value for key, value in given.items() if value is not None}
+    stop = getattr(options, "stop_timeout", None)
+    return changes if stop is None else changes | {"stop_seconds": stop or None}
 
 
 def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> CheckpointConfig:

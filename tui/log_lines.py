@@ -31,9 +31,11 @@ from ..engine.protocol import (
     Profiled,
     ProfileFailed,
     Profiling,
+    ProgramsKept,
     Restored,
     RestoreFailed,
     Resumed,
+    Stalled,
     StepsDone,
     SwitchCancelled,
     Switched,
@@ -66,6 +68,10 @@ def in_words(event: AnyEvent) -> str:
             return f"compiled {event.preset}{seconds}{source}: {figures.axes(event.mesh.axes)}"
         case AheadEnded():
             return f"{event.preset}: {f'not compiled ahead: {event.problem}' if event.problem else 'compiled ahead'}"
+        case ProgramsKept():
+            return f"compiled programs in memory: {', '.join(event.presets)}: {kept(event)}"
+        case Stalled():
+            return f"stalled for {figures.seconds(event.seconds)} in {event.where}"
         case PresetInspected():
             return f"looked into {event.preset}: {event.problem or f'{len(event.arrays)} gradients and activations'}"
         case PresetAdded(preset=info):
@@ -125,6 +131,10 @@ def in_words(event: AnyEvent) -> str:
             return f"engine stopped ({event.reason}) after step {event.step:,}"
         case EngineLost():
             return f"engine lost: {event.reason}"
+
+
+def kept(event: ProgramsKept) -> str:
+    return f"{figures.size(event.bytes)} of {figures.size(event.limit_bytes)} (estimated)"
 
 
 def receipt(event: Switched) -> str:

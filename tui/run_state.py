@@ -24,6 +24,7 @@ from ..engine.protocol import (
     CheckpointSaved,
     CheckpointSaving,
     CheckpointsKept,
+    CommandRefused,
     EngineLost,
     EngineReady,
     EngineStarted,
@@ -43,9 +44,11 @@ from ..engine.protocol import (
     Profiled,
     ProfileFailed,
     Profiling,
+    ProgramsKept,
     Restored,
     RestoreFailed,
     Resumed,
+    Stalled,
     StepsDone,
     SwitchCancelled,
     Switched,
@@ -97,6 +100,10 @@ class RunState:
     """The preset that is compiled while training goes on."""
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
     inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
+    kept: ProgramsKept | None = None
+    """Programs in memory; None where the engine did not report them."""
+    stalled: Stalled | None = None
+    """Until something happens again."""
     memory: MemoryMeasured | None = None
     hosts: dict[int, HostStatus] = field(default_factory=dict[int, HostStatus])
     """By process, as they were last seen, where there are several."""
@@ -218,6 +225,10 @@ class RunState:
         """Of a step; None where it did not run."""
         return median(self.timed[preset]) if preset in self.timed else None
 
+    def is_compiled(self, preset: str) -> bool:
+        """A switch to it compiles nothing."""
+        return preset in (self.kept.presets if self.kept else self.compiled)
+
     def preset_info(self, name: str) -> PresetInfo | None:
         return next((info for info in self.ready.presets if info.name == name), None) if self.ready else None
 
@@ -233,6 +244,8 @@ class RunState:
     def apply(self, event: AnyEvent) -> None:
         if not isinstance(event, StepsDone | MemoryMeasured | HostsMeasured | PresetWeighed):
             self.events.append(event)
+        if not isinstance(event, PresetWeighed | CommandRefused):
+            self.stalled = event if isinstance(event, Stalled) else None
         match event:
             case EngineStarted():
                 self._start_anew(event)
@@ -244,6 +257,8 @@ class RunState:
                     self.phase = Phase.COMPILING
             case PresetCompiled():
                 self.compiled[event.preset] = event
+            case ProgramsKept():
+                self.kept = event
             case PresetInspected():
                 self.inspected[event.preset] = event
             case PresetAdded() if self.ready:
@@ -315,7 +330,7 @@ class RunState:
         """An engine, the first or another one, of this run: what the one before it compiled is gone."""
         self.about, self.pid = event.about, event.pid
         self._end(Phase.STARTING, [])
-        self._paused, self.ready, self.preset = False, None, ""
+        self._paused, self.ready, self.preset, self.kept = False, None, "", None
         for described in (self.compiled, self.inspected, self.timed, self.hosts, self.hosts_lost):
             described.clear()
 
@@ -362,7 +377,7 @@ class RunState:
 
     def _add_steps(self, reports: Sequence[StepsDone]) -> None:
         last = reports[-1]
-        self.step = last.step
+        self.step, self.stalled = last.step, None
         self.losses.extend(list(chain.from_iterable(report.losses for report in reports)))
         self.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
         if self.compiling is None or self.preset not in self.timed:

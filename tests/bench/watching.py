@@ -18,7 +18,8 @@ from shardtui.engine.cluster import Cluster
 from shardtui.engine.compiler import Compiler
 from shardtui.engine.data import read_corpus
 from shardtui.engine.event_log import EventLog, LogReader
-from shardtui.engine.loop import Command, Loop
+from shardtui.engine.inbox import Inbox
+from shardtui.engine.loop import Loop
 from shardtui.engine.profiler import Profiler
 from shardtui.engine.protocol import Event, Pause, Paused, Resume, Resumed, StepsDone, Stop
 from shardtui.engine.saver import Saver
@@ -102,7 +103,7 @@ class OurLoop:
 
     def __init__(self, bare: plain.Plain) -> None:
         task, config = bare.task, bare.task.config
-        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._told: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
         directory = run_directory.create(config)
         self._server = Server(directory.socket, self._inbox.put)

@@ -11,6 +11,7 @@ from textual.widgets.option_list import Option
 
 from ...engine import figures
 from ...engine.protocol import PresetInfo
+from ..log_lines import kept
 from ..messages import PresetChosen
 from ..run_state import RunState
 
@@ -62,6 +63,7 @@ watched has the one layout of its own program.
                 if not row.is_same(self.shown[name]):
                     self.replace_option_prompt(name, row)
         self.shown = rows
+        self.border_subtitle = f"{len(state.kept.presets)} compiled, {kept(state.kept)}" if state.kept else ""
         self.follow(state.preset)
 
     def follow(self, active: str | None) -> None:
@@ -111,6 +113,6 @@ def sign(info: PresetInfo, state: RunState) -> tuple[str, str]:
         return "●", "$success"
     if state.compiling and info.name == state.compiling.preset:
         return "◌", "$warning"
-    if info.name in state.compiled:
+    if state.is_compiled(info.name):
         return "○", "$success"
     return (" ", "") if info.fits else ("✗", "$error")

@@ -40,8 +40,8 @@ class StatusBar(Lines):
         self.show([status_line(state, self.size.width, time.time())])
 
     def tick(self) -> None:
-        """Only the seconds of a compilation pass without an event."""
-        if self.state.compiling:
+        """Only the seconds of a compilation and of a stall pass without an event."""
+        if self.state.compiling or self.state.stalled:
             self.show_state(self.state)
 
 
@@ -81,6 +81,9 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
     parts: list[Content | tuple[str, str] | str] = []
     if state.compiling and state.preset:
         parts.append((f"{_compiling(state.compiling, now)}  ", "$warning"))
+    if state.stalled:
+        seconds = state.stalled.seconds + max(0.0, now - state.stalled.time)
+        parts.append((f"! stalled {seconds:.0f} s in {state.stalled.where}  ", "$error"))
     if state.saving is not None:
         parts.append((f"saving {state.saving:,}  ", "$accent"))
     if state.comparison and not state.comparison.is_over:
