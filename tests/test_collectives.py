@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh
-from shardtui.engine.collectives import axes_of, groups_of, inventory, readable_inventory
+from shardtui.engine.collectives import inventory, readable_inventory
 from shardtui.engine.config import ModelConfig, TrainingConfig
+from shardtui.engine.groups import Groups, axes_of, grouping, groups_of
 from shardtui.engine.hlo import Instruction, Module, parse
 from shardtui.engine.preset import load_preset
 from shardtui.engine.program import compile_program, place
@@ -121,15 +122,16 @@ def test_fully_sharded_gathers_and_reduces_what_the_formulas_say() -> None:
     assert total(program.collectives, "all-reduce", "fsdp") == pytest.approx(parameter_bytes(program), rel=0.01)
 
 
-def instruction(attributes: str) -> Instruction:
-    return Instruction("x", "f32[8]", "all-reduce", f"%p), channel_id=1, {attributes}, to_apply=%add")
+def groups(attributes: str, devices: int) -> Groups:
+    instruction = Instruction("x", "f32[8]", "all-reduce", f"%p), channel_id=1, {attributes}, to_apply=%add")
+    return groups_of(grouping(instruction), devices)
 
 
 @given(st.permutations([2, 2, 4]), st.permutations([0, 1, 2]), st.sampled_from([1, 2, 4, 8, 16]))
 def test_iota_groups_are_numpys(dims: list[int], order: list[int], size: int) -> None:
     text = f"replica_groups=[{16 // size},{size}]<=[{','.join(map(str, dims))}]T({','.join(map(str, order))})"
     expected = np.arange(16).reshape(dims).transpose(order).reshape(-1, size)
-    assert groups_of(instruction(text), 16) == [tuple(group) for group in expected.tolist()]
+    assert groups(text, 16) == [tuple(group) for group in expected.tolist()]
 
 
 def test_one_grouping_in_all_spellings() -> None:
@@ -140,20 +142,19 @@ def test_one_grouping_in_all_spellings() -> None:
         "replica_groups=mesh['axis_0'=8] {'axis_0':(1)4}, use_global_device_ids=true",
         "replica_groups=mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_1'}",
     ):
-        groups = groups_of(instruction(text), 8)
+        found = groups(text, 8)
         if ":(1)4" in text:
-            assert sorted(map(sorted, groups)) == [[0, 2, 4, 6], [1, 3, 5, 7]]
-        assert axes_of(groups, MESH) == ["data"], text
+            assert sorted(map(sorted, found)) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+        assert axes_of(found, MESH) == ["data"], text
 
 
 def test_groups_over_several_axes_parts_of_axes_and_pairs() -> None:
     cube = {"a": 2, "b": 2, "c": 2}
-    assert axes_of(groups_of(instruction("replica_groups={{0,1,4,5},{2,3,6,7}}"), 8), cube) == ["a", "c"]
-    assert axes_of(groups_of(instruction("replica_groups={}"), 8), cube) == ["a", "b", "c"]
-    half = groups_of(instruction("replica_groups={{0,4},{2,6},{1,5},{3,7}}"), 8)
+    assert axes_of(groups("replica_groups={{0,1,4,5},{2,3,6,7}}", 8), cube) == ["a", "c"]
+    assert axes_of(groups("replica_groups={}", 8), cube) == ["a", "b", "c"]
+    half = groups("replica_groups={{0,4},{2,6},{1,5},{3,7}}", 8)
     assert (axes_of(half, MESH), max(map(len, half))) == (["data"], 2)
-    pairs = Instruction("x", "f32[8]", "collective-permute", "%p), source_target_pairs={{0,0},{0,1},{1,0}}")
-    assert groups_of(pairs, 8) == [(0, 1), (1, 0)]
+    assert groups("source_target_pairs={{0,0},{0,1},{1,0}}", 8) == [(0, 1), (1, 0)]
 
 
 ASYNCHRONOUS = """\
