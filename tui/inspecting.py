@@ -36,6 +36,11 @@ from .report import (
     inspect_report,
 )
 
+MOST_ROWS = 500
+"""Of the table of collectives, which the one that moves most begins."""
+MOST_CELL = 500
+"""Characters of an op or a source."""
+
 
 def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
     """Describes the preset of `config`; with `other`, what differs between the two."""
@@ -70,15 +75,14 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
         collectives = inventory(module, mesh) if module.partitions == count else []
     except OSError as error:
         raise Invalid(f"--hlo {path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is the former
+    except ValueError as error:  # a UnicodeDecodeError, too
         raise Invalid(f"--hlo {path}: not the text of a compiled module: {error}") from error
     if module.partitions != count:
         raise Invalid(
             f"--mesh {figures.axes(mesh)} makes {count} devices, the module was compiled for {module.partitions}: "
             "give the mesh that it was compiled with"
         )
-    tables = _traffic([clean(info) for info in collectives])
-    return _answer(HloReport(mesh=mesh, collectives=collectives), tables, as_json, svg)
+    return _answer(HloReport(mesh=mesh, collectives=collectives), _traffic(collectives), as_json, svg)
 
 
 def save_svg(svg: str, path: str) -> None:
@@ -166,7 +170,7 @@ def _memory_table(memory: MemoryInfo) -> Table:
 
 
 def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
-    """In sums and one by one."""
+    """In sums and one by one: the largest, where there are too many to read."""
     if not collectives:
         return ["no collectives"]
     sums = _table("collectives", "over", _right("times"), _right("bytes a device and step"), title="traffic")
@@ -184,7 +188,7 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
         "op",
         Column("source", overflow="fold"),
     )
-    for info in collectives:
+    for info in map(clean, collectives[:MOST_ROWS]):
         each.add_row(
             info.kind,
             figures.over(info.axes),
@@ -192,10 +196,15 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
             figures.size(info.bytes_each),
             figures.in_step(info.bytes_per_device),
             "user" if info.written else "compiler",
-            Text(figures.op(info.op_name)),
-            Text(info.source),
+            Text(_cut(figures.op(info.op_name))),
+            Text(_cut(info.source)),
         )
-    return [sums, each]
+    left = len(collectives) - MOST_ROWS
+    return [sums, each, Text(f"and {left:,} more, none larger: --json lists all")] if left > 0 else [sums, each]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CELL else f"{text[:MOST_CELL]}…"
 
 
 def _findings_table(found: Sequence[Finding]) -> Table:
