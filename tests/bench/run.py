@@ -27,6 +27,7 @@ NAMES = (
     "history",
     "data",
     "planning",
+    "hlo",
     "gpu",
 )
 
