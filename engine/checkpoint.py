@@ -16,6 +16,7 @@ from etils import epath
 from jax.sharding import SingleDeviceSharding
 
 from .digest import digests
+from .leak import stop_leaks
 from .manifest import Damaged, Manifest, check_files, read_manifest
 from .protocol import CheckedInfo, Verification
 from .task import Task, TrainState
@@ -88,6 +89,7 @@ def save_arrays(checkpoint: epath.Path, state: TrainState) -> Any:
     """Copies the state to the host and writes it in the background; `.result()` waits for that and may raise."""
     from orbax.checkpoint import v1 as ocp  # half a second to import
 
+    stop_leaks()
     context = ocp.Context()
     if jax.process_count() == 1:  # nothing is won by splitting replicas, and each of their slices is compiled
         context.array.saving.use_replica_parallel = False

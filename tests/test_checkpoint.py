@@ -1,8 +1,10 @@
 """Checkpoints in one process: what is saved is what is loaded, anywhere, and what was damaged is named and kept."""
 
+import gc
 import json
 import queue
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -256,6 +258,25 @@ def test_a_state_that_is_not_finite_is_not_saved(bench: Bench, programs: dict[st
     assert isinstance(failed, CheckpointFailed)
     assert failed.problems == ["a parameter or moment is not finite: go back to a checkpoint from before"]
     assert list(bench.root.iterdir()) == []
+
+
+def test_a_save_leaves_nothing_in_memory(
+    tmp_path: Path, task: Task, programs: dict[str, Program], state: TrainState
+) -> None:
+    """Counted in Python's objects: tensorstore never frees hundreds of them where nobody keeps it from that."""
+    bench = Bench(tmp_path / "checkpoints", task)
+
+    def held_after(steps: range) -> int:
+        for number in steps:
+            bench.save(state, programs["fsdp"], number)
+            assert bench.kept()[-1] == number
+            bench.told.clear()
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = held_after(range(5))
+    growth = (held_after(range(5, 30)) - before) / 25
+    assert growth < 100
 
 
 def test_a_directory_that_goes_away_fails_the_save_and_nothing_else(
