@@ -44,7 +44,7 @@ from .protocol import (
     PresetListing,
     Stop,
 )
-from .run_directory import RunDirectory, compilation_cache, create, find, state_home
+from .run_directory import RunDirectory, create, find, state_home
 from .seal import Forged, Seal
 from .server import Answer, Server
 from .topology import load_topology
@@ -467,16 +467,14 @@ def _devices_and_task(config: RunConfig, processes: int = 1) -> "tuple[list[jax.
     import jax
 
     jax.config.update("jax_num_cpu_devices", simulated // processes)
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
-    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     if config.platform:
         jax.config.update("jax_platforms", config.platform)
 
+    from .compilation_cache import use_compilation_cache
     from .mesh import find_devices
     from .task import Task
 
+    use_compilation_cache()
     devices = find_devices(config.devices)
     return devices, Task(config, devices[0].platform)
 

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 
 from .collectives import readable_inventory
+from .compilation_cache import cache_hits
 from .config import Invalid
 from .digest import digests, is_finite
 from .memory import predict
@@ -202,27 +203,14 @@ def compile_program(task: Task, placement: Placement, begins: Callable[[Phase], 
     begins("lower")
     lowered = traced.lower()
     begins("compile")
-    hits = _cache.hits
+    hits = cache_hits()
     step = lowered.compile()
-    from_cache = _cache.hits > hits
+    from_cache = cache_hits() > hits
     state = placement.abstract_state(task)
     text = step.as_text() or ""
     description = _describe(task, placement, step, text, time.perf_counter() - began, from_cache)
     questions = Question(digests, state), Question(is_finite, state)
     return Program(placement, step, *questions, description, MEMORY_OF_TEXT * len(text))
-
-
-class _Cache(threading.local):
-    """The persistent compilation cache, as jax tells of it in each thread."""
-
-    hits = 0
-
-    def note(self, event: str, **_: object) -> None:
-        self.hits += event == "/jax/compilation_cache/cache_hits"
-
-
-_cache = _Cache()
-jax.monitoring.register_event_listener(_cache.note)
 
 
 def trace_step(task: Task, placement: Placement, observed: Observed | None = None) -> Traced:
