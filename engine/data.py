@@ -1,8 +1,10 @@
 """Batches of bytes. Batch n is a pure function of (corpus, seed, n): no switch or resume alters what comes next."""
 
 import hashlib
+import os
+import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +12,17 @@ import grain
 import numpy as np
 
 from .config import Invalid
+from .figures import size
+from .machine import machine_memory
 from .protocol import CorpusInfo
+from .regular_file import NotRegular, open_regular
 
 STANDARD_LIBRARY = "the Python standard library's sources"
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "__pycache__"}
 SNIFFED = 1 << 16
 """Bytes at the start of a file in which a NUL tells that it is not text."""
+WORTH_A_WORD = 100_000_000
+"""Bytes of text above which the log says that they are being read."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +41,23 @@ def read_corpus(data: str | None) -> Corpus:
     if data is None:
         root = Path(sysconfig.get_path("stdlib"))
         paths = [path for path in sorted(root.rglob("*.py")) if not LEFT_OUT & set(path.relative_to(root).parts)]
-        return _joined(STANDARD_LIBRARY, [path.read_bytes() for path in paths])
+        return _joined(STANDARD_LIBRARY, [_begun(path) for path in paths])
     path = Path(data).expanduser()
     if path.is_dir():
-        texts = [text for file in sorted(path.rglob("*")) if file.is_file() and _is_text(text := _read(file))]
+        texts = _within_memory(data, filter(_is_text, map(_begun, _files_below(path))))
         if not texts:
             raise Invalid(f"--data {data}: no text file in that directory: give a directory with at least one")
         return _joined(data, texts)
     if not path.exists():
         raise Invalid(f"--data {data}: no such file or directory")
-    text = _read(path)
-    if not text:
+    text = _begun(path)
+    if text.kind:
+        raise Invalid(f"--data {data}: {text.kind}, not a file: give a text file or a directory of them")
+    if not text.first:
         raise Invalid(f"--data {data}: the file is empty: give one with text")
     if not _is_text(text):
         raise Invalid(f"--data {data}: the file is not text (a NUL byte in its first {SNIFFED:,}): give a text file")
-    return _joined(data, [text])
+    return _joined(data, _within_memory(data, [text]))
 
 
 class Batches:
@@ -90,16 +99,78 @@ class _Windows(Sequence[np.ndarray]):
         return self._tokens[start : start + self._seq_len + 1]
 
 
-def _joined(source: str, texts: list[bytes]) -> Corpus:
-    return Corpus(source, len(texts), np.frombuffer(b"\n".join(texts), np.uint8))
+@dataclass(frozen=True)
+class _Begun:
+    """A file of which only the beginning has been read."""
+
+    path: Path
+    first: bytes
+    size: int
+    """Bytes that are read of it, also where it grows meanwhile."""
+    kind: str | None = None
+    """What it is instead of a regular file; nothing is read of such a one."""
 
 
-def _read(path: Path) -> bytes:
+def _begun(path: Path) -> _Begun:
     try:
-        return path.read_bytes()
+        with open_regular(path) as file:
+            first = file.read(SNIFFED) or b""  # None where one of /proc has nothing to say yet
+            return _Begun(path, first, max(len(first), os.fstat(file.fileno()).st_size))
+    except NotRegular as error:
+        return _Begun(path, b"", 0, error.kind)
     except OSError as error:
-        raise Invalid(f"--data {path}: cannot be read: {error.strerror}") from error
+        raise _unreadable(path, error) from error
 
 
-def _is_text(text: bytes) -> bool:
-    return bool(text) and b"\0" not in text[:SNIFFED]
+def _files_below(directory: Path) -> Iterator[Path]:
+    return (path for path in sorted(directory.rglob("*")) if path.is_file())
+
+
+def _is_text(file: _Begun) -> bool:
+    return bool(file.first) and b"\0" not in file.first
+
+
+def _within_memory(data: str, texts: Iterable[_Begun]) -> list[_Begun]:
+    """Raises Invalid as soon as there is more text than half of the memory."""
+    most, kept, total = machine_memory() // 2, list[_Begun](), 0
+    for text in texts:
+        kept.append(text)
+        total += text.size
+        if total > most:
+            raise Invalid(
+                f"--data {data}: {size(total)} of text or more, and this machine has {size(2 * most)} of memory, of "
+                "which the text may take half: give less of it"
+            )
+    return kept
+
+
+def _joined(source: str, texts: list[_Begun]) -> Corpus:
+    """The texts with a newline between them, each read once, into its place."""
+    total = sum(text.size for text in texts) + max(0, len(texts) - 1)
+    if total > WORTH_A_WORD:
+        print(f"reading {size(total)} of text from {source}", file=sys.stderr, flush=True)
+    tokens, end = np.empty(total, np.uint8), 0
+    for index, text in enumerate(texts):
+        if index:
+            tokens[end] = ord("\n")
+            end += 1
+        end += _read(text, tokens[end : end + text.size])
+    return Corpus(source, len(texts), tokens[:end])
+
+
+def _read(text: _Begun, into: np.ndarray) -> int:
+    """Bytes read: fewer where the file has become shorter."""
+    end = len(text.first)
+    into[:end] = np.frombuffer(text.first, np.uint8)
+    if end == text.size:
+        return end
+    try:
+        with open_regular(text.path) as file:
+            file.seek(end)
+            return end + file.readinto(into[end:].data)
+    except OSError as error:
+        raise _unreadable(text.path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> Invalid:
+    return Invalid(f"--data {path}: cannot be read: {error.strerror}")

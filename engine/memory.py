@@ -3,15 +3,14 @@
 import contextlib
 import ctypes
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 from jax.stages import Compiled
 
 from .figures import size
 from .layout import bytes_per_device
+from .machine import machine_memory
 from .protocol import ArrayInfo, MemoryInfo, MemoryMeasured, MeshInfo
 
 M_MMAP_THRESHOLD = -3
@@ -66,7 +65,7 @@ def limit(devices: Sequence[jax.Device], asked: int | None) -> int | None:
     this machine's memory. None where nobody can tell."""
     told = [stats["bytes_limit"] for stats in _allocators(devices) if "bytes_limit" in stats]
     if devices[0].platform == "cpu":
-        told = [_machine_bytes() // len(devices)]
+        told = [machine_memory() // len(devices)]
     return min([*told, *([asked] if asked else [])], default=None)
 
 
@@ -78,15 +77,6 @@ def shortage(preset: str, memory: MemoryInfo | None, limit: int | None) -> str |
         f"{preset}: a step needs {size(memory.peak)} on a device (predicted), {size(limit)} are there: choose a preset "
         "that splits more, such as fsdp, a smaller --batch-size, or --set remat=true"
     )
-
-
-def _machine_bytes() -> int:
-    """Of this machine, or of the container that we are in."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no such limit
-        return total
 
 
 def measure(devices: Sequence[jax.Device]) -> MemoryMeasured:
