@@ -15,6 +15,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import SingleDeviceSharding
 
+from .config import Invalid
 from .digest import digests
 from .leak import stop_leaks
 from .manifest import Damaged, Manifest, check_files, read_manifest
@@ -133,11 +134,14 @@ def check_digests(found: Sequence[int], names: Sequence[str], manifest: Manifest
 
 
 def verify(place: Place) -> Verification:
-    """Checks every file and every array of every checkpoint; changes nothing."""
+    """Checks every file and every array of every checkpoint; changes nothing. Raises Invalid where there is something
+    else in the place of their directory."""
+    try:
+        steps, aside = place.steps(), place.aside()
+    except OSError as error:
+        raise Invalid(f"{place.root}: cannot be read: {error.strerror or error}") from error
     return Verification(
-        directory=str(place.root),
-        checkpoints=[_verified(place, step) for step in place.steps()],
-        set_aside=place.aside(),
+        directory=str(place.root), checkpoints=[_verified(place, step) for step in steps], set_aside=aside
     )
 
 

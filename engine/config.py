@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from .regular_file import open_regular
+
 SIMULATED_DEVICES = 8
 """CPU devices where there is no accelerator and no other number is asked for."""
 
@@ -267,15 +269,17 @@ def misnamed_files(kind: Literal["models", "parallelism"]) -> list[Path]:
 
 def _toml_files(kind: str) -> list[Path]:
     folders = (PRESETS / kind, user_presets() / kind)
-    return [path for folder in folders for path in folder.glob("*.toml") if path.is_file()]
+    return [path for folder in folders for path in folder.glob("*.toml") if not path.is_dir()]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises Invalid with the file's name and place."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise Invalid(f"{path}: {path.stat().st_size} bytes: at most {LARGEST_FILE}")
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > LARGEST_FILE:
+                raise Invalid(f"{path}: {size} bytes: at most {LARGEST_FILE}")
+            text = file.read().decode()
     except OSError as error:
         raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -1,15 +1,19 @@
 """The run's history: every event numbered, stamped and appended to `events.jsonl` before anyone is told of it."""
 
 import contextlib
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 
 import msgspec
 
+from .config import Invalid
 from .protocol import LARGEST_EVENT, AnyEvent, Event, decode_event_json, decode_event_lines, encode_json
+from .regular_file import open_regular
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 Listener = Callable[[Event], None]
@@ -22,6 +26,7 @@ class EventLog:
     """Appends from the training thread; where that waits for a process that is lost, from the one that found it out."""
 
     def __init__(self, path: Path, listener: Listener) -> None:
+        """Raises Invalid where the file cannot be read."""
         self._seq, self._whole = _end_of(path)
         """The last number, and whether its line stands in the file to its end."""
         self._file = path.open("ab", buffering=0)
@@ -61,8 +66,9 @@ class LogReader:
         self._offset = 0
 
     def read(self, after: int = 0) -> Iterator[list[AnyEvent]]:
-        """Chunks of the events with a `seq` above `after`. A line still being written is left for the next call."""
-        with self._path.open("rb") as file:
+        """Chunks of the events with a `seq` above `after`. A line still being written is left for the next call. Raises
+        FileNotFoundError, and Invalid where it cannot be read."""
+        with _opened(self._path) as file:
             file.seek(self._offset)
             while whole := _whole_lines(chunk := file.read(CHUNK) + file.readline(LARGEST_EVENT)):
                 self._offset += whole
@@ -75,20 +81,30 @@ class LogReader:
 
 
 def last_seq(path: Path) -> int:
-    """Of the events in the file; 0 where there is none."""
+    """Of the events in the file; 0 where there is none. Raises Invalid where it cannot be read."""
     return _end_of(path)[0]
+
+
+def _opened(path: Path) -> BufferedReader:
+    """Raises Invalid where there is a file that cannot be read."""
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _end_of(path: Path) -> tuple[int, bool]:
     """The number of the last event that can be read, and whether the file ends with a whole line."""
-    size = path.stat().st_size if path.exists() else 0
-    if not size:
+    try:
+        with _opened(path) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LARGEST_EVENT))
+            tail = file.read(LARGEST_EVENT)
+    except FileNotFoundError:
         return 0, True
-    with path.open("rb") as file:
-        file.seek(max(0, size - LARGEST_EVENT))
-        tail = file.read(LARGEST_EVENT)
     seqs = (event.seq for line in reversed(tail.splitlines()) if (event := _decoded(line)))
-    return next(seqs, 0), tail.endswith(b"\n")
+    return next(seqs, 0), not tail or tail.endswith(b"\n")
 
 
 def _whole_lines(chunk: bytes) -> int:

@@ -4,6 +4,9 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import cast
 
 import msgspec
 from etils import epath
@@ -11,6 +14,7 @@ from msgspec import Struct
 
 from .config import Restart, RunConfig
 from .protocol import CheckpointInfo, CorpusInfo
+from .regular_file import open_regular
 
 FILE_NAME = "checkpoint.json"
 
@@ -128,7 +132,8 @@ def manifest_digest(checkpoint: epath.Path) -> str:
 
 def _sealed(checkpoint: epath.Path) -> _Sealed:
     try:
-        sealed = msgspec.json.decode((checkpoint / FILE_NAME).read_bytes(), type=_Sealed)
+        with _opened(checkpoint / FILE_NAME) as file:
+            sealed = msgspec.json.decode(file.read(), type=_Sealed)
         if hashlib.sha256(sealed.manifest).hexdigest() != sealed.sha256:
             raise Damaged(f"{FILE_NAME}: not as it was written")
         return sealed
@@ -156,16 +161,21 @@ def _files_below(directory: epath.Path) -> Iterator[epath.Path]:
 
 
 def check_files(checkpoint: epath.Path, manifest: Manifest) -> None:
-    """Reads every file. Raises Damaged with each one that is not as it was written."""
+    """Reads every file. Raises Damaged with each one that is not as it was written, or that nobody could read."""
     problems = [
         problem for name, written in manifest.files.items() if (problem := _problem(checkpoint / name, written))
+    ]
+    problems += [
+        f"{_short(path)}: not a regular file"
+        for path in _files_below(checkpoint)
+        if str(path.relative_to(checkpoint)) not in manifest.files and not _is_regular(path)
     ]
     if problems:
         raise Damaged(*problems)
 
 
 def _problem(path: epath.Path, written: FileDigest) -> str | None:
-    name = f"{path.parent.name}/{path.name}"
+    name = _short(path)
     try:
         found = _file_digest(path)
     except OSError as error:
@@ -175,11 +185,28 @@ def _problem(path: epath.Path, written: FileDigest) -> str | None:
     return None if found == written else f"{name}: its bytes are not those that were written"
 
 
+def _short(path: epath.Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
 def _file_digest(path: epath.Path) -> FileDigest:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type] # epath calls it IO
+    with _opened(path) as file:
+        digest = hashlib.file_digest(file, "sha256")
         _to_disk(file)
         return FileDigest(file.tell(), digest.hexdigest())
+
+
+def _opened(path: epath.Path) -> BufferedReader:
+    return open_regular(os.fspath(path)) if _is_local(path) else cast(BufferedReader, path.open("rb"))
+
+
+def _is_regular(path: epath.Path) -> bool:
+    """A remote filesystem has no other files."""
+    return not _is_local(path) or Path(path).is_file()
+
+
+def _is_local(path: epath.Path) -> bool:
+    return "://" not in os.fspath(path)
 
 
 def _to_disk(file: object) -> None:

@@ -10,6 +10,7 @@ from . import run_directory
 from .board import Cost
 from .config import RunConfig, UserModel
 from .preset import Preset
+from .regular_file import read_regular
 
 DEPENDS_ON = ("shardtui", "jax", "jaxlib", "libtpu", "flax", "optax")
 
@@ -19,7 +20,7 @@ def kept(config: RunConfig, preset: Preset, topology: str) -> Cost | None:
     if isinstance(config.model, UserModel):
         return None
     try:
-        return msgspec.json.decode(_file(config, preset, topology).read_bytes(), type=Cost)
+        return msgspec.json.decode(read_regular(_file(config, preset, topology)), type=Cost)
     except (OSError, msgspec.DecodeError):  # none, or one that was cut off
         return None
 

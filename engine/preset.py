@@ -197,7 +197,7 @@ def load_preset(name: str) -> Preset:
     if is_file(name):
         try:
             path = Path(name).expanduser()
-            found = path.is_file()
+            found = path.exists()
         except (OSError, RuntimeError) as error:  # a name too long; a ~user that there is not
             raise Invalid(f"--preset {name}: {error}") from error
         if not found:

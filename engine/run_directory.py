@@ -23,6 +23,7 @@ from typing import IO
 import msgspec
 
 from .config import Invalid, RunConfig, WatchedRun
+from .regular_file import read_regular
 
 UNREADABLE = (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -82,15 +83,16 @@ class RunDirectory:
             raise Invalid(watched.refusal)
         path = self.path / "run.json"
         try:
-            return msgspec.json.decode(path.read_bytes(), type=RunConfig)
+            return msgspec.json.decode(read_regular(path), type=RunConfig)
         except UNREADABLE as error:
-            raise Invalid(f"{path}: not the configuration of a run: {error}: remove its directory") from error
+            why = getattr(error, "strerror", None) or error
+            raise Invalid(f"{path}: not the configuration of a run: {why}: remove its directory") from error
 
     @property
     def watched(self) -> WatchedRun | None:
         """None of a run that an engine trains."""
         with contextlib.suppress(*UNREADABLE):
-            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=WatchedRun)
+            return msgspec.json.decode(read_regular(self.path / "run.json"), type=WatchedRun)
         return None
 
     @property
@@ -206,7 +208,7 @@ def find(name: str | None) -> RunDirectory:
     """The run of that name; with None the newest living one. Raises Invalid."""
     if name is not None:
         directory = RunDirectory(state_home() / checked_name(name))
-        if not (directory.path / "run.json").is_file():
+        if not (directory.path / "run.json").exists():
             raise Invalid(f"run {name}: there is none in {state_home()}: see `shardtui ls`")
         return directory
     living = [directory for directory in all_runs() if directory.holder() is not None]

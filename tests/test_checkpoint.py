@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import queue
 import shutil
 import sys
@@ -161,6 +162,27 @@ def test_a_run_without_a_good_checkpoint_is_refused(copied: Bench) -> None:
     assert copied.place.aside() == ["2.damaged", "4.damaged"]
     with pytest.raises(Invalid, match="no good checkpoint of step 3: there is none"):
         copied.saver.newest(3)
+
+
+@pytest.mark.parametrize("name", [FILE_NAME, "arrays/state/manifest.ocdbt", "arrays/state/ocdbt.process_9/d/planted"])
+def test_a_fifo_in_a_checkpoint_is_damage(copied: Bench, name: str) -> None:
+    """Also one that was put beside its files: what Orbax would make of it nobody knows."""
+    path = copied.root / "4" / name
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(Damaged, match=f"{path.name}: (a FIFO, )?not a regular file"):
+        copied.place.checked(4)
+    found = {checked.step: checked.problems for checked in verify(copied.place).checkpoints}
+    assert not found[2]
+    assert path.name in found[4][0]
+
+
+def test_a_file_in_the_place_of_the_checkpoints_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints"
+    path.write_text("in the way")
+    with pytest.raises(Invalid, match=f"{path}: cannot be read: Not a directory"):
+        verify(Place(epath.Path(path)))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import queue
 import struct
 from pathlib import Path
@@ -111,10 +112,12 @@ def test_a_log_that_is_not_there_has_no_numbers(tmp_path: Path) -> None:
     assert last_seq(tmp_path / "events.jsonl") == 0
 
 
-def test_a_full_disk_costs_lines_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """/dev/full refuses every write; once is enough to say so."""
     told: list[Event] = []
-    log = EventLog(Path("/dev/full"), told.append)
+    log = EventLog(tmp_path / "events.jsonl", told.append)
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 # no log begins in a device
+        os.dup2(full.fileno(), log._file.fileno())
     for step in (1, 2):
         log.append(steps(step))
     assert [event.seq for event in told] == [1, 2]

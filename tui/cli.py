@@ -635,8 +635,11 @@ def _absolute(preset: str) -> str:
 
 
 def _client(directory: RunDirectory) -> "EngineClient":
+    """Raises Invalid where the run's history cannot be read."""
+    from ..engine.event_log import last_seq
     from .engine_client import EngineClient
 
+    last_seq(directory.events)
     return EngineClient(directory)
 
 

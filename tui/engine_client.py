@@ -25,6 +25,7 @@ from ..engine.protocol import (
     StepsDone,
     Stop,
 )
+from ..engine.regular_file import open_regular
 from ..engine.run_directory import RunDirectory
 from .clean import clean, printable, warn
 
@@ -249,7 +250,7 @@ def _exit_reason(status: int) -> str:
 def _last_words(log: Path, begin: int) -> str:
     """The line that says why a library ended the process, which stack traces follow; else the last one."""
     try:
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             file.seek(max(begin, log.stat().st_size - LONGEST_LOG))
             lines = file.read(LONGEST_LOG).decode(errors="replace").splitlines()
     except OSError:
