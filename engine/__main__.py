@@ -252,14 +252,14 @@ def verify(directory: str) -> None:
     """Prints what a check of the run's checkpoints finds, as JSON. Uses one CPU device, whatever else is there."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     run = RunDirectory(Path(directory))
-    where = run.checkpoints(run.config)
+    config = run.config
 
     from etils import epath
 
     from . import checkpoint
 
-    place = checkpoint.Place(epath.Path(where))
-    _print(checkpoint.verify(place))
+    place = checkpoint.Place(epath.Path(run.checkpoints(config)))
+    _print(checkpoint.verify(place, config))
 
 
 def presets(config: RunConfig) -> None:

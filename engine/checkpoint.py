@@ -6,6 +6,7 @@ its manifest says was damaged afterwards: it is set aside by renaming, never del
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,14 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from jax.sharding import SingleDeviceSharding
 
-from .config import Invalid
+from .advice import problems_in
+from .config import Invalid, RunConfig
 from .digest import digests
 from .leak import stop_leaks
-from .manifest import Damaged, Manifest, check_files, read_manifest
+from .manifest import FILE_NAME, Damaged, Manifest, check_files, read_manifest
 from .protocol import CheckedInfo, Verification
+from .stored import stored_arrays, stored_names
 from .task import Task, TrainState
 
 STEP = re.compile(r"0|[1-9][0-9]{0,11}")
@@ -116,10 +118,11 @@ def state_names(task: Task) -> list[str]:
 
 def array_types(task: Task) -> dict[str, str]:
     """By name, `float32 [128, 512]`."""
-    return {
-        array.names[0]: f"{array.dtype} [{', '.join(map(str, array.shape))}]"
-        for array in jax.tree.leaves(task.state_arrays)
-    }
+    return {array.names[0]: _type(array) for array in jax.tree.leaves(task.state_arrays)}
+
+
+def _type(array: Any) -> str:
+    return f"{array.dtype} [{', '.join(map(str, array.shape))}]"
 
 
 def check_digests(found: Sequence[int], names: Sequence[str], manifest: Manifest) -> None:
@@ -133,23 +136,25 @@ def check_digests(found: Sequence[int], names: Sequence[str], manifest: Manifest
         raise Damaged(*problems)
 
 
-def verify(place: Place) -> Verification:
-    """Checks every file and every array of every checkpoint; changes nothing. Raises Invalid where there is something
-    else in the place of their directory."""
+def verify(place: Place, config: RunConfig) -> Verification:
+    """Checks every file and every array of every checkpoint of a run of `config`; changes nothing, and runs no code of
+    its model. Raises Invalid where there is something else in the place of their directory."""
     try:
         steps, aside = place.steps(), place.aside()
     except OSError as error:
         raise Invalid(f"{place.root}: cannot be read: {error.strerror or error}") from error
     return Verification(
-        directory=str(place.root), checkpoints=[_verified(place, step) for step in steps], set_aside=aside
+        directory=str(place.root), checkpoints=[_verified(place, step, config) for step in steps], set_aside=aside
     )
 
 
-def _verified(place: Place, step: int) -> CheckedInfo:
+def _verified(place: Place, step: int, config: RunConfig) -> CheckedInfo:
     manifest = None
     try:
         manifest = read_manifest(place.path(step))
         place.checked(step)
+        if models := manifest.other_model(config):
+            raise Damaged(f"{FILE_NAME}: the model is {models[1]}, {models[0]} in run.json")
         _check_arrays(place.path(step), manifest)
     except Damaged as error:
         described = manifest.describe() if manifest else None
@@ -158,11 +163,21 @@ def _verified(place: Place, step: int) -> CheckedInfo:
 
 
 def _check_arrays(checkpoint: epath.Path, manifest: Manifest) -> None:
-    """On one device of this machine, whatever it was saved on."""
-    task = Task(manifest.config, manifest.platform)
-    sharding = SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), task.abstract_state
-    )
-    state = load_arrays(checkpoint, abstract)
-    check_digests(np.asarray(jax.jit(digests)(state)).tolist(), state_names(task), manifest)
+    """On one device of this machine, whatever it was saved on. Raises Damaged."""
+    try:
+        stored = stored_arrays(checkpoint)
+    except Exception as error:
+        raise Damaged(f"arrays: {problems_in(error)[0]}") from error
+    found = stored_names([path for path, _ in stored], manifest.digests)
+    names = [name for name in found if name]
+    problems = [f"{name}: not among the arrays" for name in manifest.digests if name not in names]
+    problems += [f"{name}: more than one array is called so" for name, count in Counter(names).items() if count > 1]
+    for (path, array), name in zip(stored, found, strict=True):
+        written = manifest.arrays.get(name) if name else None
+        if name is None:
+            problems.append(f"arrays{jax.tree_util.keystr(path)}: {FILE_NAME} does not name it")
+        elif written not in (None, _type(array)) or (manifest.arrays and written is None):
+            problems.append(f"{name}: {_type(array)}, {written} was saved")
+    if problems:
+        raise Damaged(*problems)
+    check_digests(np.asarray(jax.jit(digests)([array for _, array in stored])).tolist(), names, manifest)

@@ -12,7 +12,7 @@ import msgspec
 from etils import epath
 from msgspec import Struct
 
-from .config import Restart, RunConfig
+from .config import Restart, RunConfig, UserModel
 from .protocol import CheckpointInfo, CorpusInfo
 from .regular_file import open_regular
 
@@ -68,13 +68,21 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             bytes=self.bytes,
         )
 
+    def other_model(self, config: RunConfig) -> tuple[str, str] | None:
+        """What the model of `config` is and that of the checkpoint, where they are not the same."""
+        if config.model == self.config.model:
+            return None
+        return _model(config, self.config), _model(self.config, config)
+
     def problems_with(
         self, config: RunConfig, arrays: dict[str, str], corpus: CorpusInfo, platform: str, restart: Restart
     ) -> list[str]:
         """Why a run of `config`, whose state has these arrays, cannot go on from here."""
         problems: list[str] = []
-        if config.model != self.config.model:
-            problems.append("the model is not the one of the checkpoint: begin a new run with it")
+        if models := self.other_model(config):
+            problems.append(
+                f"the model is not the one of the checkpoint: {models[0]}, {models[1]} then: begin a new run with it"
+            )
         elif arrays != self.arrays:
             problems.append(f"{_difference(arrays, self.arrays)}: begin a new run with it, or take its code back")
         if corpus.sha256 != self.corpus.sha256 and not restart.other_data:
@@ -91,6 +99,17 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if config.steps is not None and config.steps <= self.step:
             problems.append(f"--steps {config.steps}: {self.step} steps are done: give more")
         return problems
+
+
+def _model(config: RunConfig, other: RunConfig) -> str:
+    """`nano with layers 3`: what it is called, and what the other has otherwise."""
+    name = config.model.reference if isinstance(config.model, UserModel) else config.model_name
+    if type(config.model) is not type(other.model):
+        return name
+    before = msgspec.structs.asdict(other.model) | {"reference": name}
+    fields = msgspec.structs.asdict(config.model).items()
+    differing = ", ".join(f"{key} {value}" for key, value in fields if value != before[key])
+    return f"{name} with {differing}" if differing else name
 
 
 def _difference(arrays: dict[str, str], before: dict[str, str]) -> str:

@@ -35,7 +35,7 @@ from shardtui.engine.protocol import (
 from shardtui.engine.saver import Saver
 from shardtui.engine.task import Task, TrainState
 
-from .conftest import step
+from .conftest import step, tiny_config
 
 CORPUS = CorpusInfo("text", 1, 1000, "ab" * 32)
 
@@ -142,7 +142,7 @@ def test_a_damaged_file_is_named_and_its_checkpoint_set_aside(
     file.unlink() if data is None else file.write_bytes(data)
     with pytest.raises(Damaged, match=rf"d/{file.name}: .*{says}|d/{file.name}{says}"):
         copied.place.checked(4)
-    (found,) = [info for info in verify(copied.place).checkpoints if info.problems]
+    (found,) = [info for info in verify(copied.place, copied.task.config).checkpoints if info.problems]
     assert found.step == 4
     newest = copied.saver.newest()
     assert newest is not None
@@ -173,7 +173,7 @@ def test_a_fifo_in_a_checkpoint_is_damage(copied: Bench, name: str) -> None:
     os.mkfifo(path)
     with pytest.raises(Damaged, match=f"{path.name}: (a FIFO, )?not a regular file"):
         copied.place.checked(4)
-    found = {checked.step: checked.problems for checked in verify(copied.place).checkpoints}
+    found = {checked.step: checked.problems for checked in verify(copied.place, copied.task.config).checkpoints}
     assert not found[2]
     assert path.name in found[4][0]
 
@@ -182,7 +182,7 @@ def test_a_file_in_the_place_of_the_checkpoints_is_named(tmp_path: Path) -> None
     path = tmp_path / "checkpoints"
     path.write_text("in the way")
     with pytest.raises(Invalid, match=f"{path}: cannot be read: Not a directory"):
-        verify(Place(epath.Path(path)))
+        verify(Place(epath.Path(path)), tiny_config())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from etils import epath
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shardtui.engine import checkpoint
+from shardtui.engine import checkpoint, run_directory
 from shardtui.engine.__main__ import inspect
 from shardtui.engine.board import ranked, recommendation
 from shardtui.engine.config import Invalid, RunConfig, choose_model
@@ -501,9 +501,10 @@ def test_a_run_of_it_is_switched_saved_and_resumed_from_elsewhere(home: Path, mo
     assert losses == pytest.approx([loss for _, loss in unsharded(task, 6)], rel=1e-5)
     ready = events["EngineReady"]
     assert (ready["counted"], ready["tokens_per_step"], ready["corpus"]["files"]) == ("examples", 8, 0)
+    config = run_directory.find("toy-1").config
     place = checkpoint.Place(epath.Path(home / "state/shardtui/runs/toy-1/checkpoints"))
     assert place.steps() == [4, 6]
-    assert [found.problems for found in checkpoint.verify(place).checkpoints] == [[], []]
+    assert [found.problems for found in checkpoint.verify(place, config).checkpoints] == [[], []]
     path.write_text(TOY.replace("rngs), nnx.Linear(width, 8", "rngs), nnx.Linear(width, 8, use_bias=False"))
     changed = run("train", "--resume=toy-1", "--steps=8", cwd=home.parent)
     assert changed.returncode == 2
