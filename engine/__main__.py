@@ -362,6 +362,7 @@ def _train(
     from .checkpoint import Place, array_types
     from .compiler import Compiler
     from .loop import Loop
+    from .manifest import edits
     from .memory import keep_freed_blocks, limit
     from .mesh import describe_device, fallback
     from .profiler import Profiler
@@ -388,8 +389,10 @@ def _train(
     place = Place(epath.Path(directory.checkpoints(config)))
     saver = Saver(place, config, task, corpus, devices, cluster, publish, inbox.wake)
     problems: list[str] = []
+    edited: list[str] = []
     origin = saver.newest(restart.step)
     if origin is not None:
+        edited = edits(directory.config, config, origin) if cluster.process == 0 else []
         problems += origin.problems_with(config, array_types(task), corpus, devices[0].platform, restart)
         ahead = tuple(switch for switch in config.switches if switch.step >= origin.step)
         config = msgspec.structs.replace(config, preset=origin.preset, switches=ahead)
@@ -409,7 +412,7 @@ def _train(
             devices=[describe_device(device) for device in devices],
             simulated=devices[0].platform == "cpu" and len(devices) > 1,
             memory_limit=limit(devices, config.device_memory),
-            warnings=fallback(devices, config.platform),
+            warnings=[*fallback(devices, config.platform), *edited],
             dtype=task.dtype,
             parameters=task.parameters,
             padding_parameters=task.model.padding_parameters,

@@ -85,6 +85,11 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
         elif arrays != self.arrays:
             problems.append(f"{_difference(arrays, self.arrays)}: begin a new run with it, or take its code back")
+        if config.seed != self.config.seed:
+            problems.append(
+                f"run.json: seed is {config.seed}, the checkpoint of step {self.step} was saved with "
+                f"{self.config.seed}: put that back, or begin a new run"
+            )
         if corpus.sha256 != self.corpus.sha256 and not restart.other_data:
             problems.append(
                 f"the data are not those of the checkpoint: {corpus.bytes:,} bytes (sha256 {corpus.sha256[:12]}) in "
@@ -99,6 +104,17 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if config.steps is not None and config.steps <= self.step:
             problems.append(f"--steps {config.steps}: {self.step} steps are done: give more")
         return problems
+
+
+def edits(written: RunConfig, config: RunConfig, origin: Manifest) -> list[str]:
+    """What `run.json` as it is `written` has otherwise than the checkpoint, of the training and by nobody's `--set`:
+    `config` is what a run goes on with."""
+    training, asked, before = (msgspec.structs.asdict(found.training) for found in (written, config, origin.config))
+    return [
+        f"run.json: {key} is {value}, the checkpoint of step {origin.step} was saved with {before[key]}"
+        for key, value in training.items()
+        if value != before[key] and value == asked[key]
+    ]
 
 
 def _model(config: RunConfig, other: RunConfig) -> str:

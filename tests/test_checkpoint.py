@@ -19,8 +19,8 @@ import pytest
 from etils import epath
 from shardtui.engine.checkpoint import Place, load_arrays, verify
 from shardtui.engine.cluster import Cluster
-from shardtui.engine.config import PRESETS, CheckpointConfig, Invalid, Restart
-from shardtui.engine.manifest import FILE_NAME, Damaged, Manifest, read_manifest, write_manifest
+from shardtui.engine.config import PRESETS, CheckpointConfig, Invalid, Restart, RunConfig
+from shardtui.engine.manifest import FILE_NAME, Damaged, Manifest, edits, read_manifest, write_manifest
 from shardtui.engine.preset import read_preset
 from shardtui.engine.program import Program, compile_initial_state, place
 from shardtui.engine.protocol import (
@@ -331,7 +331,13 @@ def test_what_a_run_may_not_go_on_from(saved: Path) -> None:
         return "\n".join(manifest.problems_with(config, arrays, corpus, platform, how))
 
     assert problems() == ""
-    assert "the model is not the one of the checkpoint" in problems(wider)
+    assert problems(wider) == (
+        "the model is not the one of the checkpoint: nano with layers 3, nano with layers 2 then: begin a new run with "
+        "it"
+    )
+    assert problems(msgspec.structs.replace(config, seed=7)) == (
+        "run.json: seed is 7, the checkpoint of step 4 was saved with 0: put that back, or begin a new run"
+    )
     assert "999 bytes (sha256 cdcdcdcdcdcd) in other, 1,000 (abababababab) then" in problems(corpus=other)
     assert "--other-data" in problems(corpus=other)
     changed = {**manifest.arrays, "norm.scale": "float32 [7]", "norm.shift": "float32 [1]"}
@@ -343,3 +349,22 @@ def test_what_a_run_may_not_go_on_from(saved: Path) -> None:
     assert problems(msgspec.structs.replace(config, platform="tpu"), platform="tpu") == ""
     assert problems(msgspec.structs.replace(config, steps=4)) == "--steps 4: 4 steps are done: give more"
     assert json.loads((saved / "4" / FILE_NAME).read_bytes())["manifest"]["step"] == 4
+
+
+def test_settings_that_nobody_asked_for_are_named(saved: Path) -> None:
+    manifest = read_manifest(epath.Path(saved / "4"))
+    config = manifest.config
+
+    def trained(**changes: Any) -> RunConfig:
+        training = msgspec.structs.replace(config.training, **changes)
+        return msgspec.structs.replace(config, training=training, steps=9, devices=4, data="other", preset="tp")
+
+    edited = trained(learning_rate=3e-4, batch_size=8)
+    assert edits(trained(), trained(), manifest) == []
+    assert edits(trained(), edited, manifest) == [], "--set asked for it"
+    assert edits(edited, trained(learning_rate=2e-4, batch_size=8), manifest) == [
+        "run.json: batch_size is 8, the checkpoint of step 4 was saved with 16"
+    ]
+    assert edits(edited, edited, manifest)[1] == (
+        "run.json: learning_rate is 0.0003, the checkpoint of step 4 was saved with 0.001"
+    )

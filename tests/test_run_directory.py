@@ -1,13 +1,15 @@
 """Names, locks and directories of runs."""
 
 import os
+import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from shardtui.engine import run_directory
 from shardtui.engine.config import Invalid
 
-from .conftest import tiny_config
+from .conftest import SETTINGS, SHARDTUI, tiny_config
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "A", "x" * 65, "a\nb", "naïve", "-x"])
@@ -65,3 +67,26 @@ def test_a_state_directory_that_cannot_be_written(home: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
     with pytest.raises(Invalid, match=r"cannot be written: .*: set XDG_STATE_HOME"):
         run_directory.create(tiny_config())
+
+
+def test_what_was_edited_is_named_where_the_run_goes_on(home: Path) -> None:
+    def train(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [*SHARDTUI, "train", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+    begun = train(*SETTINGS, "--run=tiny-1", "--steps=2", f"--data={__file__}", "--preset=dp")
+    assert begun.returncode == 0, begun.stderr
+    directory = run_directory.find("tiny-1")
+    config = directory.config
+    slower = msgspec.structs.replace(config.training, learning_rate=3e-4)
+    directory.write_config(msgspec.structs.replace(config, training=slower))
+    asked = train("--resume=tiny-1", "--steps=3", "--set=learning_rate=0.002")
+    assert (asked.returncode, "run.json: " in asked.stderr) == (0, False), asked.stderr
+    directory.write_config(msgspec.structs.replace(config, training=slower))
+    edited = train("--resume=tiny-1", "--steps=4")
+    assert edited.returncode == 0, edited.stderr
+    assert "run.json: learning_rate is 0.0003, the checkpoint of step 3 was saved with 0.002" in edited.stderr
+    directory.write_config(msgspec.structs.replace(directory.config, seed=7))
+    refused = train("--resume=tiny-1", "--steps=5")
+    assert refused.returncode == 2
+    assert "run.json: seed is 7, the checkpoint of step 4 was saved with 0: put that back" in refused.stderr
