@@ -70,8 +70,19 @@ def problems_in(error: BaseException) -> list[str]:
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)
     told = next((told for link in reversed(chain) if (told := advice(f"{type(link).__name__}: {link}"))), None)
-    return [told or f"{type(chain[-1]).__name__}: {_first_line(chain[-1])}"]
+    return [told or named(chain[-1])]
 
 
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "")
+def named(error: BaseException) -> str:
+    """`ValueError: what it says`, as one line."""
+    return f"{type(error).__name__}: {in_a_line(str(error))}"
+
+
+def in_a_line(text: str) -> str:
+    """The first line, and those after it for as long as nothing is said but that something follows."""
+    said = ""
+    for line in text.splitlines():
+        said = " ".join(f"{said} {line}".split())
+        if said and not said.endswith(":"):
+            break
+    return said

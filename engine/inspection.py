@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from .advice import in_a_line
 from .hlo import LIBRARIES, Instruction, Module, parse
 from .program import Placement, trace_step
 from .protocol import ArrayInfo, PresetInspected, RematerializationInfo
@@ -50,7 +51,7 @@ def _unnamed(error: str) -> str:
     """jax gives up on all layouts where the compiler splits a dim over a part of an axis, which no spec can say."""
     lines = re.findall(r"(\S+\.py):(\d+):\d+ \[", error)
     at = next((f" at {file}:{line}" for file, line in lines if not LIBRARIES.search(file)), "")
-    why = at or f": {error.strip().splitlines()[0]}"
+    why = at or f": {in_a_line(error)}"
     return (
         f"some layouts are missing: jax has no spec for what the compiler chose{why}: "
         "ask for a layout there with a sharding constraint"

@@ -8,6 +8,7 @@ import jax
 from jax.experimental import topologies
 
 from . import tpu_compiler
+from .advice import in_a_line
 from .board import Cost, timed
 from .config import Invalid, UserModel
 from .estimate import Step
@@ -78,7 +79,7 @@ def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Co
 def _too_large(message: str, arguments: int, topology: Topology) -> Cost:
     needed = needed_bytes(message)
     if needed is None:
-        raise Invalid(message.splitlines()[0])
+        raise Invalid(in_a_line(message))
     return Cost(argument_bytes=arguments, peak_bytes=needed, capacity_bytes=topology.chip.memory)
 
 

@@ -15,6 +15,7 @@ import jax
 import msgspec
 
 from . import protocol, run_directory
+from .advice import named
 from .cluster import Cluster
 from .config import WatchedRun
 from .event_log import EventLog
@@ -144,6 +145,5 @@ def _last_event(error: BaseException | None, step: int) -> Event:
 
 def _told(error: BaseException) -> str:
     """`ValueError: what it says, at train.py:31`: the line of the loop."""
-    said = f"{type(error).__name__}: {error}".splitlines()[0]
     frames = traceback.extract_tb(error.__traceback__, limit=1)
-    return f"{said}, at {frames[0].filename}:{frames[0].lineno}" if frames else said
+    return f"{named(error)}, at {frames[0].filename}:{frames[0].lineno}" if frames else named(error)

@@ -23,6 +23,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from .advice import named
 from .array import Array, Batch, name_of, text_batch
 from .config import Invalid, RunConfig, UserModel
 from .model import loss as cross_entropy
@@ -291,12 +292,7 @@ def _told(what: str, directory: str) -> Iterator[None]:
     except Invalid:
         raise
     except (Exception, SystemExit) as error:
-        raise Invalid(f"{what}: {_in_a_line(error)}{_place(error, directory)}{_way_out(error)}") from error
-
-
-def _in_a_line(error: BaseException) -> str:
-    first = " ".join(next(iter(str(error).strip().splitlines()), "").split())
-    return f"{type(error).__name__}: {first[:LONGEST_PROBLEM]}"
+        raise Invalid(f"{what}: {named(error)[:LONGEST_PROBLEM]}{_place(error, directory)}{_way_out(error)}") from error
 
 
 def _place(error: BaseException, directory: str) -> str:

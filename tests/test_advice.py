@@ -4,7 +4,7 @@ import errno
 import os
 
 import pytest
-from shardtui.engine.advice import advice, problems_in
+from shardtui.engine.advice import advice, in_a_line, problems_in
 from shardtui.engine.config import Invalid
 
 
@@ -48,6 +48,22 @@ def test_of_an_unknown_error_the_first_line_is_told() -> None:
     assert advice("ValueError: axes don't match") is None
     assert problems_in(ValueError("axes don't match\nand many more lines")) == ["ValueError: axes don't match"]
     assert problems_in(KeyError()) == ["KeyError: "]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("one\ntwo", "one"),
+        ("\n  \n one  and \t a half\ntwo", "one and a half"),
+        ("Mismatch details (1 found):\n\n  - a: [3] != [4]\n  - b", "Mismatch details (1 found): - a: [3] != [4]"),
+        ("why:\nbecause:\nof this\nand that", "why: because: of this"),
+        ("nothing follows:\n", "nothing follows:"),
+        ("", ""),
+    ],
+)
+def test_a_line_that_announces_the_next_is_told_with_it(text: str, line: str) -> None:
+    assert in_a_line(text) == line
+    assert problems_in(ValueError(text)) == [f"ValueError: {line}"]
 
 
 def test_of_wrapped_errors_the_innermost_is_told() -> None:

@@ -313,6 +313,10 @@ ONES = "def batch(step, batch_size):\n    return np.ones((batch_size, 4), np.flo
         ),
         ("def make(:\n", "SyntaxError: invalid syntax (models.py, line 3) (models.py:3)"),
         ("raise SystemExit('not today')\n", "SystemExit: not today (models.py:3)"),
+        (
+            "def make():\n    raise ValueError('these:\\n  one')\n",
+            "make of models.py: ValueError: these: one (models.py:4)",
+        ),
         ("def make():\n    return inner()\ndef inner():\n    return {}['x']\n", "KeyError: 'x' (models.py:6)"),
         ("def make():\n    return 3\n", "make of models.py gives int: it has to return an nnx.Module"),
         ("def make(width):\n    pass\n", "make of models.py: missing a required argument: 'width': give it with --set"),
