@@ -149,7 +149,7 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
         (["train", "--steps=3", "--seq-len=500"], "--seq-len 500 is longer than the model's context of 128"),
         (["train", "--steps=3", "--run=../x"], "a name is 1 to 64"),
         (["train", "--steps=3", "--data=/nowhere"], "--data /nowhere: no such file or directory"),
-        (["train", "--steps=3", "--data=/dev/null"], "--data /dev/null: the file is empty"),
+        (["train", "--steps=3", "--data=/dev/null"], "--data /dev/null: a character device, not a file"),
         (["train", "--steps=3", f"--data={sys.executable}"], "the file is not text"),
         (["train", "--steps=3", "--batch-size=12"], "batch 12 does not divide by 8"),
         (["train", "--steps=3", "--devices=7"], "batch 16 does not divide by 7: make it 14 or 21"),
