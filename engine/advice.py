@@ -3,8 +3,6 @@ engine that died its log is all there is."""
 
 import re
 
-from .config import Invalid
-
 KNOWN = (  # TensorStore calls a full disk RESOURCE_EXHAUSTED, too: what the system says comes before
     (
         r"std::bad_alloc|MemoryError|Cannot allocate memory|LLVM ERROR: [^\n]*allocate[^\n]*|LLVM ERROR: out of memory",
@@ -64,8 +62,8 @@ def advice(text: str) -> str | None:
 
 def problems_in(error: BaseException) -> list[str]:
     """One line each. Of an error that wraps others, the innermost says what happened."""
-    if isinstance(error, Invalid):
-        return list(error.problems)
+    if problems := getattr(error, "problems", ()):  # of an error of ours
+        return list(problems)
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)

@@ -20,6 +20,7 @@ import msgspec
 from jax._src.distributed import global_state  # jax has no public name for the store
 from msgspec import Struct
 
+from .advice import named
 from .cluster import Cluster
 from .config import Invalid
 from .joining import HEARTBEAT_SECONDS
@@ -278,4 +279,4 @@ def _told(decide: Callable[[], Any]) -> Told:
 
 
 def _lines(error: Exception) -> list[str]:
-    return list(getattr(error, "problems", ())) or [f"{type(error).__name__}: {error}".splitlines()[0]]
+    return list(getattr(error, "problems", ())) or [named(error)]

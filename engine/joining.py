@@ -8,6 +8,7 @@ import jax
 from jax._src.distributed import global_state  # no public name says what jax has joined
 from jaxlib import _jax  # type: ignore[attr-defined] # nor where CPU collectives listen
 
+from .advice import in_a_line
 from .config import Invalid, Membership, RunConfig
 from .run_directory import RunDirectory
 from .seal import JOIN_SECONDS, Seal, given_secret, is_local, secret_problem, shared_secret
@@ -99,4 +100,4 @@ def _too_few(membership: Membership) -> str:
 def _why_alone(membership: Membership, error: Exception) -> str:
     if membership.coordinator is None:
         return f"the cluster that jax found: {error}: give --coordinator, --num-processes and --process-id"
-    return f"--coordinator {membership.coordinator}: {str(error).splitlines()[0]}"
+    return f"--coordinator {membership.coordinator}: {in_a_line(str(error))}"
