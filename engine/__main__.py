@@ -23,11 +23,14 @@ from msgspec import Struct
 from . import plan_cache, protocol
 from .advice import problems_in
 from .agreement import corpus_fact, differences, facts
+from .append import append_regular
 from .asker import end_with_asker
 from .board import Board
 from .cluster import Cluster
 from .config import SIMULATED_DEVICES, Invalid, Membership, Restart, RunConfig, UserModel, problems_of
+from .custody import Custody
 from .event_log import EventLog
+from .forks import leave_to_parent
 from .inbox import Inbox
 from .preset import Preset, load_preset, load_presets, name_of
 from .protocol import (
@@ -124,9 +127,11 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         directory.clear_coordinators()
         server = Server(directory.socket, inbox.put)
         log = EventLog(directory.events, server.publish)
-    except Invalid as error:
+    except (Invalid, OSError) as error:
         print(error, file=sys.stderr)
         return 2
+    leave_to_parent(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
+    custody = Custody(directory, lock, lambda: inbox.put(Stop()))
     config = restart.config or directory.config
     log.append(EngineStarted(protocol=protocol.VERSION, pid=os.getpid(), config=config))
     watchdog = Watchdog(inbox, log.append, lambda: inbox.put(Stop()), config.stop_seconds, _user_directory(config))
@@ -140,6 +145,9 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
     try:
         cluster = _joined(directory, connect, log, inbox) if connect else cluster
         done = _train(directory, restart, publish, inbox, cluster, server.answer_with)
+        if custody.is_lost:
+            log.append(Failed(problems=[f"{custody.problem}; the run ended after step {done:,}"], refused=False))
+            return 1
         reason = "finished" if done == config.steps else "signalled" if watchdog.is_signalled else "stopped"
         log.append(EngineStopped(step=done, reason=reason))
         return 0
@@ -172,9 +180,12 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
         return follow(directory, msgspec.structs.replace(restart, config=about), joined)
     directory = create(about) if config else find(run)
     print(f"shardtui: `shardtui attach {directory.name}` shows it, {directory.log} is its log", file=sys.stderr)
-    with directory.log.open("ab") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    try:
+        with append_regular(directory.log) as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+    except OSError as error:
+        raise Invalid(f"{directory.log}: cannot be written: {error.strerror}: remove it") from error
     return serve(directory, restart, joined if is_joined else None)
 
 
@@ -386,7 +397,8 @@ def _train(
     batches, corpus = cluster.together(read)
     if different := _differences(cluster, hosts, corpus_fact(corpus)):
         raise Invalid(*different)
-    place = Place(epath.Path(directory.checkpoints(config)))
+    within = None if config.checkpoints.directory else directory.path
+    place = Place(epath.Path(directory.checkpoints(config)), within)
     saver = Saver(place, config, task, corpus, devices, cluster, publish, inbox.wake)
     problems: list[str] = []
     edited: list[str] = []

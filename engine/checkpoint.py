@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -34,11 +35,21 @@ class Place:
     """The directory of a run's checkpoints: on this machine, or wherever `epath` reaches."""
 
     root: epath.Path
+    run: Path | None = None
+    """The run's directory, where it is within that: once that one is gone, it is not made anew."""
 
     def prepare(self) -> None:
         """Makes it, and clears away what an engine that was killed left unfinished."""
         self.root.mkdir(parents=True, exist_ok=True)
         self.clear()
+
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the run's directory from another one at its path; None where it is gone, or does not matter."""
+        try:
+            status = self.run.stat() if self.run else None
+        except OSError:
+            return None
+        return (status.st_dev, status.st_ino) if status else None
 
     def clear(self) -> None:
         """Deletes what is unfinished. For times when nothing is being saved."""

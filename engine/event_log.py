@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from .append import append_regular
 from .config import Invalid
 from .protocol import LARGEST_EVENT, AnyEvent, Event, decode_event_json, decode_event_lines, encode_json
 from .regular_file import open_regular
@@ -26,10 +27,10 @@ class EventLog:
     """Appends from the training thread; where that waits for a process that is lost, from the one that found it out."""
 
     def __init__(self, path: Path, listener: Listener) -> None:
-        """Raises Invalid where the file cannot be read."""
+        """Raises Invalid where the file cannot be read, OSError where it cannot be written."""
         self._seq, self._whole = _end_of(path)
         """The last number, and whether its line stands in the file to its end."""
-        self._file = path.open("ab", buffering=0)
+        self._file = append_regular(path)
         self._complained = False
         """That the last event could not be written."""
         self._listener = listener
@@ -41,6 +42,10 @@ class EventLog:
             event = msgspec.structs.replace(event, seq=self._seq, time=time.time())
             self._write(encode_json(event) + b"\n")
             self._listener(event)
+
+    @property
+    def descriptor(self) -> int:
+        return self._file.fileno()
 
     def close(self) -> None:
         self._file.close()
@@ -61,9 +66,10 @@ class EventLog:
 class LogReader:
     """Reads an `events.jsonl` that may still be growing, from where it stopped the last time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        """`offset`: bytes at its beginning to leave out."""
         self._path = path
-        self._offset = 0
+        self._offset = offset
 
     def read(self, after: int = 0) -> Iterator[list[AnyEvent]]:
         """Chunks of the events with a `seq` above `after`. A line still being written is left for the next call. Raises

@@ -3,11 +3,9 @@
 `$XDG_STATE_HOME/shardtui/runs/RUN/` holds `run.json`, `events.jsonl`, `engine.log` and `lock`, and `checkpoints`,
 `profile` and `presets` once there are some; the socket lies in `/tmp/shardtui-UID/` because the paths of Unix sockets
 must be short.
-The engine holds an flock on `lock` while it lives, which the kernel takes back however it ends.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import os
@@ -15,14 +13,15 @@ import re
 import secrets
 import shutil
 import stat
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 import msgspec
 
+from . import lock
 from .config import Invalid, RunConfig, WatchedRun
+from .lock import Holder
 from .regular_file import read_regular
 
 UNREADABLE = (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
@@ -128,43 +127,20 @@ class RunDirectory:
         elsewhere = config.checkpoints.directory
         return f"{elsewhere.rstrip('/')}/{self.name}" if elsewhere else str(self.path / "checkpoints")
 
-    def hold(self) -> IO[str]:
-        """Takes the lock; it stays taken while the returned file is open. Raises Invalid where another holds it."""
-        lock = (self.path / "lock").open("a+")
-        for _ in range(20):
-            if _locked(lock, fcntl.LOCK_EX):
-                break
-            time.sleep(0.05)  # `holder` takes the lock for a moment to look
-        else:
-            raise Invalid(f"run {self.name}: process {self.holder()} holds it: stop that one first")
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        return lock
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
 
-    def holder(self) -> int | None:
-        """The process id of the engine that lives in here, None where there is none."""
-        try:
-            with (self.path / "lock").open() as lock:
-                return None if _locked(lock, fcntl.LOCK_SH) else _process_id(lock.read(64))
-        except FileNotFoundError:
-            return None
+    def hold(self) -> BinaryIO:
+        """Takes the lock; it stays taken while the returned file is open. Raises Invalid where another holds it."""
+        return lock.take(self.lock)
+
+    def holder(self) -> Holder | None:
+        """The engine that lives in here, None where there is none."""
+        return lock.holder(self.lock)
 
     def discard(self) -> None:
         shutil.rmtree(self.path)
-
-
-def _process_id(text: str) -> int:
-    """0 where it does not stand there yet."""
-    return int(text) if text.strip().isdecimal() else 0
-
-
-def _locked(lock: IO[str], kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 class NameTaken(Invalid):
@@ -211,7 +187,7 @@ def find(name: str | None) -> RunDirectory:
         if not (directory.path / "run.json").exists():
             raise Invalid(f"run {name}: there is none in {state_home()}: see `shardtui ls`")
         return directory
-    living = [directory for directory in all_runs() if directory.holder() is not None]
+    living = [directory for directory in all_runs() if (holder := directory.holder()) and holder.is_alive]
     if not living:
         raise Invalid("no run is going on: start one with `shardtui`, or name an ended one: see `shardtui ls`")
     return living[-1]

@@ -91,6 +91,7 @@ class Saver:
         mark = cluster.agree(self._prepare, str)
         cluster.together(lambda: self._refuse_unshared(mark))
         cluster.agree(self._place.clear, None)
+        self._identity = self._place.identity()
 
     def _prepare(self) -> str:
         """Leaves a mark in the directory, by which the other processes see that theirs is the same."""
@@ -145,10 +146,16 @@ class Saver:
         self.finish()
         self._saved_at = time.monotonic()
         try:
-            if self._cluster.agree(lambda: step not in self._place.steps(), bool):
+            if self._cluster.agree(lambda: self._is_wanted(step), bool):
                 self._cluster.together(lambda: self._begin(state, program, step, loss))
         except Exception as error:
             self._failed(step, problems_in(error))
+
+    def _is_wanted(self, step: int) -> bool:
+        """Raises Invalid where the run's directory is not the one from the beginning."""
+        if self._place.identity() != self._identity:
+            raise Invalid(f"{self._place.run}: the run's directory was removed or replaced: nothing is saved in there")
+        return step not in self._place.steps()
 
     def _begin(self, state: TrainState, program: Program, step: int, loss: float | None) -> None:
         began = time.perf_counter()
@@ -227,7 +234,7 @@ class Saver:
                 self._publish(receipt)
 
     def _failed(self, step: int, problems: list[str]) -> None:
-        if self._cluster.process == 0:
+        if self._cluster.process == 0 and self._place.identity() == self._identity:
             with contextlib.suppress(OSError):  # Orbax may still write there: what stays goes the next time
                 self._place.clear()
         self._publish(CheckpointFailed(step=step, problems=problems))

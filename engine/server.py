@@ -1,17 +1,22 @@
 """The I/O thread: tells every viewer what happens and hands their commands to the training thread."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import struct
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import protocol
 from .protocol import AnyCommand, BadFrame, CommandRefused, Event, WeighPreset
 
 MOST_VIEWERS = 64
+MOST_GUESTS = 16
+"""Connections beyond those: they see nothing, but their commands are heard, so that a run can always be stopped."""
+GUEST_SECONDS = 5.0
 LARGEST_BACKLOG = 4 * 1024 * 1024
 """Bytes that may wait for a slow viewer. It misses what comes on top and reads that from `events.jsonl`."""
 
@@ -27,7 +32,11 @@ class Server:
         self._path = path
         self._obey = obey
         self._answer: Answer | None = None
+        self._answering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
+        """One question at a time, of all viewers: an answer takes Python from the steps."""
         self._viewers: set[asyncio.StreamWriter] = set()
+        self._guests: dict[asyncio.StreamWriter, None] = {}
+        """In the order in which they came."""
         self._loop = asyncio.new_event_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._closing = asyncio.Event()
@@ -38,18 +47,19 @@ class Server:
         self._path.unlink(missing_ok=True)  # left by an engine that was killed; the run's lock says it is ours
         self._socket.bind(str(self._path))
         self._path.chmod(0o600)
+        self._inode = self._path.stat().st_ino
         self._socket.listen()
         self._thread.start()
 
     def answer_with(self, answer: Answer) -> None:
-        """From now on `answer`, called in threads of its own, says what the one viewer is told that asks."""
+        """From now on `answer`, called in a thread of its own, says what the one viewer is told that asks."""
         self._answer = answer
 
     @property
     def descriptors(self) -> list[int]:
-        """Of its sockets."""
-        viewers = (viewer.get_extra_info("socket").fileno() for viewer in tuple(self._viewers))
-        return [self._socket.fileno(), *(number for number in viewers if number >= 0)]
+        """Of its sockets; -1 for one that is closed."""
+        connections = (*self._viewers, *self._guests)
+        return [self._socket.fileno(), *(each.get_extra_info("socket").fileno() for each in connections)]
 
     def publish(self, event: Event) -> None:
         """From any thread; never blocks."""
@@ -59,6 +69,7 @@ class Server:
         """Returns once what was published is on its way, or after two seconds."""
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(timeout=2)
+        self._answering.shutdown(wait=False, cancel_futures=True)
         if not self._thread.is_alive():
             self._loop.close()
 
@@ -69,46 +80,97 @@ class Server:
         server = await asyncio.start_unix_server(self._attend, sock=self._socket)
         await self._closing.wait()
         server.close()
-        for viewer in tuple(self._viewers):
-            viewer.close()
-        await asyncio.gather(*(viewer.wait_closed() for viewer in self._viewers), return_exceptions=True)
-        self._path.unlink(missing_ok=True)
+        connections = (*self._viewers, *self._guests)
+        for connection in connections:
+            connection.close()
+        await asyncio.gather(*(connection.wait_closed() for connection in connections), return_exceptions=True)
+        attending = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in attending:
+            task.cancel()
+        await asyncio.gather(*attending, return_exceptions=True)
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:  # not that of another engine, where the run's directory is gone
+                self._path.unlink()
 
     def _broadcast(self, event: Event) -> None:
         frame = protocol.frame(event)
         for viewer in self._viewers:
-            if viewer.transport.get_write_buffer_size() < LARGEST_BACKLOG:
-                viewer.write(frame)
+            _write(viewer, frame)
 
-    async def _attend(self, reader: asyncio.StreamReader, viewer: asyncio.StreamWriter) -> None:
-        if _peer_uid(viewer) not in (None, os.getuid()):
-            viewer.close()
-            return
-        if len(self._viewers) >= MOST_VIEWERS:
-            problem = f"{MOST_VIEWERS} viewers watch this run already: close one of them"
-            viewer.write(protocol.frame(CommandRefused(problem=problem)))
-            viewer.close()
-            return
+    async def _attend(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
+        try:
+            if _peer_uid(connection) not in (None, os.getuid()):
+                return
+            if len(self._viewers) < MOST_VIEWERS:
+                await self._attend_viewer(reader, connection)
+            else:
+                await self._attend_guest(reader, connection)
+        except BadFrame as error:
+            _write(connection, protocol.frame(CommandRefused(problem=str(error))))
+        except (asyncio.IncompleteReadError, OSError):  # TimeoutError is one
+            pass
+        finally:
+            connection.close()
+
+    async def _attend_viewer(self, reader: asyncio.StreamReader, viewer: asyncio.StreamWriter) -> None:
         self._viewers.add(viewer)
+        try:
+            await self._hear(reader, viewer)
+        finally:
+            self._viewers.discard(viewer)
+
+    async def _attend_guest(self, reader: asyncio.StreamReader, guest: asyncio.StreamWriter) -> None:
+        """Where they are too many, the first one goes: the newest may want to stop the run."""
+        problem = f"{MOST_VIEWERS} viewers watch this run already: close one of them"
+        _write(guest, protocol.frame(CommandRefused(problem=problem)))
+        if len(self._guests) >= MOST_GUESTS:
+            first = next(iter(self._guests))
+            del self._guests[first]
+            first.close()
+        self._guests[guest] = None
+        try:
+            async with asyncio.timeout(GUEST_SECONDS):
+                await self._hear(reader, guest)
+        finally:
+            self._guests.pop(guest, None)
+
+    async def _hear(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
+        """Obeys until the connection ends, by IncompleteReadError, OSError or BadFrame. Of its questions one is
+        answered and one waits, the last: nobody looks at what follows from a text that was changed since."""
+        questions: asyncio.Queue[WeighPreset] = asyncio.Queue(1)
+        answering = asyncio.ensure_future(self._answer_all(questions, connection))
         try:
             while True:
                 command = await protocol.read_command(reader)
                 if isinstance(command, WeighPreset):
-                    viewer.write(protocol.frame(await self._answered(command)))
+                    if questions.full():
+                        questions.get_nowait()
+                    questions.put_nowait(command)
                 elif problem := self._obey(command):
-                    viewer.write(protocol.frame(CommandRefused(problem=problem)))
-        except BadFrame as error:
-            viewer.write(protocol.frame(CommandRefused(problem=str(error))))
-        except (asyncio.IncompleteReadError, OSError):
-            pass
+                    _write(connection, protocol.frame(CommandRefused(problem=problem)))
         finally:
-            self._viewers.discard(viewer)
-            viewer.close()
+            answering.cancel()
 
-    async def _answered(self, question: WeighPreset) -> Event:
-        if self._answer is None:
-            return CommandRefused(problem="the engine does not know its devices yet: ask once it is ready")
-        return await asyncio.to_thread(self._answer, question)
+    async def _answer_all(self, questions: "asyncio.Queue[WeighPreset]", connection: asyncio.StreamWriter) -> None:
+        while True:
+            question = await questions.get()
+            if self._answer is None:
+                problem = "the engine does not know its devices yet: ask once it is ready"
+                _write(connection, protocol.frame(CommandRefused(problem=problem)))
+            else:
+                _write(
+                    connection,
+                    await self._loop.run_in_executor(self._answering, _answered, self._answer, question),
+                )
+
+
+def _answered(answer: Answer, question: WeighPreset) -> bytes:
+    return protocol.frame(answer(question))
+
+
+def _write(connection: asyncio.StreamWriter, frame: bytes) -> None:
+    if connection.transport.get_write_buffer_size() < LARGEST_BACKLOG:
+        connection.write(frame)
 
 
 def _peer_uid(viewer: asyncio.StreamWriter) -> int | None:

@@ -19,6 +19,7 @@ from .advice import named
 from .cluster import Cluster
 from .config import WatchedRun
 from .event_log import EventLog
+from .forks import lead_nowhere
 from .protocol import EngineStarted, EngineStopped, Event, Failed, MemoryMeasured
 from .server import Server
 from .step_reports import REPORT_SECONDS, StepReports
@@ -124,9 +125,8 @@ class Teller:
         def let_go() -> None:
             if teller := reference():
                 teller._is_over = True
-                nothing = os.open(os.devnull, os.O_RDWR)
-                for descriptor in (teller._lock_file.fileno(), *teller._server.descriptors):
-                    os.dup2(nothing, descriptor, inheritable=False)
+                if not teller._lock_file.closed:
+                    lead_nowhere([teller._lock_file.fileno(), *teller._server.descriptors])
 
         os.register_at_fork(after_in_child=let_go)
 

@@ -207,7 +207,7 @@ def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
     lock = home / "state/shardtui/runs/doomed/lock"
     while not lock.exists() or not lock.read_text().strip():
         time.sleep(0.05)
-    os.kill(int(lock.read_text()), signal.SIGKILL)
+    os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "ended by SIGKILL" in errors

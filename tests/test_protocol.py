@@ -116,8 +116,8 @@ def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, capsys: pytest
     """/dev/full refuses every write; once is enough to say so."""
     told: list[Event] = []
     log = EventLog(tmp_path / "events.jsonl", told.append)
-    with open("/dev/full", "wb") as full:  # noqa: PTH123 # no log begins in a device
-        os.dup2(full.fileno(), log._file.fileno())
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), log.descriptor)
     for step in (1, 2):
         log.append(steps(step))
     assert [event.seq for event in told] == [1, 2]
@@ -161,7 +161,8 @@ def test_a_line_longer_than_a_chunk_and_a_damaged_one_cost_no_other(
     assert found == [1, 2, 3, *range(5, 12)]
 
 
-def test_a_server_takes_so_many_viewers(home: Path) -> None:
+def test_a_server_takes_so_many_viewers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtui.engine.server.GUEST_SECONDS", 0.2)
     socket = Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
     server = Server(socket, lambda command: None)
     server.start()

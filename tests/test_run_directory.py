@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from shardtui.engine import run_directory
 from shardtui.engine.config import Invalid
+from shardtui.engine.lock import Holder
 
 from .conftest import SETTINGS, SHARDTUI, tiny_config
 
@@ -37,9 +38,9 @@ def test_one_holder_at_a_time(home: Path) -> None:
     with pytest.raises(Invalid, match="no run is going on"):
         run_directory.find(None)
     with directory.hold():
-        assert directory.holder() == os.getpid()
+        assert directory.holder() == Holder(os.getpid(), "here")
         assert run_directory.find(None) == directory
-        with pytest.raises(Invalid, match=f"process {os.getpid()} holds it"):
+        with pytest.raises(Invalid, match=f"process {os.getpid()} holds its lock"):
             directory.hold()
     assert directory.holder() is None
 

@@ -64,13 +64,13 @@ def test_the_engine_outlives_every_death_of_the_ui(terminal: Terminal) -> None:
         assert_goes_on(directory)
         assert directory.holder() == engine
     finally:
-        os.kill(engine, signal.SIGTERM)
+        os.kill(engine.pid, signal.SIGTERM)
 
 
 def test_the_ui_outlives_the_engine(terminal: Terminal) -> None:
     engine = run_directory.find("tiny").holder()
     assert engine
-    os.kill(engine, signal.SIGKILL)
+    os.kill(engine.pid, signal.SIGKILL)
     terminal.until(lambda text: "✗ crashed" in text, "the crash to show")
     terminal.send("0")
     terminal.until(lambda text: "SIGKILL" in text, "the reason")

@@ -142,8 +142,18 @@ class ShardtuiApp(App[None]):
     def begin(self) -> None:
         """Once the first frame is drawn."""
         if self.starts:
-            self.client.start_engine(self.restart)
-        self.follow()
+            self.start_engine(self.restart)
+        else:
+            self.follow()
+
+    def start_engine(self, restart: Restart | None) -> None:
+        try:
+            self.client.start_engine(restart)
+        except Invalid as error:
+            failed = Failed(problems=list(error.problems), refused=True, time=time.time())
+            self.post_message(EventsArrived([failed]))
+        else:
+            self.follow()
 
     @work
     async def follow(self) -> None:
@@ -394,8 +404,7 @@ class ShardtuiApp(App[None]):
             restart = Restart(step=step)
         self.starts = False
         self.clear_notifications()
-        self.client.start_engine(restart)
-        self.follow()
+        self.start_engine(restart)
 
     def action_detach(self) -> None:
         self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST) else FINE)

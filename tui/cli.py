@@ -534,11 +534,13 @@ def _attempt(problems: list[str], load: Callable[..., T], *arguments: object) ->
 def _resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     """How a run goes on. Raises Invalid with every problem."""
     config = directory.config
-    if holder := directory.holder():
+    if (holder := directory.holder()) and holder.is_alive:
         raise Invalid(
-            f"run {directory.name}: process {holder} trains it: `shardtui attach {directory.name}` shows it, "
+            f"run {directory.name}: {holder.words} trains it: `shardtui attach {directory.name}` shows it, "
             f"`shardtui stop {directory.name}` ends it"
         )
+    if holder:
+        raise Invalid(f"run {directory.name}: {holder.words} holds {directory.lock}: end it: `fuser` names it")
     given = {"--model": options.model, "--seed": options.seed, "--run": options.run_name}
     problems = [
         f"{flag} {value}: a run that goes on keeps its own: leave it out, or begin a new run"

@@ -33,6 +33,7 @@ from ..engine.protocol import (
     TrainingStarted,
 )
 from . import board_rows
+from .audience import Audience
 from .clean import clean, json_line, printable, warn
 from .compare_report import CompareReport, row_report
 from .comparison import WARM_UP, Comparison, in_progress, worth_comparing
@@ -155,35 +156,40 @@ class _Session:
         estimating: asyncio.Task[None] | None = None
         self._state = RunState()
         client.start_engine()
+        audience = Audience(client, "stopping after this step")
         async for events in client.events(cleaned=False):
             for event in events:
                 self._state.apply(event)
                 if isinstance(event, EngineReady):
                     self.ready = event
-                    warn(*event.warnings)
+                    with audience.reads():
+                        warn(*event.warnings)
                     estimating = asyncio.create_task(self._estimate(event))
                 command = self._next(event, estimating is not None and estimating.done())
-                if interrupts.count:
+                if interrupts.count or audience.is_gone:
                     command = Stop()  # again: it may not have listened before
                 if command:
                     await client.send(command)
-                self._progress.report(event, self._state)
+                with audience.reads():
+                    self._progress.report(event, self._state)
         if estimating:
             estimating.cancel()
             with suppress(asyncio.CancelledError):
                 await estimating
-        await client.ended()
-        return self._end(client, interrupts)
+        if not await client.has_ended():
+            client.kill_engine()  # it has reported its end, or nobody follows it any more
+        return self._end(client, interrupts, audience)
 
-    def _end(self, client: EngineClient, interrupts: Interrupts) -> int:
+    def _end(self, client: EngineClient, interrupts: Interrupts, audience: Audience) -> int:
         """Its directory goes with it, unless there is something in it to look into. Raises Invalid, SystemExit."""
         last = self._state.events[-1]
         is_refused = isinstance(last, Failed) and last.refused
-        if self._state.phase is Phase.STOPPED or is_refused or interrupts.count:
+        is_unwanted = bool(interrupts.count) or audience.is_gone
+        if self._state.phase is Phase.STOPPED or is_refused or is_unwanted:
             client.directory.discard()
         else:
             warn(*self._state.problems, f"what the engine left is in {client.directory.path}")
-        if interrupts.count:
+        if is_unwanted:
             return INTERRUPTED if interrupts.by_keyboard else FAILED
         if self.ready is None and is_refused:
             raise Invalid(*self._state.problems)

@@ -15,6 +15,7 @@ from ..engine.protocol import (
     CheckpointsKept,
     EngineLost,
     EngineReady,
+    EngineStopped,
     Failed,
     MemoryMeasured,
     Paused,
@@ -23,7 +24,9 @@ from ..engine.protocol import (
     Stop,
     SwitchFailed,
 )
-from .clean import json_line, warn
+from . import stopping
+from .audience import Audience
+from .clean import json_line, printable, warn
 from .engine_client import EngineClient
 from .exit_codes import FAILED, FINE, INTERRUPTED
 from .interrupts import Interrupts
@@ -52,22 +55,26 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     state = RunState()
     code = FINE
     client.start_engine(restart)
+    audience = Audience(client, "saving after this step, then stopping")
     async for events in client.events(cleaned=not as_json):
         for event in events:
             state.apply(event)
             if client.is_old(event):
                 continue
-            report(event, state)
+            with audience.reads():
+                report(event, state)
             if isinstance(event, Failed) and event.refused:
                 client.discard_if_new()
                 raise Invalid(*event.problems)
-            if isinstance(event, EngineReady):
-                warn(*event.warnings)
+            with audience.reads():
+                warn(*_warnings(event))
             if _is_trouble(event):
-                warn(in_words(event))
                 code = code if isinstance(event, CheckpointDamaged) else FAILED  # then an older one is used
             if isinstance(event, Paused) and event.problem:  # nobody is here to decide
                 await client.send(Stop())
+    await client.has_ended()  # who resumes the run next finds nobody
+    if audience.is_gone:
+        return INTERRUPTED if interrupts.by_keyboard else FAILED
     if not as_json and state.phase == Phase.STOPPED:
         _print_summary(state)
     if code and state.checkpoints:
@@ -76,27 +83,32 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     return INTERRUPTED if interrupts.by_keyboard else code
 
 
+def _warnings(event: AnyEvent) -> list[str]:
+    if isinstance(event, EngineReady):
+        return event.warnings
+    return [in_words(event)] if _is_trouble(event) else []
+
+
 def _is_trouble(event: AnyEvent) -> bool:
     return isinstance(event, TROUBLE) or (isinstance(event, Paused) and event.problem is not None)
 
 
 async def stop(client: EngineClient) -> int:
-    """Tells an engine to stop and waits until it has. Raises Invalid where the run is only watched."""
+    """Tells an engine to stop and waits until it has; 1 where it did not stop in order. Raises Invalid where the run is
+    only watched."""
     if watched := client.directory.watched:
         raise Invalid(watched.refusal)
-    if client.directory.holder() is None:
-        print(f"run {client.directory.name} has ended already")
+    name, holder = client.directory.name, client.directory.holder()
+    if holder is None or not holder.is_alive:
+        print(f"run {name} has ended already")
         return FINE
-    told, last = False, None
-    async for events in client.events():
-        if not told:
-            await client.send(Stop())
-            print("waiting for the current step to end", file=sys.stderr)
-            told = True
-        last = events[-1] if events else last
-    if last:
-        print(f"run {client.directory.name}: {in_words(last)}")
-    return FAILED if isinstance(last, EngineLost) else FINE
+    print("waiting for the current step to end", file=sys.stderr)
+    if not await stopping.stop(client.directory):
+        print(printable(f"run {name}: {stopping.unheard(client.directory)}"))
+        return FAILED
+    last = stopping.last_word(client.directory, holder) or EngineLost(reason=await client.reason())
+    print(printable(f"run {name}: {in_words(last)}"))
+    return FINE if isinstance(last, EngineStopped) else FAILED
 
 
 def _print_json(event: AnyEvent, _: RunState) -> None:

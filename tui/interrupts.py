@@ -3,7 +3,6 @@
 import asyncio
 import signal
 
-from ..engine.protocol import Stop
 from .clean import warn
 from .engine_client import EngineClient
 
@@ -29,5 +28,5 @@ class Interrupts:
         if self.count > 1:
             self._client.kill_engine()
             return
+        self._sending = asyncio.ensure_future(self._client.ask_to_stop())
         warn(self._says)
-        self._sending = asyncio.ensure_future(self._client.send(Stop()))

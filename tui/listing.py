@@ -1,5 +1,7 @@
 """`shardtui ls` and `shardtui presets`: tables for people, JSON for programs."""
 
+from contextlib import suppress
+
 import msgspec
 from msgspec import Struct
 from rich.table import Column, Table
@@ -23,6 +25,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     preset: str
     step: int
     pid: int | None
+    """None where no process trains it, or one of another host or container."""
     directory: str
 
 
@@ -69,18 +72,18 @@ def list_presets(config: RunConfig, as_json: bool) -> None:
 
 def _run_info(directory: RunDirectory) -> RunInfo:
     state = RunState()
-    if directory.events.exists():
+    with suppress(FileNotFoundError):
         for events in LogReader(directory.events).read():
             for event in events:
                 state.apply(event)
-    pid = directory.holder()
+    holder = directory.holder()
     about = directory.about
     return RunInfo(
         run=directory.name,
-        state=state.phase if pid or state.is_over else "crashed",
+        state=state.phase if state.is_over or (holder and holder.is_alive) else "crashed",
         model=about.model_name,
         preset=state.preset or about.preset,
         step=state.step,
-        pid=pid,
+        pid=holder.pid if holder and holder.is_here else None,
         directory=str(directory.path),
     )

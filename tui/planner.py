@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import sys
 import time
-from asyncio.subprocess import PIPE, Process, create_subprocess_exec
+from asyncio.subprocess import Process, create_subprocess_exec
 from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import BinaryIO
 
 import msgspec
 
@@ -17,6 +18,7 @@ from ..engine import protocol, tpu_compiler
 from ..engine.board import Board, Cost, Row, ranked
 from ..engine.config import Invalid, RunConfig, is_pitfall
 from ..engine.preset import load_preset, load_presets
+from .last_words import FATAL
 
 HOPELESS = 2.0
 """What needs so many times the capacity by formula is not compiled unless it was asked for by name."""
@@ -24,7 +26,6 @@ LONGEST_PROBLEM = 400
 """Characters: compilers quote whole programs."""
 OURS = "shardtui: "
 """How the engine begins a line for people."""
-FATAL = re.compile(r"F\d{4} |LLVM ERROR|terminate called|Fatal Python error")
 
 
 @dataclass(frozen=True)
@@ -180,16 +181,17 @@ class Planner:
         config = protocol.encode_json(self._config).decode()
         command = [sys.executable, "-P", "-m", "shardtui.engine", question, config, *about]
         try:
-            with _tether() as end:
+            with _tether() as end, TemporaryFile() as output, TemporaryFile() as said:
                 # In a session of its own: Ctrl-C at the terminal is for us.
+                # Files, not pipes: those stay open in a process that the user's model has forked.
                 self._process = await create_subprocess_exec(
-                    *command, stdin=end, stdout=PIPE, stderr=PIPE, start_new_session=True
+                    *command, stdin=end, stdout=output, stderr=said, start_new_session=True
                 )
                 if self._cancelled:
                     _kill(self._process)
                 _be_nice(self._process, self._nice)
-                output, said = await _communicated(self._process)
-                return Answer(self._process.returncode or 0, output, said.decode(errors="replace").splitlines())
+                status = await _waited_for(self._process)
+                return Answer(status, _text(output), _text(said).decode(errors="replace").splitlines())
         except OSError as error:
             return Answer(1, b"", [f"{OURS}the engine cannot be started: {error.strerror}"])
         finally:
@@ -212,15 +214,20 @@ def _tether() -> Generator[int]:
         os.close(ours)
 
 
-async def _communicated(process: Process) -> tuple[bytes, bytes]:
-    """What it wrote. It is killed where nobody waits any more."""
+async def _waited_for(process: Process) -> int:
+    """Its status. It is killed where nobody waits any more."""
     try:
-        return await process.communicate()
+        return await process.wait()
     except BaseException as reason:
         _kill(process)
         if isinstance(reason, asyncio.CancelledError):
             await process.wait()
         raise
+
+
+def _text(file: BinaryIO) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def _kill(process: Process) -> None:

@@ -100,9 +100,9 @@ def _compiling_sources() -> dict[str, str]:
 
 def _end_engine(run: str) -> None:
     """It comes after the first frame, and takes a moment until it says who it is."""
-    while not (holder := run_directory.find(run).holder()):
+    while not ((holder := run_directory.find(run).holder()) and holder.is_here):
         time.sleep(0.05)
-    os.kill(holder, signal.SIGKILL)
+    os.kill(holder.pid, signal.SIGKILL)
 
 
 def _steps() -> list[Figure]:

@@ -88,7 +88,9 @@ class Ours:
         return self._step
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self._directory.holder() or 0, number)
+        holder = self._directory.holder()
+        assert holder and holder.is_here
+        os.kill(holder.pid, number)
         self._terminal.process.send_signal(number)
 
     def end(self) -> None:

@@ -140,7 +140,8 @@ class Living:
 
     @property
     def engine(self) -> int:
-        return self.directory.holder() or 0
+        holder = self.directory.holder()
+        return holder.pid if holder else 0
 
     def end(self) -> "subprocess.CompletedProcess[str]":
         """What it said until its end."""

@@ -44,7 +44,7 @@ def test_another_engine_goes_on_where_one_is_killed(home: Path) -> None:
     process = compared("dp", "tp", "--steps=400", "--json")
     until_it_says(process, "tp (1 of 2): ")
     (lock,) = (home / "state").rglob("lock")
-    os.kill(int(lock.read_text()), signal.SIGKILL)
+    os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     rows = {row["preset"]: row for row in json.loads(output)["rows"]}
