@@ -19,6 +19,8 @@ LONG = {
     "hops": 3,
     "soak": 25,
     "signals": 10,
+    "floods": 10,
+    "neighbours": 5,
     "messages": 1,
     "hostile": 1,
     "fuzz": 1,
