@@ -126,7 +126,9 @@ def test_a_child_that_no_hook_of_ours_saw_is_not_the_engine(home: Path) -> None:
 def test_what_is_no_file_holds_nothing_up(home: Path, name: str, make: Callable[[Path], None]) -> None:
     directory = run_directory.create(tiny_config(steps=3))
     make(directory.path / name)
-    assert listed()["pid"] is None
+    found = run("ls", "--json")
+    assert [run["pid"] for run in json.loads(found.stdout)["runs"]] == [None] * (name != "events.jsonl")
+    assert (f"{directory.path / name}: " in found.stderr) == (name == "events.jsonl")
     assert run("stop", "tiny-1").stdout == "run tiny-1 has ended already\n"
     refused = run("train", "--resume=tiny-1")
     assert refused.returncode == 2

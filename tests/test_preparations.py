@@ -129,7 +129,10 @@ def test_what_was_asked_for_and_is_not_wanted_any_more_is_never_compiled(
         preparations.ask(name, programs["dp"])
     go_on.set()
     busy.result()
-    tell_until(preparations, lambda: preparations.take_asked(preparations.ready() or ""))
+    asked = preparations.take_asked("tp")
+    assert asked
+    wait([asked.ready], 60)
+    preparations.finished(asked)
     compiled = {event.preset for event in events if isinstance(event, PresetCompiling) and event.phase != "wait"}
     assert compiled == {"tp"}
 

@@ -98,7 +98,7 @@ def test_a_batch_that_sleeps_is_named_with_what_is_lost(home: Path) -> None:
     assert "ended 3 s after it was told to stop" in problem
     assert "train --resume slow" in said
     resumed = subprocess.run(
-        [*SHARDTUI, "train", "--json", "--resume=slow", "--steps=20"], capture_output=True, timeout=120
+        [*SHARDTUI, "train", "--json", "--resume=slow", "--steps=30"], capture_output=True, timeout=120
     )
     assert b'"Restored"' in resumed.stdout
 

@@ -141,9 +141,10 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
+    from .engine_client import EngineClient
     from .headless import stop
 
-    return asyncio.run(stop(_client(run_directory.find(options.run))))
+    return asyncio.run(stop(EngineClient(run_directory.find(options.run))))
 
 
 def _verify(options: argparse.Namespace) -> int:

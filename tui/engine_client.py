@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from tempfile import TemporaryFile
 from ..engine import protocol
 from ..engine.advice import advice
 from ..engine.append import append_regular
-from ..engine.config import Invalid, Membership, Restart, RunConfig
+from ..engine.config import STOP_SECONDS, Invalid, Membership, Restart, RunConfig
 from ..engine.event_log import LogReader, last_seq
 from ..engine.protocol import (
     AnyCommand,
@@ -35,8 +36,8 @@ from .exit_codes import REFUSED
 from .last_words import exit_reason, last_words
 from .stopping import LISTENING_SECONDS, stop, unheard
 
-PATIENCE_SECONDS = 20.0
-"""For an engine that was told to stop: it finishes its step and saves."""
+PATIENCE_SECONDS = 15.0
+"""On top of --stop-timeout, for an engine to end by itself."""
 EXIT_SECONDS = 5.0
 """For the processes of an engine that has reported its end."""
 
@@ -141,9 +142,20 @@ class EngineClient:
         return await self._comes_true(lambda: all(process.poll() is not None for process in self._processes))
 
     async def end_engine(self) -> None:
-        """Tells it to save and stop; where it does not, a compilation that hangs say, kills it."""
-        if await stop(self.directory, PATIENCE_SECONDS):
-            return
+        """Tells it to save and stop; where it does not, kills it."""
+        if await stop(self.directory, self.patience) != "ended":
+            await self.kill_holder()
+
+    @property
+    def patience(self) -> float:
+        """Seconds in which an engine that was told to stop has ended: by itself, unless it holds Python's lock."""
+        limit = STOP_SECONDS
+        with contextlib.suppress(Invalid):  # of a run.json that cannot be read
+            limit = self.directory.config.stop_seconds
+        return math.inf if limit is None else limit + PATIENCE_SECONDS
+
+    async def kill_holder(self) -> None:
+        """Where it is a process of this machine."""
         if (holder := self.directory.holder()) and holder.is_here:
             with contextlib.suppress(OSError):
                 os.kill(holder.pid, signal.SIGKILL)

@@ -103,9 +103,16 @@ async def stop(client: EngineClient) -> int:
         print(f"run {name} has ended already")
         return FINE
     print("waiting for the current step to end", file=sys.stderr)
-    if not await stopping.stop(client.directory):
-        print(printable(f"run {name}: {stopping.unheard(client.directory)}"))
-        return FAILED
+    match await stopping.stop(client.directory, client.patience):
+        case "unheard":
+            print(printable(f"run {name}: {stopping.unheard(client.directory)}"))
+            return FAILED
+        case "late":
+            await client.kill_holder()
+            print(f"run {name}: not ended {client.patience:g} s after it was told to stop: killed, and not saved")
+            return FAILED
+        case "ended":
+            pass
     last = stopping.last_word(client.directory, holder) or EngineLost(reason=await client.reason())
     print(printable(f"run {name}: {in_words(last)}"))
     return FINE if isinstance(last, EngineStopped) else FAILED

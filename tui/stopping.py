@@ -5,8 +5,10 @@ import contextlib
 import math
 import time
 from itertools import chain
+from typing import Literal
 
 from ..engine import protocol
+from ..engine.config import Invalid
 from ..engine.event_log import LogReader
 from ..engine.lock import Holder
 from ..engine.protocol import EngineStarted, EngineStopped, Failed, Stop
@@ -18,18 +20,18 @@ POLL_SECONDS = 0.1
 """From one look at the lock to the next."""
 
 
-async def stop(directory: RunDirectory, patience: float = math.inf) -> bool:
-    """Tells the engine to save and stop, and waits until its lock is free; False where it is not in so many seconds,
-    or nobody listens. An engine with too many viewers hears a newcomer for a moment only: it is told again."""
+async def stop(directory: RunDirectory, patience: float) -> Literal["ended", "late", "unheard"]:
+    """Tells the engine to save and stop, and waits until its lock is free: not longer than so many seconds, nor where
+    nobody listens. An engine with too many viewers hears a newcomer for a moment only: it is told again."""
     holder, until = directory.holder(), time.monotonic() + patience
     unheard_at = time.monotonic() + LISTENING_SECONDS
     while holder and holder.is_alive and directory.holder() == holder:
         if await _is_told(directory, holder, until):
             unheard_at = math.inf
         if time.monotonic() > min(until, unheard_at):
-            return False
+            return "late" if unheard_at == math.inf else "unheard"
         await asyncio.sleep(POLL_SECONDS)
-    return True
+    return "ended"
 
 
 async def _is_told(directory: RunDirectory, holder: Holder, until: float) -> bool:
@@ -58,7 +60,7 @@ async def _drain(reader: asyncio.StreamReader) -> None:
 def last_word(directory: RunDirectory, holder: Holder) -> EngineStopped | Failed | None:
     """Of the engine that held the lock, in the run's history."""
     is_its, last = False, None
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(FileNotFoundError, Invalid):
         for event in chain.from_iterable(LogReader(directory.events).read()):
             if isinstance(event, EngineStarted):
                 is_its = event.pid == holder.pid

@@ -1,0 +1,48 @@
+"""Measures the host memory of compiled programs against the estimate by which they are kept: `python
+tests/long/programs.py` (a minute or two)."""
+
+import ctypes
+import gc
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+
+import jax
+from shardtui.engine.compiler import Compiler
+from shardtui.engine.config import RunConfig, choose_model
+from shardtui.engine.preset import load_preset
+from shardtui.engine.task import Task
+
+from tests.suite import memory, versions
+
+MODELS = {"nano": ("fsdp", "tp", "dp-tp2", "hsdp"), "nano-moe": ("fsdp", "tp", "dp-ep4")}
+
+
+def resident() -> int:
+    """Without what nothing refers to any more."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return memory("VmRSS")
+
+
+def main() -> None:
+    print(f"{versions()}\n\n| model | preset | resident memory more | estimated |\n|---|---|---|---|")
+    for name, presets in MODELS.items():
+        chosen = choose_model(name)
+        config = RunConfig(run="x", model_name=name, model=chosen.model, training=chosen.training, preset="dp")
+        known = {preset: load_preset(preset) for preset in ("dp", *presets)}
+        compiler = Compiler(Task(config, "cpu"), known, jax.devices(), Path("nowhere"))
+        compiler.compiled("dp").compile_questions()  # the first one brings the compiler itself
+        for preset in presets:
+            before = resident()
+            program = compiler.compiled(preset)
+            program.compile_questions()
+            print(f"| {name} | {preset} | {(resident() - before) / 1e6:.0f} MB | {program.host_bytes / 1e6:.0f} MB |")
+        compiler.close()
+
+
+if __name__ == "__main__":
+    main()
