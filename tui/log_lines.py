@@ -69,7 +69,8 @@ def in_words(event: AnyEvent) -> str:
         case AheadEnded():
             return f"{event.preset}: {f'not compiled ahead: {event.problem}' if event.problem else 'compiled ahead'}"
         case ProgramsKept():
-            return f"compiled programs in memory: {', '.join(event.presets)}: {kept(event)}"
+            size, limit = figures.size(event.bytes), figures.size(event.limit_bytes)
+            return f"compiled programs in memory: {', '.join(event.presets)}: {size} of {limit} (estimated)"
         case Stalled():
             return f"stalled for {figures.seconds(event.seconds)} in {event.where}"
         case PresetInspected():
@@ -131,10 +132,6 @@ def in_words(event: AnyEvent) -> str:
             return f"engine stopped ({event.reason}) after step {event.step:,}"
         case EngineLost():
             return f"engine lost: {event.reason}"
-
-
-def kept(event: ProgramsKept) -> str:
-    return f"{figures.size(event.bytes)} of {figures.size(event.limit_bytes)} (estimated)"
 
 
 def receipt(event: Switched) -> str:

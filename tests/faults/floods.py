@@ -3,12 +3,14 @@ end is an end."""
 
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -56,8 +58,11 @@ DEADLINE = 5.0
 """Seconds of --stop-timeout for code that does not return."""
 
 
-def run(times: int) -> list[Row]:
-    return [_tried_out(), _alternating(), _added(), _everything(times), _questions(), *_blocked()]
+def run(times: int) -> Iterator[Row]:
+    for flood in (_tried_out, _alternating, _added, partial(_everything, times), _questions):
+        yield flood()
+    for name, text in BLOCKED.items():
+        yield _ended(name, text)
 
 
 def _send(living: Living, commands: Iterable[AnyCommand], apart: float = 0.0) -> None:
@@ -65,8 +70,8 @@ def _send(living: Living, commands: Iterable[AnyCommand], apart: float = 0.0) ->
         connection.connect(str(living.directory.socket))
         connection.settimeout(60)
         for command in commands:
-            with suppress(BlockingIOError):  # what it says is not read all the time
-                connection.recv(1 << 16, socket.MSG_DONTWAIT)
+            while select.select([connection], [], [], 0)[0]:
+                connection.recv(1 << 20)
             connection.sendall(protocol.frame(command))
             time.sleep(apart)
         time.sleep(0.2)
@@ -236,12 +241,8 @@ BLOCKED = {
 }
 
 
-def _blocked() -> list[Row]:
-    """Each ended by SIGTERM to `train`, and by `stop`."""
-    return [_ended(name, text) for name, text in BLOCKED.items()]
-
-
 def _ended(name: str, text: str) -> Row:
+    """By SIGTERM to `train`, and by `stop`."""
     wrong: list[str] = []
     slowest, said = 0.0, ""
     folder = Path(os.environ["XDG_STATE_HOME"]).parent / name.replace(" ", "-")

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -32,18 +32,19 @@ LATEST = 3.0
 """Seconds after the first step in which an attack begins."""
 
 
-def run(times: int) -> list[Row]:
-    attacks: list[Callable[[Attacker, list[Path], random.Random], str]] = [_plant, _forge, _stop, _flood]
-    rows = [_over_tcp(attack, times) for attack in attacks]
-    rows.append(_row("read all that is there over TCP", times, _read, times))
+def run(times: int) -> Iterator[Row]:
+    for attack in (_plant, _forge, _stop, _flood):
+        yield _over_tcp(attack, times)
+    wrong = list(filter(None, map(_read, range(times))))
+    note = "; ".join(wrong[:3]) or "no configuration, model, path or preset"
+    yield Row("read all that is there over TCP", times, times - len(wrong), note)
     for name, attack in (
         ("another user at the engine's socket", _at_socket),
         ("another user at the coordinator of --processes", _at_coordinator),
         ("another user reads the run's files and its secret", _at_files),
         ("another user sends rubbish to the collectives' ports", _at_collectives),
     ):
-        rows.append(_as_nobody(name, attack))
-    return rows
+        yield _as_nobody(name, attack)
 
 
 @contextmanager
@@ -182,11 +183,6 @@ def _read(number: int) -> str:
         return f"{', '.join(leaked)} could be read" if leaked or not ours else ""
 
 
-def _row(injected: str, times: int, attack: Callable[[int], str], count: int) -> Row:
-    wrong = list(filter(None, map(attack, range(count))))
-    return Row(injected, times, times - len(wrong), "; ".join(wrong[:3]) or "no configuration, model, path or preset")
-
-
 def _as_nobody(name: str, attack: Callable[[RunDirectory, list[int]], str]) -> Row:
     """Against the two processes of `train --processes 2`, by another user."""
     if os.getuid():
@@ -240,16 +236,19 @@ except OSError as error:
 
 
 def _at_socket(directory: RunDirectory, pids: list[int]) -> str:
-    refused = _nobody(CONNECT, directory.socket, protocol.frame(Stop()).hex())
+    path, stop = directory.socket, protocol.frame(Stop()).hex()
+    refused = _nobody(CONNECT, path, stop)
     assert refused == "PermissionError", refused
-    runtime = run_directory.runtime_directory()
-    runtime.chmod(0o755)  # as if the user had opened it
-    directory.socket.chmod(0o666)
+    opened = (path.parent.parent, path.parent)  # as if the user had opened them
+    for folder in opened:
+        folder.chmod(0o755)
+    path.chmod(0o666)
     try:
-        heard = _nobody(CONNECT, directory.socket, protocol.frame(Stop()).hex())
+        heard = _nobody(CONNECT, path, stop)
     finally:
-        runtime.chmod(0o700)
-    assert heard in ("heard b''", "ConnectionResetError", "BrokenPipeError", "PermissionError"), heard
+        for folder in opened:
+            folder.chmod(0o700)
+    assert heard in ("heard b''", "ConnectionResetError", "BrokenPipeError"), heard
     return f"{refused}; with an open directory: closed at once"
 
 

@@ -10,8 +10,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ...engine import figures
-from ...engine.protocol import PresetInfo
-from ..log_lines import kept
+from ...engine.protocol import PresetInfo, ProgramsKept
 from ..messages import PresetChosen
 from ..run_state import RunState
 
@@ -30,7 +29,8 @@ class PresetList(OptionList):
 Each row: the preset, its mesh here, and the step time once it has run. `●` is active, `○` is compiled, `◌` is
 being compiled, `✗` does not fit: the panel below says why. **Enter** moves the running training to the highlighted
 preset. One on which the cursor rests is compiled ahead while a core is free or training is paused. A run that is only
-watched has the one layout of its own program.
+watched has the one layout of its own program. Below: how many programs are kept in memory, their size by estimate, and
+the bound (`--keep-programs`); the least recently used go first.
 """
     BINDING_GROUP_TITLE = "Presets"
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "select", "Switch")]
@@ -63,7 +63,7 @@ watched has the one layout of its own program.
                 if not row.is_same(self.shown[name]):
                     self.replace_option_prompt(name, row)
         self.shown = rows
-        self.border_subtitle = f"{len(state.kept.presets)} compiled, {kept(state.kept)}" if state.kept else ""
+        self.border_subtitle = programs_kept(state.kept) if state.kept else ""
         self.follow(state.preset)
 
     def follow(self, active: str | None) -> None:
@@ -91,6 +91,11 @@ watched has the one layout of its own program.
         event.stop()
         if event.option_id:
             self.post_message(PresetChosen(event.option_id))
+
+
+def programs_kept(kept: ProgramsKept) -> str:
+    """`3 compiled ≈ 98 MB of 2 GB`"""
+    return f"{len(kept.presets)} compiled ≈ {figures.size(kept.bytes)} of {figures.size(kept.limit_bytes)}"
 
 
 def preset_row(info: PresetInfo, state: RunState, seconds: float | None, width: int) -> Content:
