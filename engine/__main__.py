@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from . import plan_cache, protocol
 from .advice import problems_in
-from .agreement import corpus_fact, differences, facts
+from .agreement import corpus_fact, differences, facts, fingerprints
 from .append import append_regular
 from .asker import end_with_asker
 from .board import Board
@@ -448,8 +448,8 @@ def _train(
 
 def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> list[str]:
     """What each process was given is compared, and not sent."""
-    fingerprints = {fact: cluster.fingerprint(value) for fact, value in own.items()}
-    return differences(hosts, cluster.process, own, cluster.gather(fingerprints, dict[str, str]))
+    found = cluster.gather(fingerprints(own, cluster.fingerprint), dict[str, str])
+    return differences(hosts, cluster.process, own, found, cluster.fingerprint)
 
 
 def _text_fact(config: RunConfig) -> dict[str, str]:

@@ -51,6 +51,8 @@ KNOWN = (  # TensorStore calls a full disk RESOURCE_EXHAUSTED, too: what the sys
     ),
 )
 
+TRACEBACK = "Traceback (most recent call last):"
+
 
 def advice(text: str) -> str | None:
     """`what it is (the words that say so): what to do`; None where nothing of it is known."""
@@ -77,9 +79,11 @@ def named(error: BaseException) -> str:
 
 
 def in_a_line(text: str) -> str:
-    """The first line, and those after it for as long as nothing is said but that something follows."""
+    """The first line, and those after it for as long as nothing is said but that something follows. Of a traceback
+    only the last line, the error."""
+    head, traceback, rest = text.partition(TRACEBACK)
     said = ""
-    for line in text.splitlines():
+    for line in (head + (rest.strip().rpartition("\n")[2] if traceback else "")).splitlines():
         said = " ".join(f"{said} {line}".split())
         if said and not said.endswith(":"):
             break

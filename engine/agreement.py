@@ -1,7 +1,7 @@
 """What has to be the same on every host, compared before training. Needs no jax."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,8 +27,17 @@ def corpus_fact(corpus: CorpusInfo) -> dict[str, str]:
     return {"the corpus": f"{corpus.bytes:,} bytes, SHA-256 {corpus.sha256[:12]}…"}
 
 
+def fingerprints(facts: Mapping[str, str], fingerprint: Callable[[str], str]) -> dict[str, str]:
+    """Of facts and of their values: the other processes learn neither."""
+    return {fingerprint(fact): fingerprint(value) for fact, value in facts.items()}
+
+
 def differences(
-    hosts: Sequence[HostInfo], process: int, own: Mapping[str, str], found: Sequence[Mapping[str, str]]
+    hosts: Sequence[HostInfo],
+    process: int,
+    own: Mapping[str, str],
+    found: Sequence[Mapping[str, str]],
+    fingerprint: Callable[[str], str],
 ) -> list[str]:
     """A line for each fact in which a process differs from process 0, with the value of this `process`, which alone is
     known here. `found`: the fingerprints of each process's facts. A fact that a process lacks is no difference."""
@@ -37,8 +46,8 @@ def differences(
         f"{_value(fact, process, 0, own)} on process 0 ({hosts[0].name}): make them the same; each process reports its "
         "own value"
         for other, theirs in zip(hosts[1:], found[1:], strict=True)
-        for fact, first in found[0].items()
-        if theirs.get(fact, first) != first
+        for key, fact in ((fingerprint(fact), fact) for fact in own)
+        if key in found[0] and theirs.get(key, found[0][key]) != found[0][key]
     ]
 
 

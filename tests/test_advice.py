@@ -58,6 +58,10 @@ def test_of_an_unknown_error_the_first_line_is_told() -> None:
         ("Mismatch details (1 found):\n\n  - a: [3] != [4]\n  - b", "Mismatch details (1 found): - a: [3] != [4]"),
         ("why:\nbecause:\nof this\nand that", "why: because: of this"),
         ("nothing follows:\n", "nothing follows:"),
+        (
+            'a callback: Traceback (most recent call last):\n  File "lm.py", line 3\n    fail()\nKeyError: 7\n',
+            "a callback: KeyError: 7",
+        ),
         ("", ""),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from shardtui.engine.agreement import differences, facts
+from shardtui.engine.agreement import differences, facts, fingerprints
 from shardtui.engine.config import Restart
 from shardtui.engine.jax_cluster import stride
 from shardtui.engine.preset import load_preset
@@ -179,8 +179,8 @@ def test_devices_that_cannot_be_shared_evenly(home: Path) -> None:
 def compared(mine: dict[str, str], theirs: dict[str, str], process: int = 0) -> list[str]:
     """What this process says of them, who sees of the others no more than fingerprints."""
     seal = Seal(b"the secret of a run")
-    found = [{fact: seal.fingerprint(value) for fact, value in facts.items()} for facts in (mine, theirs)]
-    return differences(HOSTS, process, (mine, theirs)[process], found)
+    found = [fingerprints(facts, seal.fingerprint) for facts in (mine, theirs)]
+    return differences(HOSTS, process, (mine, theirs)[process], found, seal.fingerprint)
 
 
 def test_each_process_reports_its_own_value_of_what_differs() -> None:

@@ -75,7 +75,7 @@ def test_nothing_but_agreements_is_read_and_forged_signs_of_life_change_nothing(
         value for folder in ("agreed", "gathered", "status", "noted") for value in attacker.read(folder).values()
     )
     assert read
-    assert not [word for word in (b"a-secret-place", b"0.00012345", b"learning_rate=", b"nano") if word in read]
+    assert not [word for word in (b"a-secret-place", b"0.00012345", b"learning_rate", b"nano") if word in read]
     secret = next((home / "state").rglob("secret"))
     assert secret.read_bytes() not in read
     stop = HostStatus(process=1, step=0, bytes_in_use=0, is_stopping=True, problem="<told to the operator>", beat=10**9)

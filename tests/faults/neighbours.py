@@ -26,7 +26,7 @@ from .row import Row
 NOBODY = 65534
 FLOOD = 300
 """Values of a megabyte."""
-OF_THE_RUN = (b"learning_rate", b"gpt", b"nano", b"/", b"standard library", b"PartitionSpec", b"[mesh]")
+OF_THE_RUN = (b"learning_rate", b"gpt", b"nano", b"/tmp", b"/home", b".py", b"standard library", b"batch", b"[mesh]")
 """Words of configurations, models, paths and presets."""
 LATEST = 3.0
 """Seconds after the first step in which an attack begins."""
@@ -284,8 +284,10 @@ def _at_files(directory: RunDirectory, pids: list[int]) -> str:
 RUBBISH = """
 kept = []
 for number in range(200):
-    connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5)
+    connection = socket.socket()
+    connection.settimeout(5)
     try:
+        connection.connect(("127.0.0.1", int(sys.argv[1])))
         connection.sendall(os.urandom(number * 7 % 500))
     except OSError:
         pass
