@@ -57,8 +57,9 @@ class Compiler:
         if program is None:
             placement = place(self._task, preset, self.devices)
             program = compile_program(self._task, placement, begins)
-            if self.kept.add(program):
-                jax.clear_caches()  # what was traced for a program that is gone is a fourth of its memory
+            if self.kept.add(program):  # what was traced for one that is gone is a fourth of its memory
+                jax.clear_caches()
+                self.movers.clear()
         return program
 
     def initial_state(self, name: str) -> Future[Callable[[], TrainState]]:

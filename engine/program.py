@@ -27,8 +27,8 @@ from .task import Array, Task, TrainState
 Tree = Any
 
 MEMORY_OF_TEXT = 40
-"""Bytes of host memory that a compiled program takes for each character of its text, with what was traced for it: 31 to
-49 as measured on CPU (docs/measurements.md)."""
+"""Bytes of host memory that a compiled program takes for each character of its text, with what was traced for it: 23 to
+52 MB for 1 MB as measured on CPU (docs/measurements.md)."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,10 @@ class Movers:
                 self._mover(leaf, here, there)
         return len(self._kept) - kept
 
+    def clear(self) -> None:
+        """Those that are needed again are compiled again."""
+        self._kept.clear()
+
     def move(self, state: TrainState, target: TrainState, frees: bool = False) -> TrainState:
         """`state` under the target's shardings. The source stays as it is until its last reference goes, or, where
         this `frees`, until each leaf is moved.
@@ -71,10 +75,11 @@ class Movers:
 
     def _mover(self, leaf: Any, here: Sharding, there: NamedSharding) -> Mover:
         key = (leaf.shape, leaf.dtype, here, there)
-        if key not in self._kept:
+        mover = self._kept.get(key)
+        if mover is None:
             abstract = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
-            self._kept[key] = jax.jit(_identity, out_shardings=there).lower(abstract).compile()
-        return self._kept[key]
+            self._kept[key] = mover = jax.jit(_identity, out_shardings=there).lower(abstract).compile()
+        return mover
 
 
 def move_state(state: TrainState, source: Program, target: Program, movers: Movers, frees: bool = False) -> Moved:
