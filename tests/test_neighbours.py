@@ -61,13 +61,15 @@ def test_what_is_planted_before_the_run_begins_is_named_and_no_code_is_run(
     assert not named(history(home, "hosts"), "StepsDone")
 
 
-def test_nothing_but_agreements_is_read_and_forged_signs_of_life_change_nothing(
+def test_a_run_under_attack_tells_nothing_goes_on_and_ends_at_a_forged_agreement_with_its_key(
     home: Path, engines: Engines, coordinator: str
 ) -> None:
     secrets = home / "a-secret-place"
     secrets.mkdir()
     (secrets / "text.txt").write_text("the text of the corpus " * 1000)
-    both = start(engines, coordinator, f"--data={secrets}/text.txt", "--set=learning_rate=0.00012345")
+    both = start(
+        engines, coordinator, f"--data={secrets}/text.txt", "--set=learning_rate=0.00012345", "--checkpoint-every=5"
+    )
     wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
     attacker = Attacker(coordinator)
     attacker.wait_for_service()
@@ -87,25 +89,7 @@ def test_nothing_but_agreements_is_read_and_forged_signs_of_life_change_nothing(
     flood(attacker)
     done = named(history(home, "hosts"), "StepsDone")[-1]["step"]
     wait_for(lambda: named(history(home, "hosts"), "StepsDone")[-1]["step"] > done + 3)
-    both[0].terminate()
-    assert [engine.wait(timeout=60) for engine in both] == [0, 0]
-    events = history(home, "hosts")
-    assert events[-1]["type"] == "EngineStopped"
-    assert "<told to the operator>" not in str(events)
-
-
-def flood(attacker: Attacker) -> None:
-    for number in range(FLOOD_BYTES // 1_000_000):
-        attacker.write(f"status/{10 + number}", b"x" * 1_000_000)
-
-
-def test_a_forged_agreement_ends_the_run_with_its_key_and_the_run_goes_on_from_its_checkpoint(
-    home: Path, engines: Engines, coordinator: str
-) -> None:
-    both = start(engines, coordinator, "--checkpoint-every=2")
-    wait_for(lambda: named(history(home, "hosts"), "CheckpointSaved"))
-    attacker = Attacker(coordinator)
-    attacker.wait_for_service()
+    assert "<told to the operator>" not in str(history(home, "hosts"))
     newest = max(int(key.rpartition("/")[2]) for key in attacker.read("agreed"))
     for number in range(newest + 1, newest + 200):
         attacker.write(f"agreed/0/{number}", answer_of({"orders": [{"type": "Stop"}], "stride": 1}))
@@ -116,6 +100,11 @@ def test_a_forged_agreement_ends_the_run_with_its_key_and_the_run_goes_on_from_i
     kept = named(history(home, "hosts"), "CheckpointsKept")[-1]["checkpoints"][-1]["step"]
     resumed = train("--resume=hosts", f"--steps={kept + 2}")
     assert named(resumed, "Restored")[0]["step"] == kept
+
+
+def flood(attacker: Attacker) -> None:
+    for number in range(FLOOD_BYTES // 1_000_000):
+        attacker.write(f"status/{10 + number}", b"x" * 1_000_000)
 
 
 def test_processes_with_different_secrets_do_not_train_together(home: Path, engines: Engines, coordinator: str) -> None:
