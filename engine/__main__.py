@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,7 +163,8 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         return 1
     finally:
         server.close()
-        directory.clear_coordinators()
+        with suppress(Invalid):  # the directory of the sockets is not ours alone any more
+            directory.clear_coordinators()
         lock.close()
 
 
