@@ -45,10 +45,11 @@ from .protocol import (
     Inspection,
     PresetInfo,
     PresetListing,
+    Stalled,
     Stop,
 )
 from .run_directory import RunDirectory, create, find, state_home
-from .seal import Forged, Seal
+from .seal import Seal
 from .server import Answer, Server
 from .topology import load_topology
 from .versions import versions
@@ -62,8 +63,6 @@ if TYPE_CHECKING:
     from .task import Task
     from .user_model import OwnBatches
 
-PATIENCE_SECONDS = 15.0
-"""In which a process that is gone is missed."""
 FAREWELL_SECONDS = 0.2
 """For viewers to be told."""
 
@@ -134,14 +133,21 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
     custody = Custody(directory, lock, lambda: inbox.put(Stop()))
     config = restart.config or directory.config
     log.append(EngineStarted(protocol=protocol.VERSION, pid=os.getpid(), config=config))
-    watchdog = Watchdog(inbox, log.append, lambda: inbox.put(Stop()), config.stop_seconds, _user_directory(config))
+    cluster = Cluster()
+    watchdog = Watchdog(
+        inbox,
+        log.append,
+        lambda: inbox.put(Stop()),
+        config.stop_seconds,
+        _user_directory(config),
+        lambda: cluster.stalled_elsewhere(),
+    )
 
     def publish(event: Event) -> None:
         watchdog.note(event)
         log.append(event)
 
     server.start()
-    cluster = Cluster()
     try:
         cluster = _joined(directory, connect, log, inbox) if connect else cluster
         done = _train(directory, restart, publish, inbox, cluster, server.answer_with)
@@ -157,8 +163,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         return 2
     except Exception as error:
         traceback.print_exc()
-        if connect and not isinstance(error, Forged):
-            time.sleep(PATIENCE_SECONDS)  # where another process is gone, that is told meanwhile and ends this one
+        cluster.fail(error)
         log.append(Failed(problems=problems_in(error), refused=False))
         return 1
     finally:
@@ -194,8 +199,6 @@ def follow(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal
     """Does what the first process decides, until it is over. Raises Invalid."""
     seal = connect()
 
-    import jax
-
     from .jax_cluster import JaxCluster
 
     cluster, inbox = JaxCluster(seal, stop=lambda: None, lost=_end_without), Inbox()
@@ -205,18 +208,25 @@ def follow(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal
         cluster.ask_to_stop()
 
     config = restart.config or directory.config
-    watchdog = Watchdog(inbox, lambda _: None, stop, config.stop_seconds, _user_directory(config))
+
+    def report(event: Event) -> None:
+        if isinstance(event, Stalled):
+            cluster.tell_stall(event.where)
+
+    def publish(event: Event) -> None:
+        watchdog.note(event)
+        cluster.tell_stall("")
+
+    watchdog = Watchdog(inbox, report, stop, config.stop_seconds, _user_directory(config))
     try:
-        _train(directory, restart, watchdog.note, inbox, cluster, lambda _: None)
+        _train(directory, restart, publish, inbox, cluster, lambda _: None)
         return 0
     except Invalid:
         cluster.close()
         raise
     except Exception as error:
         traceback.print_exc()
-        if isinstance(error, jax.errors.JaxRuntimeError):
-            time.sleep(PATIENCE_SECONDS)  # as above: it may be another one's end that broke a collective
-        cluster.fail(problems_in(error)[0])
+        cluster.fail(error)
         return 1
 
 

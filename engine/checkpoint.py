@@ -20,7 +20,8 @@ from .advice import problems_in
 from .config import Invalid, RunConfig
 from .digest import digests
 from .leak import stop_leaks
-from .manifest import FILE_NAME, Damaged, Manifest, check_files, read_manifest
+from .manifest import FILE_NAME, Manifest, check_files, read_manifest
+from .outcomes import Damaged
 from .protocol import CheckedInfo, Verification
 from .stored import stored_arrays, stored_names
 from .task import Task, TrainState

@@ -20,15 +20,24 @@ import msgspec
 from jax._src.distributed import global_state  # jax has no public name for the store
 from msgspec import Struct
 
-from .advice import named
+from .advice import TRACEBACK, problems_in
 from .cluster import Cluster
 from .config import Invalid
 from .joining import HEARTBEAT_SECONDS
+from .outcomes import Outcome, Stranded, error_of, outcome_of, unsuccessful, worst
 from .protocol import HostInfo, HostStatus
 from .seal import Forged, Seal
 
 CLOSING_SECONDS = 30
-"""In which process 0 waits for the others to hear that all is over."""
+"""In which process 0 waits for the others to leave."""
+FAILING_SECONDS = 3
+"""The same where process 0 ends because it failed: the others may hang."""
+FAREWELL_SECONDS = 0.02
+"""From one look at who is still there to the next."""
+MISSING_SECONDS = 15.0
+"""In which a process that is gone is missed."""
+PATIENCE_SECONDS = 5
+"""In which the others have to report how a collective attempt ended that failed here."""
 BEAT_SECONDS = 1.0
 """From one look at the other processes to the next."""
 SLICE_MILLISECONDS = 1000
@@ -52,10 +61,10 @@ def stride(call_seconds: float, step_seconds: float) -> int:
 
 
 class Told(Struct, frozen=True):
-    """What process 0 decided, or why it could not."""
+    """What process 0 decided, or how it did not succeed."""
 
     value: msgspec.Raw = msgspec.Raw(b"")
-    problems: list[str] | None = None
+    outcome: Outcome = Outcome()
 
 
 class JaxCluster(Cluster):
@@ -74,24 +83,16 @@ class JaxCluster(Cluster):
         self._own = HostStatus(process=self.process, step=0, bytes_in_use=0)
         self._statuses: list[HostStatus] = []
         self._has_met = False
+        self._patience: float | None = None
+        """Seconds that this process waits for a word of another one; None: for ever, or until that one is lost."""
         self._forged: set[str] = set()
         """Keys of values without a valid seal that were passed over."""
         threading.Thread(target=self._watch, name="cluster", daemon=True).start()
 
     def agree(self, decide: Callable[[], T], kind: Any) -> T:
-        number, self._agreed = self._agreed, self._agreed + 1
-        key = f"agreed/{number // GENERATION}/{number}"
-        if self.process:
-            told = msgspec.msgpack.decode(self._read(key), type=Told)
-        else:
-            told = _told(decide)
-            began = time.perf_counter()
-            self._write(key, msgspec.msgpack.encode(told))
-            self._call_seconds = time.perf_counter() - began
-            if number % GENERATION == 0 and number >= 2 * GENERATION:
-                self._client.key_value_delete(f"agreed/{number // GENERATION - 2}/")
-        if told.problems is not None:
-            raise Invalid(*told.problems)
+        told = self._passed_on(lambda: _decided(decide))
+        if told.outcome.kind != "done":
+            raise error_of(told.outcome.kind, told.outcome.problems)
         return msgspec.msgpack.decode(told.value, type=kind)
 
     def gather(self, value: T, kind: Any) -> list[T]:
@@ -100,25 +101,51 @@ class JaxCluster(Cluster):
         if self.process:
             self._write(f"gathered/{number}/{self.process}", mine)
 
-        def all_values() -> list[msgspec.Raw]:
+        def all_values() -> Told:
             others = [self._read(f"gathered/{number}/{process}") for process in range(1, self.count)]
             self._client.key_value_delete(f"gathered/{number}/")
-            return [msgspec.Raw(value) for value in (mine, *others)]
+            return Told(msgspec.Raw(msgspec.msgpack.encode([msgspec.Raw(value) for value in (mine, *others)])))
 
-        return [msgspec.msgpack.decode(raw, type=kind) for raw in self.agree(all_values, list[msgspec.Raw])]
+        values = msgspec.msgpack.decode(self._passed_on(all_values).value, type=list[msgspec.Raw])
+        return [msgspec.msgpack.decode(raw, type=kind) for raw in values]
+
+    def _passed_on(self, tell: Callable[[], Told]) -> Told:
+        """What `tell` gives in process 0, in every process."""
+        number, self._agreed = self._agreed, self._agreed + 1
+        key = f"agreed/{number // GENERATION}/{number}"
+        if self.process:
+            return msgspec.msgpack.decode(self._read(key), type=Told)
+        told = tell()
+        began = time.perf_counter()
+        self._write(key, msgspec.msgpack.encode(told))
+        self._call_seconds = time.perf_counter() - began
+        if number % GENERATION == 0 and number >= 2 * GENERATION:
+            self._client.key_value_delete(f"agreed/{number // GENERATION - 2}/")
+        return told
 
     def together(self, attempt: Callable[[], T]) -> T:
-        failure, value = None, None
+        value, error = _tried(attempt)
+        self._settle(self.gather(outcome_of(error), Outcome), error)
+        return value  # type: ignore[return-value] # there is one: else it would have raised
+
+    def collectively(self, attempt: Callable[[], T]) -> T:
+        value, error = _tried(attempt)
+        self._patience = None if error is None else PATIENCE_SECONDS
         try:
-            value = attempt()
-        except Exception as error:
-            failure = error
-        outcomes = self.gather(None if failure is None else _lines(failure), list[str] | None)
-        if failure is not None:
-            raise failure
-        if problems := self._named(outcomes):
-            raise Invalid(*problems)
+            outcomes = self.gather(outcome_of(error), Outcome)
+        except TimeoutError:
+            raise Stranded(*outcome_of(error).problems) from error
+        finally:
+            self._patience = None
+        self._settle(outcomes, error)
         return value  # type: ignore[return-value]
+
+    def _settle(self, outcomes: Sequence[Outcome], error: Exception | None) -> None:
+        """Raises the same in every process, unless all have done it. `error`: that of this process."""
+        if (kind := worst(outcomes)) != "done":
+            if error is not None:
+                unsuccessful(error)
+            raise error_of(kind, self._named([outcome.problems for outcome in outcomes])) from error
 
     def note(self, name: str) -> None:
         self._write(f"noted/{name}/{self.process}", b"1")
@@ -146,23 +173,37 @@ class JaxCluster(Cluster):
         """From a process that was told to: process 0 hears of it within two beats."""
         self._own = msgspec.structs.replace(self._own, is_stopping=True)
 
-    def fail(self, problem: str) -> None:
-        """Tells the others why this process ends."""
-        self._own = msgspec.structs.replace(self._own, problem=problem)
-        self._tell_own()
+    def tell_stall(self, where: str) -> None:
+        self._own = msgspec.structs.replace(self._own, stalled=where)
+
+    def stalled_elsewhere(self) -> str | None:
+        others = (status for status in self._statuses if status.stalled and status.process != self.process)
+        return next((f"{status.stalled} on {self._name(status.process)}" for status in others), None)
+
+    def fail(self, error: Exception) -> None:
+        if not _is_own(error):
+            time.sleep(MISSING_SECONDS)
+        self._leave(msgspec.structs.replace(self._own, problem="; ".join(problems_in(error))), FAILING_SECONDS)
 
     def close(self) -> None:
+        self._leave(msgspec.structs.replace(self._own, is_closing=True), CLOSING_SECONDS)
+
+    def _leave(self, last: HostStatus, seconds: float) -> None:
+        """The service of process 0 ends with it, and jax aborts a process that still listens to it: process 0 waits
+        until the others have left, but no longer than `seconds`."""
         self._is_closed = True
-        self._own = msgspec.structs.replace(self._own, is_closing=True)
+        self._own = last
+        leaving = threading.Thread(target=self._say_farewell, name="farewell", daemon=True)
+        leaving.start()
+        leaving.join(seconds)
+
+    def _say_farewell(self) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 did not wait
             self._tell_own()
-            until = time.monotonic() + CLOSING_SECONDS
-            while self.process == 0 and time.monotonic() < until and not self._are_all_closing():
-                time.sleep(0.05)
-
-    def _are_all_closing(self) -> bool:
-        self._statuses = self._read_statuses()
-        return all(status.is_closing for status in self._statuses)
+            if self.process:
+                self._client.shutdown()
+            while self.process == 0 and len(self._client.get_live_nodes(list(range(self.count)))) > 1:
+                time.sleep(FAREWELL_SECONDS)
 
     def _read_statuses(self) -> list[HostStatus]:
         """An older one than was seen before, which somebody may have recorded, changes nothing."""
@@ -217,7 +258,11 @@ class JaxCluster(Cluster):
                     print(f"shardtui: {forged}", file=sys.stderr, flush=True)
 
     def _awaited(self, key: str) -> bytes:
+        """Raises TimeoutError where it is waited for with patience, and that is over."""
+        until = math.inf if self._patience is None else time.monotonic() + self._patience
         while True:
+            if time.monotonic() > until:
+                raise TimeoutError(key)
             try:
                 return self._client.blocking_key_value_get_bytes(key, SLICE_MILLISECONDS)
             except jax.errors.JaxRuntimeError as error:
@@ -228,8 +273,9 @@ class JaxCluster(Cluster):
         """Why the run ends: a line for each process that is gone, and one for the others."""
         steps = {status.process: status.step for status in self._statuses}
         lines = [
-            f"{self._name(process)} is lost after step {steps.get(process, 0):,}: {why}"
+            f"{self._name(process)} {end} after step {steps.get(process, 0):,}: {why}"
             for process, why in gone.items()
+            for end in ["is lost" if why == SILENCE else "failed"]
         ]
         well = [f"process {process} at step {step:,}" for process, step in steps.items() if process not in gone]
         return [
@@ -241,9 +287,9 @@ class JaxCluster(Cluster):
         host = next((host for host in self.hosts if host.process == process), None)
         return f"process {process}" + (f" ({host.name}, pid {host.pid})" if host else "")
 
-    def _named(self, problems: Sequence[Sequence[str] | None]) -> list[str]:
+    def _named(self, problems: Sequence[Sequence[str]]) -> list[str]:
         """Those of each process."""
-        return [f"{self._name(process)}: {line}" for process, found in enumerate(problems) for line in found or ()]
+        return [f"{self._name(process)}: {line}" for process, found in enumerate(problems) for line in found]
 
     def _tell_own(self) -> None:
         self._own = msgspec.structs.replace(self._own, beat=self._own.beat + 1)
@@ -271,12 +317,22 @@ class JaxCluster(Cluster):
             time.sleep(BEAT_SECONDS)
 
 
-def _told(decide: Callable[[], Any]) -> Told:
+def _decided(decide: Callable[[], Any]) -> Told:
+    value, error = _tried(decide)
+    if error is None:
+        return Told(msgspec.Raw(msgspec.msgpack.encode(value)))
+    unsuccessful(error)
+    return Told(outcome=outcome_of(error))
+
+
+def _is_own(error: Exception) -> bool:
+    """No other process can be the cause: it is not of jax's runtime, or this says that memory or the user's code is."""
+    text = str(error)
+    return not isinstance(error, jax.errors.JaxRuntimeError) or TRACEBACK in text or "RESOURCE_EXHAUSTED" in text
+
+
+def _tried(attempt: Callable[[], T]) -> tuple[T | None, Exception | None]:
     try:
-        return Told(msgspec.Raw(msgspec.msgpack.encode(decide())))
-    except Invalid as error:
-        return Told(problems=list(error.problems))
-
-
-def _lines(error: Exception) -> list[str]:
-    return list(getattr(error, "problems", ())) or [named(error)]
+        return attempt(), None
+    except Exception as error:
+        return None, error

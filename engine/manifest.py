@@ -13,18 +13,11 @@ from etils import epath
 from msgspec import Struct
 
 from .config import Restart, RunConfig, UserModel
+from .outcomes import Damaged
 from .protocol import CheckpointInfo, CorpusInfo
 from .regular_file import open_regular
 
 FILE_NAME = "checkpoint.json"
-
-
-class Damaged(Exception):
-    """A checkpoint is not what was written. `problems`: one line each."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
 
 
 class FileDigest(Struct, frozen=True, forbid_unknown_fields=True):

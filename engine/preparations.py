@@ -129,7 +129,8 @@ class Preparations:
 
     def compile_likely(self, active: Program, has_core_to_spare: Callable[[], bool]) -> None:
         """If there is one, nothing else is compiled, and the machine has nothing better to do."""
-        if self._wish is None or self._likely or self._asked or self._next or len(self._unused) >= MOST_AHEAD:
+        is_busy = any(pending is not None and not pending.ready.done() for pending in (self._asked, self._next))
+        if self._wish is None or self._likely or is_busy or len(self._unused) >= MOST_AHEAD:
             return
         if not has_core_to_spare():
             return

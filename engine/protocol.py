@@ -229,6 +229,8 @@ class HostStatus(Struct, frozen=True):
     """It ends, as all do."""
     problem: str = ""
     """Why it ends, and the run with it."""
+    stalled: str = ""
+    """`function (file:line)` where it has been for a while."""
     beat: int = 0
     """Counts its reports."""
 
@@ -462,6 +464,8 @@ class SwitchFailed(Event, frozen=True):
     to_preset: str
     step: int
     problems: list[str]
+    preset: str = ""
+    """The one that trains; not told by older engines."""
 
 
 class SwitchCancelled(Event, frozen=True):

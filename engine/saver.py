@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,7 +29,8 @@ from .checkpoint import (
 )
 from .cluster import Cluster
 from .config import Invalid, RunConfig
-from .manifest import Damaged, Manifest, file_digests, manifest_digest, read_manifest, write_manifest
+from .manifest import Manifest, file_digests, manifest_digest, read_manifest, write_manifest
+from .outcomes import UNSUCCESSFUL, Damaged
 from .program import Program
 from .protocol import (
     CheckpointDamaged,
@@ -147,9 +149,9 @@ class Saver:
         self._saved_at = time.monotonic()
         try:
             if self._cluster.agree(lambda: self._is_wanted(step), bool):
-                self._cluster.together(lambda: self._begin(state, program, step, loss))
-        except Exception as error:
-            self._failed(step, problems_in(error))
+                self._cluster.collectively(lambda: self._begin(state, program, step, loss))
+        except UNSUCCESSFUL as error:
+            self._failed(step, list(error.problems))
 
     def _is_wanted(self, step: int) -> bool:
         """Raises Invalid where the run's directory is not the one from the beginning."""
@@ -161,8 +163,7 @@ class Saver:
         began = time.perf_counter()
         digests = program.digest(state)
         if not program.is_finite(state):
-            self._failed(step, ["a parameter or moment is not finite: go back to a checkpoint from before"])
-            return
+            raise Invalid("a parameter or moment is not finite: go back to a checkpoint from before")
         copied = save_arrays(self._place.unfinished(step), state)
         manifest = Manifest(
             step=step,
@@ -266,7 +267,8 @@ class Saver:
         return None
 
     def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
-        """The state under the program's shardings, its digests compared, and the receipt. Raises Damaged.
+        """The state under the program's shardings, its digests compared, and the receipt. Raises Damaged, and sets it
+        aside; Invalid where there is none; Failure where it could not be loaded this time.
 
         Later checkpoints are set aside: the run goes on from here and saves those steps again.
         """
@@ -277,11 +279,12 @@ class Saver:
             if chosen.problems:
                 raise Damaged(*chosen.problems)
             manifest = self._cluster.together(lambda: self._manifest(chosen))
-            state = self._cluster.together(lambda: self._loaded(manifest, program))
-        except (Damaged, Invalid) as error:  # Invalid is what the others are told of a process that found damage
-            damaged = Damaged(*error.problems)
-            self._cluster.agree(lambda: self._set_aside(step, damaged), None)
-            raise damaged from error
+            abstract = program.placement.abstract_state(self._task)
+            state = self._cluster.together(lambda: load_arrays(self._place.path(step), abstract))
+            self._cluster.collectively(lambda: self._check(state, manifest, program))
+        except Damaged as error:
+            self._cluster.agree(partial(self._set_aside, step, error), None)
+            raise
         rolled_back = self._cluster.agree(lambda: self._roll_back(step), list[int])
         self._saved_at = time.monotonic()
         return state, Restored(
@@ -308,11 +311,9 @@ class Saver:
         except Damaged as error:
             return Chosen(step, problems=list(error.problems))
 
-    def _loaded(self, manifest: Manifest, program: Program) -> TrainState:
+    def _check(self, state: TrainState, manifest: Manifest, program: Program) -> None:
         """Raises Damaged."""
-        state = load_arrays(self._place.path(manifest.step), program.placement.abstract_state(self._task))
         check_digests(np.asarray(program.digest(state)).tolist(), state_names(self._task), manifest)
-        return state
 
     def _roll_back(self, step: int) -> list[int]:
         """Sets aside those of later steps."""

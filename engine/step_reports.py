@@ -23,11 +23,16 @@ class StepReports:
     """Reading a loss waits for its step. By then the next one is dispatched, so the devices do not wait."""
 
     def __init__(
-        self, publish: Callable[[Event], None], measure: Callable[[], MemoryMeasured | None], cluster: Cluster
+        self,
+        publish: Callable[[Event], None],
+        measure: Callable[[], MemoryMeasured | None],
+        cluster: Cluster,
+        step: int = 0,
     ) -> None:
-        self.begun = 0
+        """`step`: after which the first one comes."""
+        self.begun = step
         """Steps dispatched."""
-        self.done = 0
+        self.done = step
         """Steps whose loss is here."""
         self.step_seconds = 0.0
         """Of the last one."""
@@ -54,14 +59,6 @@ class StepReports:
         """Mean of the last steps'; None where one of them was not finite."""
         mean = sum(self._recent) / len(self._recent) if self._recent else math.nan
         return mean if math.isfinite(mean) else None
-
-    def go_on_from(self, step: int) -> None:
-        """Another state was put in the place of the one whose steps were counted."""
-        self._in_flight = None
-        self.begun = self.done = step
-        self.last_loss, self.is_finite, self._was_finite = None, True, True
-        self._recent.clear()
-        self.restart_clock()
 
     @property
     def is_busy(self) -> bool:

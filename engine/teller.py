@@ -60,8 +60,7 @@ class Teller:
         self._has_ended = False
         """The thread has seen the end."""
         self._is_over = False
-        self._reports = StepReports(self._log.append, measure, Cluster())
-        self._reports.go_on_from(steps_done)
+        self._reports = StepReports(self._log.append, measure, Cluster(), steps_done)
         self._thread = threading.Thread(target=self._tell, name="teller", daemon=True)
         self._thread.start()
         self._leave_forks_out()

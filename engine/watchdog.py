@@ -15,6 +15,8 @@ from .protocol import CheckpointSaved, Event, Failed, Restored, Stalled, StepsDo
 
 STALL_SECONDS = 30.0
 """Without an event, a step, a save, a phase of a compilation, though nothing is waited for."""
+USER_SECONDS = 5.0
+"""The same where the training thread waits for the user's code, here or in another process."""
 LONG_STEPS = 3
 """Steps of the last report's length that are no stall."""
 STARTING_SECONDS = 5.0
@@ -24,6 +26,7 @@ FAREWELL_SECONDS = 0.2
 """For viewers to hear of the end."""
 OURS = str(Path(__file__).parent)
 LIBRARIES = ("-packages/", "/lib/python3", "<")
+JAX = "/jax/"
 
 
 SIGNALS = {signal.SIGTERM, signal.SIGINT}
@@ -40,15 +43,18 @@ class Watchdog:
         stop: Callable[[], object],
         stop_seconds: float | None,
         user_directory: str | None,
+        elsewhere: Callable[[], str | None] = lambda: None,
     ) -> None:
         """`stop` is called where a signal comes, `publish` with what is reported, both in a thread of its own. For the
-        main thread of a process. `user_directory`: where the user's code is, if there is some."""
+        main thread of a process. `user_directory`: where the user's code is, if there is some. `elsewhere`: where
+        another process has been for a while."""
         self.is_signalled = False
         self._inbox = inbox
         self._publish = publish
         self._stop = stop
         self._stop_seconds = stop_seconds
         self._user_directory = user_directory
+        self._elsewhere = elsewhere
         self._last = time.monotonic()
         self._step_seconds = 0.0
         self._done = self._saved = 0
@@ -81,11 +87,11 @@ class Watchdog:
             self._hear()
             self._end_if_late()
             still = 0.0 if self._inbox.is_awaited else time.monotonic() - self._last
-            if still < max(STALL_SECONDS, LONG_STEPS * self._step_seconds):
+            if still < max(USER_SECONDS, LONG_STEPS * self._step_seconds):
                 reported = 0.0
-            elif still >= 2 * reported:
+            elif still >= 2 * reported and (place := self._users_place() or self._own_place(still)):
                 reported = still
-                self._publish(Stalled(seconds=still, where=self._where()))
+                self._publish(Stalled(seconds=still, where=place))
 
     def _hear(self) -> None:
         try:
@@ -120,7 +126,14 @@ class Watchdog:
 
     def _where(self) -> str:
         """Where the user's code is, in whichever thread; else the training thread."""
-        return where(sys._current_frames(), self._user_directory)
+        return self._users_place() or where(sys._current_frames())
+
+    def _users_place(self) -> str | None:
+        here = users_place(sys._current_frames(), self._user_directory) if self._user_directory else None
+        return here or self._elsewhere()
+
+    def _own_place(self, still: float) -> str | None:
+        return where(sys._current_frames()) if still >= STALL_SECONDS else None
 
 
 def _give_signals_back() -> None:
@@ -130,16 +143,25 @@ def _give_signals_back() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def where(frames: dict[int, FrameType], user_directory: str | None) -> str:
-    """`function (file:line)`: the innermost place in the user's directory, the main thread's first; else its innermost
-    one that is no library's."""
+def users_place(frames: dict[int, FrameType], directory: str) -> str | None:
+    """`function (file:line)`: the innermost place in the user's directory, of the main thread or of one in which jax
+    calls the user's code. Threads of the user's own are waited for by nobody."""
+    main, *others = _stacks(frames)
+    awaited = (main, *(stack for stack in others if any(JAX in _file(at) for at in stack)))
+    theirs = (at for stack in awaited for at in stack if _is_below(directory, at))
+    return next((_named(at, f"{directory}/") for at in theirs), None)
+
+
+def where(frames: dict[int, FrameType]) -> str:
+    """`function (file:line)`: the innermost place of the main thread that is no library's."""
+    stack = _stacks(frames)[0]
+    return _named(next((at for at in stack if not _is_library(at)), stack[0]), OURS + "/")
+
+
+def _stacks(frames: dict[int, FrameType]) -> list[list[FrameType]]:
+    """Of each thread, from the innermost out; the main thread's first."""
     main = threading.main_thread().ident
-    stacks = [list(_stack(frames[ident])) for ident in sorted(frames, key=lambda ident: ident != main)]
-    own = f"{user_directory}/" if user_directory else None
-    if own and (theirs := next((at for stack in stacks for at in stack if _file(at).startswith(own)), None)):
-        return _named(theirs, own)
-    stack = stacks[0]
-    return _named(next((at for at in stack if not any(mark in _file(at) for mark in LIBRARIES)), stack[0]), OURS + "/")
+    return [list(_stack(frames[ident])) for ident in sorted(frames, key=lambda ident: ident != main)]
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:
@@ -151,6 +173,17 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _file(frame: FrameType) -> str:
     return frame.f_code.co_filename
+
+
+def _is_library(frame: FrameType) -> bool:
+    return any(mark in _file(frame) for mark in LIBRARIES)
+
+
+def _is_below(directory: str, frame: FrameType) -> bool:
+    """In a file of theirs: neither ours nor a library's that is installed there."""
+    file = _file(frame)
+    within = file.startswith(f"{directory}/") and not file.startswith(OURS)
+    return within and not any(mark in file.removeprefix(directory) for mark in LIBRARIES)
 
 
 def _named(frame: FrameType, root: str) -> str:

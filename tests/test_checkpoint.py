@@ -20,7 +20,8 @@ from etils import epath
 from shardtui.engine.checkpoint import Place, load_arrays, verify
 from shardtui.engine.cluster import Cluster
 from shardtui.engine.config import PRESETS, CheckpointConfig, Invalid, Restart, RunConfig
-from shardtui.engine.manifest import FILE_NAME, Damaged, Manifest, edits, read_manifest, write_manifest
+from shardtui.engine.manifest import FILE_NAME, Manifest, edits, read_manifest, write_manifest
+from shardtui.engine.outcomes import Damaged
 from shardtui.engine.preset import read_preset
 from shardtui.engine.program import Program, compile_initial_state, place
 from shardtui.engine.protocol import (

@@ -36,7 +36,7 @@ def lm(rngs: nnx.Rngs):
 IMPATIENT = """
 import os
 from shardtui.engine import watchdog
-watchdog.STALL_SECONDS = 1.0
+watchdog.USER_SECONDS = 1.0
 from shardtui.engine.__main__ import main
 os._exit(main())
 """
@@ -132,18 +132,20 @@ def stalls_in_batch(home: Path) -> list[dict[str, Any]]:
     return [stall for stall in named(history(home, "slow"), "Stalled") if stall["where"].startswith("batch (lm.py:")]
 
 
-def test_where_names_the_users_code_before_ours_and_ours_before_a_librarys(tmp_path: Path) -> None:
+def test_the_users_place_is_where_training_waits_for_their_code(tmp_path: Path) -> None:
+    """Not in a thread of their own, such as one that loads data ahead."""
     file = tmp_path / "theirs.py"
-    file.write_text("def waits(event):\n    event.wait(60)\n")
+    file.write_text("def calls(function):\n    return function()\n")
     scope: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), scope)
+    assert watchdog.users_place(scope["calls"](sys._current_frames), str(tmp_path)) == "calls (theirs.py:2)"
     event = threading.Event()
-    thread = threading.Thread(target=scope["waits"], args=(event,))
+    thread = threading.Thread(target=scope["calls"], args=(event.wait,))
     thread.start()
     try:
         frames = sys._current_frames()
-        assert watchdog.where(frames, str(tmp_path)) == "waits (theirs.py:2)"
-        assert "test_where_names" in watchdog.where(frames, None)
+        assert watchdog.users_place(frames, str(tmp_path)) is None
+        assert "test_the_users_place" in watchdog.where(frames)
     finally:
         event.set()
         thread.join()

@@ -286,7 +286,7 @@ class RunState:
                 self.marks.append((event.step, event.to_preset))
                 self._train_under(event.to_preset)
             case SwitchFailed():
-                self._take_back(event)
+                self.refused, self.preset = event, event.preset or self.preset
                 self._end_compiling()
                 self._go_on()
             case SwitchCancelled():
@@ -304,6 +304,7 @@ class RunState:
                 self.last_checkpoint = event
             case Restored():
                 self.last_checkpoint = event
+                self.preset = event.preset
                 self._go_on_from(event.step)
                 self.marks.append((event.step, f"↺{event.preset}"))
             case Profiling():
@@ -359,13 +360,6 @@ class RunState:
         self.preset, self.refused = preset, None
         self._end_compiling()
         self._go_on()
-
-    def _take_back(self, event: SwitchFailed) -> None:
-        """Where the first step under the preset failed, the one before goes on."""
-        self.refused = event
-        last = self.switches[-1] if self.switches else None
-        if last and (last.to_preset, last.step) == (event.to_preset, event.step):
-            self.preset = last.from_preset
 
     def _end_compiling(self) -> None:
         """The times of steps beside a compilation say nothing of the next ones."""

@@ -15,7 +15,8 @@ from etils import epath
 from jax.sharding import SingleDeviceSharding
 from shardtui.engine.checkpoint import Place, check_digests, load_arrays, state_names
 from shardtui.engine.digest import digests
-from shardtui.engine.manifest import FILE_NAME, Damaged, Manifest
+from shardtui.engine.manifest import FILE_NAME, Manifest
+from shardtui.engine.outcomes import Damaged
 from shardtui.engine.task import Task, TrainState
 
 from ..conftest import SETTINGS, SHARDTUI

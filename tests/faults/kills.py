@@ -11,7 +11,7 @@ from etils import epath
 from shardtui.engine import run_directory
 from shardtui.engine.checkpoint import Place
 from shardtui.engine.config import CheckpointConfig
-from shardtui.engine.manifest import Damaged
+from shardtui.engine.outcomes import Damaged
 from shardtui.engine.protocol import (
     AnyEvent,
     CheckpointSaved,
