@@ -63,7 +63,7 @@ def stride(call_seconds: float, step_seconds: float) -> int:
 class Told(Struct, frozen=True):
     """What process 0 decided, or how it did not succeed."""
 
-    value: msgspec.Raw = msgspec.Raw(b"")
+    value: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))
     outcome: Outcome = Outcome()
 
 
@@ -184,6 +184,8 @@ class JaxCluster(Cluster):
         if not _is_own(error):
             time.sleep(MISSING_SECONDS)
         self._leave(msgspec.structs.replace(self._own, problem="; ".join(problems_in(error))), FAILING_SECONDS)
+        if self.process:  # others are in a collective, and gloo aborts a process whose peer closes its connections
+            time.sleep(FAILING_SECONDS)
 
     def close(self) -> None:
         self._leave(msgspec.structs.replace(self._own, is_closing=True), CLOSING_SECONDS)

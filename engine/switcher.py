@@ -61,7 +61,7 @@ class Switcher:
         at.state = self._cluster.together(
             lambda: self._compiler.movers.move(at.state, source.placement.state_shardings, low_memory)
         )
-        at.program, at.before = source, None
+        at.program, at.before, at.agree_at = source, None, at.begun
 
     def refuse_shortage(self, program: Program) -> None:
         """Raises Invalid where the devices of a process have less memory than the program takes."""

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,8 @@ def engines(home: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """Starts the engine of one host; what still lives at the end is ended."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> "subprocess.Popen[str]":
-        command = [*SHARDTUI, "engine", *SETTINGS, *arguments]
+    def start(*arguments: str, settings: Sequence[str] = SETTINGS) -> "subprocess.Popen[str]":
+        command = [*SHARDTUI, "engine", *settings, *arguments]
         started.append(subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True))
         return started[-1]
 

@@ -116,6 +116,17 @@ def test_what_is_scheduled_is_compiled_ahead_and_told_once(
     assert [event.ahead for event in events if isinstance(event, PresetCompiling)] == [True, True]
 
 
+def test_a_likely_preset_is_compiled_while_a_scheduled_switch_that_is_ready_waits(
+    compiler: Known, programs: dict[str, Program], events: list[Event]
+) -> None:
+    preparations = prepare(compiler, events, ScheduledSwitch(1000, "fsdp"))
+    preparations.look_ahead(programs["dp"])
+    tell_until(preparations, lambda: ended(events))
+    preparations.expect("tp")
+    preparations.compile_likely(programs["dp"], idle)
+    tell_until(preparations, lambda: ("tp", True) in ended(events))
+
+
 def test_what_was_asked_for_and_is_not_wanted_any_more_is_never_compiled(
     preparations: Preparations, compiler: Known, programs: dict[str, Program], events: list[Event]
 ) -> None:

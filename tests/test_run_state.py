@@ -136,6 +136,24 @@ def test_a_failed_or_cancelled_switch_changes_nothing() -> None:
     assert after(PresetCompiling(preset="tp"), SwitchCancelled(to_preset="tp")).compiling is None
 
 
+def test_the_preset_is_the_one_that_trains_after_a_failed_first_step() -> None:
+    """Also where the state was the newest checkpoint's, which is told before."""
+    back = Restored(
+        step=2,
+        from_preset="tp",
+        from_devices=8,
+        preset="dp",
+        arrays=64,
+        seconds=0.1,
+        digests_equal=True,
+        rolled_back=[],
+    )
+    failed = SwitchFailed(to_preset="tp", step=2, problems=["out of memory"], preset="dp")
+    assert after(switched(), back).preset == "dp"
+    assert after(switched(), back, failed).preset == "dp"
+    assert after(switched(), msgspec.structs.replace(failed, step=3)).preset == "dp"
+
+
 def test_ends() -> None:
     assert after(EngineStopped(step=3, reason="stopped")).is_over
     lost = after(EngineLost(reason="killed"))

@@ -17,6 +17,7 @@ LONG = {
     "hosts": 10,
     "damage": 25,
     "hops": 3,
+    "loop": 50,
     "soak": 25,
     "signals": 10,
     "floods": 10,
