@@ -26,7 +26,7 @@ from textual.widgets import DataTable, OptionList, RichLog
 
 from .conftest import tiny_config
 
-SECONDS = 60
+SECONDS = 240
 
 
 async def until(holds: Callable[[], object], why: str) -> None:
