@@ -7,7 +7,7 @@ its manifest says was damaged afterwards: it is set aside by renaming, never del
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from etils import epath
 
 from .advice import problems_in
 from .config import Invalid, RunConfig
-from .digest import digests
+from .digest import digests, joined, linear_sums
 from .leak import stop_leaks
 from .manifest import FILE_NAME, Manifest, check_files, read_manifest
 from .outcomes import Damaged
@@ -29,6 +29,9 @@ from .task import Task, TrainState
 STEP = re.compile(r"0|[1-9][0-9]{0,11}")
 SAVING, DELETING = "saving-", "deleting-"
 DAMAGED, ROLLED_BACK = "damaged", "rolled-back"
+
+Digester = Callable[[Any], jax.Array]
+"""A `digests` that is compiled, or is when it is called."""
 
 
 @dataclass(frozen=True)
@@ -137,11 +140,13 @@ def _type(array: Any) -> str:
     return f"{array.dtype} [{', '.join(map(str, array.shape))}]"
 
 
-def check_digests(found: Sequence[int], names: Sequence[str], manifest: Manifest) -> None:
+def check_digests(arrays: Any, names: Sequence[str], manifest: Manifest, digester: Digester) -> None:
     """Raises Damaged with the name of every array that is not the one that was saved."""
+    found = np.asarray(jax.jit(linear_sums)(arrays)) if manifest.digest == "sum32" else joined(digester(arrays))
+    digits = 2 * found.itemsize
     problems = [
-        f"{name}: digest {digest:08x}, {manifest.digests.get(name, 0):08x} was saved"
-        for name, digest in zip(names, found, strict=True)
+        f"{name}: digest {digest:0{digits}x}, {manifest.digests.get(name, 0):0{digits}x} was saved"
+        for name, digest in zip(names, found.tolist(), strict=True)
         if manifest.digests.get(name) != digest
     ]
     if problems:
@@ -192,4 +197,4 @@ def _check_arrays(checkpoint: epath.Path, manifest: Manifest) -> None:
             problems.append(f"{name}: {_type(array)}, {written} was saved")
     if problems:
         raise Damaged(*problems)
-    check_digests(np.asarray(jax.jit(digests)([array for _, array in stored])).tolist(), names, manifest)
+    check_digests([array for _, array in stored], names, manifest, jax.jit(digests))

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from .config import Restart, RunConfig, UserModel
 from .outcomes import Damaged
-from .protocol import CheckpointInfo, CorpusInfo
+from .protocol import CheckpointInfo, CorpusInfo, Digest
 from .regular_file import open_regular
 
 FILE_NAME = "checkpoint.json"
@@ -40,8 +40,10 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Mean of the last steps' losses."""
     config: RunConfig
     corpus: CorpusInfo
+    digest: Digest = "sum32"
+    """Checkpoints from before there was another do not name theirs."""
     digests: dict[str, int]
-    """By array name; see `digest.digests`."""
+    """By array name."""
     arrays: dict[str, str] = {}
     """By name, `float32 [128, 512]`."""
     files: dict[str, FileDigest]
@@ -59,6 +61,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             devices=self.devices,
             loss=self.loss,
             bytes=self.bytes,
+            digest=self.digest,
         )
 
     def other_model(self, config: RunConfig) -> tuple[str, str] | None:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -172,6 +172,11 @@ class Question:
         return self.compile()(state)
 
 
+def ask_digests(state: TrainState) -> Question:
+    """Of an abstract state under its shardings."""
+    return Question(partial(digests, shardings=jax.tree.map(lambda leaf: leaf.sharding, state)), state)
+
+
 @dataclass(frozen=True)
 class Program:
     """A preset placed and compiled, with a description of what came out."""
@@ -209,7 +214,7 @@ def compile_program(task: Task, placement: Placement, begins: Callable[[Phase], 
     state = placement.abstract_state(task)
     text = step.as_text() or ""
     description = _describe(task, placement, step, text, time.perf_counter() - began, from_cache)
-    questions = Question(digests, state), Question(is_finite, state)
+    questions = ask_digests(state), Question(is_finite, state)
     return Program(placement, step, *questions, description, MEMORY_OF_TEXT * len(text))
 
 

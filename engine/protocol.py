@@ -169,6 +169,10 @@ class PresetListing(Struct, frozen=True, kw_only=True):
     """Of preset files that cannot be read."""
 
 
+Digest = Literal["sum32", "mix64"]
+"""By what arrays are compared: the 64 bits of `digest.digests`; before these came, the 32 of `digest.linear_sums`."""
+
+
 class CheckpointInfo(Struct, frozen=True, kw_only=True):
     """A checkpoint that a run can go on from."""
 
@@ -178,6 +182,7 @@ class CheckpointInfo(Struct, frozen=True, kw_only=True):
     devices: int
     loss: float | None
     bytes: int
+    digest: Digest = "sum32"
 
     @property
     def rank(self) -> float:
@@ -456,6 +461,7 @@ class Switched(Event, frozen=True):
     """Spent in the background for this switch; 0 where everything was kept from before."""
     digests_equal: bool
     loss_before: float | None
+    digest: Digest = "sum32"
 
 
 class SwitchFailed(Event, frozen=True):
@@ -525,6 +531,7 @@ class Restored(Event, frozen=True):
     digests_equal: bool
     rolled_back: list[int]
     """Later checkpoints, which were set aside."""
+    digest: Digest = "sum32"
 
 
 class RestoreFailed(Event, frozen=True):

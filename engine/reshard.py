@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, Sharding
 
+from .digest import joined
 from .program import Program
 from .task import TrainState
 
@@ -22,7 +23,7 @@ class SwitchError(Exception):
 
 @dataclass(frozen=True)
 class Moved:
-    """A state under its new shardings, and the digests of every array before and after."""
+    """A state under its new shardings, and the `digests` of every array before and after."""
 
     state: TrainState
     before: np.ndarray
@@ -85,12 +86,12 @@ class Movers:
 def move_state(state: TrainState, source: Program, target: Program, movers: Movers, frees: bool = False) -> Moved:
     """The same state under the target's shardings. Raises SwitchError; `state` is good either way, unless this `frees`
     its leaves."""
-    before = np.asarray(source.digest(state))
+    before = joined(source.digest(state))
     moved = movers.move(state, target.placement.state_shardings, frees)
     for leaf, there in _zip_leaves(moved, target.placement.state_shardings):
         if leaf.sharding != there:
             raise SwitchError(f"an array {leaf.shape} came out as {leaf.sharding}, not as {there}")
-    result = Moved(moved, before, np.asarray(target.digest(moved)))
+    result = Moved(moved, before, joined(target.digest(moved)))
     if not result.digests_equal:
         changed = np.count_nonzero(result.before != result.after)
         raise SwitchError(f"{changed} of {before.size} arrays changed on the way")

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from .advice import problems_in
@@ -29,6 +28,7 @@ from .checkpoint import (
 )
 from .cluster import Cluster
 from .config import Invalid, RunConfig
+from .digest import joined
 from .manifest import Manifest, file_digests, manifest_digest, read_manifest, write_manifest
 from .outcomes import UNSUCCESSFUL, Damaged
 from .program import Program
@@ -174,7 +174,8 @@ class Saver:
             loss=loss,
             config=self._config,
             corpus=self._corpus,
-            digests=dict(zip(state_names(self._task), np.asarray(digests).tolist(), strict=True)),
+            digest="mix64",
+            digests=dict(zip(state_names(self._task), joined(digests).tolist(), strict=True)),
             arrays=array_types(self._task),
             files={},
         )
@@ -295,6 +296,7 @@ class Saver:
             arrays=len(manifest.digests),
             seconds=time.perf_counter() - began,
             digests_equal=True,
+            digest=manifest.digest,
             rolled_back=rolled_back,
         )
 
@@ -313,7 +315,7 @@ class Saver:
 
     def _check(self, state: TrainState, manifest: Manifest, program: Program) -> None:
         """Raises Damaged."""
-        check_digests(np.asarray(program.digest(state)).tolist(), state_names(self._task), manifest)
+        check_digests(state, state_names(self._task), manifest, program.digest)
 
     def _roll_back(self, step: int) -> list[int]:
         """Sets aside those of later steps."""

@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 import pytest
 from etils import epath
-from shardtui.engine.checkpoint import Place, load_arrays, verify
+from shardtui.engine.checkpoint import Place, load_arrays, state_names, verify
 from shardtui.engine.cluster import Cluster
 from shardtui.engine.config import PRESETS, CheckpointConfig, Invalid, Restart, RunConfig
+from shardtui.engine.digest import linear_sums
 from shardtui.engine.manifest import FILE_NAME, Manifest, edits, read_manifest, write_manifest
 from shardtui.engine.outcomes import Damaged
 from shardtui.engine.preset import read_preset
@@ -219,9 +220,25 @@ def test_arrays_that_are_not_those_of_the_manifest_are_damaged(
     manifest = read_manifest(folder)
     digests = {**manifest.digests, "norm.scale": 7}
     write_manifest(msgspec.structs.replace(manifest, digests=digests), folder)
-    with pytest.raises(Damaged, match=r"norm.scale: digest [0-9a-f]{8}, 00000007 was saved"):
+    with pytest.raises(Damaged, match=r"norm.scale: digest [0-9a-f]{16}, 0{15}7 was saved"):
         copied.saver.load(4, programs["dp"])
     assert copied.place.aside() == ["4.damaged"]
+
+
+def test_a_checkpoint_of_an_older_version_is_restored_and_said_to_be_one(
+    copied: Bench, task: Task, programs: dict[str, Program]
+) -> None:
+    state, receipt = copied.saver.load(4, programs["dp"])
+    assert receipt.digest == "mix64"
+    folder = epath.Path(copied.root / "4")
+    names, sums = state_names(task), np.asarray(jax.jit(linear_sums)(state)).tolist()
+    older = msgspec.structs.replace(read_manifest(folder), digest="sum32", digests=dict(zip(names, sums, strict=True)))
+    write_manifest(older, folder)
+    _, receipt = copied.saver.load(4, programs["fsdp"])
+    assert (receipt.step, receipt.digest, receipt.digests_equal) == (4, "sum32", True)
+    write_manifest(msgspec.structs.replace(older, digests={**older.digests, names[0]: sums[0] ^ 1}), folder)
+    with pytest.raises(Damaged, match=f"^{names[0]}: digest [0-9a-f]{{8}}, [0-9a-f]{{8}} was saved$"):
+        copied.saver.load(4, programs["dp"])
 
 
 def test_what_is_set_aside_takes_no_name_twice(copied: Bench) -> None:

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from shardtui.engine.digest import digests
 from shardtui.engine.mesh import build_mesh
-from shardtui.engine.program import Program, Question, compile_initial_state, place
+from shardtui.engine.program import Program, ask_digests, compile_initial_state, place
 from shardtui.engine.reshard import Movers, SwitchError, bytes_moved, move_state
 from shardtui.engine.task import Task, TrainState
 
@@ -25,7 +24,7 @@ MOVED = ("dp", "tp", "fsdp-tp2", "fsdp-tp2-explicit", "hsdp", "dp-tp2-pp2", "sp2
 def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Program:
     """The same preset on devices in another order. Its step is not compiled: no step is made under it."""
     placement = place(task, program.placement.preset, devices)
-    return replace(program, placement=placement, digest=Question(digests, placement.abstract_state(task)))
+    return replace(program, placement=placement, digest=ask_digests(placement.abstract_state(task)))
 
 
 def on_host(state: TrainState) -> list[np.ndarray]:
@@ -105,24 +104,6 @@ def test_a_move_that_frees_leaves_nothing_of_what_it_moved(state: TrainState, pr
         assert leaf.is_deleted() != here.is_equivalent_to(there, leaf.ndim)
     for leaf, value in zip(on_host(moved), expected, strict=True):
         np.testing.assert_array_equal(leaf, value)
-
-
-def test_digests_see_one_bit_and_two_elements_that_changed_places() -> None:
-    x = jnp.arange(64, dtype=jnp.float32).reshape(8, 8)
-    flipped = jax.lax.bitcast_convert_type(
-        jax.lax.bitcast_convert_type(x, jnp.uint32).at[3, 4].add(jnp.uint32(1)), jnp.float32
-    )
-    swapped = x.at[0, 0].set(x[7, 7]).at[7, 7].set(x[0, 0])
-    half = x.astype(jnp.bfloat16)
-    assert len({int(digests([value])[0]) for value in (x, flipped, swapped, x.T, half)}) == 5
-
-
-def test_digests_do_not_depend_on_the_sharding() -> None:
-    x = jax.random.normal(jax.random.key(0), (16, 24))
-    mesh = build_mesh({"a": 2, "b": 4}, jax.devices())
-    specs = (PartitionSpec(), PartitionSpec("a", "b"), PartitionSpec(("b", "a")), PartitionSpec(None, "b"))
-    values = {int(digests([jax.device_put(x, NamedSharding(mesh, spec))])[0]) for spec in specs}
-    assert values == {int(digests([x])[0])}
 
 
 def test_bytes_moved_are_those_that_a_device_did_not_hold() -> None:

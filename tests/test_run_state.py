@@ -68,6 +68,7 @@ def switched(**changes: object) -> Switched:
         "stall_seconds": 0.031,
         "compile_seconds": 2.0,
         "digests_equal": True,
+        "digest": "mix64",
         "loss_before": 2.0,
     }
     return Switched(**{**values, **changes})  # type: ignore[arg-type]
@@ -172,8 +173,11 @@ def test_every_event_but_the_steps_is_logged_in_words() -> None:
     words = [in_words(event) for event in state.events]
     assert len(words) == len(START) + 2
     assert words[-2] == (
-        "dp → tp after step 3: moved 1.5 MB, stalled 31 ms, compiled 2.0 s beside the steps, all 64 digests equal"
+        "dp → tp after step 3: moved 1.5 MB, stalled 31 ms, compiled 2.0 s beside the steps, "
+        "all 64 digests equal (64 bits each)"
     )
+    of_before = switched(digest="sum32")
+    assert in_words(of_before).endswith("all 64 sums equal (32 bits each, of an older version)")
     assert "DIGESTS DIFFER" in in_words(switched(digests_equal=False))
 
 

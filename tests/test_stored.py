@@ -1,5 +1,6 @@
 """Checkpoints are verified by what was noted of them: every array is found and named, and no code of the model runs."""
 
+import hashlib
 import json
 import re
 import subprocess
@@ -11,15 +12,17 @@ import msgspec
 import numpy as np
 import pytest
 from etils import epath
+from jax.sharding import SingleDeviceSharding
 from shardtui.engine import run_directory
-from shardtui.engine.checkpoint import Place, array_types, save_arrays, state_names, verify
+from shardtui.engine.checkpoint import Place, array_types, load_arrays, save_arrays, state_names, verify
 from shardtui.engine.config import RunConfig, choose_model
-from shardtui.engine.digest import digests
+from shardtui.engine.digest import digests, joined, linear_sums
 from shardtui.engine.manifest import FILE_NAME, Manifest, file_digests, read_manifest, write_manifest
 from shardtui.engine.preset import load_preset
 from shardtui.engine.program import place
 from shardtui.engine.protocol import CorpusInfo
-from shardtui.engine.task import Task
+from shardtui.engine.task import Task, TrainState
+from shardtui.tui.verifying import _print_table
 
 from .conftest import SHARDTUI, TINY, tiny_config
 
@@ -72,7 +75,7 @@ def save(root: Path, config: RunConfig, preset: str = "dp") -> Manifest:
     state = jax.jit(task.initial_state, out_shardings=placement.state_shardings)()
     folder.mkdir(parents=True)
     save_arrays(folder, state).result()
-    found = np.asarray(jax.jit(digests)(state)).tolist()
+    found = joined(jax.jit(digests)(state)).tolist()
     manifest = Manifest(
         step=0,
         time=0.0,
@@ -82,6 +85,7 @@ def save(root: Path, config: RunConfig, preset: str = "dp") -> Manifest:
         loss=None,
         config=config,
         corpus=CorpusInfo("text", 1, 1, "ab" * 32),
+        digest="mix64",
         digests=dict(zip(state_names(task), found, strict=True)),
         arrays=array_types(task),
         files=file_digests(folder),
@@ -119,7 +123,7 @@ def test_every_array_of_a_built_in_model_is_found(tmp_path: Path, model: str, pr
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"digests": {"norm.scale": 7}}, r"norm.scale: digest [0-9a-f]{8}, 00000007 was saved"),
+        ({"digests": {"norm.scale": 7}}, r"norm.scale: digest [0-9a-f]{16}, 0{15}7 was saved"),
         ({"digests": {"other": 7}}, "other: not among the arrays"),
         ({"arrays": {"norm.scale": "float32 [7]"}}, r"norm.scale: float32 \[32\], float32 \[7\] was saved"),
         ({"arrays": {"norm.scale": "int8 [32]"}}, r"norm.scale: float32 \[32\], int8 \[32\] was saved"),
@@ -131,6 +135,39 @@ def test_what_is_not_as_it_was_noted(tmp_path: Path, changes: dict[str, dict[str
     write_manifest(msgspec.structs.replace(manifest, **noted), epath.Path(tmp_path / "0"))
     (problem,) = problems(tmp_path, tiny_config())
     assert re.fullmatch(says, problem)
+
+
+def as_older(manifest: Manifest, sums: list[int], folder: epath.Path) -> None:
+    """Leaves the manifest there that a version without today's digests wrote."""
+    sums_by_name = dict(zip(manifest.digests, sums, strict=True))
+    body = msgspec.to_builtins(msgspec.structs.replace(manifest, digests=sums_by_name))
+    del body["digest"]
+    text = msgspec.json.encode(body)
+    seal = hashlib.sha256(text).hexdigest()
+    (folder / FILE_NAME).write_bytes(msgspec.json.encode({"sha256": seal, "manifest": msgspec.Raw(text)}))
+
+
+def test_a_checkpoint_of_an_older_version_is_checked_by_its_sums(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, folder = save(tmp_path, tiny_config()), epath.Path(tmp_path / "0")
+    state = load_arrays(folder, on_one_device(Task(tiny_config(), "cpu").abstract_state))
+    sums = np.asarray(jax.jit(linear_sums)(state)).tolist()
+    as_older(manifest, sums, folder)
+    found = verify(Place(epath.Path(tmp_path)), tiny_config())
+    (checked,) = found.checkpoints
+    assert checked.checkpoint is not None
+    assert (checked.checkpoint.digest, checked.problems) == ("sum32", [])
+    _print_table(found, "older")
+    assert "32-bit sums, which miss some changes" in " ".join(re.sub("[│┃]", "", capsys.readouterr().out).split())
+    as_older(manifest, [sums[0] ^ 1, *sums[1:]], folder)
+    (problem,) = problems(tmp_path, tiny_config())
+    assert re.fullmatch(r".*: digest [0-9a-f]{8}, [0-9a-f]{8} was saved", problem)
+
+
+def on_one_device(state: TrainState) -> TrainState:
+    sharding = SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state)
 
 
 def test_an_array_that_was_not_noted(tmp_path: Path) -> None:

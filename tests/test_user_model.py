@@ -2,6 +2,7 @@
 which a function can be wrong."""
 
 import importlib.util
+import itertools
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -22,12 +23,13 @@ from shardtui.engine.__main__ import inspect
 from shardtui.engine.board import ranked, recommendation
 from shardtui.engine.config import Invalid, RunConfig, choose_model
 from shardtui.engine.data import Batches, Corpus
+from shardtui.engine.digest import joined
 from shardtui.engine.estimate import estimate_row
 from shardtui.engine.flops import flops
 from shardtui.engine.model import flops_per_token
 from shardtui.engine.preset import load_preset, read_preset
 from shardtui.engine.program import Program, compile_initial_state, compile_program, place
-from shardtui.engine.reshard import Movers
+from shardtui.engine.reshard import Movers, move_state
 from shardtui.engine.search import search
 from shardtui.engine.task import Task, TrainState, optimizer
 from shardtui.engine.topology import load_topology
@@ -466,6 +468,46 @@ def test_a_batch_that_is_not_like_the_first(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batches.rows(1, range(2, 5)), np.ones((3, 4)))
     with pytest.raises(Invalid, match=r"batch\(2\) is float32 \[8, 5\], batch\(0\) was float32 \[8, 4\]"):
         batches[2]
+
+
+ODD = """
+import jax, jax.numpy as jnp, numpy as np
+from flax import nnx
+
+class Odd(nnx.Module):
+    def __init__(self, rngs):
+        self.layer = nnx.Linear(8, 8, rngs=rngs)
+        self.seen = nnx.Variable(jnp.arange(8) < 3)
+        self.keys = nnx.Variable(jax.random.split(jax.random.key(7), 8))
+        self.phase = nnx.Variable(jnp.arange(64.0).reshape(8, 8) * (1 + 2j))
+        self.scale = nnx.Variable(jnp.arange(8.0).astype(jnp.float8_e4m3fn))
+
+    def __call__(self, x):
+        self.seen[...] = ~self.seen[...]
+        self.keys[...] = jax.vmap(jax.random.fold_in, (0, None))(self.keys[...], 1)
+        self.phase[...] *= 1j
+        self.scale[...] = (self.scale[...].astype(jnp.float32) * 2).astype(jnp.float8_e4m3fn)
+        return self.layer(x) * self.scale[...].astype(jnp.float32)
+
+def loss(model, batch):
+    return (model(batch) ** 2).mean()
+
+def batch(step, batch_size):
+    return np.full((batch_size, 8), step, np.float32)
+"""
+
+
+def test_variables_of_every_kind_of_dtype_survive_a_switch(tmp_path: Path) -> None:
+    task = task_of(f"{written(tmp_path, ODD)}:Odd", "batch_size=8")
+    first, second = compiled(task, "dp"), compiled(task, "fsdp")
+    state, _ = steps(first, compile_initial_state(task, first.placement)(), batches_of(task), range(3))
+    moved = move_state(state, first, second, Movers())
+    assert moved.digests_equal
+    for name, variable in state.variables.items():
+        changed = state._replace(variables={**state.variables, name: variable[::-1]})
+        differing = joined(first.digest(changed)) != moved.before
+        assert list(itertools.compress(checkpoint.state_names(task), differing)) == [name]
+    steps(second, moved.state, batches_of(task), range(3, 4))
 
 
 def test_a_module_that_prints_is_inspected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,11 @@ PHASES = {
     "movers": "compiling the moves",
 }
 
+EQUAL = {
+    "mix64": "digests equal (64 bits each)",
+    "sum32": "sums equal (32 bits each, of an older version)",
+}
+
 
 def in_words(event: AnyEvent) -> str:
     match event:
@@ -135,7 +140,7 @@ def in_words(event: AnyEvent) -> str:
 
 
 def receipt(event: Switched) -> str:
-    digests = f"all {event.arrays} digests equal" if event.digests_equal else "DIGESTS DIFFER"
+    digests = f"all {event.arrays} {EQUAL[event.digest]}" if event.digests_equal else "DIGESTS DIFFER"
     compiled = f", compiled {figures.seconds(event.compile_seconds)} beside the steps" if event.compile_seconds else ""
     return (
         f"{event.from_preset} → {event.to_preset} after step {event.step:,}: moved {figures.size(event.bytes_moved)}, "
@@ -147,7 +152,8 @@ def restored(event: Restored) -> str:
     later = ", ".join(f"{step:,}" for step in event.rolled_back)
     return (
         f"restored step {event.step:,}, saved under {name_of(event.from_preset)} on {event.from_devices} devices: "
-        f"{event.arrays} digests equal, {figures.seconds(event.seconds)}" + (f"; set aside: {later}" if later else "")
+        f"{event.arrays} {EQUAL[event.digest]}, {figures.seconds(event.seconds)}"
+        + (f"; set aside: {later}" if later else "")
     )
 
 

@@ -19,6 +19,10 @@ class LogScreen(RunScreen):
 ## Log
 
 Every event of the run but the steps. The same, with the steps, stands in the run's `events.jsonl`.
+
+A switch and a restored checkpoint are told with the digests that were equal before and after: 64 bits of every array's
+bits and their places. An array that changed by accident keeps its digest with odds of 2⁻⁶⁴; against intent they prove
+nothing. Checkpoints of older versions have 32-bit sums, which miss some changes, and are told so.
 """
     AUTO_FOCUS: ClassVar[str | None] = "RichLog"
 

@@ -28,9 +28,10 @@ class PresetList(OptionList):
 
 Each row: the preset, its mesh here, and the step time once it has run. `●` is active, `○` is compiled, `◌` is
 being compiled, `✗` does not fit: the panel below says why. **Enter** moves the running training to the highlighted
-preset. One on which the cursor rests is compiled ahead while a core is free or training is paused. A run that is only
-watched has the one layout of its own program. Below: how many programs are kept in memory, their size by estimate, and
-the bound (`--keep-programs`); the least recently used go first.
+preset and compares a 64-bit digest of every array before and after. One on which the cursor rests is compiled ahead
+while a core is free or training is paused. A run that is only watched has the one layout of its own program. Below: how
+many programs are kept in memory, their size by estimate, and the bound (`--keep-programs`); the least recently used go
+first.
 """
     BINDING_GROUP_TITLE = "Presets"
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "select", "Switch")]

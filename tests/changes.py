@@ -1,0 +1,222 @@
+"""Arrays of every dtype, as bits, and changes of them that no digest may miss."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Bits = np.ndarray
+"""unsigned [tries, 256, words]: of square arrays; complex numbers and keys take two words."""
+Chance = np.random.Generator
+
+SIDE, SHARDS = 16, (4, 2)
+DTYPES = (
+    *(
+        "bool",
+        "int2",
+        "uint2",
+        "int4",
+        "uint4",
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+    ),
+    *("float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz"),
+    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16", "float16", "float32", "float64"),
+    *("complex64", "complex128", "key<fry>"),
+)
+
+
+class Kept(NamedTuple):
+    """How the words of a dtype's elements are held here."""
+
+    words: int
+    width: int
+    """Bits of each."""
+    has_sign: bool
+    """Its negative has one bit changed; else it is the two's complement."""
+
+
+def kept(dtype: str) -> Kept:
+    if dtype == "key<fry>":
+        return Kept(2, 32, False)
+    if dtype.startswith("complex"):
+        return Kept(2, int(dtype[7:]) // 2, True)
+    if dtype == "bool":
+        return Kept(1, 1, True)
+    if "float" in dtype:
+        return Kept(1, jnp.finfo(dtype).bits, dtype != "float8_e8m0fnu")
+    return Kept(1, jnp.iinfo(dtype).bits, False)
+
+
+def unsigned(width: int) -> Any:
+    return np.dtype(f"uint{max(8, width)}")
+
+
+def arrays(bits: Bits, dtype: str) -> Any:
+    """[tries, 16, 16] of it, of numpy, or of jax where numpy has no such dtype."""
+    words, width, _ = kept(dtype)
+    bits = np.ascontiguousarray(bits).reshape(-1, SIDE, SIDE, words)
+    if dtype == "key<fry>":
+        return jax.random.wrap_key_data(jnp.asarray(bits), impl="threefry2x32")
+    if dtype in ("int2", "int4"):
+        return (bits[..., 0].view(np.int8) << 8 - width >> 8 - width).astype(dtype)
+    if width < 8 and "float" not in dtype:
+        return bits[..., 0].astype(dtype)
+    return bits.view(jnp.dtype(dtype))[..., 0]
+
+
+def of_values(values: np.ndarray, dtype: str) -> Bits:
+    """[tries, 256] as that dtype has them."""
+    words, width, _ = kept(dtype)
+    if dtype in ("bool", "key<fry>") or "int" in dtype:
+        found = values.astype(np.int64).astype(unsigned(width)) & unsigned(width).type(2**width - 1)
+    else:
+        part = np.dtype(f"float{width}") if dtype.startswith("complex") else jnp.dtype(dtype)
+        found = values.astype(part).view(unsigned(width))
+    return np.repeat(found[..., None], words, axis=-1)
+
+
+def random(chance: Chance, tries: int, dtype: str) -> Bits:
+    words, width, _ = kept(dtype)
+    return chance.integers(0, 2**width, (tries, SIDE * SIDE, words), unsigned(width), endpoint=False)
+
+
+def constants(chance: Chance, tries: int, dtype: str) -> Bits:
+    return np.repeat(random(chance, tries, dtype)[:, :1], SIDE * SIDE, axis=1)
+
+
+def zeros(chance: Chance, tries: int, dtype: str) -> Bits:
+    return np.zeros_like(random(chance, tries, dtype))
+
+
+def small_integers(chance: Chance, tries: int, dtype: str) -> Bits:
+    return of_values(chance.integers(0, 8, (tries, SIDE * SIDE)), dtype)
+
+
+def of_bfloat16(chance: Chance, tries: int, dtype: str) -> Bits:
+    values = chance.standard_normal((tries, SIDE * SIDE), np.float32)
+    return of_values(values.astype(jnp.bfloat16).astype(np.float32) * 4, dtype)
+
+
+STRUCTURES = (random, zeros, constants, of_bfloat16, small_integers)
+
+
+def flipped(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    """One bit of each."""
+    words, width, _ = kept(dtype)
+    changed, rows = bits.copy(), np.arange(len(bits))
+    masks = np.left_shift(1, chance.integers(0, width, len(bits)).astype(bits.dtype), dtype=bits.dtype)
+    changed[rows, chance.integers(0, SIDE * SIDE, len(bits)), chance.integers(0, words, len(bits))] ^= masks
+    return changed
+
+
+def negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    _, width, has_sign = kept(dtype)
+    one = bits.dtype.type
+    return bits ^ one(2 ** (width - 1)) if has_sign else (one(0) - bits) & one(2**width - 1)
+
+
+def two_negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    changed, rows = bits.copy(), np.arange(len(bits))[:, None]
+    two = _two(chance, len(bits))
+    changed[rows, two] = negated(chance, bits, dtype)[rows, two]
+    return changed
+
+
+def exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    changed, rows = bits.copy(), np.arange(len(bits))[:, None]
+    two = _two(chance, len(bits))
+    changed[rows, two] = bits[rows, two[:, ::-1]]
+    return changed
+
+
+def rolled(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    return _taken(bits, np.arange(SIDE * SIDE) - chance.integers(1, SIDE * SIDE, (len(bits), 1)))
+
+
+def transposed(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    return _taken(bits, np.arange(SIDE * SIDE).reshape(SIDE, SIDE).T.reshape(1, -1))
+
+
+def halves_exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    """Upper and lower, or left and right."""
+    rows, columns = np.divmod(np.arange(SIDE * SIDE), SIDE)
+    ways = np.stack([(rows + SIDE // 2) % SIDE * SIDE + columns, rows * SIDE + (columns + SIDE // 2) % SIDE])
+    return _taken(bits, ways[chance.integers(0, 2, len(bits))])
+
+
+def shards_exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    return _shards_taken(bits, *_two(chance, len(bits), SHARDS[0] * SHARDS[1]).T, both=True)
+
+
+def shard_repeated(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    return _shards_taken(bits, *_two(chance, len(bits), SHARDS[0] * SHARDS[1]).T, both=False)
+
+
+CHANGES: dict[str, Callable[[Chance, Bits, str], Bits]] = {
+    "one bit flipped": flipped,
+    "two elements exchanged": exchanged,
+    "two elements negated": two_negated,
+    "negated": negated,
+    "rolled": rolled,
+    "transposed": transposed,
+    "halves exchanged": halves_exchanged,
+    "a shard in another's place": shards_exchanged,
+    "a shard repeated": shard_repeated,
+}
+
+
+def _two(chance: Chance, tries: int, of: int = SIDE * SIDE) -> np.ndarray:
+    """[tries, 2]: different ones."""
+    first, step = chance.integers(0, of, tries), chance.integers(1, of, tries)
+    return np.stack([first, (first + step) % of], axis=1)
+
+
+def _taken(bits: Bits, sources: np.ndarray) -> Bits:
+    """Each place has what was at `sources` [tries or 1, 256]."""
+    return np.take_along_axis(bits, np.broadcast_to(sources % (SIDE * SIDE), bits.shape[:2])[..., None], axis=1)
+
+
+def _shards_taken(bits: Bits, ones: np.ndarray, others: np.ndarray, both: bool) -> Bits:
+    """The shards at `ones` have what those at `others` had, and the other way round where `both` change."""
+    rows, columns = SIDE // SHARDS[0], SIDE // SHARDS[1]
+    tries, _, words = bits.shape
+    split = bits.reshape(tries, SHARDS[0], rows, SHARDS[1], columns, words).transpose(0, 1, 3, 2, 4, 5)
+    before = split.reshape(tries, SHARDS[0] * SHARDS[1], rows, columns, words)
+    after, each = before.copy(), np.arange(tries)
+    after[each, ones] = before[each, others]
+    if both:
+        after[each, others] = before[each, ones]
+    return after.reshape(split.shape).transpose(0, 1, 3, 2, 4, 5).reshape(bits.shape)
+
+
+class Tried(NamedTuple):
+    """`changed`: arrays whose bits are not as before. `missed`: those of them with the digest from before."""
+
+    dtype: str
+    change: str
+    changed: int
+    missed: int
+
+
+def tried(function: Callable[[list[Any]], jax.Array], dtypes: tuple[str, ...], tries: int) -> Iterator[Tried]:
+    """So many tries of each change, of each dtype, over all structures."""
+    for dtype in dtypes:
+        with jax.enable_x64(dtype in ("int64", "uint64", "float64", "complex128")):
+            each = jax.jit(jax.vmap(lambda x: function([x])[0]))
+            chance = np.random.default_rng(DTYPES.index(dtype))
+            for change, changed in CHANGES.items():
+                before = np.concatenate([made(chance, tries // len(STRUCTURES), dtype) for made in STRUCTURES])
+                after = changed(chance, before, dtype)
+                is_changed = (before != after).any(axis=(1, 2))
+                one, other = (np.asarray(each(arrays(bits, dtype))).reshape(len(bits), -1) for bits in (before, after))
+                is_missed = is_changed & (one == other).all(axis=1)
+                yield Tried(dtype, change, int(is_changed.sum()), int(is_missed.sum()))
