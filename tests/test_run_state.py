@@ -3,6 +3,7 @@
 import math
 
 import msgspec
+import pytest
 from shardtui.engine.protocol import (
     AnyEvent,
     CheckpointDamaged,
@@ -119,6 +120,28 @@ def test_steps_are_kept_whole_and_timed_by_preset() -> None:
     assert state.preset == "tp"
     assert [switch.step for switch in state.switches] == [3]
     assert state.input_wait == 0.01 / 0.4
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_lost_line_of_the_history_shifts_no_loss(lost: int) -> None:
+    """Where the disk was full for a moment. The others keep their steps, also where all are taken up at once."""
+    reports = [steps(last, last - 1.0, float(last)) for last in (2, 4, 6)]
+    told = [report for number, report in enumerate(reports) if number != lost]
+    known = {float(step) for report in told for step in report.losses}
+    at_once = RunState()
+    at_once.apply_all([*START, *told])
+    for state in (after(*told), at_once):
+        assert len(state.losses) == told[-1].step == state.step
+        assert [loss for loss in state.losses if loss == loss] == sorted(known)
+        assert all(state.losses[int(loss) - 1] == loss for loss in known)
+
+
+def test_losses_told_again_take_the_place_of_those_from_before() -> None:
+    """Where the line that told of the way back is lost."""
+    state = after(steps(4, 4.0, 3.0, 2.0, 1.0), steps(3, 2.5))
+    assert (state.step, list(state.losses)) == (3, [4.0, 3.0, 2.5])
+    state.apply(TrainingStarted(preset="dp", step=1))
+    assert list(state.losses) == [4.0]
 
 
 def test_steps_beside_a_compilation_do_not_count_for_their_preset() -> None:

@@ -38,10 +38,12 @@ class Losses(Sequence[float]):
             begin = len(self._sums) * BLOCK
             self._sums.append(sum(self._values[begin : begin + BLOCK]))
 
-    def truncate(self, steps: int) -> None:
-        """Forgets all after so many."""
+    def go_on_from(self, steps: int) -> None:
+        """The next one is of step `steps` + 1: forgets those from there on; NaN for those that are missing before."""
         del self._values[steps:]
         del self._sums[steps // BLOCK :]
+        if missing := steps - len(self):
+            self.extend([math.nan] * missing)
 
     def mean(self, begin: int, end: int) -> float | None:
         """Of the finite ones of a stretch; None where there is none."""

@@ -1,11 +1,10 @@
 """What a viewer knows of a run. `apply` is the only place where events are interpreted: live, recorded or headless."""
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -275,7 +274,7 @@ class RunState:
             case TrainingStarted():
                 if not event.step:
                     self._go_on_from(0)
-                self.losses.extend([math.nan] * (event.step - len(self.losses)))  # of steps that nobody told of
+                self.losses.go_on_from(event.step)
                 self._train_under(event.preset)
             case StepsDone():
                 self._add_steps([event])
@@ -338,7 +337,7 @@ class RunState:
     def _go_on_from(self, step: int) -> None:
         """What was done after it is as if it had not been."""
         self.step = step
-        self.losses.truncate(step)
+        self.losses.go_on_from(step)
         self.marks = [mark for mark in self.marks if mark[0] < step]
         self.recent = deque(maxlen=RECENT_STEPS)
         self.paused_by = None
@@ -372,9 +371,23 @@ class RunState:
     def _add_steps(self, reports: Sequence[StepsDone]) -> None:
         last = reports[-1]
         self.step, self.stalled = last.step, None
-        self.losses.extend(list(chain.from_iterable(report.losses for report in reports)))
+        self._add_losses(reports)
         self.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
         if self.compiling is None or self.preset not in self.timed:
             self.timed[self.preset] = self.recent
         waited = last.input_wait_seconds
         self.input_wait = None if waited is None else waited / max(sum(last.step_seconds), 1e-9)
+
+    def _add_losses(self, reports: Sequence[StepsDone]) -> None:
+        """Each to its step: a line of the history may be lost. Where none is, all are taken up at once."""
+        losses = list(chain.from_iterable(report.losses for report in reports))
+        if len(self.losses) + len(losses) == reports[-1].step and _follow_each_other(reports):
+            self.losses.extend(losses)
+            return
+        for report in reports:
+            self.losses.go_on_from(report.step - len(report.losses))
+            self.losses.extend(report.losses)
+
+
+def _follow_each_other(reports: Sequence[StepsDone]) -> bool:
+    return all(before.step + len(after.losses) == after.step for before, after in pairwise(reports))
