@@ -19,6 +19,8 @@ class Inbox:
     def __init__(self) -> None:
         self.stopped_at: float | None = None
         """By the monotonic clock, when it was first told to stop."""
+        self.hurried_at: float | None = None
+        """The same, with a limit to how long that may take."""
         self.is_awaited = False
         """The training thread has nothing to do but to wait for a command, or for what it will be woken for."""
         self._waiting: dict[object, AnyCommand] = {}
@@ -29,6 +31,8 @@ class Inbox:
         """Why it is refused; None where it will be obeyed."""
         if isinstance(command, Stop):  # takes no lock, which the thread that a signal interrupts may hold
             self.stopped_at = self.stopped_at or time.monotonic()
+            if not command.unhurried:
+                self.hurried_at = self.hurried_at or time.monotonic()
         elif not self._add(command):
             return f"{MOST_WAITING} commands wait already: the engine obeys them between steps: send fewer"
         self.wake()

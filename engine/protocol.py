@@ -15,7 +15,8 @@ from msgspec import Meta, Struct
 from . import figures
 from .config import FILE_NAME, MOST_PROFILED, RunConfig, WatchedRun
 
-VERSION = 1
+VERSION = 2
+"""Of the messages. A viewer and an engine of two versions do not talk, but for `Stop`."""
 LARGEST_COMMAND = 64 * 1024
 """Bytes. Only a preset comes near it."""
 LARGEST_EVENT = 64 * 1024 * 1024
@@ -256,6 +257,12 @@ class Event(Struct, frozen=True, tag=True, kw_only=True):
     seq: int = 0
     time: float = 0.0
     """Seconds since the epoch, as the engine's clock has it."""
+
+
+class Welcome(Event, frozen=True):
+    """The answer to `Hello`: from now on the viewer hears what happens. What happened before is in the file."""
+
+    protocol: int = VERSION
 
 
 class EngineStarted(Event, frozen=True):
@@ -587,6 +594,8 @@ class CommandRefused(Event, frozen=True):
     """Told to the one viewer that sent it."""
 
     problem: str
+    protocol: int | None = None
+    """The engine's, where it refuses the viewer for speaking another one."""
 
 
 class Failed(Event, frozen=True):
@@ -611,6 +620,12 @@ class EngineLost(Event, frozen=True):
     """Of several processes, the one that was gone first, as far as can be known from here."""
 
 
+class Disconnected(Event, frozen=True):
+    """Not sent by an engine: this viewer does not hear it any more, though it goes on, or cannot read how it ended."""
+
+    reason: str
+
+
 class Inspection(Struct, frozen=True, kw_only=True):
     """What is to be known of one preset on some devices without training; not an event."""
 
@@ -622,7 +637,8 @@ class Inspection(Struct, frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    EngineStarted
+    Welcome
+    | EngineStarted
     | EngineReady
     | PresetCompiling
     | PresetCompiled
@@ -657,6 +673,7 @@ AnyEvent = (
     | Failed
     | EngineStopped
     | EngineLost
+    | Disconnected
 )
 
 
@@ -665,6 +682,12 @@ PresetName = Annotated[str, Meta(pattern=rf"^{FILE_NAME.pattern}\Z")]
 
 class Command(Struct, frozen=True, tag=True):
     """Something asked of the engine. It takes effect between two steps."""
+
+
+class Hello(Command, frozen=True):
+    """What a viewer says first."""
+
+    protocol: int = VERSION
 
 
 class SwitchPreset(Command, frozen=True):
@@ -735,9 +758,13 @@ class ProfileSteps(Command, frozen=True):
 class Stop(Command, frozen=True):
     """Finish the step, save, and end."""
 
+    unhurried: bool = False
+    """However long the save takes: who asks watches whether it moves, and --stop-timeout does not count."""
+
 
 AnyCommand = (
-    SwitchPreset
+    Hello
+    | SwitchPreset
     | AddPreset
     | WeighPreset
     | PreparePreset
@@ -761,6 +788,18 @@ _decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
 
 class BadFrame(Exception):
     """A frame that cannot be read: too long, or not one of the messages."""
+
+
+class UnknownMessage(BadFrame):
+    """The frame is whole, and the next one can be read."""
+
+
+def mismatch(viewer: int, engine: int) -> str:
+    """Why the two do not talk, and which side to update."""
+    said = f"this viewer speaks protocol {viewer}, the run's engine protocol {engine}: "
+    if viewer < engine:
+        return f"{said}update shardtui here, or attach with the version that trains the run"
+    return f"{said}attach with the version that trains the run, or restart the run under this one"
 
 
 def frame(message: Event | Command) -> bytes:
@@ -789,4 +828,4 @@ def _decoded(decode: Any, body: bytes) -> Any:
     try:
         return decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise BadFrame(f"not a message of protocol {VERSION}: {error}") from error
+        raise UnknownMessage(f"not a message of protocol {VERSION}: {error}") from error

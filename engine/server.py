@@ -11,17 +11,28 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import protocol
-from .protocol import AnyCommand, BadFrame, CommandRefused, Event, WeighPreset
+from .protocol import AnyCommand, BadFrame, CommandRefused, Event, Hello, Stop, WeighPreset, Welcome, mismatch
 
 MOST_VIEWERS = 64
 MOST_GUESTS = 16
 """Connections beyond those: they see nothing, but their commands are heard, so that a run can always be stopped."""
 GUEST_SECONDS = 5.0
+HELLO_SECONDS = 5.0
+"""In which a viewer says which protocol it speaks; the first ones said nothing."""
+SILENT = 1
+"""The protocol of those."""
 LARGEST_BACKLOG = 4 * 1024 * 1024
 """Bytes that may wait for a slow viewer. It misses what comes on top and reads that from `events.jsonl`."""
 
 
 Answer = Callable[[WeighPreset], Event]
+
+
+class OtherProtocol(Exception):
+    """The viewer speaks another one."""
+
+    def __init__(self, spoken: int) -> None:
+        super().__init__(mismatch(spoken, protocol.VERSION))
 
 
 class Server:
@@ -35,6 +46,8 @@ class Server:
         self._answering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
         """One question at a time, of all viewers: an answer takes Python from the steps."""
         self._viewers: set[asyncio.StreamWriter] = set()
+        self._greeted: set[asyncio.StreamWriter] = set()
+        """Of those, the ones that are told what happens."""
         self._guests: dict[asyncio.StreamWriter, None] = {}
         """In the order in which they came."""
         self._loop = asyncio.new_event_loop()
@@ -94,7 +107,7 @@ class Server:
 
     def _broadcast(self, event: Event) -> None:
         frame = protocol.frame(event)
-        for viewer in self._viewers:
+        for viewer in self._greeted:
             _write(viewer, frame)
 
     async def _attend(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
@@ -105,6 +118,8 @@ class Server:
                 await self._attend_viewer(reader, connection)
             else:
                 await self._attend_guest(reader, connection)
+        except OtherProtocol as error:
+            _write(connection, protocol.frame(CommandRefused(problem=str(error), protocol=protocol.VERSION)))
         except BadFrame as error:
             _write(connection, protocol.frame(CommandRefused(problem=str(error))))
         except (asyncio.IncompleteReadError, OSError):  # TimeoutError is one
@@ -115,9 +130,13 @@ class Server:
     async def _attend_viewer(self, reader: asyncio.StreamReader, viewer: asyncio.StreamWriter) -> None:
         self._viewers.add(viewer)
         try:
+            await self._meet(reader)
+            _write(viewer, protocol.frame(Welcome()))
+            self._greeted.add(viewer)
             await self._hear(reader, viewer)
         finally:
             self._viewers.discard(viewer)
+            self._greeted.discard(viewer)
 
     async def _attend_guest(self, reader: asyncio.StreamReader, guest: asyncio.StreamWriter) -> None:
         """Where they are too many, the first one goes: the newest may want to stop the run."""
@@ -130,9 +149,31 @@ class Server:
         self._guests[guest] = None
         try:
             async with asyncio.timeout(GUEST_SECONDS):
+                await self._meet(reader)
                 await self._hear(reader, guest)
         finally:
             self._guests.pop(guest, None)
+
+    async def _meet(self, reader: asyncio.StreamReader) -> None:
+        """Returns once it has said that it speaks our protocol; `Stop` is obeyed before, whoever says it. Raises
+        OtherProtocol, and as `_hear`."""
+        seconds: float | None = HELLO_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(seconds):
+                    command = await protocol.read_command(reader)
+            except TimeoutError:
+                raise OtherProtocol(SILENT) from None
+            match command:
+                case Hello(protocol=spoken) if spoken != protocol.VERSION:
+                    raise OtherProtocol(spoken)
+                case Hello():
+                    return
+                case Stop():
+                    self._obey(command)
+                    seconds = None
+                case _:
+                    raise OtherProtocol(SILENT)
 
     async def _hear(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
         """Obeys until the connection ends, by IncompleteReadError, OSError or BadFrame. Of its questions one is
@@ -142,6 +183,8 @@ class Server:
         try:
             while True:
                 command = await protocol.read_command(reader)
+                if isinstance(command, Hello):
+                    continue
                 if isinstance(command, WeighPreset):
                     if questions.full():
                         questions.get_nowait()

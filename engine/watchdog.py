@@ -103,7 +103,7 @@ class Watchdog:
             self._stop()
 
     def _end_if_late(self) -> None:
-        stopped_at, limit = self._inbox.stopped_at, self._stop_seconds
+        stopped_at, limit = self._inbox.hurried_at, self._stop_seconds
         if stopped_at is None or limit is None:
             return
         if not self._has_trained:

@@ -72,7 +72,7 @@ def test_what_a_run_leaves(home: Path) -> None:
         stopped = run("stop", "mine")
     assert stopped.returncode == 1
     assert f"process {os.getpid()} has the run, but does not listen at " in stopped.stdout
-    assert "set SHARDTUI_RUNTIME_DIR or XDG_RUNTIME_DIR as they are where it was started" in stopped.stdout
+    assert "set SHARDTUI_RUNTIME_DIR as it is where it was started" in stopped.stdout
 
 
 def test_progress_for_people_goes_to_stderr(home: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 from shardtui.engine import run_directory
 from shardtui.engine.lock import Holder
 from shardtui.engine.run_directory import RunDirectory
-from shardtui.tui import engine_client
-from shardtui.tui.engine_client import EngineClient
+from shardtui.tui import stopping
 
 from .conftest import tiny_config
 from .test_cli import run
@@ -90,13 +89,12 @@ def test_a_process_that_holds_the_lock_is_known(home: Path) -> None:
 def test_a_process_of_the_same_id_is_not_taken_for_the_engine(
     home: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[str]], list[str]], where: str, words: str
 ) -> None:
-    monkeypatch.setattr(engine_client, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(engine_client, "EXIT_SECONDS", 0.5)
+    monkeypatch.setattr(stopping, "KILLED_SECONDS", 0.5)
     directory = run_directory.create(tiny_config())
     with claimed(directory, change):
         holder = directory.holder()
         assert holder and holder.where == where
-        asyncio.run(EngineClient(directory).end_engine())
+        asyncio.run(stopping.kill(directory))
         assert listed()["pid"] is None
         refused = run("train", "--resume=tiny-1", "--steps=3")
         assert (refused.returncode, words in refused.stderr) == (2, True)

@@ -19,11 +19,13 @@ from shardtui.engine.protocol import (
     CommandRefused,
     Event,
     Failed,
+    Hello,
     Pause,
     Paused,
     StepsDone,
     Stop,
     SwitchPreset,
+    Welcome,
     frame,
     read_command,
     read_event,
@@ -52,7 +54,7 @@ def test_any_bytes_are_a_command_or_a_bad_frame(body: bytes) -> None:
     try:
         asyncio.run(command_from(struct.pack(">I", len(body)) + body))
     except BadFrame as error:
-        assert "not a message of protocol 1" in str(error)
+        assert f"not a message of protocol {protocol.VERSION}" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_a_server_takes_so_many_viewers(home: Path, monkeypatch: pytest.MonkeyPa
 
     async def viewers() -> None:
         pairs = [await asyncio.open_unix_connection(socket) for _ in range(MOST_VIEWERS)]
-        pairs[0][1].write(struct.pack(">I", 1000))  # and no more: it holds its own place only
+        pairs[0][1].write(frame(Hello()) + struct.pack(">I", 1000))  # and no more: it holds its own place only
         reader, _ = await asyncio.open_unix_connection(socket)
         refused = await read_event(reader)
         assert isinstance(refused, CommandRefused)
@@ -177,8 +179,10 @@ def test_a_server_takes_so_many_viewers(home: Path, monkeypatch: pytest.MonkeyPa
         assert await reader.read() == b""
         pairs[1][1].close()
         await asyncio.sleep(0.1)
-        reader, _ = await asyncio.open_unix_connection(socket)
-        await asyncio.sleep(0.1)
+        reader, writer = await asyncio.open_unix_connection(socket)
+        writer.write(frame(Hello()))
+        for told in (reader, pairs[0][0]):
+            assert await asyncio.wait_for(read_event(told), 5) == Welcome()
         server.publish(Paused(step=7, seq=1))
         for told in (reader, pairs[0][0]):
             assert await asyncio.wait_for(read_event(told), 5) == Paused(step=7, seq=1)
@@ -198,7 +202,7 @@ def test_a_server_tells_all_viewers_and_outlives_bad_frames(home: Path) -> None:
     async def viewers() -> None:
         pairs = [await asyncio.open_unix_connection(socket) for _ in range(3)]
         for _, writer in pairs[:2]:
-            writer.write(frame(Pause()))
+            writer.write(frame(Hello()) + frame(Pause()))
         pairs[2][1].write(struct.pack(">I", 5) + b"hello")
         refused = await read_event(pairs[2][0])
         assert isinstance(refused, CommandRefused)
@@ -208,6 +212,7 @@ def test_a_server_tells_all_viewers_and_outlives_bad_frames(home: Path) -> None:
             await asyncio.sleep(0.01)
         server.publish(Paused(step=7, seq=1))
         for reader, _ in pairs[:2]:
+            assert await asyncio.wait_for(read_event(reader), 5) == Welcome()
             assert await asyncio.wait_for(read_event(reader), 5) == Paused(step=7, seq=1)
 
     try:

@@ -16,7 +16,17 @@ from pathlib import Path
 import pytest
 from shardtui.engine import protocol
 from shardtui.engine import server as server_module
-from shardtui.engine.protocol import CommandRefused, Paused, PresetWeighed, Stop, Weighed, WeighPreset, frame
+from shardtui.engine.protocol import (
+    CommandRefused,
+    Hello,
+    Paused,
+    PresetWeighed,
+    Stop,
+    Weighed,
+    WeighPreset,
+    Welcome,
+    frame,
+)
 from shardtui.engine.run_directory import find
 from shardtui.engine.server import MOST_GUESTS, MOST_VIEWERS, Server
 
@@ -137,6 +147,8 @@ def test_commands_of_a_guest_are_heard_for_a_while(path: Path, monkeypatch: pyte
 
     async def guests() -> None:
         viewers = [await asyncio.open_unix_connection(path) for _ in range(MOST_VIEWERS)]
+        viewers[0][1].write(frame(Hello()))
+        assert await protocol.read_event(viewers[0][0]) == Welcome()
         late = [await asyncio.open_unix_connection(path) for _ in range(MOST_GUESTS + 1)]
         for reader, _ in late:
             assert isinstance(await protocol.read_event(reader), CommandRefused)
@@ -175,7 +187,11 @@ def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None
     async def viewers() -> None:
         pairs = [await asyncio.open_unix_connection(path) for _ in range(8)]
         for _, writer in pairs:
-            writer.write(b"".join(frame(WeighPreset(number, "p", "", "")) for number in range(500)) + frame(Stop()))
+            writer.write(
+                frame(Hello())
+                + b"".join(frame(WeighPreset(number, "p", "", "")) for number in range(500))
+                + frame(Stop())
+            )
         began = time.monotonic()
         for _ in pairs:
             assert await asyncio.to_thread(inbox.get, timeout=5) == Stop()
@@ -184,6 +200,8 @@ def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None
             number = -1
             while number != 499:
                 told = await asyncio.wait_for(protocol.read_event(reader), 10)
+                if isinstance(told, Welcome):
+                    continue
                 assert isinstance(told, PresetWeighed)
                 number = told.number
 

@@ -14,7 +14,17 @@ from shardtui.engine.config import Invalid
 from shardtui.engine.preset import load_preset, load_presets
 from shardtui.engine.preset_file import preset_text
 from shardtui.engine.program import Program
-from shardtui.engine.protocol import CommandRefused, Pause, Paused, PresetWeighed, WeighPreset, frame, read_event
+from shardtui.engine.protocol import (
+    CommandRefused,
+    Hello,
+    Pause,
+    Paused,
+    PresetWeighed,
+    WeighPreset,
+    Welcome,
+    frame,
+    read_event,
+)
 from shardtui.engine.server import Server
 from shardtui.engine.task import Task
 from shardtui.engine.weighing import weigh
@@ -80,7 +90,10 @@ def test_the_one_viewer_that_asks_is_told(task: Task, home: Path) -> None:
     question = WeighPreset(3, "p", text_of("dp"), text_of("fsdp"))
 
     async def viewers() -> None:
-        (reader, writer), (other, _) = [await asyncio.open_unix_connection(socket) for _ in range(2)]
+        (reader, writer), (other, quiet) = [await asyncio.open_unix_connection(socket) for _ in range(2)]
+        for greeted in (writer, quiet):
+            greeted.write(frame(Hello()))
+        assert [await read_event(each) for each in (reader, other)] == [Welcome()] * 2
         writer.write(frame(question))
         assert isinstance(await read_event(reader), CommandRefused)
         server.answer_with(partial(weigh, task, jax.devices()))

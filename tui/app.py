@@ -10,6 +10,7 @@ import msgspec
 from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.events import Key
 from textual.markup import escape
 from textual.screen import Screen
 from textual.timer import Timer
@@ -20,38 +21,29 @@ from ..engine.protocol import (
     AddPreset,
     AnyCommand,
     AnyEvent,
-    CheckpointDamaged,
-    CheckpointFailed,
-    CommandRefused,
-    EngineLost,
     EngineReady,
-    EngineStarted,
     Failed,
     InspectPreset,
     MemoryMeasured,
     Pause,
-    Paused,
     PreparePreset,
     PresetAdded,
-    Profiled,
-    ProfileFailed,
     ProfileSteps,
     RestoreCheckpoint,
-    RestoreFailed,
     Resume,
     SaveCheckpoint,
     StepOnce,
     StepsDone,
     Stop,
-    SwitchFailed,
     SwitchPreset,
 )
 from . import views
+from .announcements import announcement, last_words
+from .availability import OURS, why_not
 from .clean import printable
 from .driver import Driver
 from .engine_client import EngineClient
 from .exit_codes import FAILED, FINE, REFUSED
-from .log_lines import in_words, opened_by, profile
 from .messages import (
     ArrayChosen,
     ComparisonAsked,
@@ -66,14 +58,12 @@ from .messages import (
     WatchWanted,
 )
 from .run_state import Phase, RunState
-from .screens.run_screen import RunScreen
+from .screens.run_screen import RunScreen, keys_of
 from .screens.watch import WatchScreen
 
 if TYPE_CHECKING:
     from .comparison import Comparison
 
-COMMANDING = ("pause", "step", "save", "profile", "checkpoints", "restart", "stop", "edit_rules")
-"""Actions that a run which is only watched cannot follow."""
 PROFILED = 5
 """Steps in the trace that a key asks for."""
 PICTURE_SECONDS = 0.5
@@ -113,6 +103,7 @@ class ShardtuiApp(App[None]):
         Binding("w", "save", "Save now", show=False),
         Binding("p", "profile", "Profile", show=False),
         Binding("r", "restart", "Restart", show=False),
+        ("r", "go_on", "Go on"),
         ("d", "detach", "Detach"),
         Binding("q,ctrl+q", "detach", "Detach", show=False),
         ("x", "stop", "End run"),
@@ -134,6 +125,8 @@ class ShardtuiApp(App[None]):
         """Bytes before it."""
         self.next_picture: Timer | None = None
         self.asked: set[str] = set()
+        self.offered: set[str] = set()
+        """Actions of the keys that do something now."""
         self.estimating: Worker[None] | None = None
 
     def on_mount(self) -> None:
@@ -155,8 +148,9 @@ class ShardtuiApp(App[None]):
         else:
             self.follow()
 
-    @work
+    @work(exclusive=True, group="follow")
     async def follow(self) -> None:
+        """One engine; in the place of the one before."""
         async for events in self.client.events():
             self.post_message(EventsArrived(events))
 
@@ -170,6 +164,7 @@ class ShardtuiApp(App[None]):
         others = [event for event in message.events if not isinstance(event, StepsDone)]
         for event in others:
             self.announce(event)
+        self.show_keys()
         only_steps = message.events and all(isinstance(event, MemoryMeasured) for event in others)
         if not message.events:
             self.take_up_collecting()
@@ -177,6 +172,13 @@ class ShardtuiApp(App[None]):
             self.show_soon()
         else:
             self.show_state()
+
+    def show_keys(self) -> None:
+        """Which of them do something now."""
+        offered = {action for action in OURS if not why_not(action, self.state)}
+        if offered != self.offered:
+            self.offered = offered
+            self.screen.refresh_bindings()
 
     def take_up_collecting(self) -> None:
         """The history is read. Until here all that was made is kept, and looking for garbage in it doubles the time."""
@@ -193,44 +195,13 @@ class ShardtuiApp(App[None]):
             self.next_picture = self.set_timer(wait, self.show_state)
 
     def announce(self, event: AnyEvent) -> None:
-        """What went wrong is said where the user looks, whichever view is up."""
-        match event:
-            case EngineStarted() if event.watched:
-                self.screen.refresh_bindings()
-            case CommandRefused():
-                self.notify(event.problem, severity="warning", markup=False)
-            case SwitchFailed() if event.time >= self.opened:
-                self.notify(
-                    "\n".join(event.problems), title=f"no switch to {event.to_preset}", severity="error", markup=False
-                )
-            case Failed() if event.refused and self.starts and not self.client.is_old(event):
-                self.client.discard_if_new()
-                self.exit(return_code=REFUSED)
-            case EngineLost() | Failed() if event.time >= self.opened or isinstance(event, EngineLost):
-                self.complain(f"{in_words(event)}\n{self.way_on()}", "the run cannot go on")
-            case CheckpointFailed() | CheckpointDamaged() | RestoreFailed() if event.time >= self.opened:
-                self.complain(in_words(event), "checkpoint")
-            case PresetAdded():
-                self.estimating = None  # it is not among them
-            case Profiled() if event.time >= self.opened:
-                self.notify(opened_by(event), title=profile(event), timeout=60, markup=False)
-            case ProfileFailed() if event.time >= self.opened:
-                self.complain(in_words(event), "profile")
-            case Paused(problem=str(problem)) if event.time >= self.opened:
-                self.complain(f"{problem}\nc: checkpoints · space: resume", f"paused after step {event.step:,}")
-            case EngineReady() if event.warnings:
-                self.notify("\n".join(event.warnings), severity="warning", timeout=60, markup=False)
-            case _:
-                pass
-
-    def complain(self, text: str, title: str) -> None:
-        self.notify(text, title=title, severity="error", timeout=60, markup=False)
-
-    def way_on(self) -> str:
-        if self.state.watched:
-            return "it was only watched: start its program again"
-        newest = self.state.newest
-        return f"r restarts it from {f'the checkpoint of step {newest.step:,}' if newest else 'the beginning'}"
+        if isinstance(event, Failed) and event.refused and self.starts and not self.client.is_old(event):
+            self.client.discard_if_new()
+            self.exit(return_code=REFUSED)
+        elif said := announcement(event, self.state, self.opened):
+            self.notify(said.text, title=said.title, severity=said.severity, timeout=said.seconds, markup=False)
+        if isinstance(event, PresetAdded):
+            self.estimating = None  # it is not among them
 
     @on(ViewShown)
     def show_state(self) -> None:
@@ -244,7 +215,7 @@ class ShardtuiApp(App[None]):
             if self.screen.asks_compiler:
                 self.ask_compiler()
             config, ready = self.state.config, self.state.ready
-            if self.screen.asks_estimates and self.estimating is None and config and ready and not self.state.is_over:
+            if self.screen.asks_estimates and self.estimating is None and config and ready and self.state.is_heard:
                 self.estimating = self.estimate(config, ready)
 
     def ask_compiler(self) -> None:
@@ -252,7 +223,7 @@ class ShardtuiApp(App[None]):
         preset = self.state.preset
         if self.is_comparing:  # nothing is to run beside the steps
             return
-        if preset and preset not in self.asked and not self.state.inspection and not self.state.is_over:
+        if preset and preset not in self.asked and not self.state.inspection and self.state.is_heard:
             self.asked.add(preset)
             self.run_worker(self.client.send(InspectPreset(preset)))
 
@@ -285,7 +256,7 @@ class ShardtuiApp(App[None]):
         if self.estimating:
             await self.estimating.wait()
         state = self.state
-        if self.is_comparing or state.is_over or state.watched or not state.ready or not state.preset:
+        if self.is_comparing or self.refuses("measure") or not state.ready or not state.preset:
             return
         used = state.memory.bytes_in_use if state.memory else None
         state.comparison = Comparison(worth_comparing(state.ready.presets), state.preset, bytes_in_use=used)
@@ -339,7 +310,8 @@ class ShardtuiApp(App[None]):
 
     @on(PresetChosen)
     async def switch_to(self, message: PresetChosen) -> None:
-        await self.client.send(SwitchPreset(message.preset))
+        if not self.refuses("switch"):
+            await self.client.send(SwitchPreset(message.preset))
 
     @on(DraftChanged)
     async def weigh(self, message: DraftChanged) -> None:
@@ -357,7 +329,7 @@ class ShardtuiApp(App[None]):
     async def expect(self, message: PresetConsidered) -> None:
         info = self.state.preset_info(message.preset)
         is_wanted = info and info.fits and message.preset not in self.state.compiled
-        if is_wanted and not self.state.is_over and not self.is_comparing:
+        if is_wanted and self.state.is_heard and not self.is_comparing:
             await self.client.send(PreparePreset(message.preset))
 
     async def action_pause(self) -> None:
@@ -386,13 +358,21 @@ class ShardtuiApp(App[None]):
 
     @work
     async def action_restart(self) -> None:
-        """A new engine: after a crash, or where a compilation hangs."""
+        """A new engine, where the one that trains hangs or is of another version: it saves and ends first."""
         from .screens.confirm import ConfirmRestart
+        from .screens.restarting import Restarting
 
-        if not self.state.is_over:
-            if not await self.push_screen_wait(ConfirmRestart(self.client.directory.name, self.state.step)):
-                return
-            await self.client.end_engine()
+        run, state = self.client.directory, self.state
+        if not await self.push_screen_wait(ConfirmRestart(run.name, state.step)):
+            return
+        if await self.push_screen_wait(Restarting(run, state.step, has_trained=bool(state.preset))) == "ended":
+            self.start_again()
+        else:
+            self.action_detach()
+
+    def action_go_on(self) -> None:
+        """With a run that has ended, or crashed."""
+        self.clear_notifications()
         self.start_again()
 
     def start_again(self, step: int | None = None) -> None:
@@ -403,11 +383,10 @@ class ShardtuiApp(App[None]):
         else:
             restart = Restart(step=step)
         self.starts = False
-        self.clear_notifications()
         self.start_engine(restart)
 
     def action_detach(self) -> None:
-        self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST) else FINE)
+        self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST, Phase.DISCONNECTED) else FINE)
 
     async def on_unmount(self) -> None:
         """Whichever way the UI goes, nobody leads the comparison any more: the run returns to where it came from."""
@@ -442,7 +421,18 @@ class ShardtuiApp(App[None]):
         self.post_message(ComparisonAsked())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not (action in COMMANDING and self.state.watched)
+        return not why_not(action, self.state)
+
+    def refuses(self, action: str) -> bool:
+        """And says why."""
+        if why := why_not(action, self.state):
+            self.notify(why, severity="warning", markup=False)
+        return bool(why)
+
+    def on_key(self, event: Key) -> None:
+        """A key that does nothing because of the state of the run says why. What is typed does not come here."""
+        if isinstance(self.screen, RunScreen) and event.key not in self.active_bindings:
+            self.refuses((APP_KEYS | self.screen.named_keys).get(event.key, ""))
 
     def action_help(self) -> None:
         if self.screen.query("HelpPanel"):
@@ -454,29 +444,33 @@ class ShardtuiApp(App[None]):
     async def action_stop(self) -> None:
         from .screens.confirm import ConfirmStop
 
-        if self.state.is_over:
-            self.action_detach()
-        elif await self.push_screen_wait(ConfirmStop(self.client.directory.name, self.state.step)):
+        if await self.push_screen_wait(ConfirmStop(self.client.directory.name, self.state.step)):
             await self.client.send(Stop())
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)  # pyright: ignore[reportUnknownMemberType]
         yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)
         yield SystemCommand("Export this view", "As .svg and .txt into the working directory", self.action_export)
-        if not self.state.watched:
-            yield from self.commands()
+        for action, title, text, command in self.commands():
+            if not why_not(action, self.state):
+                yield SystemCommand(title, text, command)
+        if not why_not("switch", self.state):
+            yield from self.switches()
 
-    def commands(self) -> Iterable[SystemCommand]:
-        """What asks something of the engine."""
-        yield SystemCommand("Pause or resume", "Between two steps", self.action_pause)
-        yield SystemCommand("Step", "One step, then pause", self.action_step)
-        yield SystemCommand("Save now", "A checkpoint beside the steps", self.action_save)
-        yield SystemCommand("Profile", f"Trace the next {PROFILED} steps for xprof", self.action_profile)
-        yield SystemCommand("Compare presets", "Measure each that fits in this run", self.action_compare)
-        yield SystemCommand("Edit rules", "Of a preset, to see what follows and go on under it", self.action_edit_rules)
-        yield SystemCommand("Checkpoints", "Go back to one of them", self.action_checkpoints)
-        yield SystemCommand("Restart", "A new engine goes on from the newest checkpoint", self.action_restart)
-        yield SystemCommand("End run", "Stop the engine after its current step", self.action_stop)
+    def commands(self) -> Iterable[tuple[str, str, str, Callable[[], Any]]]:
+        """The action that each stands for, its title, what it does, and how."""
+        yield "pause", "Pause or resume", "Between two steps", self.action_pause
+        yield "step", "Step", "One step, then pause", self.action_step
+        yield "save", "Save now", "A checkpoint beside the steps", self.action_save
+        yield "profile", "Profile", f"Trace the next {PROFILED} steps for xprof", self.action_profile
+        yield "measure", "Compare presets", "Measure each that fits in this run", self.action_compare
+        yield "edit_rules", "Edit rules", "Of a preset, to see what follows and go on under it", self.action_edit_rules
+        yield "checkpoints", "Checkpoints", "Go back to one of them", self.action_checkpoints
+        yield "restart", "Restart", "A new engine goes on from the newest checkpoint", self.action_restart
+        yield "go_on", "Go on", "A new engine goes on from the newest checkpoint", self.action_go_on
+        yield "stop", "End run", "Stop the engine after its current step", self.action_stop
+
+    def switches(self) -> Iterable[SystemCommand]:
         for info in self.state.ready.presets if self.state.ready else ():
             command: AnyCommand = SwitchPreset(info.name)
             yield SystemCommand(
@@ -487,12 +481,9 @@ class ShardtuiApp(App[None]):
 
     def last_words(self) -> list[str]:
         """What to say on the terminal once the UI has gone."""
-        run = self.client.directory.name
         if self.return_code == REFUSED:
             return [f"shardtui: {problem}" for problem in self.state.problems]
-        if self.state.phase is Phase.STOPPED:
-            return [f"run {run} has ended after step {self.state.step:,}: look at it with `shardtui attach {run}`"]
-        if self.state.is_over:
-            return [f"run {run}: {problem}" for problem in self.state.problems]
-        ends = "" if self.state.watched else f", `shardtui stop {run}` ends it"
-        return [f"run {run} goes on training: `shardtui attach {run}` returns to it{ends}"]
+        return last_words(self.client.directory.name, self.state)
+
+
+APP_KEYS = keys_of(ShardtuiApp.BINDINGS)

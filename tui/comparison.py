@@ -9,6 +9,7 @@ from ..engine.config import is_pitfall
 from ..engine.protocol import (
     AnyCommand,
     AnyEvent,
+    Disconnected,
     EngineLost,
     EngineStarted,
     EngineStopped,
@@ -123,7 +124,7 @@ class Comparison:
                 return self._take(event.step_seconds, is_quiet)
             case Switched() | SwitchFailed() | SwitchCancelled():
                 return self._after_switch(event)
-            case EngineStarted() | EngineStopped() | Failed() | EngineLost():
+            case EngineStarted() | EngineStopped() | Failed() | EngineLost() | Disconnected():
                 return self._end(_why_over(event))
             case _:
                 return None
@@ -198,7 +199,7 @@ def worth_comparing(presets: Sequence[PresetInfo]) -> list[str]:
     return [info.name for info in presets if info.fits and not is_pitfall(info.name)]
 
 
-def _why_over(event: EngineStarted | EngineStopped | Failed | EngineLost) -> str:
+def _why_over(event: EngineStarted | EngineStopped | Failed | EngineLost | Disconnected) -> str:
     match event:
         case EngineStarted():
             return "another engine took up the run"
@@ -206,7 +207,7 @@ def _why_over(event: EngineStarted | EngineStopped | Failed | EngineLost) -> str
             return f"the run ended after step {event.step:,}"
         case Failed():
             return "; ".join(event.problems)
-        case EngineLost():
+        case EngineLost() | Disconnected():
             return event.reason
 
 

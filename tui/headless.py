@@ -13,6 +13,7 @@ from ..engine.protocol import (
     CheckpointDamaged,
     CheckpointFailed,
     CheckpointsKept,
+    Disconnected,
     EngineLost,
     EngineReady,
     EngineStopped,
@@ -34,7 +35,7 @@ from .log_lines import in_words
 from .run_state import Phase, RunState
 
 PROGRESS_SECONDS = 2.0
-TROUBLE = SwitchFailed | CheckpointFailed | CheckpointDamaged | ProfileFailed | EngineLost | Failed
+TROUBLE = SwitchFailed | CheckpointFailed | CheckpointDamaged | ProfileFailed | EngineLost | Disconnected | Failed
 
 
 class StepDone(Struct, frozen=True, tag=True, kw_only=True):
@@ -103,17 +104,19 @@ async def stop(client: EngineClient) -> int:
         print(f"run {name} has ended already")
         return FINE
     print("waiting for the current step to end", file=sys.stderr)
-    match await stopping.stop(client.directory, client.patience):
+    patience = stopping.patience(client.directory)
+    until = time.monotonic() + patience
+    match await stopping.stop(client.directory, Stop(), lambda: time.monotonic() > until):
         case "unheard":
             print(printable(f"run {name}: {stopping.unheard(client.directory)}"))
             return FAILED
         case "late":
-            await client.kill_holder()
-            print(f"run {name}: not ended {client.patience:g} s after it was told to stop: killed, and not saved")
+            await stopping.kill(client.directory)
+            print(f"run {name}: not ended {patience:g} s after it was told to stop: killed, and not saved")
             return FAILED
         case "ended":
             pass
-    last = stopping.last_word(client.directory, holder) or EngineLost(reason=await client.reason())
+    last = stopping.last_word(client.directory, holder) or EngineLost(reason=client.reason())
     print(printable(f"run {name}: {in_words(last)}"))
     return FINE if isinstance(last, EngineStopped) else FAILED
 

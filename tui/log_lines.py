@@ -14,6 +14,7 @@ from ..engine.protocol import (
     CheckpointsKept,
     CommandRefused,
     CorpusInfo,
+    Disconnected,
     EngineLost,
     EngineReady,
     EngineStarted,
@@ -42,6 +43,7 @@ from ..engine.protocol import (
     SwitchFailed,
     Switching,
     TrainingStarted,
+    Welcome,
 )
 
 PHASES = {
@@ -137,6 +139,10 @@ def in_words(event: AnyEvent) -> str:
             return f"engine stopped ({event.reason}) after step {event.step:,}"
         case EngineLost():
             return f"engine lost: {event.reason}"
+        case Disconnected():
+            return f"disconnected: {event.reason}"
+        case Welcome():
+            return f"connected, protocol {event.protocol}"
 
 
 def receipt(event: Switched) -> str:

@@ -24,6 +24,7 @@ from ..engine.protocol import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
+    Disconnected,
     EngineLost,
     EngineReady,
     EngineStarted,
@@ -74,6 +75,7 @@ class Phase(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     LOST = "crashed"
+    DISCONNECTED = "disconnected"
 
 
 OVER = (Phase.STOPPED, Phase.FAILED, Phase.LOST)
@@ -148,6 +150,11 @@ class RunState:
     @property
     def is_over(self) -> bool:
         return self.phase in OVER
+
+    @property
+    def is_heard(self) -> bool:
+        """More is told, and asked for."""
+        return not self.is_over and self.phase is not Phase.DISCONNECTED
 
     @property
     def is_quiet(self) -> bool:
@@ -319,6 +326,8 @@ class RunState:
                 self._end(Phase.FAILED, event.problems)
             case EngineStopped():
                 self._end(Phase.STOPPED, [])
+            case Disconnected():
+                self._end(Phase.DISCONNECTED, [event.reason])
             case EngineLost():
                 self._lose_engine(event.process, event.reason)
             case _:

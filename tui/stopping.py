@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import math
+import os
+import signal
 import time
+from collections.abc import Callable
 from itertools import chain
 from typing import Literal
 
 from ..engine import protocol
-from ..engine.config import Invalid
+from ..engine.config import STOP_SECONDS, Invalid
 from ..engine.event_log import LogReader
 from ..engine.lock import Holder
 from ..engine.protocol import EngineStarted, EngineStopped, Failed, Stop
@@ -16,34 +19,50 @@ from ..engine.run_directory import RunDirectory
 
 LISTENING_SECONDS = 10.0
 """For an engine that somebody else has started."""
+PATIENCE_SECONDS = 15.0
+"""On top of --stop-timeout, for an engine to end by itself."""
+KILLED_SECONDS = 5.0
+"""In which the lock of a killed engine is free."""
 POLL_SECONDS = 0.1
 """From one look at the lock to the next."""
 
+End = Literal["ended", "late", "unheard"]
 
-async def stop(directory: RunDirectory, patience: float) -> Literal["ended", "late", "unheard"]:
-    """Tells the engine to save and stop, and waits until its lock is free: not longer than so many seconds, nor where
-    nobody listens. An engine with too many viewers hears a newcomer for a moment only: it is told again."""
-    holder, until = directory.holder(), time.monotonic() + patience
+
+def patience(directory: RunDirectory) -> float:
+    """Seconds in which an engine that was told to stop has ended: by itself, unless it holds Python's lock."""
+    limit = STOP_SECONDS
+    with contextlib.suppress(Invalid):  # of a run.json that cannot be read
+        limit = directory.config.stop_seconds
+    return math.inf if limit is None else limit + PATIENCE_SECONDS
+
+
+async def stop(directory: RunDirectory, command: Stop, is_late: Callable[[], bool]) -> End:
+    """Tells the engine to save and stop, and waits until its lock is free, not once it `is_late`, nor where nobody
+    listens. An engine with too many viewers hears a newcomer for a moment only: it is told again."""
+    holder = directory.holder()
     unheard_at = time.monotonic() + LISTENING_SECONDS
     while holder and holder.is_alive and directory.holder() == holder:
-        if await _is_told(directory, holder, until):
+        if await _is_told(directory, holder, command, is_late):
             unheard_at = math.inf
-        if time.monotonic() > min(until, unheard_at):
-            return "late" if unheard_at == math.inf else "unheard"
+        if is_late():
+            return "late"
+        if time.monotonic() > unheard_at:
+            return "unheard"
         await asyncio.sleep(POLL_SECONDS)
     return "ended"
 
 
-async def _is_told(directory: RunDirectory, holder: Holder, until: float) -> bool:
+async def _is_told(directory: RunDirectory, holder: Holder, command: Stop, is_late: Callable[[], bool]) -> bool:
     """Over one connection, until the engine has ended or closes it; False where it does not listen."""
     try:
         reader, writer = await asyncio.open_unix_connection(directory.socket)
     except OSError:
         return False
-    writer.write(protocol.frame(Stop()))
+    writer.write(protocol.frame(command))
     reading = asyncio.ensure_future(_drain(reader))
     try:
-        while not reading.done() and directory.holder() == holder and time.monotonic() < until:
+        while not reading.done() and directory.holder() == holder and not is_late():
             await asyncio.wait([reading], timeout=POLL_SECONDS)
     finally:
         reading.cancel()
@@ -55,6 +74,16 @@ async def _drain(reader: asyncio.StreamReader) -> None:
     with contextlib.suppress(OSError):
         while await reader.read(65536):
             pass
+
+
+async def kill(directory: RunDirectory) -> None:
+    """The engine, where it is a process of this machine."""
+    if (holder := directory.holder()) and holder.is_here:
+        with contextlib.suppress(OSError):
+            os.kill(holder.pid, signal.SIGKILL)
+    until = time.monotonic() + KILLED_SECONDS
+    while directory.holder() and time.monotonic() < until:
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def last_word(directory: RunDirectory, holder: Holder) -> EngineStopped | Failed | None:
@@ -74,5 +103,5 @@ def unheard(directory: RunDirectory) -> str:
     holder = directory.holder()
     return (
         f"{holder.words if holder else 'an engine'} has the run, but does not listen at {directory.socket}: set "
-        "SHARDTUI_RUNTIME_DIR or XDG_RUNTIME_DIR as they are where it was started"
+        "SHARDTUI_RUNTIME_DIR as it is where it was started"
     )

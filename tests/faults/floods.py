@@ -69,7 +69,7 @@ def _send(living: Living, commands: Iterable[AnyCommand], apart: float = 0.0) ->
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(living.directory.socket))
         connection.settimeout(60)
-        for command in commands:
+        for command in (protocol.Hello(), *commands):
             while select.select([connection], [], [], 0)[0]:
                 connection.recv(1 << 20)
             connection.sendall(protocol.frame(command))

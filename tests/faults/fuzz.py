@@ -138,7 +138,7 @@ def _after(engine: Living, name: str, times: int, inject: Callable[[], bool]) ->
 
 def _send(engine: Living, data: bytes) -> bool:
     """Whether the engine ended the connection, as it does after a frame that it cannot read."""
-    with _connected(engine) as viewer, suppress(ConnectionError):
+    with _connected(engine, greets=len(data) % 2 == 0) as viewer, suppress(ConnectionError):
         viewer.sendall(data)
         viewer.shutdown(socket.SHUT_WR)
         while viewer.recv(65536):
@@ -166,18 +166,23 @@ def _connections(engine: Living, times: int) -> Iterator[Row]:
     yield Row("connections at once", count, 0 if problem else count, problem or f"{MOST_VIEWERS} are taken")
 
 
-def _connected(engine: Living) -> socket.socket:
-    """It waits where the engine's backlog is full; a wait for words ends after 20 s."""
+def _connected(engine: Living, greets: bool = True) -> socket.socket:
+    """As a viewer of our protocol, if it `greets`. It waits where the engine's backlog is full, for words 20 s."""
     viewer = socket.socket(socket.AF_UNIX)
     viewer.connect(str(engine.directory.socket))
     viewer.settimeout(20)
+    if greets:
+        viewer.sendall(protocol.frame(protocol.Hello()))
     return viewer
 
 
 def _heard(engine: Living) -> str:
-    """What a viewer is told first."""
+    """What a viewer is told first, besides that it is welcome."""
+    heard = ""
     with _connected(engine) as viewer:
-        return viewer.recv(4096).decode(errors="replace")
+        while "StepsDone" not in heard and "viewers watch" not in heard and (more := viewer.recv(4096)):
+            heard += more.decode(errors="replace")
+    return heard
 
 
 def _unknown_presets(engine: Living, times: int) -> Row:

@@ -136,7 +136,7 @@ class Living:
     def send(self, command: AnyCommand) -> None:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.directory.socket))
-            connection.sendall(protocol.frame(command))
+            connection.sendall(protocol.frame(protocol.Hello()) + protocol.frame(command))
 
     @property
     def engine(self) -> int:

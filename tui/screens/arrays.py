@@ -204,7 +204,7 @@ def _missing(state: RunState) -> str:
     """What is known of gradients and activations."""
     if state.inspection:
         return f"no gradients and activations: {state.inspection.problem}" if state.inspection.problem else ""
-    return "" if state.is_over else "asking the compiler for gradients and activations …"
+    return "asking the compiler for gradients and activations …" if state.is_heard else ""
 
 
 def _right(text: str) -> Text:

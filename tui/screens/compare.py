@@ -15,6 +15,7 @@ from textual.widgets import DataTable
 from ...engine import figures
 from ...engine.board import Row
 from .. import board_rows
+from ..availability import why_not
 from ..comparison import Comparison, Stage, in_progress
 from ..measured_rows import cells, devices, listed, rows_of, span, verdict
 from ..messages import ComparisonAsked, ComparisonCancelled, PresetChosen
@@ -79,7 +80,7 @@ only watched has one layout, and nothing is measured in it.
         super().show_state(state)
         self.state = state
         self.rows = rows_of(state, listed(state))
-        asks = state.ready and state.config and not state.estimates and not state.is_over
+        asks = state.ready and state.config and not state.estimates and state.is_heard
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
         entitle(self.table, title, "estimating by formula …" if asks else "per device and step")
         self.query_one(Progress).show([progress_line(state)])
@@ -95,9 +96,9 @@ only watched has one layout, and nothing is measured in it.
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("measure", "cancel"):
-            return not self.state.watched and is_going_on(self.state.comparison) == (action == "cancel")
-        return True
+        if action == "cancel":
+            return is_going_on(self.state.comparison)
+        return not why_not(action, self.state) and not (action == "measure" and is_going_on(self.state.comparison))
 
     def show_rows(self, columns: Sequence[str]) -> None:
         """Draws the cells that changed; all of them where the order did."""
@@ -156,7 +157,7 @@ def progress_line(state: RunState) -> Content:
     comparison = state.comparison
     if comparison is None:
         asks = "only watched: its own loop decides" if state.watched else "m: measure each preset in this run"
-        return Content.styled(" " if state.is_over else f" {asks}", "$foreground 60%")
+        return Content.styled(" " if not state.is_heard else f" {asks}", "$foreground 60%")
     if comparison.is_over:
         ended = f"ended: {comparison.ended_by}" if comparison.ended_by else "done"
         return Content.styled(f" comparison {ended}", "$warning" if comparison.ended_by else "$success")

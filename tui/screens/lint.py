@@ -38,7 +38,7 @@ their meaning; `shardtui lint` gives the same without a run. **Enter** goes to t
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
         listed = self.query_one(OptionList)
-        asks = state.layout and not state.inspection and not state.is_over
+        asks = state.layout and not state.inspection and state.is_heard
         title = f"findings on {state.preset}" if state.preset else "findings"
         entitle(listed, title, "asking the compiler about activations …" if asks else "")
         if state.layout and (state.layout is not self.layout_shown or state.inspection is not self.inspection_shown):

@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.widget import Widget
 from textual.widgets import RichLog
 
-from ...engine.protocol import AnyEvent, CommandRefused, EngineLost, Failed, SwitchFailed
+from ...engine.protocol import AnyEvent, CommandRefused, Disconnected, EngineLost, Failed, SwitchFailed
 from ..log_lines import in_words
 from ..run_state import RunState
 from .run_screen import RunScreen
@@ -41,6 +41,6 @@ nothing. Checkpoints of older versions have 32-bit sums, which miss some changes
 
 
 def _line(event: AnyEvent) -> Text:
-    bad = isinstance(event, Failed | SwitchFailed | EngineLost | CommandRefused)
+    bad = isinstance(event, Failed | SwitchFailed | EngineLost | Disconnected | CommandRefused)
     clock = time.strftime("%H:%M:%S", time.localtime(event.time)) if event.time else "        "
     return Text.assemble((f"{clock}  ", "dim"), (in_words(event), "bold red" if bad else ""))

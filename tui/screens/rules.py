@@ -19,6 +19,7 @@ from ...engine.config import FILE_NAME, PRESETS, Invalid, user_presets
 from ...engine.preset import AXIS_NAME, LARGEST_AXIS, LOGICAL_AXES, REST, load_preset, mesh_preset, reference
 from ...engine.preset_file import preset_text, write_preset
 from ...engine.protocol import LARGEST_COMMAND, EngineReady, PresetWeighed, WeighPreset
+from ..availability import why_not
 from ..clean import printable
 from ..draft import WHOLE, Draft
 from ..messages import DraftApplied, DraftChanged, PresetChosen, WatchWanted
@@ -197,7 +198,9 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What is typed is no key of the view."""
-        return action == "leave" or not (self.is_mounted and self.typing)
+        if not self.is_mounted:
+            return True
+        return action == "leave" or not (self.typing or why_not(action, self.state))
 
     def action_add_axis(self) -> None:
         if self.draft:

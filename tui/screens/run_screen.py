@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from textual.app import ComposeResult
+from textual.binding import BindingsMap, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -10,6 +11,11 @@ from ..messages import ViewShown
 from ..run_state import RunState
 from ..widgets.keys import Keys
 from ..widgets.status_bar import StatusBar
+
+
+def keys_of(bindings: Iterable[BindingType]) -> dict[str, str]:
+    """The names of the actions, by key."""
+    return {key: same[0].action.partition("(")[0] for key, same in BindingsMap(bindings).key_to_bindings.items()}
 
 
 class RunScreen(Screen[None]):
@@ -40,6 +46,11 @@ class RunScreen(Screen[None]):
 
     def on_screen_resume(self) -> None:
         self.call_after_refresh(self.post_message, ViewShown())
+
+    @property
+    def named_keys(self) -> dict[str, str]:
+        """Actions of the view's keys, as `availability` names them."""
+        return keys_of(type(self).BINDINGS)
 
     @property
     def chosen_preset(self) -> str | None:

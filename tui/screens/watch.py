@@ -34,6 +34,10 @@ class WatchScreen(RunScreen):
         self.call_after_refresh(super().complete)
 
     @property
+    def named_keys(self) -> dict[str, str]:
+        return {**super().named_keys, "enter": "switch"}
+
+    @property
     def chosen_preset(self) -> str | None:
         return self.panels.chosen_preset if self.panels else None
 

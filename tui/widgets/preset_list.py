@@ -11,6 +11,7 @@ from textual.widgets.option_list import Option
 
 from ...engine import figures
 from ...engine.protocol import PresetInfo, ProgramsKept
+from ..availability import why_not
 from ..messages import PresetChosen
 from ..run_state import RunState
 
@@ -85,7 +86,7 @@ first.
         return self.highlighted_option.id if self.highlighted_option else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not (action == "select" and self.state.watched)
+        return not (action == "select" and why_not("switch", self.state))
 
     @on(OptionList.OptionSelected)
     def choose(self, event: OptionList.OptionSelected) -> None:

@@ -19,6 +19,7 @@ SIGNS = {
     Phase.STOPPED: ("■", "$foreground 60%"),
     Phase.FAILED: ("✗", "$error"),
     Phase.LOST: ("✗", "$error"),
+    Phase.DISCONNECTED: ("?", "$error"),
 }
 GAP = 2
 
