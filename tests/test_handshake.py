@@ -6,7 +6,6 @@ import queue
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import msgspec
 import pytest
 from shardtui.engine import protocol, run_directory
 from shardtui.engine import server as server_module
@@ -35,6 +34,7 @@ from shardtui.tui.engine_client import EngineClient
 from shardtui.tui.run_state import Phase
 
 from .conftest import tiny_config
+from .recorded import record
 from .test_app import shown, status, until
 
 SECONDS = 10
@@ -175,18 +175,13 @@ def test_where_the_history_says_nothing_the_refusal_does(directory: RunDirectory
     assert "update shardtui here" in last.reason
 
 
-def recorded(directory: RunDirectory, *events: Event) -> None:
-    lines = (protocol.encode_json(msgspec.structs.replace(event, seq=seq)) for seq, event in enumerate(events, 1))
-    directory.events.write_bytes(b"\n".join(lines) + b"\n")
-
-
 @pytest.mark.parametrize(
     ("last", "phase"),
     [(EngineStopped(step=3, reason="stopped"), Phase.STOPPED), (FromTheFuture(), Phase.DISCONNECTED)],
     ids=["an end that is known", "an end that is not known"],
 )
 def test_an_ended_run_of_a_newer_version_opens(directory: RunDirectory, last: Event, phase: Phase) -> None:
-    recorded(directory, started(directory, VERSION + 1), FromTheFuture(), TrainingStarted(preset="dp"), last)
+    record(directory, started(directory, VERSION + 1), FromTheFuture(), TrainingStarted(preset="dp"), last)
 
     async def scenario() -> None:
         async with shown(directory, False, (140, 40)) as (app, _):

@@ -434,6 +434,12 @@ class ShardtuiApp(App[None]):
         if isinstance(self.screen, RunScreen) and event.key not in self.active_bindings:
             self.refuses((APP_KEYS | self.screen.named_keys).get(event.key, ""))
 
+    def action_command_palette(self) -> None:
+        from .palette import Palette
+
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
+
     def action_help(self) -> None:
         if self.screen.query("HelpPanel"):
             self.action_hide_help_panel()

@@ -18,6 +18,7 @@ from ..messages import DeviceFollowed
 from ..run_state import RunState
 from ..widgets.lines import entitle
 from ..widgets.reasons import Reasons
+from ..widgets.rows import Rows
 from ..widgets.sharding_pane import ShardingPane
 from .run_screen import RunScreen
 
@@ -47,7 +48,7 @@ cursor, **tab** into the pane.
 
     def body(self) -> Iterable[Widget]:
         yield Input(placeholder="filter: words of a name, kind, dtype or mesh axis", compact=True)
-        self.table = DataTable[Text](cursor_type="row", zebra_stripes=True)
+        self.table = Rows(cursor_type="row", zebra_stripes=True)
         yield self.table
         yield Horizontal(ShardingPane(), Reasons(), id="detail")
 

@@ -16,6 +16,7 @@ from ...engine import figures
 from ...engine.preset import name_of
 from ...engine.protocol import CheckpointInfo
 from ..run_state import RunState
+from ..widgets.choices import Choices
 
 
 class CheckpointsScreen(ModalScreen[int | None]):
@@ -35,7 +36,7 @@ class CheckpointsScreen(ModalScreen[int | None]):
         rows = [Option(checkpoint_row(info, info is best), id=str(info.step)) for info in newest_first]
         with Vertical() as box:
             box.border_title = "go back to a checkpoint"
-            yield OptionList(*rows)
+            yield Choices(*rows)
             yield Label(self.explanation if rows else "There is none yet: w saves one.", markup=False)
 
     @on(OptionList.OptionSelected)

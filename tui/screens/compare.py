@@ -22,6 +22,7 @@ from ..messages import ComparisonAsked, ComparisonCancelled, PresetChosen
 from ..run_state import Phase, RunState
 from ..widgets.lines import Lines, entitle
 from ..widgets.preset_list import sign
+from ..widgets.rows import Rows
 from .run_screen import RunScreen
 
 NAMED = ("preset", "mesh")
@@ -61,7 +62,7 @@ only watched has one layout, and nothing is measured in it.
 
     def body(self) -> Iterable[Widget]:
         yield Progress()
-        self.table = DataTable[Text](cursor_type="row", zebra_stripes=True)
+        self.table = Rows(cursor_type="row", zebra_stripes=True)
         yield self.table
         yield Verdict()
 

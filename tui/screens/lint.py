@@ -13,6 +13,7 @@ from ...engine.lint import Finding
 from ...engine.protocol import PresetCompiled, PresetInspected
 from ..messages import ArrayChosen
 from ..run_state import RunState
+from ..widgets.choices import Choices
 from ..widgets.lines import entitle
 from .run_screen import RunScreen
 
@@ -28,7 +29,7 @@ their meaning; `shardtui lint` gives the same without a run. **Enter** goes to t
     asks_compiler = True
 
     def body(self) -> Iterable[Widget]:
-        yield OptionList()
+        yield Choices()
 
     def on_mount(self) -> None:
         self.layout_shown: PresetCompiled | None = None

@@ -26,6 +26,7 @@ from ..run_state import RunState
 from ..widgets.lines import Lines, entitle
 from ..widgets.paragraphs import Paragraphs
 from ..widgets.row_details import RowDetails
+from ..widgets.rows import Rows
 from .run_screen import RunScreen
 
 SLICES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16")
@@ -64,7 +65,7 @@ too.
             Input(id="batch", compact=True, max_length=9),
             Lines(id="progress"),
         )
-        self.table = DataTable[Text](cursor_type="row", zebra_stripes=True)
+        self.table = Rows(cursor_type="row", zebra_stripes=True)
         yield self.table
         yield Paragraphs()
         yield RowDetails()

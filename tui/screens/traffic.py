@@ -14,6 +14,7 @@ from ...engine.protocol import CollectiveInfo, PresetCompiled
 from ..run_state import RunState
 from ..widgets.collective_details import CollectiveDetails
 from ..widgets.flows import Flows
+from ..widgets.rows import Rows
 from .run_screen import RunScreen
 
 COLUMNS = ("collective", "over", "times", "each", "a step", "by", "source", "operation")
@@ -32,7 +33,7 @@ are added up by kind and mesh axes; **c** compares with another preset of this r
 
     def body(self) -> Iterable[Widget]:
         yield Flows()
-        self.table = DataTable[Text](cursor_type="row", zebra_stripes=True)
+        self.table = Rows(cursor_type="row", zebra_stripes=True)
         yield self.table
         yield CollectiveDetails()
 

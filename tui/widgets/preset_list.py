@@ -14,6 +14,7 @@ from ...engine.protocol import PresetInfo, ProgramsKept
 from ..availability import why_not
 from ..messages import PresetChosen
 from ..run_state import RunState
+from .choices import Choices
 
 MESH_WIDTH = 6
 TIME_WIDTH = 7
@@ -21,7 +22,7 @@ TIMES_SECONDS = 10.0
 """After which step times are taken anew."""
 
 
-class PresetList(OptionList):
+class PresetList(Choices):
     """Selecting an option posts `PresetChosen`."""
 
     HELP = """\

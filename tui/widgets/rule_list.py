@@ -16,6 +16,7 @@ from ...engine import figures
 from ...engine.preset import LOGICAL_AXES, REST
 from ..clean import printable
 from ..draft import Draft, in_words
+from .choices import Choices
 from .lines import entitle
 
 Kind = Literal["name", "heading", "axis", "rule", "override"]
@@ -45,7 +46,7 @@ class RowTurned(Message):
     by: int
 
 
-class RuleList(OptionList):
+class RuleList(Choices):
     BINDING_GROUP_TITLE = "Rules"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right", "turn(1)", "Change", key_display="←→"),

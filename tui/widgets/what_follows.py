@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from textual.content import Content
-from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ...engine import figures
@@ -13,6 +12,7 @@ from ...engine.layout import dim_notations, shard_shape
 from ...engine.protocol import ArrayInfo, PresetWeighed
 from ..board_rows import percent
 from ..consequences import PEAK, Change, Cost, changes, costs
+from .choices import Choices
 from .lines import Lines, entitle
 
 LABEL, FIGURE, RATIO = 17, 9, 7
@@ -32,7 +32,7 @@ class Costs(Lines):
         self.show(lines)
 
 
-class Consequences(OptionList):
+class Consequences(Choices):
     """Arrays that change, the largest difference first; or problems."""
 
     def on_mount(self) -> None:

@@ -1,0 +1,48 @@
+"""Runs that ended, of which only the history is there."""
+
+import msgspec
+from shardtui.engine import run_directory
+from shardtui.engine.protocol import (
+    VERSION,
+    CheckpointInfo,
+    CheckpointsKept,
+    DeviceInfo,
+    EngineStarted,
+    EngineStopped,
+    Event,
+    PresetInfo,
+    StepsDone,
+    TrainingStarted,
+    encode_json,
+)
+from shardtui.engine.run_directory import RunDirectory
+
+from .conftest import READY, tiny_config
+
+PRESETS = ("dp", "fsdp", "tp", "hsdp")
+
+
+def record(directory: RunDirectory, *events: Event) -> None:
+    lines = (encode_json(msgspec.structs.replace(event, seq=seq)) for seq, event in enumerate(events, 1))
+    directory.events.write_bytes(b"\n".join(lines) + b"\n")
+
+
+def recorded_run(stem: str = "tiny-1", *more: Event) -> RunDirectory:
+    """Four steps under `dp`, a checkpoint, and what comes then: an end in order if nothing is given."""
+    directory = run_directory.create(tiny_config(run=stem))
+    presets = [
+        PresetInfo(name=name, summary="", teaches="", source="built-in", mesh={"data": 8}, fits=True, problems=[])
+        for name in PRESETS
+    ]
+    devices = [DeviceInfo(number, "cpu", "cpu", 0) for number in range(8)]
+    kept = CheckpointInfo(step=4, time=0.0, preset="dp", devices=8, loss=2.0, bytes=1000)
+    record(
+        directory,
+        EngineStarted(protocol=VERSION, pid=1, config=directory.config),
+        msgspec.structs.replace(READY, devices=devices, presets=presets),
+        TrainingStarted(preset="dp"),
+        StepsDone(step=4, losses=[4.0, 3.0, 2.0, 1.0], step_seconds=[0.1] * 4, input_wait_seconds=0.0),
+        CheckpointsKept(checkpoints=[kept]),
+        *(more or [EngineStopped(step=4, reason="stopped")]),
+    )
+    return directory
