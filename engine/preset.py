@@ -138,10 +138,10 @@ class Preset(Struct, frozen=True):
         return None
 
     def pipeline(self, device_count: int, batch_size: int) -> PipelineInfo | None:
-        """None where the blocks are no stages."""
-        if not self.stage_axes:
-            return None
+        """None where the blocks are no stages, or all of them one."""
         stages = self._count(self.stage_axes, device_count)
+        if stages == 1:
+            return None
         group = batch_size // self._count(self.rules.get("batch", ()), device_count)
         most = (n for n in range(1, MICROBATCHES_PER_STAGE * stages + 1) if group % n == 0)
         microbatches = self.microbatches or max(most)

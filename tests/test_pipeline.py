@@ -122,6 +122,12 @@ def test_bubbles(stages: int, devices: int, batch: int, microbatches: int | None
     assert found == PipelineInfo(axes=["pipeline"], stages=stages, microbatches=expected, bubble=bubble)
 
 
+def test_one_stage_is_no_pipeline() -> None:
+    """Nothing is handed on."""
+    mesh, rules = {"data": 8, "pipeline": 1}, {"batch": ("data",), "layers": ("pipeline",)}
+    assert Preset("p", "", "", mesh, rules, {}, "").pipeline(8, 16) is None
+
+
 def test_layers_over_an_axis_that_splits_activations_are_no_stages() -> None:
     rules = {"batch": ("fsdp",), "layers": ("fsdp",)}
     assert Preset("p", "", "", {"fsdp": -1}, rules, {}, "").pipeline(8, 16) is None
