@@ -122,14 +122,14 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
     sizes, batch_size = preset.sizes(devices), task.config.training.batch_size
 
     def decided(array: Array) -> Decision:
-        return decide(array.names, array.shape, array.logical_axes, preset, sizes)
+        return decide(array.names, array.kind, array.shape, array.logical_axes, preset, sizes)
 
     state, batch = jax.tree.map(decided, (task.state_arrays, task.batch_arrays))
-    names = [array.names[0] for array in task.arrays if array.kind in ("parameter", "moment")]
+    kinds = {array.names[0]: array.kind for array in task.arrays if array.shape}
     problems = [
         *preset.problems,
         *filter(None, [preset.size_problem(devices), preset.microbatch_problem(devices, batch_size)]),
-        *preset_problems(preset, names, task.logical_axes),
+        *preset_problems(preset, kinds, task.logical_axes),
         *_array_problems(task, preset, state, batch),
         *(f"{preset.name}: {problem}" for problem in task.problems_on(tuple(sizes))),
     ]

@@ -95,28 +95,35 @@ def by_override(
     return Decision(tuple(dims))
 
 
+def matches(glob: str, name: str, kind: str) -> bool:
+    """Whether an override speaks of an array. Of the batch only those do that begin with its name: `*` is the state."""
+    return fnmatchcase(name, glob) and (kind != "batch" or glob.startswith("batch"))
+
+
 def decide(
     names: Sequence[str],
+    kind: str,
     shape: Sequence[int],
     logical_axes: LogicalAxes,
     preset: Preset,
     mesh_axes: Mapping[str, int],
 ) -> Decision:
-    """The layout of one array of the state. An override by one of its `names`, the first that matches, beats the rules.
+    """The layout of one array. An override by one of its `names`, the first that matches, beats the rules.
 
     Names are tried in order: a moment answers to its own name and then to its parameter's.
     """
     for name in names:
         for glob, override in preset.overrides.items():
-            if shape and fnmatchcase(name, glob):
+            if shape and matches(glob, name, kind):
                 return by_override(shape, logical_axes, glob, override, mesh_axes)
     return by_rules(shape, logical_axes, preset.rules, mesh_axes)
 
 
-def preset_problems(preset: Preset, names: Sequence[str], logical_axes: set[str] | None) -> list[str]:
+def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[str] | None) -> list[str]:
     """What in a preset speaks of nothing: rules for unknown logical axes, overrides that match no array.
 
-    `logical_axes`: the model's, besides the usual ones, which no model needs to have; None where nobody knows them all.
+    `kinds`: of all arrays that have dims, by name. `logical_axes`: the model's, besides the usual ones, which no model
+    needs to have; None where nobody knows them all.
     """
     known = set(LOGICAL_AXES) | (set(preset.rules) if logical_axes is None else logical_axes)
     problems = [
@@ -135,9 +142,9 @@ def preset_problems(preset: Preset, names: Sequence[str], logical_axes: set[str]
             f'{preset.name}: [rules] layers: under explicit axis types blocks are whole: take axis_types = "auto"'
         )
     return problems + [
-        f'{preset.name}: [overrides] "{glob}": matches no array: names look like {names[0]}'
+        f'{preset.name}: [overrides] "{glob}": matches no array: names look like {next(iter(kinds))}'
         for glob in preset.overrides
-        if not any(fnmatchcase(name, glob) for name in names)
+        if not any(matches(glob, name, kind) for name, kind in kinds.items())
     ]
 
 

@@ -178,6 +178,14 @@ def test_overrides_that_cannot_be(tmp_path: Path, override: str, says: str) -> N
         place(Task(tiny_config(), "cpu"), preset, jax.devices() * 8)
 
 
+def test_an_override_speaks_of_the_batch_where_it_names_it(task: Task, tmp_path: Path) -> None:
+    """`*` is the state: a batch keeps to its rule."""
+    for glob, spec in (("batch.*", None), ("batch.inputs", None), ("*", "data"), ("*s", "data")):
+        text = f'[mesh]\ndata = 8\n[rules]\nbatch = "data"\n[overrides]\n"{glob}" = []\n'
+        placement = place(task, read_preset(write(tmp_path / "p.toml", text)), jax.devices())
+        assert placement.batch_shardings.inputs.spec[0] == spec, glob
+
+
 def test_users_presets_come_from_the_configuration_directory_or_a_path(home: Path) -> None:
     path = home / "config/shardtui/presets/parallelism/mine.toml"
     write(path, '[mesh]\nfsdp = -1\n[rules]\nmlp = "fsdp"\n')

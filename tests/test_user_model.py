@@ -245,6 +245,13 @@ def test_what_changes_beside_the_parameters(tmp_path: Path) -> None:
     assert len({first, *plain, *smooth}) == 5, "each step drops others, and smoothing reaches the loss"
 
 
+def test_an_override_may_name_a_variable(tmp_path: Path) -> None:
+    task = task_of(f"{written(tmp_path, TOY)}:Toy")
+    (tmp_path / "p.toml").write_text('[mesh]\ndata = 8\n[overrides]\n"norm.mean" = ["data"]\n')
+    placement = place(task, read_preset(tmp_path / "p.toml"), jax.devices())
+    assert placement.state_shardings.variables["norm"]["mean"].spec == jax.sharding.PartitionSpec("data")
+
+
 def test_names_of_dims(tmp_path: Path) -> None:
     """A mesh axis is itself, a name that nothing knows stays whole and says so; older spellings are read."""
     path = written(
