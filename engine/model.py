@@ -14,7 +14,16 @@ from jax.typing import DTypeLike
 from .config import ModelConfig
 from .pipeline import spread, through_stages
 from .routing import route
-from .sharding import active_pipeline, constrain, gathered, observe, out_sharding, shard, token_groups
+from .sharding import (
+    active_pipeline,
+    constrain,
+    gathered,
+    left_to_compiler,
+    observe,
+    out_sharding,
+    shard,
+    token_groups,
+)
 
 Module = TypeVar("Module", bound=nnx.Module)
 BALANCE = 0.01
@@ -74,14 +83,19 @@ class Attention(nnx.Module):
         self.out = _projection(heads, width, ("heads", "head_dim"), ("embed",), stddev, dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        own, whole = (("batch", seq, "qkv", "heads", "head_dim") for seq in ("seq", "keys"))
+        own, whole = (("batch", seq, None, "heads", "head_dim") for seq in ("seq", "keys"))
         shape = (*x.shape[:2], 3, *self.qkv.out_features[1:])
         qkv = shard(self.qkv(x, out_sharding=out_sharding(shape, *own)), *own, name="blocks.attention.qkv")
         query, read = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
         read = shard(read, *whole, gradient=own, name="blocks.attention.kv")
-        mixed = jax.nn.dot_product_attention(query, *jnp.unstack(read, axis=2), is_causal=True)  # [B, T, N, H]
-        mixed = shard(mixed, "batch", "seq", "heads", "head_dim", name="blocks.attention.mixed")
+        lies = "batch", "seq", "heads", "head_dim"
+        mixed = left_to_compiler(_attended, query, *jnp.unstack(read, axis=2), out=lies)  # [B, T, N, H]
+        mixed = shard(mixed, *lies, name="blocks.attention.mixed")
         return self.out(mixed, out_sharding=out_sharding(x.shape, "batch", "seq", "activation_embed"))
+
+
+def _attended(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(query, key, value, is_causal=True)
 
 
 class Mlp(nnx.Module):
@@ -119,8 +133,9 @@ class Mixture(nnx.Module):
         self.experts = Mlp(config, dtype, rngs)
 
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        lies = out_sharding((*x.shape[:2], self.config.experts), "batch", "seq", "router")
         choices = shard(
-            jax.nn.softmax(self.router(x)),
+            jax.nn.softmax(self.router(x, out_sharding=lies)),
             *("batch", "keys", "router"),
             gradient=("batch", "seq", "router"),
             name="blocks.mlp.choices",
@@ -138,12 +153,14 @@ class Mixture(nnx.Module):
                 ("experts", "expert_batch", "capacity"),
             )
         )
-        sent = jnp.einsum("BTEC,BTD->EBCD", dispatch, x)
+        shape = self.config.experts, len(x), dispatch.shape[-1], x.shape[-1]
+        sent = jnp.einsum("BTEC,BTD->EBCD", dispatch, x, out_sharding=out_sharding(shape, *split))
         sent = shard(sent, *split, gradient=whole, name="blocks.mlp.sent")
         received = shard(sent, *exchanged, name="blocks.mlp.received")
         computed = shard(self.experts(received), *exchanged, name="blocks.mlp.computed")
         returned = shard(computed, *whole, gradient=split, name="blocks.mlp.returned")
-        return jnp.einsum("BTEC,EBCD->BTD", combine, returned), routing.balance
+        lies = out_sharding(x.shape, "batch", "seq", "activation_embed")
+        return jnp.einsum("BTEC,EBCD->BTD", combine, returned, out_sharding=lies), routing.balance
 
 
 class Block(nnx.Module):
@@ -261,7 +278,10 @@ class Gpt(nnx.Module):
             x, balance = self._through_blocks(x, keys)
         with jax.named_scope("logits"):
             x = _normed(as_used(self.norm), x, "norm")
-            logits = jnp.einsum("GSBTD,GSVD->GSBTV", _grouped(x, table, "activation_embed"), table).astype(jnp.float32)
+            x = _grouped(x, table, "activation_embed")
+            shape = *x.shape[:-1], table.shape[2]
+            lies = out_sharding(shape, "batch", "seq", None, None, "vocab")
+            logits = jnp.einsum("GSBTD,GSVD->GSBTV", x, table, out_sharding=lies).astype(jnp.float32)
             logits = _ungrouped(logits, "vocab")  # [B, T, V]
             logits = shard(self._mask_padding(logits), "batch", "seq", "vocab", name="logits")
         return logits, None if balance is None else balance.sum(axis=0).mean()

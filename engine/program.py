@@ -17,6 +17,7 @@ from .collectives import readable_inventory
 from .compilation_cache import cache_hits
 from .config import Invalid
 from .digest import digests, is_finite
+from .explicit import refused
 from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
@@ -133,6 +134,10 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
         *_array_problems(task, preset, state, batch),
         *(f"{preset.name}: {problem}" for problem in task.problems_on(tuple(sizes))),
     ]
+    if preset.axis_types == "explicit" and not problems:
+        problems = [
+            f'{preset.name}: axis_types = "explicit": {text}' for text in refused(task, preset, sizes, state, batch)
+        ]
     if problems:
         raise Invalid(*problems)
     return state, batch
@@ -238,8 +243,10 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
 
 
 def compile_initial_state(task: Task, placement: Placement) -> Callable[[], TrainState]:
-    """What makes the initial state, born in its shardings: the same numbers whatever they are. For any thread."""
-    with jax.set_mesh(placement.mesh):
+    """What makes the initial state, born in its shardings: the same numbers whatever they are. For any thread. Under
+    explicit axis types operations are put together otherwise, and numbers rounded otherwise."""
+    mesh = placement.mesh
+    with jax.set_mesh(Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)):
         return jax.jit(task.initial_state, out_shardings=placement.state_shardings).lower().compile()
 
 

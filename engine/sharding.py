@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from .preset import LOGICAL_AXES, Axes, Override, Preset
 from .protocol import PipelineInfo
@@ -172,7 +172,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class _Active:
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
     rules: Mapping[str, Axes]
     observed: Observed | None
     pipeline: PipelineInfo | None
@@ -207,7 +207,7 @@ def with_derived(rules: Mapping[str, Axes]) -> dict[str, Axes]:
 
 @contextlib.contextmanager
 def activation_rules(
-    mesh: Mesh,
+    mesh: Mesh | AbstractMesh,
     rules: Mapping[str, Axes],
     observed: Observed | None = None,
     pipeline: PipelineInfo | None = None,
@@ -284,17 +284,31 @@ def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedShardi
 
 
 def gathered(parameter: jax.Array, logical_axes: LogicalAxes) -> jax.Array:
-    """A parameter as it meets activations: whole over the axes that split these along batch and sequence, but for
-    experts, whose tokens come to them. Explicit axis types want that said; otherwise the compiler sees to it."""
+    """A parameter as it meets activations: whole over the axes that do not split them there, such as those of batch and
+    sequence, but for experts, whose tokens come to them. Explicit axis types want that said; otherwise the compiler
+    sees to it."""
     active = _active.get()
     if active is None or not active.is_explicit:
         return parameter
     taken = {*active.axes("batch"), *active.axes("seq")}
-    kept = (
-        entry if logical == "experts" else _entry(tuple(axis for axis in _axes(entry) if axis not in taken))
-        for entry, logical in zip(jax.typeof(parameter).sharding.spec, logical_axes, strict=True)
-    )
-    return jax.sharding.reshard(parameter, NamedSharding(active.mesh, PartitionSpec(*kept)))
+
+    def kept(entry: str | Axes | None, logical: str | None) -> str | Axes | None:
+        there = active.axes("activation_embed" if logical == "embed" else logical or "")
+        free = there if logical == "experts" else tuple(axis for axis in there if axis not in taken)
+        return _entry(tuple(axis for axis in _axes(entry) if axis in free))
+
+    spec = map(kept, jax.typeof(parameter).sharding.spec, logical_axes)
+    return jax.sharding.reshard(parameter, NamedSharding(active.mesh, PartitionSpec(*spec)))
+
+
+def left_to_compiler(function: Callable[..., jax.Array], *arrays: jax.Array, out: LogicalAxes) -> jax.Array:
+    """A function whose products do not let one say how their results lie, but for the last: dims `out`, shaped as the
+    first of `arrays` is. Under explicit axis types the compiler decides in it as it does under automatic ones."""
+    active = _active.get()
+    if active is None or not active.is_explicit:
+        return function(*arrays)
+    automatic: Any = jax.sharding.auto_axes(function, out_sharding=_sharding(active, arrays[0].shape, out))
+    return automatic(*arrays)
 
 
 def _sharding(active: _Active, shape: Sequence[int], logical_axes: LogicalAxes) -> NamedSharding:

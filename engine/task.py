@@ -63,6 +63,8 @@ class Task:
         with nnx.use_eager_sharding(False):
             split = nnx.split(nnx.eval_shape(self.model.module), nnx.Param, nnx.RngState, ...)
         self._graph, self._params, self._rngs, self._variables = split
+        self.refused: dict[str, list[str]] = {}
+        """What jax refuses under explicit axis types, by layout."""
         self._traces = None
         if isinstance(self.model, UserModule):
             self._traces = Traces(self.outcome, self._abstract_arguments, self.model.told)

@@ -4,21 +4,41 @@ from pathlib import Path
 
 import jax
 import msgspec
+import numpy as np
 import pytest
 from shardtui.engine.config import Invalid
-from shardtui.engine.estimate import Step
+from shardtui.engine.estimate import Step, estimate_row
 from shardtui.engine.preset import Preset, load_preset, parse_preset
 from shardtui.engine.preset_file import preset_text
-from shardtui.engine.program import Program, compile_initial_state, compile_program, place
-from shardtui.engine.protocol import PresetInspected
+from shardtui.engine.program import (
+    Program,
+    compile_initial_state,
+    compile_program,
+    describe_preset,
+    place,
+    trace_step,
+)
+from shardtui.engine.protocol import PresetInspected, WeighPreset
 from shardtui.engine.task import Task
 from shardtui.engine.traffic import flows
+from shardtui.engine.weighing import weigh
 
-from .conftest import BATCHES, WIDE, step, tiny_config
+from .conftest import BATCHES, WIDE, step, tiny_config, tiny_model
+from .preset_checks import trained
 from .test_loop import assert_same_losses
 
 NAME = "fsdp-tp2-explicit"
 MIXTURE = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Task:
+    return Task(tiny_config(), "cpu")
+
+
+@pytest.fixture(scope="module")
+def mixture() -> Task:
+    return Task(tiny_config(model=tiny_model(experts=4)), "cpu")
 
 
 def explicit(name: str) -> Preset:
@@ -68,6 +88,59 @@ def test_experts_keep_their_axis() -> None:
     assert sent(compile_program(task, place(task, explicit("ep2-tp2"), jax.devices()))) == sent(
         compile_program(task, place(task, load_preset("ep2-tp2"), jax.devices()))
     )
+
+
+def laid_out(rules: str) -> Preset:
+    text = f'axis_types = "explicit"\n[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n'
+    return parse_preset(Path("x.toml"), text)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        'batch = "data"\nembed = "model"',
+        'batch = "data"\nembed = ["model", "data"]',
+        'batch = "data"\nactivation_embed = "model"',
+        'batch = "data"\nhead_dim = "model"',
+        'batch = "data"\nkeys = "model"',
+        'heads = "data"\nembed = "model"',
+    ],
+)
+def test_products_over_dims_that_are_split_say_how_they_lie(rules: str, tiny: Task) -> None:
+    placement = place(tiny, laid_out(rules), jax.devices())
+    assert trace_step(tiny, placement).out_info[1].shape == ()
+
+
+def test_losses_where_weights_and_stream_are_split_apart(tiny: Task) -> None:
+    """Those that jax used to refuse, against the same rules under automatic types."""
+    preset = laid_out('batch = "data"\nembed = "model"\nkeys = "model"')
+    compiled = (
+        compile_program(tiny, place(tiny, msgspec.structs.replace(preset, axis_types=types), jax.devices()))
+        for types in ("auto", "explicit")
+    )
+    losses, others = (trained(tiny, program) for program in compiled)
+    assert others == pytest.approx(losses, rel=1e-5)
+
+
+def test_what_jax_refuses_is_found_before_anything_is_compiled(mixture: Task) -> None:
+    preset = laid_out('batch = "data"\nkeys = "model"')
+    info = describe_preset(mixture, preset, jax.devices())
+    (problem,) = info.problems
+    assert not info.fits
+    assert problem.startswith('x: axis_types = "explicit": routing.py:')
+    assert "jnp.cumsum(order, axis=1)" in problem and "ShardingTypeError" in problem
+    assert problem.endswith('take axis_types = "auto", where the compiler decides')
+    assert estimate_row(mixture, preset, 8, None).problems == [problem]
+    question = WeighPreset(number=1, preset="x", before=preset_text(preset), after="[mesh]\ndata = -1\n")
+    assert weigh(mixture, jax.devices(), question).before.problems == [problem]
+    automatic = msgspec.structs.replace(preset, axis_types="auto")
+    assert describe_preset(mixture, automatic, jax.devices()).fits
+
+
+def test_the_initial_state_is_that_of_automatic_types(task: Task, programs: dict[str, Program]) -> None:
+    ours, theirs = (compile_initial_state(task, programs[name].placement)() for name in (NAME, "fsdp-tp2"))
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
 def test_switches_there_and_back_change_no_loss(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:

@@ -1,0 +1,252 @@
+"""What the tool says of a preset, checked by other means: shards by jax's own `devices_indices_map`, bytes by sums of
+them, collectives and operations by a second reader of the compiled text, losses and digests by one device."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from shardtui.engine import layout
+from shardtui.engine.config import ModelConfig
+from shardtui.engine.preset import Preset, load_preset, parse_preset
+from shardtui.engine.preset_file import preset_text
+from shardtui.engine.program import (
+    Placement,
+    Program,
+    compile_initial_state,
+    compile_program,
+    describe_preset,
+    place,
+    trace_step,
+)
+from shardtui.engine.protocol import ArrayInfo, MeshInfo, PresetInfo
+from shardtui.engine.task import Array, Batch, Task, TrainState
+
+from . import second_reader
+from .random_presets import Case
+
+SAME_LOSS = {"float32": 1e-5, "bfloat16": 2e-2}
+"""Largest relative difference."""
+STEPS = 2
+
+
+@dataclass
+class Checked:
+    """What is said of one case, and what is wrong with it."""
+
+    case: Case
+    wrong: list[str] = field(default_factory=list)
+    info: PresetInfo | None = None
+    arrays: int = 0
+    collectives: int = 0
+
+
+class Checks:
+    """Of one case. What raises is wrong, too."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.task = Task(case.config, "cpu")
+        self.devices = jax.devices()[: case.devices]
+        self.preset = case.preset
+        self.checked = Checked(case)
+
+    def placed(self) -> Checked:
+        """Without compiling."""
+        with self._caught("placed"):
+            read = parse_preset(Path(f"{self.preset.name}.toml"), preset_text(self.preset))
+            self._expect(
+                bool(self.preset.problems) or read.laid_out == self.preset.laid_out, "its text is another preset"
+            )
+            info = self.checked.info = describe_preset(self.task, self.preset, self.devices)
+            self._expect(info.fits != bool(info.problems), f"fits: {info.fits}, but {info.problems}")
+            why = why_not(self.task, self.preset, self.devices)
+            self._expect(info.fits == (why is None), f"fits: {info.fits} {info.problems}, by other means: {why}")
+            if info.fits:
+                placement = place(self.task, self.preset, self.devices)
+                trace_step(self.task, placement)
+                shardings = placement.state_shardings, placement.batch_shardings
+                self._arrays(placement, placement.describe_all(self.task, shardings), shardings)
+        return self.checked
+
+    def described(self) -> Program | None:
+        """Compiled. None where it is not to be."""
+        with self._caught("described"):
+            placement = place(self.task, self.preset, self.devices)
+            program = compile_program(self.task, placement)
+            (shardings, _), described = program.step.input_shardings, program.description  # type: ignore[attr-defined]
+            self._arrays(placement, described.arrays, shardings)
+            for array in described.arrays:
+                same = layout.is_same_layout(array.spec, array.compiled_spec, described.mesh)
+                self._expect(same, f"{array.name}: {array.spec} compiled as {array.compiled_spec}")
+            self._memory(program, shardings)
+            self._collectives(program)
+            return program
+        return None
+
+    def trained(self, program: Program) -> None:
+        """Its losses and its initial state are those of one device, and so is the digest of a state moved there."""
+        with self._caught("trained"):
+            alone = compile_program(self.task, place(self.task, load_preset("dp"), self.devices[:1]))
+            states = [compile_initial_state(self.task, each.placement)() for each in (alone, program)]
+            moved = jax.device_put(states[0], program.placement.state_shardings)
+            digests = np.asarray(alone.digest(states[0])), np.asarray(program.digest(moved))
+            self._expect(np.array_equal(*digests), "a state has other digests than on one device")
+            for array, one, other in zip(self.task.arrays, *map(jax.tree.leaves, states), strict=False):
+                same = np.allclose(one, other, rtol=1e-6, atol=1e-7)
+                self._expect(same, f"{array.names[0]} begins otherwise than on one device")
+            losses = [trained(self.task, each, state) for each, state in zip((alone, program), states, strict=True)]
+            bar = SAME_LOSS[self.task.dtype or "float32"]
+            apart = max(abs(a - b) / abs(a) for a, b in zip(*losses, strict=True))
+            self._expect(apart <= bar, f"losses {losses[1]}, on one device {losses[0]}")
+
+    def _arrays(self, placement: Placement, arrays: list[ArrayInfo], shardings: Any) -> None:
+        mesh = MeshInfo(dict(placement.mesh.shape), [device.id for device in placement.mesh.devices.flat])
+        for array, sharding in zip(arrays, jax.tree.leaves(shardings), strict=True):
+            boxes: dict[tuple[tuple[int, int], ...], list[int]] = {}
+            for device, index in sharding.devices_indices_map(tuple(array.shape)).items():
+                box = tuple(part.indices(size)[:2] for part, size in zip(index, array.shape, strict=True))
+                boxes.setdefault(box, []).append(device.id)
+            ours = {
+                tuple(zip(shard.start, shard.stop, strict=True)): list(shard.devices)
+                for shard in layout.shards(array.shape, array.compiled_spec, mesh)
+            }
+            theirs = {box: sorted(devices) for box, devices in boxes.items()}
+            self._expect(ours == theirs, f"{array.name}: shards {ours}, jax has {theirs}")
+            held = max(math.prod(stop - start for start, stop in box) for box in boxes) * _itemsize(array)
+            said = layout.bytes_per_device(array, mesh)
+            self._expect(said == held, f"{array.name}: {said} B a device, jax has {held}")
+            self.checked.arrays += 1
+
+    def _memory(self, program: Program, shardings: Any) -> None:
+        held = Counter[str]()
+        for array, sharding in zip(program.description.arrays, jax.tree.leaves(shardings), strict=True):
+            held[array.kind] += math.prod(sharding.shard_shape(tuple(array.shape))) * _itemsize(array)
+        memory = program.description.memory
+        assert memory
+        said = {
+            "parameter": memory.parameters,
+            "moment": memory.moments,
+            "batch": memory.batch,
+            "scalar": memory.scalars,
+        }
+        self._expect(dict(held) == said, f"memory {said}, by sums {dict(held)}")
+        self._expect(
+            memory.arguments == sum(held.values()), f"arguments {memory.arguments}, by sums {sum(held.values())}"
+        )
+        self._expect(memory.padding == 0, f"padding {memory.padding} B")
+
+    def _collectives(self, program: Program) -> None:
+        found, mesh = program.description.collectives, dict(program.placement.mesh.shape)
+        self._expect(found is not None, "its collectives cannot be read")
+        ours = Counter((info.kind, tuple(info.axes), info.count, info.bytes_each) for info in found or ())
+        theirs = second_reader.collectives(text_of(program), mesh)
+        self._expect(ours == theirs, f"collectives only here {ours - theirs}, only by other means {theirs - ours}")
+        self._expect(
+            all(axes for _, axes, *_ in ours), f"collectives over no axis {[key for key in ours if not key[1]]}"
+        )
+        self.checked.collectives += sum(theirs.values())
+
+    def _expect(self, holds: bool, wrong: str) -> None:
+        if not holds:
+            self.checked.wrong.append(wrong)
+
+    def _caught(self, where: str) -> "_Caught":
+        return _Caught(self.checked, where)
+
+
+class _Caught:
+    def __init__(self, checked: Checked, where: str) -> None:
+        self._checked, self._where = checked, where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> bool:
+        if isinstance(error, Exception):
+            self._checked.wrong.append(f"{self._where}: {type(error).__name__}: {str(error)[:500]}")
+            return True
+        return False
+
+
+def text_of(program: Program) -> str:
+    return program.step.as_text()  # type: ignore[attr-defined]
+
+
+def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None:
+    """Why a preset cannot be laid out, found anew: what jax itself refuses, and what the built-in model cannot do. None
+    where it can."""
+    sizes, count = dict(preset.mesh), len(devices)
+    fixed = math.prod(size for size in sizes.values() if size > 0)
+    sizes = {axis: count // fixed if size < 0 else size for axis, size in sizes.items()}
+    if math.prod(sizes.values()) != count:
+        return f"{sizes} are not {count}"
+    mesh, model, training = jax.make_mesh(tuple(sizes.values()), tuple(sizes)), task.config.model, task.config.training
+    assert isinstance(model, ModelConfig)
+    if preset.rules.get("experts") and not model.experts:
+        return "no experts"
+    if unmatched := [glob for glob in preset.overrides if not any(_matches(array, glob) for array in task.arrays)]:
+        return f"no array for {unmatched}"
+    stages = preset.rules.get("layers", ())
+    if stages and preset.axis_types == "explicit":
+        return "stages in explicit axis types"
+    if shared := {axis for name in ("batch", "seq", "activation_embed") for axis in preset.rules.get(name, ())} & set(
+        stages
+    ):
+        stages = ()
+        if preset.microbatches:
+            return f"microbatches without stages, {shared}"
+    if stages and model.experts:
+        return "experts in stages"
+    if preset.microbatches:
+        group = training.batch_size // math.prod(sizes[axis] for axis in preset.rules.get("batch", ()))
+        if not stages or group % preset.microbatches:
+            return f"{preset.microbatches} micro-batches of {group} in stages {stages}"
+    for array in task.arrays:
+        spec = _spec(array, preset)
+        if len(spec) > len(array.shape):
+            return f"{array.names[0]}: {spec} for {array.shape}"
+        try:
+            NamedSharding(mesh, PartitionSpec(*spec)).shard_shape(array.shape)
+        except Exception as error:
+            return f"{array.names[0]}: {error}"
+    return None
+
+
+def _matches(array: Array, glob: str) -> bool:
+    if array.kind == "batch" and not glob.startswith("batch"):
+        return False
+    return bool(array.shape) and any(fnmatchcase(name, glob) for name in array.names)
+
+
+def _spec(array: Array, preset: Preset) -> list[tuple[str, ...] | None]:
+    for name in array.names:
+        for glob, override in preset.overrides.items():
+            if _matches(array, glob) and fnmatchcase(name, glob):
+                stacked = array.logical_axes[:1] == ("layers",)
+                size = math.prod(array.shape[1:] if stacked else array.shape)
+                return [*([None] if stacked else []), *(override.spec if size >= override.min_size else ())]
+    return [preset.rules.get(logical or "") or None for logical in array.logical_axes]
+
+
+def _itemsize(array: ArrayInfo) -> int:
+    return jax.numpy.dtype(array.dtype).itemsize
+
+
+def trained(task: Task, program: Program, state: TrainState | None = None) -> list[float]:
+    """Its losses on random tokens, from `state` on, which is donated, or from the beginning."""
+    state = state or compile_initial_state(task, program.placement)()
+    losses: list[float] = []
+    shapes = [array.shape for array in jax.tree.leaves(task.batch_arrays)]
+    model = task.config.model
+    assert isinstance(model, ModelConfig)
+    for tokens in np.random.default_rng(0).integers(0, model.vocab, (STEPS, *shapes[0]), np.int32):
+        batch = Batch(tokens, np.roll(tokens, -1, axis=1))
+        state, loss = program.step(state, Batch(*map(jax.device_put, batch, program.placement.batch_shardings)))
+        losses.append(float(loss))
+    return losses

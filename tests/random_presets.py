@@ -1,0 +1,158 @@
+"""Random presets for random models, by a seed: meshes of one to four axes, rules that make sense and rules that do not,
+several axes of a dim, overrides, pipelines, mixtures of experts, odd sizes, explicit axis types."""
+
+import math
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shardtui.engine.config import ModelConfig, RunConfig, TrainingConfig, problems_of
+from shardtui.engine.preset import Preset, parse_preset
+
+from .conftest import tiny_config
+
+AXES = ("data", "fsdp", "model", "seq", "pipeline", "expert")
+ROLES: dict[str, tuple[str, ...]] = {
+    "data": ("batch",),
+    "fsdp": ("batch", "embed"),
+    "tensor": ("heads", "mlp", "vocab"),
+    "sequence": ("seq",),
+    "stages": ("layers",),
+    "stages and vocabulary": ("layers", "vocab"),
+    "experts": ("experts", "batch"),
+    "weights alone": ("embed",),
+    "stream": ("activation_embed",),
+    "nothing": (),
+}
+"""What a mesh axis splits, as presets that make sense have it; the last ones are what a beginner tries."""
+CHANCES = (6, 6, 6, 3, 3, 2, 2, 2, 1, 1)
+LOGICAL = ("batch", "seq", "keys", "embed", "heads", "head_dim", "mlp", "vocab", "positions", "layers", "qkv", "router")
+GLOBS = ("*", "*.kernel", "*.bias", "mu.*", "nu.*", "token.*", "blocks.mlp.*", "*.scale", "batch.*", "*.embedding")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a model is drawn from; those of the second kind divide by little."""
+
+    heads: tuple[int, ...] = (2, 4, 8)
+    head_dim: tuple[int, ...] = (4,)
+    mlp: tuple[int, ...] = (32, 64)
+    seq: tuple[int, ...] = (8, 16)
+    batch: tuple[int, ...] = (8, 16)
+    vocab: tuple[int, ...] = (256,)
+    layers: tuple[int, ...] = (2, 4)
+
+
+TINY = Sizes()
+"""Compiled in two seconds."""
+ODD = Sizes((1, 3, 5, 6), (3, 4, 7), (15, 24, 40), (6, 9, 12), (1, 3, 6, 12), (97, 256, 300), (1, 2, 3))
+NANO = Sizes((8,), (16,), (512,), (64, 128), (16, 32), (256,), (2, 4))
+"""As wide as nano: smaller ones have too little to hold and to send for a formula to be judged by."""
+
+
+@dataclass(frozen=True)
+class Case:
+    seed: int
+    devices: int
+    config: RunConfig
+    text: str = field(repr=False)
+    """Of the preset's file."""
+
+    @property
+    def preset(self) -> Preset:
+        return parse_preset(Path(f"case-{self.seed}.toml"), self.text)
+
+    @property
+    def told(self) -> str:
+        """In a line."""
+        model, training = self.config.model, self.config.training
+        assert isinstance(model, ModelConfig)
+        sizes = {name: getattr(model, name) for name in ("layers", "embed", "heads", "mlp", "vocab_rows", "experts")}
+        batch = f"batch {training.batch_size} × {training.seq_len}"
+        lines = [line for line in self.text.splitlines() if line]
+        how = f"remat={model.remat} {model.dtype}, {batch}"
+        return f"case {self.seed} on {self.devices}: {sizes} {how}: {'; '.join(lines)}"
+
+
+def case(seed: int, sizes: Sizes | None = None) -> Case:
+    """The same for the same seed, whatever Python. `sizes`: of the model; tiny, and one time in four odd, unless
+    given."""
+    chance = random.Random(seed)
+    devices = chance.choice((8, 8, 8, 8, 8, 8, 6, 4, 2, 1))
+    drawn = sizes or (ODD if chance.random() < 0.25 else TINY)
+    while problems_of(config := _config(chance, drawn)):
+        pass
+    return Case(seed, devices, config, _text(chance, devices, config))
+
+
+def _config(chance: random.Random, sizes: Sizes) -> RunConfig:
+    heads, vocab, seq = chance.choice(sizes.heads), chance.choice(sizes.vocab), chance.choice(sizes.seq)
+    experts = chance.choice((2, 4, 8, 3)) if chance.random() < 0.2 else 0
+    model = ModelConfig(
+        layers=chance.choice(sizes.layers),
+        embed=heads * chance.choice(sizes.head_dim),
+        heads=heads,
+        mlp=chance.choice(sizes.mlp),
+        vocab=vocab,
+        vocab_rows=vocab if chance.random() < 0.7 else -(-vocab // 16) * 16,
+        context=chance.choice((seq, 2 * seq)),
+        dropout=chance.choice((0.0, 0.1)),
+        remat=chance.random() < 0.3,
+        dtype=chance.choice(("auto", "auto", "bfloat16")),
+        experts=experts,
+        experts_per_token=chance.choice((1, 2)) if experts else 1,
+    )
+    training = TrainingConfig(batch_size=chance.choice(sizes.batch), seq_len=seq)
+    return tiny_config(model=model, training=training)
+
+
+def _text(chance: random.Random, devices: int, config: RunConfig) -> str:
+    mesh = _mesh(chance, devices)
+    rules = _rules(chance, list(mesh), config)
+    lines = ['axis_types = "explicit"'] if chance.random() < 0.3 else []
+    if rules.get("layers") and chance.random() < 0.3:
+        lines.append(f"microbatches = {chance.choice((1, 2, 3, 4))}")
+    if chance.random() < 0.4:
+        mesh[chance.choice(list(mesh))] = -1
+    lines += ["[mesh]", *(f"{axis} = {size}" for axis, size in mesh.items())]
+    lines += ["[rules]", *(f"{logical} = {_list(axes)}" for logical, axes in rules.items())]
+    if chance.random() < 0.25:
+        globs = chance.sample(GLOBS, chance.choice((1, 1, 2)))
+        lines += ["[overrides]", *(_override(chance, glob, list(mesh)) for glob in globs)]
+    return "\n".join(lines) + "\n"
+
+
+def _mesh(chance: random.Random, devices: int) -> dict[str, int]:
+    """Axis to size; their product is the number of devices, and some are 1."""
+    names = chance.sample(AXES, chance.choice((1, 2, 2, 2, 3, 3, 4)))
+    mesh: dict[str, int] = {}
+    for name in names[:-1]:
+        left = devices // math.prod(mesh.values())
+        mesh[name] = chance.choice([size for size in range(1, left + 1) if left % size == 0])
+    return mesh | {names[-1]: devices // math.prod(mesh.values())}
+
+
+def _rules(chance: random.Random, axes: list[str], config: RunConfig) -> dict[str, list[str]]:
+    rules: dict[str, list[str]] = {}
+    for axis in axes:
+        (role,) = chance.choices(list(ROLES.values()), CHANCES)
+        dims = role if chance.random() < 0.8 else chance.sample(LOGICAL, chance.choice((1, 2)))
+        if chance.random() < 0.2:
+            dims = dims[: chance.randrange(len(dims) + 1)]
+        for logical in dims:
+            if logical == "experts" and not config.model.experts and chance.random() < 0.9:  # type: ignore[union-attr]
+                continue
+            rules.setdefault(logical, []).append(axis)
+    return dict(chance.sample(list(rules.items()), len(rules)))
+
+
+def _override(chance: random.Random, glob: str, axes: list[str]) -> str:
+    left = chance.sample(axes, len(axes))
+    spec = [left.pop() if left and chance.random() < 0.4 else "" for _ in range(chance.choice((0, 0, 1, 2)))]
+    if chance.random() < 0.3:
+        return f'"{glob}" = {{ spec = {_list(spec)}, min_size = {chance.choice((1, 100, 1000))} }}'
+    return f'"{glob}" = {_list(spec)}'
+
+
+def _list(words: list[str]) -> str:
+    return f"[{', '.join(repr(word) for word in words)}]".replace("'", '"')
