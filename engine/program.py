@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 
 from .collectives import readable_inventory
-from .compilation_cache import cache_hits
+from .compilation_cache import cache_hits, of_code_in
 from .config import Invalid
 from .digest import digests, is_finite
 from .explicit import refused
@@ -214,7 +214,8 @@ def compile_program(task: Task, placement: Placement, begins: Callable[[Phase], 
     lowered = traced.lower()
     begins("compile")
     hits = cache_hits()
-    step = lowered.compile()
+    with of_code_in(lowered.as_text(debug_info=True)):
+        step = lowered.compile()
     from_cache = cache_hits() > hits
     state = placement.abstract_state(task)
     text = step.as_text() or ""

@@ -1,4 +1,5 @@
-"""jax's persistent compilation cache, in engines of their own: what is damaged in it costs one start, not each."""
+"""jax's persistent compilation cache, in engines of their own: what is damaged in it costs one start, not each, and
+what is in it is of the code as it reads today."""
 
 import json
 import resource
@@ -10,7 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from shardtui.engine.lint import lint
+from shardtui.engine.protocol import Inspection
+
 from .conftest import tiny_config
+from .test_user_model import config_of, written
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "dp": lambda data: data[: len(data) // 2],
@@ -38,6 +43,62 @@ def from_cache(*presets: str, limited: Callable[[], None] | None = None) -> list
         preexec_fn=limited,
     )
     return [json.loads(line)["compiled"]["from_cache"] for line in engine.stdout.splitlines()]
+
+
+MODEL = """
+import jax, optax
+from flax import nnx
+
+class Net(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs):
+        named = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("mlp", "embed"))
+        self.up = nnx.Linear(16, 16, use_bias=False, kernel_init=named, rngs=rngs)
+        self.down = nnx.Linear(16, 16, use_bias=False, rngs=rngs)  # on all devices the same
+
+    def __call__(self, x):
+        x = self.up(x)
+        return self.down(x)
+
+def loss(model, batch):
+    return (model(batch) ** 2).mean()
+
+def batch(step, batch_size):
+    return jax.random.normal(jax.random.key(step), (batch_size, 16))
+"""
+RULES = '[mesh]\nmodel = -1\n[rules]\nmlp = "model"\n'
+
+
+def test_lines_that_moved_since_a_program_was_compiled(tmp_path: Path, cache: Path) -> None:
+    """Two starts, and before the third one five lines are added at the top of the user's file."""
+    path = written(tmp_path, MODEL)
+    (tmp_path / "rows.toml").write_text(RULES)
+    starts = [inspected(path, tmp_path / "rows.toml") for _ in range(2)]
+    path.write_text("\n" * 5 + MODEL)
+    starts.append(inspected(path, tmp_path / "rows.toml"))
+    assert [start.compiled.from_cache for start in starts] == [False, True, False]
+    first, again, moved = ([line for line in lines(start) if line.startswith(str(path))] for start in starts)
+    assert first == again
+    shown = [int(line.rpartition(":")[2]) for line in first]
+    assert {text for line in shown if "self." in (text := MODEL.splitlines()[line - 1])}, "of products"
+    assert moved == [f"{path}:{line + 5}" for line in shown]
+    found = [lint(start.compiled, start.inspected, start.flops_per_step) for start in (starts[0], starts[2])]
+    told = [[int(finding.source.rpartition(":")[2]) for finding in each if finding.source] for each in found]
+    assert told[0]
+    assert told[1] == [line + 5 for line in told[0]]
+
+
+def inspected(model: Path, preset: Path) -> Inspection:
+    config = config_of(f"{model}:Net", "batch_size=8", preset=str(preset), data=None)
+    text = msgspec.json.encode(config).decode()
+    engine = subprocess.run(
+        [sys.executable, "-m", "shardtui.engine", "inspect", text], capture_output=True, text=True, check=True
+    )
+    return msgspec.json.decode(engine.stdout, type=Inspection)
+
+
+def lines(start: Inspection) -> list[str]:
+    """As Traffic shows them."""
+    return [info.source for info in start.compiled.collectives or ()]
 
 
 def steps(cache: Path) -> Iterator[Path]:
