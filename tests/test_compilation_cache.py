@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from shardtui.engine.lint import lint
 from shardtui.engine.protocol import Inspection
 
