@@ -1,13 +1,13 @@
 """The communication of a compiled program: each collective with its mesh axes, how often it runs and what it moves."""
 
-import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from .dataflow import Dataflow
 from .groups import axes_of, grouping, groups_of
-from .hlo import Arrays, Computation, Instruction, Module, arrays, parse
+from .hlo import Arrays, Computation, Instruction, Module, arrays
 from .protocol import CollectiveInfo
 from .runs import runs
 from .trips import CALLS
@@ -37,32 +37,23 @@ MOST_GROUPINGS = 1000
 MOST_SHARED = 1000
 """Characters that a collective, on average, may take from elsewhere: a text may give one long name to thousands."""
 
-_logger = logging.getLogger("shardtui")
 
-
-def inventory(module: Module, mesh: Mapping[str, int]) -> list[CollectiveInfo]:
-    """Every collective of the program, the one that moves most first. `mesh`: axis to size, in the mesh's order.
+def inventory(module: Module, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> list[CollectiveInfo]:
+    """Every collective of the program, the one that moves most first; those in which nothing goes from one device to
+    another are none. `mesh`: axis to size, in the mesh's order. `arguments`: what those of the program are called.
 
     Raises ValueError where its groups are not those of a program on such a mesh.
     """
-    return sorted(Reading(module, mesh).collectives(), key=lambda info: -(info.bytes_per_device or info.bytes_each))
-
-
-def readable_inventory(text: str, mesh: Mapping[str, int]) -> list[CollectiveInfo] | None:
-    """Of a compiled program's text. None, and a traceback in the log, where the compiler prints what we cannot read:
-    that must not end a run."""
-    try:
-        return inventory(parse(text), mesh)
-    except ValueError:
-        _logger.warning("the collectives of the step cannot be read", exc_info=True)
-        return None
+    found = (info for info in Reading(module, mesh, arguments).collectives() if info.axes)
+    return sorted(found, key=lambda info: -(info.bytes_per_device or info.bytes_each))
 
 
 class Reading:
     """One module being read. What many instructions share, a type, a grouping, an operand, is looked at once."""
 
-    def __init__(self, module: Module, mesh: Mapping[str, int]) -> None:
-        self.module, self.mesh = module, mesh
+    def __init__(self, module: Module, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> None:
+        self.module, self.mesh, self.arguments = module, mesh, arguments
+        self.flow = Dataflow(module) if arguments else None
         self.fusions = _fusions(module)
         self.runs = runs(module)
         self.shared = 1000 * MOST_SHARED
@@ -114,7 +105,15 @@ class Reading:
             op_name=op_name,
             source=source,
             written=self._is_written(op_name),
+            gathered=[self._argument(where, name) for name in instruction.operands] if kind == "all-gather" else [],
+            multiplied=kind == "all-gather"
+            and self.flow is not None
+            and self.flow.is_multiplied(where, instruction.name),
         )
+
+    def _argument(self, where: Computation, name: str) -> str:
+        at = self.flow.argument(where, name) if self.flow else None
+        return "" if at is None or at >= len(self.arguments) else self.arguments[at]
 
     def _grouping(self, text: str) -> tuple[list[str], int]:
         """Its mesh axes, and devices in a group."""

@@ -8,10 +8,10 @@ import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.stages import Compiled
 
-from .collectives import readable_inventory
 from .leaves import Leaf, leaves, named
 from .memory import predict
 from .mesh import describe_mesh
+from .program_text import read
 from .protocol import ArrayInfo, MeshInfo, PresetCompiled
 from .sharding import spec_of
 
@@ -51,7 +51,7 @@ def describe(preset: str, state: Sequence[Leaf], step: Compiled | None, seconds:
     arrays = [_array(name, each, mesh, set(devices)) for name, each in zip(names, placed, strict=True)]
     missing = [name for name, array in zip(names, arrays, strict=True) if array is None]
     held = [array for array, each in zip(arrays, placed, strict=True) if array and each.is_argument]
-    collectives = readable_inventory(step.as_text() or "", info.axes) if step else None
+    collectives = read(step.as_text() or "", info.axes, []).collectives if step else None
     layout = PresetCompiled(
         preset=preset,
         compile_seconds=seconds,

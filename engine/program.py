@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -13,14 +13,15 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 
-from .collectives import readable_inventory
 from .compilation_cache import cache_hits, of_code_in
 from .config import Invalid
 from .digest import digests, is_finite
 from .explicit import refused
+from .flops import flops_by_scope
 from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
+from .program_text import read
 from .protocol import ArrayInfo, Phase, PipelineInfo, PresetCompiled, PresetInfo
 from .sharding import Decision, Observed, activation_rules, decide, flax_rules, preset_problems, spec_of
 from .task import Array, Task, TrainState
@@ -219,7 +220,8 @@ def compile_program(task: Task, placement: Placement, begins: Callable[[Phase], 
     from_cache = cache_hits() > hits
     state = placement.abstract_state(task)
     text = step.as_text() or ""
-    description = _describe(task, placement, step, text, time.perf_counter() - began, from_cache)
+    written = flops_by_scope(traced.jaxpr)
+    description = _describe(task, placement, step, text, written, time.perf_counter() - began, from_cache)
     questions = ask_digests(state), Question(is_finite, state)
     return Program(placement, step, *questions, description, MEMORY_OF_TEXT * len(text))
 
@@ -252,17 +254,25 @@ def compile_initial_state(task: Task, placement: Placement) -> Callable[[], Trai
 
 
 def _describe(
-    task: Task, placement: Placement, step: Compiled, text: str, seconds: float, from_cache: bool
+    task: Task,
+    placement: Placement,
+    step: Compiled,
+    text: str,
+    written: Mapping[str, float | None],
+    seconds: float,
+    from_cache: bool,
 ) -> PresetCompiled:
     (shardings, _), mesh = step.input_shardings, describe_mesh(placement.mesh)
     arrays = placement.describe_all(task, shardings)
+    told = read(text, mesh.axes, [array.name for array in arrays], written)
     return PresetCompiled(
         preset=placement.preset.name,
         compile_seconds=seconds,
         from_cache=from_cache,
         mesh=mesh,
         arrays=arrays,
-        collectives=readable_inventory(text, mesh.axes),
+        collectives=told.collectives,
+        products=told.products,
         memory=predict(step, arrays, mesh, placement.mesh.devices.flat[0].platform),
         pipeline=placement.pipeline(task),
         idle_rules=_idle_rules(task, placement.preset),

@@ -110,6 +110,24 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     """`file:line` of the operation it belongs to; empty where the compiler does not say."""
     written: bool
     """It stands in the user's code; otherwise the compiler inserted it."""
+    gathered: list[str] = []
+    """Of a gather: by result the array of the state or the batch whose parts it puts together, empty where it is none
+    of these."""
+    multiplied: bool = False
+    """Of a gather: a matrix product takes what it yields."""
+
+
+class ProductInfo(Struct, frozen=True, kw_only=True):
+    """The matrix products, and convolutions, in one part of a compiled step."""
+
+    scope: str
+    """Its named scopes in the code, `blocks/attention`; empty where it has none."""
+    flops: float
+    """Of the step as it is written, on however many devices: what remat computes again is in it."""
+    flops_per_device: float
+    """Of one device, as compiled."""
+    source: str
+    """`file:line` of the largest; empty where the compiler does not say."""
 
 
 class MemoryInfo(Struct, frozen=True, kw_only=True):
@@ -347,6 +365,8 @@ class PresetCompiled(Event, frozen=True):
     pipeline: PipelineInfo | None = None
     idle_rules: list[str] = []
     """Logical axes that the preset splits, and that no array of a user's model has."""
+    products: list[ProductInfo] = []
+    """The one with most operations first. None are told of a run that is only watched, or of a text we cannot read."""
 
 
 class ProgramsKept(Event, frozen=True):

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh
-from shardtui.engine.collectives import inventory, readable_inventory
+from shardtui.engine.collectives import inventory
 from shardtui.engine.config import ModelConfig, TrainingConfig
 from shardtui.engine.groups import Groups, axes_of, grouping, groups_of
 from shardtui.engine.hlo import Instruction, Module, parse
-from shardtui.engine.preset import load_preset
+from shardtui.engine.preset import load_preset, read_preset
 from shardtui.engine.program import compile_program, place
+from shardtui.engine.program_text import read as read_text
 from shardtui.engine.protocol import CollectiveInfo, PresetCompiled
 from shardtui.engine.task import Task
 
@@ -85,6 +86,15 @@ def test_what_the_compiler_inserts_for_fsdp(mesh: Mesh) -> None:
 def compiled(preset: str) -> PresetCompiled:
     task = Task(tiny_config(model=MODEL, training=TrainingConfig(batch_size=BATCH, seq_len=TOKENS)), "cpu")
     return compile_program(task, place(task, load_preset(preset), jax.devices())).description
+
+
+def test_a_pipeline_of_one_stage_hands_nothing_on(tmp_path: Path) -> None:
+    """The compiler leaves a permutation of no pairs in the program."""
+    path = tmp_path / "one.toml"
+    path.write_text('[mesh]\ndata = -1\npipeline = 1\n[rules]\nbatch = "data"\nlayers = "pipeline"\n')
+    task = Task(tiny_config(), "cpu")
+    program = compile_program(task, place(task, read_preset(path), jax.devices()))
+    assert {(info.kind, *info.axes) for info in program.description.collectives or ()} == {("all-reduce", "data")}
 
 
 def parameter_bytes(program: PresetCompiled) -> int:
@@ -257,9 +267,9 @@ def test_what_is_not_a_module_is_refused(text: str) -> None:
 
 
 def test_a_program_that_cannot_be_read_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    assert readable_inventory("not HLO", MESH) is None
+    assert read_text("not HLO", MESH, []) == (None, [])
     assert "ValueError" in caplog.text
-    assert readable_inventory("HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n}\n", MESH) == []
+    assert read_text("HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n}\n", MESH, []) == ([], [])
 
 
 @given(st.text(max_size=300))

@@ -211,7 +211,7 @@ def test_a_finding_leads_to_its_array(home: Path, described: list[Inspection]) -
         await press(pilot, "5")
         text = screen_text(app)
         assert "S105 redundant-compute" in text
-        assert "every product is computed 2 times" in text
+        assert "FLOP of matrix products for" in text
         options = app.screen.query_one(OptionList)
         options.highlighted = [finding.code for finding in app.state.findings].index("S106")
         await press(pilot, "enter")

@@ -14,6 +14,7 @@ from ..engine.protocol import (
     MemoryInfo,
     MeshInfo,
     PipelineInfo,
+    ProductInfo,
     RematerializationInfo,
 )
 from ..engine.traffic import FlowChange, changes
@@ -58,6 +59,7 @@ class InspectReport(Struct, frozen=True, kw_only=True):
     pipeline: PipelineInfo | None
     arrays: list[ArrayReport]
     collectives: list[CollectiveInfo] | None
+    products: list[ProductInfo]
     memory: MemoryInfo | None
     rematerializations: list[RematerializationInfo]
     flops_per_step: float
@@ -119,6 +121,7 @@ def inspect_report(inspection: Inspection) -> InspectReport:
         pipeline=compiled.pipeline,
         arrays=[_array(array, compiled.mesh) for array in all_arrays(inspection)],
         collectives=compiled.collectives,
+        products=compiled.products,
         memory=compiled.memory,
         rematerializations=inspected.rematerializations,
         flops_per_step=inspection.flops_per_step,
