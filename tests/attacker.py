@@ -63,7 +63,7 @@ class Attacker:
         self._channel = grpc.insecure_channel(address)
         self._incarnation = 0
 
-    def wait_for_service(self, seconds: float = 60) -> None:
+    def wait_for_service(self, seconds: float = 240) -> None:
         """Asks until it answers, and learns its incarnation from the error that says so."""
         until = time.monotonic() + seconds
         while not self._incarnation:

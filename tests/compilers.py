@@ -42,7 +42,7 @@ class Compilers:
         return list(map(int, file.read_text().split())) if file.exists() else []
 
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while len(self.started) < count:
             assert time.monotonic() < deadline, f"waited in vain for compilation {count}"
             time.sleep(0.05)

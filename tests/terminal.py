@@ -73,7 +73,7 @@ class Terminal:
         return True
 
     def until(self, holds: Callable[[str], object], why: str) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while time.monotonic() < end:
             self.read()
             if holds("\n".join(self.screen.display)):

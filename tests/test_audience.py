@@ -43,7 +43,7 @@ def test_a_reader_of_stdout_that_goes_ends_the_run(home: Path, lines: int) -> No
         process.stdout.readline()
     process.stdout.close()
     errors = process.stderr.read()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=240) == 1
     assert errors.endswith(f"shardtui: nobody reads stdout {SAYS}")
     assert errors.count("\n") <= 2, "the devices are simulated, and that is all"
     found = ended()
@@ -55,7 +55,7 @@ def test_a_reader_that_goes_before_the_engine_listens(home: Path) -> None:
     process = subprocess.Popen([*ENDLESS, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout
     process.stdout.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=240) == 1
     assert ended()["state"] == "stopped"
 
 
@@ -64,13 +64,13 @@ def test_a_reader_of_stderr_that_goes_while_nothing_is_written(home: Path) -> No
     assert process.stderr
     next(line for line in process.stderr if line.startswith("step "))
     process.stderr.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=240) == 1
     assert ended()["state"] == "stopped"
 
 
 def test_a_full_disk_for_stdout_ends_the_run(home: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        process = subprocess.run([*ENDLESS, "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        process = subprocess.run([*ENDLESS, "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=240)
     assert process.returncode == 1
     assert process.stderr.endswith(SAYS)
     assert ended()["state"] == "stopped"
@@ -87,7 +87,7 @@ def test_a_comparison_that_nobody_reads_ends(home: Path) -> None:
     next(line for line in process.stderr if "training under" in line)
     process.stdout.close()
     assert "nobody reads stdout any more: stopping after this step" in process.stderr.read()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=240) == 1
     assert run_directory.all_runs() == []
 
 
@@ -97,5 +97,5 @@ def test_an_interrupt_before_the_engine_listens_is_kept_for_it(home: Path) -> No
     while not log.exists():  # it is made as the engine is started
         assert process.poll() is None
     os.kill(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=240) == 130
     assert ended()["state"] == "stopped"

@@ -80,7 +80,7 @@ HOSTILE = "\x1b]0;owned\x07\u202e[red]\x9b31m"
     ids=lambda arguments: f"{arguments[0]} {arguments[-1][:10]!a}",
 )
 def test_a_hostile_command_line_is_shown_as_text(home: Path, arguments: list[str]) -> None:
-    result = subprocess.run([*SHARDTUI, *arguments], capture_output=True, check=False, timeout=60)
+    result = subprocess.run([*SHARDTUI, *arguments], capture_output=True, check=False, timeout=240)
     assert result.returncode == 2
     errors = result.stderr.decode()
     assert all(line.isprintable() for line in errors.splitlines())

@@ -18,7 +18,7 @@ from .conftest import OF_EXPERTS, SETTINGS, SHARDTUI, WITH_DROPOUT
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*SHARDTUI, *arguments], capture_output=True, text=True, env={**os.environ, **environment}, timeout=120
+        [*SHARDTUI, *arguments], capture_output=True, text=True, env={**os.environ, **environment}, timeout=240
     )
 
 
@@ -128,7 +128,7 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
         if json.loads(line)["type"] == "StepDone":
             break
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     last = json.loads(output.splitlines()[-1])
     assert (last["type"], last["reason"]) == ("EngineStopped", "stopped")
     assert process.returncode == 130

@@ -47,7 +47,7 @@ def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], N
     before = _names(path)
     pid = next(event["pid"] for event in events if event["type"] == "EngineStarted")
     try:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=240)
     except subprocess.TimeoutExpired:
         os.kill(pid, signal.SIGKILL)
         raise

@@ -109,7 +109,7 @@ except Invalid as error:
 def read_in_a_process(path: Path) -> str:
     """What `read_corpus` says, in little memory and time."""
     command = [sys.executable, "-c", LIMITED, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
 
 
 def special_files(folder: Path) -> dict[Path, str]:

@@ -88,7 +88,7 @@ def history(home: Path, run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait_for(found: Callable[[], Any], seconds: float = 120.0) -> Any:
+def wait_for(found: Callable[[], Any], seconds: float = 240.0) -> Any:
     until = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < until
@@ -103,7 +103,7 @@ def test_a_killed_process_is_named_and_the_run_goes_on_with_others(
     first, second = (engines(*member, f"--process-id={number}") for number in range(2))
     wait_for(lambda: named(history(home, "hosts"), "CheckpointSaved"))
     second.kill()
-    assert first.wait(timeout=60) == 1
+    assert first.wait(timeout=240) == 1
     (lost,), (failed,) = (named(history(home, "hosts"), kind) for kind in ("HostsLost", "Failed"))
     assert list(lost["reasons"]) == ["1"]
     assert f"process 1 ({socket.gethostname()}, pid {second.pid}) is lost" in failed["problems"][0]
@@ -120,7 +120,7 @@ def test_told_to_stop_by_any_host_all_save_and_end(
     both = [engines(*member, f"--process-id={number}") for number in range(2)]
     wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
     os.kill(both[1].pid, signal.SIGTERM)
-    assert [engine.wait(timeout=60) for engine in both] == [0, 0]
+    assert [engine.wait(timeout=240) for engine in both] == [0, 0]
     events = history(home, "hosts")
     assert events[-1]["type"] == "EngineStopped"
     assert named(events, "CheckpointSaved")[-1]["step"] == events[-1]["step"]
@@ -134,7 +134,7 @@ def test_hosts_that_differ_are_told_how(
     member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2")
     first = engines(*member, "--process-id=0", f"--data={home / 'one.txt'}")
     second = engines(*member, "--process-id=1", f"--data={home / 'other.txt'}", "--seed=1")
-    assert (first.wait(timeout=60), second.wait(timeout=60)) == (2, 2)
+    assert (first.wait(timeout=240), second.wait(timeout=240)) == (2, 2)
     problems = named(history(home, "hosts"), "Failed")[0]["problems"]
     assert [problem.partition(":")[0] for problem in problems] == ["seed", "the corpus"]
     assert second.stderr is not None
@@ -153,7 +153,7 @@ def test_hosts_that_differ_are_told_how(
     ],
 )
 def test_what_no_cluster_can_be_made_of(home: Path, arguments: list[str], problem: str) -> None:
-    run = subprocess.run([*SHARDTUI, "engine", *arguments], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([*SHARDTUI, "engine", *arguments], capture_output=True, text=True, timeout=240)
     assert (run.returncode, problem in run.stderr) == (2, True), run.stderr
     assert not (home / "state").exists()
 
@@ -162,7 +162,7 @@ def test_a_port_that_is_taken(home: Path, engines: Callable[..., "subprocess.Pop
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         engine = engines("--run=a", f"--coordinator=localhost:{port}", "--num-processes=2", "--process-id=0")
-        assert engine.wait(timeout=60) == 2
+        assert engine.wait(timeout=240) == 2
     assert engine.stderr is not None
     assert f"port {port} of this machine cannot be served" in engine.stderr.read()
     assert not (home / "state").exists()
@@ -170,7 +170,7 @@ def test_a_port_that_is_taken(home: Path, engines: Callable[..., "subprocess.Pop
 
 def test_devices_that_cannot_be_shared_evenly(home: Path) -> None:
     run = subprocess.run(
-        [*SHARDTUI, "train", *SETTINGS, "--steps=1", "--processes=3"], capture_output=True, text=True, timeout=120
+        [*SHARDTUI, "train", *SETTINGS, "--steps=1", "--processes=3"], capture_output=True, text=True, timeout=240
     )
     assert run.returncode == 2
     assert "--devices 8 cannot be shared evenly by 3 processes" in run.stderr

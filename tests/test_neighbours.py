@@ -93,7 +93,7 @@ def test_a_run_under_attack_tells_nothing_goes_on_and_ends_at_a_forged_agreement
     newest = max(int(key.rpartition("/")[2]) for key in attacker.read("agreed"))
     for number in range(newest + 1, newest + 200):
         attacker.write(f"agreed/0/{number}", answer_of({"orders": [{"type": "Stop"}], "stride": 1}))
-    assert [engine.wait(timeout=60) for engine in both] == [1, 1]
+    assert [engine.wait(timeout=240) for engine in both] == [1, 1]
     (failed,) = named(history(home, "hosts"), "Failed")
     assert "has no valid seal of the run" in failed["problems"][0]
     assert "agreed/0/" in failed["problems"][0]
@@ -120,7 +120,7 @@ def test_processes_with_different_secrets_do_not_train_together(home: Path, engi
 
 def test_a_coordinator_that_other_hosts_reach_is_refused_without_a_secret(home: Path, engines: Engines) -> None:
     engine = engines("--run=a", "--coordinator=host-0:9876", "--num-processes=2", "--process-id=1")
-    assert engine.wait(timeout=60) == 2
+    assert engine.wait(timeout=240) == 2
     assert engine.stderr
     assert "the processes of this run share no secret" in engine.stderr.read()
 

@@ -75,7 +75,7 @@ def _answers(case: str) -> list[Any]:
         subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
         for number in range(2)
     ]
-    return [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
+    return [json.loads(worker.communicate(timeout=240)[0]) for worker in workers]
 
 
 def _work(coordinator: str, case: str, number: int) -> Any:

@@ -36,7 +36,7 @@ TINY = [*SETTINGS, "--topology=v5e:2x4"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SHARDTUI, "plan", *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run([*SHARDTUI, "plan", *arguments], capture_output=True, text=True, timeout=240)
 
 
 def planned(*arguments: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def idle() -> bool:
 
 
 def tell_until(preparations: Preparations, holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)

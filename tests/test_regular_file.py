@@ -17,7 +17,7 @@ from .conftest import SHARDTUI, tiny_config
 
 
 def shardtui(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
 def fifo(path: Path) -> Path:

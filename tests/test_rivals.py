@@ -39,7 +39,7 @@ def mine(home: Path) -> Path:
 def test_one_of_two_resumes_a_run(mine: Path) -> None:
     for done in (4, 6, 8):
         both = [resumed(done) for _ in range(2)]
-        outputs = [process.communicate(timeout=120) for process in both]
+        outputs = [process.communicate(timeout=240) for process in both]
         (_, winner, told, _), (_, _, silent, problem) = sorted(
             (process.returncode, process.pid, *output) for process, output in zip(both, outputs, strict=True)
         )
@@ -80,7 +80,7 @@ def test_a_run_without_events_is_left_to_the_one_that_trains_it(mine: Path) -> N
     """It looks as if it were new, and what is new is discarded where it cannot begin."""
     (mine / "events.jsonl").unlink()
     both = [resumed(4) for _ in range(2)]
-    outputs = [process.communicate(timeout=120) for process in both]
+    outputs = [process.communicate(timeout=240) for process in both]
     assert sorted(process.returncode for process in both) == [0, 2], outputs
     assert (mine / "run.json").exists()
     assert (mine / "checkpoints/4").is_dir()

@@ -196,7 +196,7 @@ def test_a_model_that_was_planted_does_not_run(home: Path) -> None:
 
     def verified() -> tuple[int, list[str]]:
         command = [*SHARDTUI, "verify", "--json", directory.name]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         (found,) = json.loads(result.stdout)["checkpoints"]
         return result.returncode, found["problems"]
 

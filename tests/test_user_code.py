@@ -44,7 +44,7 @@ def test_a_batch_that_fails_in_one_process_ends_the_run(
     home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str, process: int, what: str, said: str
 ) -> None:
     both = _start(home, engines, coordinator, process, what)
-    assert [engine.wait(timeout=120) for engine in both] == [1, 1]
+    assert [engine.wait(timeout=240) for engine in both] == [1, 1]
     problems = named(history(home, "hosts"), "Failed")[-1]["problems"]
     assert said in problems[0]
     assert process == 0 or "process 1 (" in problems[0]
@@ -58,7 +58,7 @@ def test_a_batch_that_does_not_return_is_named_and_a_signal_ends_the_run(
     place = "batch (lm.py:18) on process 1 ("
     wait_for(lambda: [stall for stall in named(history(home, "hosts"), "Stalled") if stall["where"].startswith(place)])
     both[1].send_signal(signal.SIGTERM)
-    assert [engine.wait(timeout=60) for engine in both] == [1, 1]
+    assert [engine.wait(timeout=240) for engine in both] == [1, 1]
     assert "batch (lm.py:18)" in named(history(home, "hosts"), "Failed")[-1]["problems"][0]
 
 

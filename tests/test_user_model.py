@@ -530,7 +530,7 @@ def test_a_module_that_prints_is_inspected(tmp_path: Path, capfd: pytest.Capture
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, cwd=cwd, timeout=120)
+    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, cwd=cwd, timeout=240)
 
 
 def told_losses(result: subprocess.CompletedProcess[str]) -> list[float]:

@@ -490,7 +490,7 @@ def test_of_two_processes_the_first_one_tells(home: Path) -> None:
         )
         for number in range(2)
     ]
-    told = [process.communicate(timeout=120)[0].splitlines()[-1] for process in processes]  # gloo talks, too
+    told = [process.communicate(timeout=240)[0].splitlines()[-1] for process in processes]  # gloo talks, too
     assert told == ["two 8.0", "None 8.0"]
     state = RunState()
     state.apply_all(events(find("two")))

@@ -62,7 +62,7 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def ended(home: Path, process: "subprocess.Popen[str]", seconds: float = 60) -> tuple[str, dict[str, Any]]:
+def ended(home: Path, process: "subprocess.Popen[str]", seconds: float = 240) -> tuple[str, dict[str, Any]]:
     """What it printed, and the last event, once it has ended."""
     try:
         _, said = process.communicate(timeout=seconds)
@@ -88,7 +88,7 @@ def test_a_batch_that_sleeps_is_named_with_what_is_lost(home: Path) -> None:
     process = start(model(home, more=OWN_BATCH), "--batch-size=8", "--stop-timeout=3", "--checkpoint-every=4")
     wait_for(lambda: named(history(home, "slow"), "CheckpointSaved"))
     time.sleep(3)
-    stop = subprocess.run([*SHARDTUI, "stop", "slow"], capture_output=True, text=True, timeout=60)
+    stop = subprocess.run([*SHARDTUI, "stop", "slow"], capture_output=True, text=True, timeout=240)
     said, last = ended(home, process)
     assert (process.returncode, stop.returncode) == (1, 1), stop.stderr
     problem = last["problems"][0]
@@ -98,7 +98,7 @@ def test_a_batch_that_sleeps_is_named_with_what_is_lost(home: Path) -> None:
     assert "ended 3 s after it was told to stop" in problem
     assert "train --resume slow" in said
     resumed = subprocess.run(
-        [*SHARDTUI, "train", "--json", "--resume=slow", "--steps=30"], capture_output=True, timeout=120
+        [*SHARDTUI, "train", "--json", "--resume=slow", "--steps=30"], capture_output=True, timeout=240
     )
     assert b'"Restored"' in resumed.stdout
 
