@@ -27,7 +27,8 @@ def digests(tree: Any, shardings: Any = None) -> jax.Array:
     """uint32 [leaves, 2]: for each leaf 64 bits of its shape, its dtype and the bits and places of all its elements.
 
     For jax and numpy arrays of every dtype. `shardings`: a tree of those that the leaves have, for a caller that traces
-    this; with them each device reads its own shard, and the words of all leaves are added up at once.
+    this; with them each device reads its own shard, and the words of all leaves are added up at once. Of a replicated
+    array the first copy counts: the copies of a step that is not deterministic may drift apart.
     """
     with jax.enable_x64(True):  # numpy's 64 bits are not cut off
         leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
@@ -66,19 +67,23 @@ def _sharding(leaf: jax.Array) -> NamedSharding | None:
 
 @partial(jax.jit, static_argnums=1)
 def _digest(x: jax.Array, sharding: NamedSharding | None) -> jax.Array:
-    if sharding is None:
-        found = _added(x, x.shape, [0] * x.ndim)
-    else:
-        dims = [*sharding.spec, *[None] * (x.ndim - len(sharding.spec))]
-        axes = [axis for dim in dims if dim for axis in ([dim] if isinstance(dim, str) else dim)]
-
-        def of_shard(shard: jax.Array) -> jax.Array:
-            places = [lax.axis_index(dim) if dim else 0 for dim in dims]
-            return lax.psum(_added(shard, x.shape, places), tuple(axes))
-
-        found = jax.shard_map(of_shard, mesh=sharding.mesh, in_specs=sharding.spec, out_specs=PartitionSpec())(x)
+    found = _added(x, x.shape, [0] * x.ndim) if sharding is None else _added_on_devices(x, sharding)
     described = hashlib.sha256(f"{x.dtype} {x.shape}".encode()).digest()[:8]
     return found + np.frombuffer(described, "<u4")
+
+
+def _added_on_devices(x: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """As `_added` of the whole, each device from its own shard; of those that hold the same the first one counts."""
+    mesh, dims = sharding.mesh, [*sharding.spec, *[None] * (x.ndim - len(sharding.spec))]
+    split = {axis for dim in dims if dim for axis in ([dim] if isinstance(dim, str) else dim)}
+    copies = tuple(axis for axis in mesh.axis_names if axis not in split)
+
+    def of_shard(shard: jax.Array) -> jax.Array:
+        places = [lax.axis_index(dim) if dim else 0 for dim in dims]
+        is_first = lax.axis_index(copies) == 0 if copies else True
+        return lax.psum(jnp.where(is_first, _added(shard, x.shape, places), U32(0)), mesh.axis_names)
+
+    return jax.shard_map(of_shard, mesh=mesh, in_specs=sharding.spec, out_specs=PartitionSpec())(x)
 
 
 def _added(shard: jax.Array, shape: tuple[int, ...], places: list[Any]) -> jax.Array:

@@ -106,6 +106,17 @@ def test_every_dtype_has_the_same_under_every_sharding(dtype: str) -> None:
     assert len({*of(x), *of(*(jax.device_put(x, NamedSharding(mesh, spec)) for spec in SPECS))}) == 1
 
 
+@pytest.mark.parametrize("place", range(8))
+def test_each_shard_counts_once(place: int) -> None:
+    """Of copies the first, which is the one that is saved."""
+    sharding = NamedSharding(build_mesh({"a": 2, "b": 4}, jax.devices()), PartitionSpec(None, "b"))
+    x = jax.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), sharding)
+    shards = [shard.data for shard in x.addressable_shards]
+    shards[place] = shards[place].at[0, 0].add(1)
+    changed = jax.make_array_from_single_device_arrays(x.shape, sharding, shards)
+    assert (of(changed) == of(x)) == bool(x.addressable_shards[place].replica_id)
+
+
 def abstract(mesh: Mesh) -> list[jax.ShapeDtypeStruct]:
     dtypes = (jnp.float32, jnp.bfloat16, jnp.bool_, jnp.complex64, jax.random.key(0).dtype)
     return [
