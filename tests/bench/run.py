@@ -20,6 +20,7 @@ NAMES = (
     "hosts",
     "step",
     "switch",
+    "digest",
     "memory",
     "depth",
     "start",
