@@ -1,18 +1,18 @@
 """A state and a step that are not ours, described as our own programs are."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
-from jax.stages import Compiled
 
-from .leaves import Leaf, leaves, named
+from .foreign_step import Step, is_told, lie_alike
+from .leaves import Leaf, named
 from .memory import predict
 from .mesh import describe_mesh
 from .program_text import read
-from .protocol import ArrayInfo, MeshInfo, PresetCompiled
+from .protocol import ArrayInfo, CollectiveInfo, MeshInfo, PresetCompiled
 from .sharding import spec_of
 
 NO_MESH = "device"
@@ -37,71 +37,76 @@ class _Placed:
     short: tuple[str | int, ...]
     kind: str
     sharding: Sharding | None
-    """As the step takes it, where the leaf itself does not say."""
-    is_argument: bool
+    """As the step takes it, where the leaf itself does not say; None where that cannot be told."""
+    argument: int | None
+    """Its number."""
+    is_unclear: bool = False
+    """It may lie one way or another."""
 
 
-def describe(preset: str, state: Sequence[Leaf], step: Compiled | None, seconds: float | None) -> Described:
+def describe(preset: str, state: Sequence[Leaf], step: Step | None, seconds: float | None) -> Described:
     """`seconds`: what it took to compile the step, where that is known."""
-    placed = _placed(state, _arguments(step) if step else [])
+    placed = _placed(state, step)
     mesh = _main_mesh(placed)
     devices = list(mesh.devices.flat) if mesh else _main_device(placed)
     info = describe_mesh(mesh) if mesh else MeshInfo({NO_MESH: 1}, [device.id for device in devices])
     names = named([(each.short, each.leaf.path) for each in placed])
     arrays = [_array(name, each, mesh, set(devices)) for name, each in zip(names, placed, strict=True)]
-    missing = [name for name, array in zip(names, arrays, strict=True) if array is None]
-    held = [array for array, each in zip(arrays, placed, strict=True) if array and each.is_argument]
-    collectives = read(step.as_text() or "", info.axes, []).collectives if step else None
+    told = list(zip(names, placed, arrays, strict=True))
+    held = [array for _, each, array in told if array and each.argument is not None]
+    unclear = [name for name, each, _ in told if each.is_unclear]
+    elsewhere = [name for name, each, array in told if not array and not each.is_unclear]
     layout = PresetCompiled(
         preset=preset,
         compile_seconds=seconds,
         from_cache=False,
         mesh=info,
         arrays=[array for array in arrays if array],
-        collectives=collectives,
-        memory=predict(step, held, info, devices[0].platform) if step else None,
+        collectives=_collectives(step, info, {each.argument: name for name, each, _ in told}) if step else None,
+        memory=predict(step.compiled, held, info, devices[0].platform) if step and not unclear else None,
     )
-    return Described(devices, layout, [_unshown(missing)] if missing else [])
+    return Described(devices, layout, [*_unshown(elsewhere), *_unknown(unclear)])
 
 
-def _arguments(step: Compiled) -> list[Leaf]:
-    """Those that it uses."""
-    shardings = step.in_tree.flatten_up_to(step.input_shardings)
-    avals = leaves(jax.tree.map(_without_data, step.in_avals))
-    return [replace(aval, sharding=sharding) for aval, sharding in zip(avals, shardings, strict=True) if sharding]
+def _collectives(step: Step, mesh: MeshInfo, names: Mapping[int | None, str]) -> list[CollectiveInfo] | None:
+    """The program has no arguments but those that the step uses."""
+    arguments = [names.get(at, "") for at, argument in enumerate(step.arguments) if argument.sharding]
+    return read(step.compiled.as_text() or "", mesh.axes, arguments).collectives
 
 
-def _without_data(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-
-
-def _placed(state: Sequence[Leaf], arguments: Sequence[Leaf]) -> list[_Placed]:
+def _placed(state: Sequence[Leaf], step: Step | None) -> list[_Placed]:
     """The leaves of the state, each with the argument that it is, and the arguments that are left: the batch."""
-    waiting: dict[tuple[Any, ...], list[Leaf]] = {}
-    for argument in arguments:
-        waiting.setdefault((argument.shape, argument.dtype), []).append(argument)
-    found = [_with_argument(leaf, waiting.get((leaf.shape, leaf.dtype), [])) for leaf in state]
-    left = {id(argument) for same in waiting.values() for argument in same}
-    return found + [_of_batch(argument) for argument in arguments if id(argument) in left]
+    if step is None:
+        return [_Placed(leaf, leaf.short_path, leaf.kind, leaf.sharding, None) for leaf in state]
+    matching = step.taken(state)
+    anew = step.laid_out_anew(state)
+    taken = dict(matching.others)
+    found: list[_Placed] = []
+    for at, leaf in enumerate(state):
+        options = [taken[at]] if at in taken else matching.unclear.get(at, [])
+        lies = _lies(leaf, [step.arguments[option] for option in options])
+        is_unclear = lies is None or (at in anew and anew[at] is None)
+        free = (option for option in options if option not in taken.values())
+        if at not in taken and not is_unclear and (first := next(free, None)) is not None:
+            taken[at] = first
+        found.append(_Placed(leaf, leaf.short_path, leaf.kind, None if is_unclear else lies, taken.get(at), is_unclear))
+    contested = {option for at, each in enumerate(found) if each.is_unclear for option in matching.unclear.get(at, [])}
+    left = (at for at in range(len(step.arguments)) if at not in taken.values() and at not in contested)
+    return found + [_of_batch(step.arguments[at], at) for at in left if step.arguments[at].sharding]
 
 
-def _with_argument(leaf: Leaf, same: list[Leaf]) -> _Placed:
-    """Takes it from the arguments of that shape: one that lies alike, or else the first."""
-    alike = (at for at, other in enumerate(same) if _lie_alike(leaf, other))
-    argument = same.pop(next(alike, 0)) if same else None
-    is_told = leaf.is_committed and isinstance(leaf.sharding, NamedSharding)
-    sharding = leaf.sharding if is_told or argument is None else argument.sharding
-    return _Placed(leaf, leaf.short_path, leaf.kind, sharding, argument is not None)
+def _lies(leaf: Leaf, options: Sequence[Leaf]) -> Sharding | None:
+    """As its argument; None where it may be one of several that lie otherwise."""
+    first, *others = [option for option in options if option.sharding] or [leaf]
+    if is_told(leaf) or not options:
+        return leaf.sharding
+    return first.sharding if all(lie_alike(first, other) for other in others) else None
 
 
-def _lie_alike(a: Leaf, b: Leaf) -> bool:
-    return a.sharding is not None and b.sharding is not None and a.sharding.is_equivalent_to(b.sharding, len(a.shape))
-
-
-def _of_batch(argument: Leaf) -> _Placed:
+def _of_batch(argument: Leaf, at: int) -> _Placed:
     """Its path is that of (positional, by name), and then of its place among them."""
     head, kind = ("batch", "batch") if argument.shape else ("argument", "scalar")
-    return _Placed(argument, (head, *(argument.path[2:] or argument.path[1:])), kind, argument.sharding, True)
+    return _Placed(argument, (head, *(argument.path[2:] or argument.path[1:])), kind, argument.sharding, at)
 
 
 def _main_mesh(placed: Sequence[_Placed]) -> Mesh | None:
@@ -154,7 +159,18 @@ def _is_same(a: Any, b: Mesh) -> bool:
     return a == b or (isinstance(a, Mesh) and describe_mesh(a) == describe_mesh(b))
 
 
-def _unshown(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
-    them = f"{len(names)} arrays are" if len(names) > 1 else "an array is"
-    return f"{them} not shown, on other devices or another mesh than the rest: {listed}"
+def _unshown(names: Sequence[str]) -> list[str]:
+    them = "an array is" if len(names) == 1 else f"{len(names)} arrays are"
+    return [f"{them} not shown, on other devices or another mesh than the rest: {_listed(names)}"] if names else []
+
+
+def _unknown(names: Sequence[str]) -> list[str]:
+    them = "an array" if len(names) == 1 else f"{len(names)} arrays"
+    return [
+        f"the layout of {them} is unknown, and so is the memory of a step: several arguments or results of the step "
+        f"have the shape: give watch args=, the arrays that it is called with: {_listed(names)}"
+    ][: len(names)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")

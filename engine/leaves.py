@@ -34,9 +34,12 @@ class Leaf:
     """How much of the path leads to the optimizer that it belongs to; None where it belongs to none."""
     logical_axes: LogicalAxes
 
+    identity: int
+    """Of the array, for as long as it lives."""
+
     @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        return bytes_of(self.shape, self.dtype)
 
     @property
     def kind(self) -> Literal["parameter", "moment", "scalar"]:
@@ -76,9 +79,28 @@ def leaves(tree: Any, path: Path = (), optimizer: int | None = None) -> Iterator
 
 
 def named(paths: Sequence[tuple[Path, Path]]) -> list[str]:
-    """Of pairs of a short path and the whole one: the short one, or the whole where the short one is not alone."""
-    counts = Counter(short for short, _ in paths)
-    return [".".join(map(str, short if counts[short] == 1 else whole)) for short, whole in paths]
+    """Of pairs of a short path and the whole one: the short one, the whole where the short one is not alone, and where
+    keys have dots in them and that is not alone either, with each key by itself: `['a.b']`."""
+    short = [_joined(path) for path, _ in paths]
+    known = Counter(short)
+    whole = [name if known[name] == 1 else _joined(path) for name, (_, path) in zip(short, paths, strict=True)]
+    known = Counter(whole)
+    return [
+        name if known[name] == 1 else "".join(f"[{key!r}]" for key in path)
+        for name, (_, path) in zip(whole, paths, strict=True)
+    ]
+
+
+def _joined(path: Path) -> str:
+    return ".".join(map(str, path))
+
+
+def bytes_of(shape: Sequence[int], dtype: Any) -> int:
+    """Of an array, as a compiler counts: types of less than a byte are packed."""
+    size = math.prod(shape)
+    if jnp.issubdtype(dtype, jax.dtypes.extended):  # keys of random numbers
+        return size * dtype.itemsize
+    return -(-size * jax.dtypes.itemsize_bits(dtype) // 8)
 
 
 def _leaf(array: Any, path: Path, optimizer: int | None, axes: LogicalAxes) -> Iterator[Leaf]:
@@ -93,6 +115,7 @@ def _leaf(array: Any, path: Path, optimizer: int | None, axes: LogicalAxes) -> I
         is_committed=getattr(array, "committed", True),
         optimizer=next(by_name, None) if optimizer is None else optimizer,
         logical_axes=axes if len(axes) == len(array.shape) else (None,) * len(array.shape),
+        identity=id(array),
     )
 
 

@@ -1,6 +1,5 @@
 """A preset compiled for a slice that nobody has to hold: the TPU compiler runs here, the program never does."""
 
-import math
 import os
 import re
 
@@ -12,6 +11,7 @@ from .advice import in_a_line
 from .board import Cost, timed
 from .config import Invalid, UserModel
 from .estimate import Step
+from .leaves import bytes_of
 from .mesh import canonical_order
 from .preset import Preset
 from .program import Placement, compile_program, place
@@ -57,7 +57,7 @@ def argument_bytes(task: Task, placement: Placement) -> int:
     """Of state and batch on one device."""
     shardings = jax.tree.leaves((placement.state_shardings, placement.batch_shardings))
     return sum(
-        math.prod(sharding.shard_shape(array.shape)) * array.dtype.itemsize
+        bytes_of(sharding.shard_shape(array.shape), array.dtype)
         for array, sharding in zip(task.arrays, shardings, strict=True)
     )
 

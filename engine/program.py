@@ -1,6 +1,5 @@
 """A preset placed on devices, and compiled: the shardings of everything, and the program that trains under them."""
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from .config import Invalid
 from .digest import digests, is_finite
 from .explicit import refused
 from .flops import flops_by_scope
+from .leaves import bytes_of
 from .memory import predict
 from .mesh import build_mesh, describe_mesh
 from .preset import Preset
@@ -68,7 +68,7 @@ class Placement:
             kind=array.kind,  # type: ignore[arg-type]
             shape=list(array.shape),
             dtype=array.dtype.name,
-            bytes=math.prod(array.shape) * array.dtype.itemsize,
+            bytes=bytes_of(array.shape, array.dtype),
             logical_axes=list(array.logical_axes),
             spec=[list(dim.axes) for dim in decision.dims],
             compiled_spec=spec_of(compiled, len(array.shape)),

@@ -20,6 +20,7 @@ from jax.stages import Compiled
 
 from .config import FILE_NAME, Invalid, WatchedRun
 from .foreign import Described, describe
+from .foreign_step import Step, compile_step
 from .leaves import Leaf, leaves
 from .memory import allocated, limit
 from .mesh import describe_device
@@ -57,7 +58,8 @@ def watch(
     reference is kept: the step may donate it.
     `step`: what `step.lower(state, batch).compile()` gives, for collectives, memory and the batch; or the jitted
     function, with the `args` that it is called with: then it is compiled here, and jax takes that program for the first
-    call, unless its arguments are others. Without a step there are arrays and losses.
+    call, unless its arguments are others. Without a step there are arrays and losses. `args` also tell which argument
+    each array of the state is; give them with a compiled step where shapes leave that open.
     `preset`: what the layout is called, and `model` what is trained; by default the name of the program.
     `tokens_per_step`, `flops_per_step`: for the rates, which are left out without them.
     `steps_done`: before this loop, where it goes on from a checkpoint.
@@ -78,16 +80,17 @@ def watch(
     ]
     if problems:
         raise ValueError("\n".join(f"watch: {problem}" for problem in problems))
-    seconds = None
-    if step is not None and not isinstance(compiled, Compiled):
+    known, seconds = Step(compiled, args) if isinstance(compiled, Compiled) else None, None
+    if step is not None and known is None:
         began = time.perf_counter()
-        compiled = step.lower(*args or ()).compile()
-        compiled, seconds = getattr(compiled, "compiled", compiled), time.perf_counter() - began
+        known = compile_step(step, args or ())
+        seconds = time.perf_counter() - began
+        known, described = _steady(known, step, described)
     about = WatchedRun(run=name, model_name=model or Path(sys.argv[0]).name or "python", preset=preset)
     if jax.process_index() > 0:
         return Watch(about, [], [], steps_done)
     try:
-        found = describe(preset, described, compiled, seconds)
+        found = describe(preset, described, known, seconds)
         ready = _ready(about, found, tokens_per_step, flops_per_step)
     except Exception:
         _logger.warning("%s is not watched: its arrays or its step cannot be described", name, exc_info=True)
@@ -147,6 +150,14 @@ class Watch:
                 self._teller.end(error)
             except Exception:
                 _logger.warning("how run %s ended cannot be told", self.name, exc_info=True)
+
+
+def _steady(known: Step, step: Any, state: list[Leaf]) -> tuple[Step, list[Leaf]]:
+    try:
+        return known.steady(step, state)
+    except Exception:
+        _logger.warning("shown as before the first step, which lays the state out anew", exc_info=True)
+        return known, state
 
 
 def _check(loss: Any) -> None:

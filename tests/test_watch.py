@@ -23,7 +23,8 @@ from flax import nnx
 from flax.training.train_state import TrainState
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shardtui.engine.foreign import describe
+from shardtui.engine.foreign import Described, describe
+from shardtui.engine.foreign_step import Step, compile_step
 from shardtui.engine.leaves import leaves
 from shardtui.engine.lint import lint
 from shardtui.engine.protocol import (
@@ -261,8 +262,18 @@ def on(mesh: Mesh, shape: tuple[int, ...], *spec: str | None) -> jax.Array:
     return jax.device_put(jnp.zeros(shape), NamedSharding(mesh, P(*spec)))
 
 
-def described(state: Any, step: Any = None) -> dict[str, ArrayInfo]:
+def described(state: Any, step: Step | None = None) -> dict[str, ArrayInfo]:
     return {array.name: array for array in describe("as-run", list(leaves(state)), step, None).layout.arrays}
+
+
+def specs_of(found: Described) -> dict[str, list[list[str]]]:
+    return {array.name: array.compiled_spec for array in found.layout.arrays}
+
+
+def steady(state: Any, step: Any, *args: Any) -> Described:
+    """As `watch` shows a jitted function."""
+    known, lies = compile_step(step, args).steady(step, list(leaves(state)))
+    return describe("as-run", lies, known, None)
 
 
 class Block(nnx.Module):
@@ -336,12 +347,111 @@ def test_arrays_that_lie_elsewhere(home: Path) -> None:
     taken = {name: state[name] for name in ("w", "count")}
     step = jax.jit(lambda state, batch, key: (state["w"] @ batch).sum() + state["count"], donate_argnums=0)
     compiled = step.lower(taken, on(mesh, (16, 4), "model"), jax.random.key(0)).compile()
-    found = describe("as-run", list(leaves(taken)), compiled, None)
+    found = describe("as-run", list(leaves(taken)), Step(compiled), None)
     specs = {array.name: array.compiled_spec for array in found.layout.arrays}
     assert specs == {"w": [["data"], ["model"]], "count": [], "batch.1": [["model"], []]}, "the key is not used"
     assert found.problems == []
     assert found.layout.memory
     assert found.layout.memory.padding == 0
+
+
+WHOLE, SPLIT = [[], []], [["data"], []]
+
+
+def zero_1(mesh: Mesh) -> tuple[Any, ...]:
+    """A step whose parameters are whole and whose moments are split, and what it is called with, none of it placed:
+    all of one shape."""
+    whole, split = (NamedSharding(mesh, P(*spec)) for spec in ((), ("data",)))
+    step = jax.jit(
+        lambda p, o, x: ({"w": p["w"] - o["w"]}, {"w": o["w"] + x}, (x @ p["w"]).sum()),
+        in_shardings=(whole, split, split),
+        out_shardings=(whole, split, None),
+    )
+    return step, {"w": jnp.ones((8, 8))}, {"w": jnp.ones((8, 8))}, jnp.ones((8, 8))
+
+
+def test_arrays_of_one_shape_are_told_apart_by_their_places(home: Path) -> None:
+    step, p, o, x = zero_1(mesh_of(4, 2))
+    for state in ({"params": p, "opt_state": o}, {"opt_state": o, "params": p}):
+        for known in (compile_step(step, (p, o, x)), Step(step.lower(p, o, x).compile(), (p, o, x))):
+            found = describe("as-run", list(leaves(state)), known, None)
+            assert specs_of(found) == {"params.w": WHOLE, "opt_state.w": SPLIT, "batch.2": SPLIT}
+            assert found.problems == []
+            memory = found.layout.memory
+            assert memory
+            assert (memory.parameters, memory.moments, memory.batch, memory.padding) == (256, 64, 64, 0)
+
+
+def test_what_cannot_be_told_apart_is_unknown(home: Path) -> None:
+    """Without the arguments; nothing is guessed, and nothing of the state passes for the batch."""
+    step, p, o, x = zero_1(mesh_of(4, 2))
+    compiled = Step(step.lower(p, o, x).compile())
+    found = describe("as-run", list(leaves({"params": p, "opt_state": o})), compiled, None)
+    assert specs_of(found) == {"batch.2": SPLIT}
+    assert found.layout.memory is None
+    assert found.problems == [
+        "the layout of 2 arrays is unknown, and so is the memory of a step: several arguments or results of the step "
+        "have the shape: give watch args=, the arrays that it is called with: opt_state.w, params.w"
+    ]
+
+
+def test_a_batch_with_the_shape_of_a_weight(home: Path) -> None:
+    mesh = mesh_of(4, 2)
+    whole, split = (NamedSharding(mesh, P(*spec)) for spec in ((), ("data",)))
+    for order in (1, -1):
+        taken = (whole, split)[::order]
+
+        def step(*args: Any, order: int = order) -> Any:
+            state, x = args[::order]
+            return state, (x @ state["params"]["w"]).sum()
+
+        state = {"params": {"w": jnp.ones((8, 8))}}
+        compiled = jax.jit(step, in_shardings=taken).lower(*(state, jnp.ones((8, 8)))[::order]).compile()
+        specs = specs_of(describe("as-run", list(leaves(state)), Step(compiled), None))
+        assert specs == {"w": WHOLE, f"batch.{1 if order == 1 else 0}": SPLIT}
+
+
+def test_a_state_that_the_first_step_lays_out_anew(home: Path) -> None:
+    """It is shown as it lies from then on, with the program that runs from then on, and jax compiles nothing more."""
+    mesh = mesh_of(4, 2)
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: compiled.append(event))
+    step = jax.jit(
+        lambda state, x: ({"w": state["w"] - 0.1 * x.sum(), "n": state["n"] + 1}, (x @ state["w"]).sum()),
+        out_shardings=({"w": NamedSharding(mesh, P("model")), "n": NamedSharding(mesh, P())}, None),
+        donate_argnums=0,
+    )
+    state = {"w": on(mesh, (8, 8)), "n": jax.device_put(jnp.zeros((), jnp.int32), NamedSharding(mesh, P()))}
+    x = on(mesh, (16, 8), "data")
+    with watch("anew", state=state, step=step, args=(state, x)) as run:
+        compiled.clear()
+        for _ in range(3):
+            state, loss = step(state, x)
+            run.step(loss)
+        assert COMPILED not in compiled
+    seen = RunState()
+    seen.apply_all(events(find("anew")))
+    assert seen.layout and seen.layout.memory
+    arrays = {array.name: array.compiled_spec for array in seen.layout.arrays}
+    assert arrays == {"w": [["model"], []], "n": [], "batch.1": SPLIT}
+    assert seen.layout.memory.parameters == state["w"].addressable_shards[0].data.nbytes == 128
+    assert seen.layout.memory.padding == 0
+
+
+def test_names_and_sizes(home: Path) -> None:
+    mesh = mesh_of(4, 2)
+    state = {"a": {"b": on(mesh, (8, 8)), "c": on(mesh, (8, 3))}, "a.b": on(mesh, (8, 2))}
+    assert {name: array.shape for name, array in described(state).items()} == {
+        "['a']['b']": [8, 8],
+        "a.c": [8, 3],
+        "['a.b']": [8, 2],
+    }
+    packed = {"w": jax.device_put(jnp.zeros((8, 8), jnp.int4), NamedSharding(mesh, P("model")))}
+    found = steady(packed, jax.jit(lambda state: (state, state["w"].astype(jnp.float32).sum())), packed)
+    (array,) = found.layout.arrays
+    memory = found.layout.memory
+    assert memory
+    assert (array.bytes, memory.parameters, memory.padding) == (32, 16, 0)
 
 
 def test_one_device_and_no_mesh(home: Path) -> None:
