@@ -86,7 +86,7 @@ def recorded(directory: RunDirectory) -> RunState:
 
 def test_the_view_measures_a_live_run_and_returns(home: Path) -> None:
     """Steps are long enough that a comparison is still going on when a slow viewer looks."""
-    directory = run_directory.create(tiny_config(model=FEW_FIT, training=TrainingConfig(batch_size=64, seq_len=15)))
+    directory = run_directory.create(tiny_config(model=FEW_FIT, training=TrainingConfig(batch_size=16, seq_len=15)))
 
     def cells(app: ShardtuiApp, name: str) -> list[str]:
         return [str(cell) for cell in app.screen.query_one(DataTable).get_row(name)]
