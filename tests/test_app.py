@@ -26,7 +26,7 @@ from textual.widgets import DataTable, OptionList, RichLog
 
 from .conftest import tiny_config
 
-SECONDS = 240
+SECONDS = 90
 
 
 async def until(holds: Callable[[], object], why: str) -> None:

@@ -130,8 +130,8 @@ def test_steps_of_an_earlier_state_are_a_new_warm_up() -> None:
     assert run.seconds("tp") == 0.1
 
 
-def failed(preset: str, step: int = 1) -> SwitchFailed:
-    return SwitchFailed(to_preset=preset, step=step, problems=["does not fit"])
+def failed(preset: str, step: int = 1, trains: str = "") -> SwitchFailed:
+    return SwitchFailed(to_preset=preset, step=step, problems=["does not fit"], preset=trains)
 
 
 def test_a_switch_that_fails_is_a_problem_and_the_next_follows() -> None:
@@ -143,7 +143,7 @@ def test_a_switch_that_fails_is_a_problem_and_the_next_follows() -> None:
 
 def test_a_first_step_that_fails_is_one_too() -> None:
     """Out of memory, say: the engine takes the switch back."""
-    run = Run("tp").happens(switched(from_preset="dp", to_preset="tp", step=7), failed("tp", 7))
+    run = Run("tp").happens(switched(from_preset="dp", to_preset="tp", step=7), failed("tp", 7, "dp"))
     assert run.state.preset == "dp"
     assert (run.comparison.is_over, run.comparison.problems, run.asked) == (True, {"tp": ["does not fit"]}, to("tp"))
 

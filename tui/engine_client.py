@@ -110,16 +110,14 @@ class EngineClient:
 
         `cleaned`: fit for a terminal. Programs are told the texts as they are. An empty list ends the history.
         """
+        if self._connection is not None:
+            self._connection.close()
         connection = self._connection = Connection(self.directory, self._engine)
         last: AnyEvent | None = None
-        try:
-            async for events in self._all(connection):
-                last = events[-1] if events else last
-                yield (
-                    [event if isinstance(event, StepsDone) else clean(event) for event in events] if cleaned else events
-                )
-        finally:
-            connection.close()
+        async for events in self._all(connection):
+            last = events[-1] if events else last
+            yield ([event if isinstance(event, StepsDone) else clean(event) for event in events] if cleaned else events)
+        connection.close()  # not where nobody reads on: a viewer that goes still has something to say
         if end := await self._end(connection, last):
             yield [end]
 

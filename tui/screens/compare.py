@@ -60,6 +60,10 @@ only watched has one layout, and nothing is measured in it.
     BINDINGS: ClassVar[list[BindingType]] = [("m", "measure", "Measure"), ("escape", "cancel", "Cancel")]
     asks_estimates = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = RunState()  # keys are looked at before it is mounted
+
     def body(self) -> Iterable[Widget]:
         yield Progress()
         self.table = Rows(cursor_type="row", zebra_stripes=True)
@@ -67,7 +71,6 @@ only watched has one layout, and nothing is measured in it.
         yield Verdict()
 
     def on_mount(self) -> None:
-        self.state = RunState()
         self.rows: list[Row] = []
         self.shown: list[list[Text]] = []
         self.columns: Sequence[str] = ()
