@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from .task import Task
     from .user_model import OwnBatches
 
+YIELD_SECONDS = 10.0
+"""By which another process that was told to stop ends later than process 0, which says why."""
 FAREWELL_SECONDS = 0.2
 """For viewers to be told."""
 
@@ -217,7 +219,8 @@ def follow(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal
         watchdog.note(event)
         cluster.tell_stall("")
 
-    watchdog = Watchdog(inbox, report, stop, config.stop_seconds, _user_directory(config))
+    limit = None if config.stop_seconds is None else config.stop_seconds + YIELD_SECONDS
+    watchdog = Watchdog(inbox, report, stop, limit, _user_directory(config))
     try:
         _train(directory, restart, publish, inbox, cluster, lambda _: None)
         return 0

@@ -19,7 +19,7 @@ USER_SECONDS = 5.0
 """The same where the training thread waits for the user's code, here or in another process."""
 LONG_STEPS = 3
 """Steps of the last report's length that are no stall."""
-STARTING_SECONDS = 5.0
+STARTING_SECONDS = 10.0
 """In which a run ends that was told to stop before it trained: there is nothing to save."""
 LOOK_SECONDS = 0.5
 FAREWELL_SECONDS = 0.2

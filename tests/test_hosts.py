@@ -85,7 +85,8 @@ def free_port() -> int:
 
 def history(home: Path, run: str) -> list[dict[str, Any]]:
     path = home / f"state/shardtui/runs/{run}/events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")  # the last may be half written
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def wait_for(found: Callable[[], Any], seconds: float = 240.0) -> Any:
