@@ -3,18 +3,21 @@
 import gc
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 from textual import on, work
-from textual.app import App, SystemCommand
+from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.events import Key
 from textual.markup import escape
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.worker import Worker
+from textual.widget import AwaitMount, MountError
+from textual.worker import Worker, WorkerError, WorkerFailed
 
 from ..engine.config import Invalid, Restart, RunConfig
 from ..engine.protocol import (
@@ -58,12 +61,14 @@ from .messages import (
     WatchWanted,
 )
 from .run_state import Phase, RunState
+from .screens.dialog import Dialog
 from .screens.run_screen import RunScreen, keys_of
 from .screens.watch import WatchScreen
 
 if TYPE_CHECKING:
     from .comparison import Comparison
 
+T = TypeVar("T")
 PROFILED = 5
 """Steps in the trace that a key asks for."""
 PICTURE_SECONDS = 0.5
@@ -254,7 +259,8 @@ class ShardtuiApp(App[None]):
         from .comparison import Comparison, worth_comparing
 
         if self.estimating:
-            await self.estimating.wait()
+            with suppress(WorkerError):  # the viewer is left meanwhile
+                await self.estimating.wait()
         state = self.state
         if self.is_comparing or self.refuses("measure") or not state.ready or not state.preset:
             return
@@ -348,7 +354,7 @@ class ShardtuiApp(App[None]):
     async def action_checkpoints(self) -> None:
         from .screens.checkpoints import CheckpointsScreen
 
-        step = await self.push_screen_wait(CheckpointsScreen(self.state))
+        step = await self.asks(CheckpointsScreen(self.state))
         if step is None:
             return
         if self.state.is_over:
@@ -363,9 +369,10 @@ class ShardtuiApp(App[None]):
         from .screens.restarting import Restarting
 
         run, state = self.client.directory, self.state
-        if not await self.push_screen_wait(ConfirmRestart(run.name, state.step)):
+        if not await self.asks(ConfirmRestart(run.name, state.step)):
             return
-        if await self.push_screen_wait(Restarting(run, state.step, has_trained=bool(state.preset))) == "ended":
+        restarting = Restarting(run, state.step, has_trained=bool(state.preset))
+        if await self.push_screen(restarting, wait_for_dismiss=True) == "ended":
             self.start_again()
         else:
             self.action_detach()
@@ -384,6 +391,12 @@ class ShardtuiApp(App[None]):
             restart = Restart(step=step)
         self.starts = False
         self.start_engine(restart)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """While it leaves, what was on its way to a widget that is gone already is of no account."""
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        if not (self._exit and isinstance(cause, NoMatches | MountError | ScreenStackError)):
+            super()._handle_exception(error)
 
     def action_detach(self) -> None:
         self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST, Phase.DISCONNECTED) else FINE)
@@ -437,20 +450,41 @@ class ShardtuiApp(App[None]):
     def action_command_palette(self) -> None:
         from .palette import Palette
 
-        if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+        if isinstance(self.screen, RunScreen):
+            self.push_screen(Palette())
+
+    def search_themes(self) -> None:
+        from textual.theme import ThemeProvider
+
+        from .palette import Palette
+
+        self.push_screen(Palette(providers=[ThemeProvider], placeholder="Search for themes…"))
+
+    def switch_mode(self, mode: str) -> AwaitMount:
+        """Not under a dialog, for a key that was pressed before it came up: it would be gone with the view."""
+        return AwaitMount(self.screen, []) if isinstance(self.screen, Dialog) else super().switch_mode(mode)
+
+    async def asks(self, dialog: Dialog[T]) -> T | None:
+        """The answer; None where another dialog or the palette is up, or has just come up. For workers."""
+        if not isinstance(self.screen, RunScreen):
+            return None
+        return await self.push_screen(dialog, wait_for_dismiss=True)
+
+    async def action_switch_mode(self, mode: str) -> None:
+        """The next key is for the view that comes up."""
+        await self.switch_mode(mode)
 
     def action_help(self) -> None:
         if self.screen.query("HelpPanel"):
             self.action_hide_help_panel()
-        else:
+        elif self.screen.is_mounted:
             self.action_show_help_panel()
 
     @work
     async def action_stop(self) -> None:
         from .screens.confirm import ConfirmStop
 
-        if await self.push_screen_wait(ConfirmStop(self.client.directory.name, self.state.step)):
+        if await self.asks(ConfirmStop(self.client.directory.name, self.state.step)):
             await self.client.send(Stop())
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:

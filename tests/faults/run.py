@@ -26,6 +26,7 @@ LONG = {
     "hostile": 1,
     "fuzz": 1,
     "terminals": 5,
+    "keys": 30,
 }
 """How many times as much the long form does."""
 

@@ -53,7 +53,6 @@ cursor, **tab** into the pane.
         yield Horizontal(ShardingPane(), Reasons(), id="detail")
 
     def on_mount(self) -> None:
-        self.state = RunState()
         self.order = Order.WASTE
         self.is_tree = False
         self.folded: set[str] = set()
@@ -63,7 +62,6 @@ cursor, **tab** into the pane.
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        self.state = state
         shown = (state.layout, state.inspection, state.previous, state.followed)
         if not self.shown or any(a is not b for a, b in zip(shown, self.shown, strict=True)):
             self.shown = shown

@@ -8,7 +8,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
@@ -17,9 +16,10 @@ from ...engine.preset import name_of
 from ...engine.protocol import CheckpointInfo
 from ..run_state import RunState
 from ..widgets.choices import Choices
+from .dialog import Dialog
 
 
-class CheckpointsScreen(ModalScreen[int | None]):
+class CheckpointsScreen(Dialog[int | None]):
     """The step of the chosen one, None for none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,c", "dismiss(None)", "Close")]

@@ -60,10 +60,6 @@ only watched has one layout, and nothing is measured in it.
     BINDINGS: ClassVar[list[BindingType]] = [("m", "measure", "Measure"), ("escape", "cancel", "Cancel")]
     asks_estimates = True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.state = RunState()  # keys are looked at before it is mounted
-
     def body(self) -> Iterable[Widget]:
         yield Progress()
         self.table = Rows(cursor_type="row", zebra_stripes=True)
@@ -82,7 +78,6 @@ only watched has one layout, and nothing is measured in it.
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        self.state = state
         self.rows = rows_of(state, listed(state))
         asks = state.ready and state.config and not state.estimates and state.is_heard
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"

@@ -6,11 +6,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Grid
-from textual.screen import ModalScreen
 from textual.widgets import Button, Label
 
+from .dialog import Dialog
 
-class Confirm(ModalScreen[bool]):
+
+class Confirm(Dialog[bool]):
     """True for yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,n", "answer(False)", "No"), ("y", "answer(True)", "Yes")]

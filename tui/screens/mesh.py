@@ -36,12 +36,10 @@ is marked with `◆` in the Arrays view. Where a run is on several hosts, its pr
         yield HostsPanel()
 
     def on_mount(self) -> None:
-        self.state = RunState()
         self.device: int | None = None
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        self.state = state
         pane = self.query_one(MeshPane)
         if state.layout and state.ready:
             mesh, old = state.layout.mesh, pane.subject

@@ -71,7 +71,6 @@ too.
         yield RowDetails()
 
     def on_mount(self) -> None:
-        self.state = RunState()
         self.planner: Planner | None = None
         self.worker: Worker[None] | None = None
         self.board: Board | None = None
@@ -85,11 +84,11 @@ too.
         self.set_interval(1.0, self.tick)
 
     def show_state(self, state: RunState) -> None:
+        was_known = self.state.config
         super().show_state(state)
         batch = self.query_one("#batch", Input)
-        if state.config and not self.state.config and not batch.value:
+        if state.config and not was_known and not batch.value:
             batch.value = str(state.config.training.batch_size)
-        self.state = state
         if state.watched and not self.query_one("#topology", Input).disabled:
             self.query(Input).set(disabled=True)
             self.refresh_bindings()

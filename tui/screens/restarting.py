@@ -7,7 +7,6 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Label
 
 from ...engine import figures
@@ -15,6 +14,7 @@ from ...engine.protocol import Stop
 from ...engine.run_directory import RunDirectory
 from ..life_signs import LifeSigns
 from ..stopping import End, kill, patience, stop
+from .dialog import Dialog
 
 LOOK_SECONDS = 0.5
 STARTING_SECONDS = 5.0
@@ -23,7 +23,7 @@ STILL_SECONDS = 3.0
 """Without a sign of life that is worth a word."""
 
 
-class Restarting(ModalScreen[Literal["ended", "detach"]]):
+class Restarting(Dialog[Literal["ended", "detach"]]):
     BINDINGS: ClassVar[list[BindingType]] = [("k", "kill", "Kill it"), ("d", "dismiss('detach')", "Detach")]
 
     def __init__(self, directory: RunDirectory, step: int, has_trained: bool) -> None:

@@ -69,7 +69,6 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
         )
 
     def on_mount(self) -> None:
-        self.state = RunState()
         self.draft: Draft | None = None
         self.engine: tuple[EngineReady | None, bool] = (None, False)
         """As the draft was last shown for it, and whether it had ended."""
@@ -114,7 +113,6 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        self.state = state
         if self.draft is None:
             return
         if (state.ready, state.is_over) != self.engine:
@@ -296,7 +294,9 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
 
     async def agrees(self, question: str) -> bool:
         asked = Confirm(question, "Replace", "Keep it")
-        return await self.app.push_screen_wait(asked)  # pyright: ignore[reportUnknownMemberType]
+        return self.is_active and await self.app.push_screen(  # pyright: ignore[reportUnknownMemberType]
+            asked, wait_for_dismiss=True
+        )
 
     def complain(self, *problems: str) -> None:
         self.notify("\n".join(map(printable, problems)), severity="warning", markup=False)

@@ -29,6 +29,11 @@ class RunScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 # Textual declares it of the instance
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = RunState()
+        """As it was shown last."""
+
     def compose(self) -> ComposeResult:
         yield StatusBar()
         yield from self.body()
@@ -58,4 +63,5 @@ class RunScreen(Screen[None]):
         return None
 
     def show_state(self, state: RunState) -> None:
+        self.state = state
         self.query_one(StatusBar).show_state(state)

@@ -38,14 +38,12 @@ are added up by kind and mesh axes; **c** compares with another preset of this r
         yield CollectiveDetails()
 
     def on_mount(self) -> None:
-        self.state = RunState()
         self.layout_shown: PresetCompiled | None = None
         self.compared: str | None = None
         self.table.add_columns(*COLUMNS)
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        self.state = state
         if state.layout is None or state.layout is self.layout_shown:
             return
         self.layout_shown = state.layout

@@ -27,9 +27,10 @@ class WatchScreen(RunScreen):
 
         if not self.is_attached:
             return
-        self.panels = WatchPanels()
-        await self.mount(self.panels)
-        self.panels.query_one("PresetList").focus()
+        panels = WatchPanels()
+        await self.mount(panels)
+        panels.query_one("PresetList").focus()
+        self.panels = panels
         self.post_message(ViewShown())
         self.call_after_refresh(super().complete)
 

@@ -8,8 +8,10 @@ from textual.widgets import DataTable
 
 class Rows(DataTable[Text]):
     async def _on_click(self, event: Click) -> None:
-        """Textual's acts on any click on what is selected already."""
-        meta = event.style.meta
-        if event.chain != 2 and Coordinate(meta.get("row", -1), meta.get("column", -1)) == self.cursor_coordinate:
+        """Textual's acts on any click on what is selected already, and looks for a column that was there when the table
+        was drawn."""
+        row, column = event.style.meta.get("row", -1), event.style.meta.get("column", -1)
+        is_gone = row >= self.row_count or column >= len(self.columns)
+        if is_gone or (event.chain != 2 and Coordinate(row, column) == self.cursor_coordinate):
             event.prevent_default()
             event.stop()

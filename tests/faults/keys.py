@@ -1,0 +1,242 @@
+"""Random keys, clicks and resizes on a UI with a living engine, and leaving it while its engine is restarted."""
+
+import os
+import random
+import re
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from shardtui.engine import run_directory
+from shardtui.engine.event_log import LogReader
+from shardtui.engine.protocol import AnyEvent, EngineStarted, Failed, Switched
+from shardtui.engine.run_directory import RunDirectory
+
+from ..conftest import SETTINGS
+from ..terminal import Terminal, training
+from .living import own_directories
+from .row import Row
+
+SECONDS = 60.0
+"""Of keys in the short form, shared by the sizes."""
+SIZES = ((40, 10), (60, 20), (80, 24), (140, 40))
+VISIT_SECONDS = 30.0
+"""From one start of the UI to leaving it, at most."""
+LEAVING_SECONDS = 300.0
+"""It takes up every key that was sent before, and on a busy machine it has little of a core."""
+LEAVINGS = 8
+"""Times that it is left while the engine is restarted, in the long form."""
+UP, DOWN, RIGHT, LEFT = (f"\x1b[{letter}" for letter in "ABCD")
+PAGE_UP, PAGE_DOWN, HOME, END, DELETE = "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F", "\x1b[3~"
+TAB, BACK_TAB, ENTER, ESCAPE, BACKSPACE, PALETTE, SAVE = "\t", "\x1b[Z", "\r", "\x1b", "\x7f", "\x10", "\x13"
+XON = "\x11"
+"""To the UI a key to leave it. To a terminal that was given back it ends the XOFF that `SAVE` is there."""
+MOVES = (UP, DOWN, LEFT, RIGHT, PAGE_UP, PAGE_DOWN, HOME, END, TAB, BACK_TAB, ENTER, ESCAPE)
+DOCUMENTED = (*"123456780 scwpre?loft/fzrc,.m+-ua7kK", *MOVES, BACKSPACE, DELETE, PALETTE, SAVE)
+"""Keys that a view, a list or the help names. Those that end the run or the UI come in phrases of their own."""
+WORDS = ("", "n5", "switch to ", "pause", "theme", "keys", "export", "prof", "compare", "rules", "maxi", "quit", "zzz")
+TYPED = ("v5e:2x4", "v5p:4x4x4", "v9:1", "", "8", "0", "-1", "data, model", "x" * 70, "[/]", "ü")
+
+
+@dataclass
+class Story:
+    """What was done to one run, and what was wrong."""
+
+    chance: random.Random
+    done: Counter[str] = field(default_factory=Counter[str])
+    keys: list[str] = field(default_factory=list[str])
+    """Those of the visit that goes on."""
+    problems: list[str] = field(default_factory=list[str])
+
+    def note(self) -> str:
+        told = ", ".join(f"{count:,} {what}" for what, count in sorted(self.done.items()))
+        return "; ".join(self.problems[:3]) or told
+
+
+def run(times: int) -> Iterator[Row]:
+    for number, size in enumerate(SIZES):
+        with own_directories() as folder:
+            os.environ["HOME"] = str(folder)  # Textual puts pictures there
+            yield _random(size, number, SECONDS * times / len(SIZES))
+    with own_directories():
+        yield from _leavings(LEAVINGS if times > 1 else 2)
+
+
+def _random(size: tuple[int, int], seed: int, seconds: float) -> Row:
+    story = Story(random.Random(seed))
+    until = time.monotonic() + seconds
+    arguments: tuple[str, ...] = ("run", "--run=keys", *SETTINGS)
+    try:
+        while time.monotonic() < until and not story.problems:
+            _visit(story, Terminal(*arguments, size=size), min(until, time.monotonic() + VISIT_SECONDS))
+            arguments = ("attach", "keys")
+    finally:
+        directory = run_directory.find("keys")
+        _end(directory)
+    story.problems += _problems(directory)
+    events = [event for events in LogReader(directory.events).read() for event in events]
+    story.done["engines"] = _count(events, EngineStarted)
+    story.done["switches"] = _count(events, Switched)
+    pressed = story.done.pop("keys and clicks")
+    name = f"random keys and clicks from {size[0]} × {size[1]} on, seed {seed}"
+    return Row(name, pressed, 0 if story.problems else pressed, story.note())
+
+
+def _visit(story: Story, ui: Terminal, until: float) -> None:
+    """Bursts of keys, as fast as a terminal sends them or as slow as a user; then it is left."""
+    story.done["starts of the UI"] += 1
+    story.keys = []
+    ui.until(lambda text: re.search(r"● training|‖ paused|■ stopped|✗ crashed|◌", text), "the UI")
+    while time.monotonic() < until and ui.process.poll() is None:
+        for _ in range(story.chance.choice((1, 1, 2, 6, 20))):
+            phrase = _phrase(story)
+            story.keys.append(phrase)
+            story.done["keys and clicks"] += 1
+            try:
+                ui.send(phrase)
+            except OSError:
+                break
+        if story.chance.random() < 0.1:
+            story.done["resizes"] += 1
+            ui.resize(*story.chance.choice((*SIZES, (1, 1), (200, 60))))
+        _read(ui, story.chance.choice((0.0, 0.05, 0.2, 1.0)))
+    _leave(story, ui)
+
+
+def _phrase(story: Story) -> str:
+    """A documented key, or several that go together."""
+    chance = story.chance
+    one = chance.choice
+    kinds: dict[str, Callable[[], str]] = {
+        "key": lambda: one(DOCUMENTED),
+        "palette": lambda: (
+            PALETTE + one(WORDS) + "".join(chance.choices((DOWN, PAGE_UP, PAGE_DOWN, ESCAPE, ENTER), k=3))
+        ),
+        "dialog": lambda: one("xrc") + one(("n", ESCAPE, TAB, DOWN, "z")),
+        "restart": lambda: "r" + "y" * (chance.random() < 0.5) + one(("", "", "d", "k")),
+        "end": lambda: one(("xy", "d", "q")) if chance.random() < 0.3 else "x",
+        "preset": lambda: "1" + one((UP, DOWN)) * chance.randrange(9) + ENTER,
+        "checkpoint": lambda: "wc" + DOWN + one((ENTER, ESCAPE)),
+        "plan": lambda: "7t" + BACKSPACE * 9 + one(TYPED) + one((ENTER, ESCAPE, TAB)) if chance.random() < 0.2 else "7",
+        "rules": lambda: (
+            "8" + "".join(chance.choices((DOWN, RIGHT, LEFT, ENTER + one(TYPED) + ENTER, "+", "-", "a", SAVE), k=6))
+        ),
+        "filter": lambda: "2/" + one(TYPED) + one((ENTER, ESCAPE)),
+        "click": lambda: _click(chance),
+    }
+    kind = chance.choices(list(kinds), weights=(40, 8, 4, 1, 1, 6, 3, 3, 6, 3, 12))[0]
+    story.done[f"{kind}s"] += kind != "key"
+    return kinds[kind]()
+
+
+def _click(chance: random.Random) -> str:
+    at = f"{chance.randrange(1, 141)};{chance.randrange(1, 41)}"
+    if chance.random() < 0.3:
+        return f"\x1b[<{chance.choice((64, 65))};{at}M"  # the wheel
+    return f"\x1b[<0;{at}M\x1b[<0;{at}m" * chance.choice((1, 1, 2))
+
+
+def _read(ui: Terminal, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while ui.read(0.02, draw=False) and time.monotonic() < end:
+        pass
+
+
+def _leave(story: Story, ui: Terminal) -> None:
+    """Out of whatever dialog it is in, unless a key has ended it already. It answers, gives the terminal back and says
+    what has become of the run."""
+    end = time.monotonic() + LEAVING_SECONDS
+    while ui.process.poll() is None and time.monotonic() < end:
+        for keys in (ESCAPE, ESCAPE, "1d", XON):
+            _read(ui, 0.3)
+            if ui.process.poll() is None:
+                ui.send(keys)
+        _read(ui, 1.0)
+    if ui.process.poll() is None:
+        ui.process.kill()
+        story.problems.append(f"it does not end; the last keys: {story.keys[-20:]!r}")
+    while ui.read(0.1, draw=False):
+        pass
+    code = ui.process.wait(timeout=10)
+    said = ui.output.rpartition(b"\x1b[?1049l")[2]
+    if b"Traceback" in ui.output or code not in (0, 1) or b"run keys" not in said:
+        print(_plain(ui.output[-20_000:]), file=sys.stderr)
+        said = _plain(said[-300:])
+        story.problems.append(f"exit code {code}: {said!r}; the last keys: {story.keys[-20:]!r}")
+    elif not ui.is_restored():
+        story.problems.append("the terminal is not restored")
+    os.close(ui.master)
+
+
+def _plain(output: bytes) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode(errors="replace"))
+
+
+def _problems(directory: RunDirectory) -> list[str]:
+    """Of the engines of a run."""
+    events = [event for events in LogReader(directory.events).read() for event in events]
+    failed = [event for event in events if isinstance(event, Failed)]
+    problems = [f"an engine failed: {event.problems}" for event in failed]
+    if "Traceback" in directory.log.read_text(errors="replace"):
+        problems.append(f"a traceback in engine.log: {directory.log.read_text(errors='replace')[-2000:]}")
+    return problems
+
+
+def _count(events: list[AnyEvent], kind: type[AnyEvent]) -> int:
+    return sum(isinstance(event, kind) for event in events)
+
+
+def _end(directory: RunDirectory) -> None:
+    end = time.monotonic() + 60
+    while (holder := directory.holder()) and holder.is_here:
+        os.kill(holder.pid, signal.SIGTERM if time.monotonic() < end else signal.SIGKILL)
+        time.sleep(0.5)
+
+
+def _leavings(times: int) -> Iterator[Row]:
+    """Each from another moment of the restart."""
+    ways: dict[str, Callable[[Terminal], None]] = {
+        "`d` right after `r`, `y`": lambda ui: ui.send("d"),
+        "SIGHUP right after `r`, `y`": lambda ui: ui.process.send_signal(signal.SIGHUP),
+        "SIGTERM right after `r`, `y`": lambda ui: ui.process.send_signal(signal.SIGTERM),
+        "terminal closed right after `r`, `y`": Terminal.hang_up,
+    }
+    for name, leave in ways.items():
+        yield _left_while_restarting(name, leave, times)
+
+
+def _left_while_restarting(name: str, leave: Callable[[Terminal], None], times: int) -> Row:
+    seconds: list[float] = []
+    problems: list[str] = []
+    run_name = re.sub(r"[^a-z]+", "-", name.lower()).strip("-")
+    arguments: tuple[str, ...] = ("run", f"--run={run_name}", *SETTINGS)
+    for number in range(times):
+        ui = Terminal(*arguments)
+        ui.until(lambda text: training(text) or "■ stopped" in text or "✗ crashed" in text, "the run")
+        if not training("\n".join(ui.screen.display)):
+            ui.send("r")
+            ui.until(training, "training again")
+        ui.send("r")
+        ui.until(lambda text: "Restart the engine" in text, "the question")
+        ui.send("y")
+        _read(ui, 3.0 * number / times)
+        began = time.monotonic()
+        leave(ui)
+        while ui.process.poll() is None and time.monotonic() < began + LEAVING_SECONDS:
+            if leave is Terminal.hang_up:
+                time.sleep(0.02)
+            else:
+                ui.read(0.02, draw=False)
+        seconds.append(time.monotonic() - began)
+        if ui.process.poll() is None or b"Traceback" in ui.output:
+            problems.append(f"not gone after {seconds[-1]:.1f} s" if ui.process.poll() is None else "a traceback")
+            ui.process.kill()
+            ui.process.wait()
+        arguments = ("attach", run_name)
+    directory = run_directory.find(run_name)
+    _end(directory)
+    problems += _problems(directory)
+    return Row(name, times, times - len(problems), "; ".join(problems) or f"gone in at most {max(seconds):.1f} s")
