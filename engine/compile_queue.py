@@ -1,4 +1,5 @@
-"""What waits to be compiled: one thread, so that at most one core is taken from the steps and memory has a bound."""
+"""What waits to be compiled. One thread takes all of it, so that one core is taken from the steps and memory has a
+bound; a second one only what the user waits for: nothing that runs in the first can be interrupted."""
 
 import itertools
 import threading
@@ -43,23 +44,33 @@ class CompileQueue:
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._is_closed = False
-        threading.Thread(target=self._run, name="compiler", daemon=True).start()
+        self._begun = 0
+        """Jobs so far."""
+        threading.Thread(target=self._run, args=(Urgency.LIKELY,), name="compiler", daemon=True).start()
+        threading.Thread(target=self._run, args=(Urgency.ASKED,), name="asked compiler", daemon=True).start()
 
     def submit(self, urgency: Urgency, work: Callable[[], T]) -> Future[T]:
         job = Job(urgency, next(self._numbers), work, Future())
         with self._changed:
             self._jobs.append(job)
-            self._changed.notify()
+            self._changed.notify_all()
         return job.future
+
+    @property
+    def begun(self) -> int:
+        """Jobs so far: a job during which it grows was not alone."""
+        with self._changed:
+            return self._begun
 
     def close(self) -> None:
         """Nothing else is begun."""
         with self._changed:
             self._is_closed = True
-            self._changed.notify()
+            self._changed.notify_all()
 
-    def _run(self) -> None:
-        while job := self._next():
+    def _run(self, least: Urgency) -> None:
+        """In a thread: what is so urgent, or more."""
+        while job := self._next(least):
             if not job.future.set_running_or_notify_cancel():
                 continue
             try:
@@ -67,12 +78,13 @@ class CompileQueue:
             except BaseException as error:
                 job.future.set_exception(error)
 
-    def _next(self) -> Job | None:
+    def _next(self, least: Urgency) -> Job | None:
         """The most urgent one, once there is one; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._is_closed)
+            self._changed.wait_for(lambda: self._is_closed or any(job.urgency <= least for job in self._jobs))
             if self._is_closed:
                 return None
             job = min(self._jobs, key=lambda job: job.rank)
             self._jobs = [other for other in self._jobs if other is not job and not other.future.cancelled()]
+            self._begun += 1
             return job

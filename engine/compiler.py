@@ -1,6 +1,8 @@
 """The programs of this run: compiled in a background thread while training goes on."""
 
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,10 +51,16 @@ class Compiler:
         self._made = made
         self.devices = devices
         self._queue = CompileQueue()
+        self._compiling: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        """By preset: what one thread compiles already the other one waits for."""
 
     def compiled(self, name: str, begins: Callable[[Phase], None] = lambda _: None) -> Program:
         """Now, in this thread. Raises Invalid where the preset cannot be, and what XLA raises where it fails."""
         preset = self._preset(name)
+        with self._compiling[preset.name]:
+            return self._kept_or_compiled(preset, begins)
+
+    def _kept_or_compiled(self, preset: Preset, begins: Callable[[Phase], None]) -> Program:
         program = self.kept.get(preset.name)
         if program is None:
             placement = place(self._task, preset, self.devices)
@@ -113,9 +121,18 @@ class Compiler:
 
     def inspect(self, name: str, done: Callable[[], None]) -> Future[PresetInspected]:
         """What `inspect_program` tells of a preset. `done` as above."""
-        future = self._queue.submit(Urgency.LOOK, lambda: inspect_program(self._task, self.compiled(name).placement))
+        future = self._queue.submit(Urgency.LOOK, lambda: self._inspected(name))
         future.add_done_callback(lambda _: done())
         return future
+
+    def _inspected(self, name: str) -> PresetInspected:
+        """Once more where another compilation ran beside it: the compiler's warnings may be of that one."""
+        placement = self.compiled(name).placement
+        while True:
+            begun = self._queue.begun
+            inspected = inspect_program(self._task, placement)
+            if not inspected.rematerializations or begun == self._queue.begun:
+                return inspected
 
     def close(self) -> None:
         self._queue.close()

@@ -1,5 +1,7 @@
 """The compiled programs that a run keeps, so that going back to a preset costs no compilation."""
 
+import threading
+
 from .program import Program
 
 FEWEST = 2
@@ -12,21 +14,25 @@ class KeptPrograms:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._programs: dict[str, Program] = {}
+        self._lock = threading.Lock()
+        """Two threads compile."""
 
     def get(self, preset: str) -> Program | None:
         """Used now, if it is there."""
-        program = self._programs.pop(preset, None)
-        if program is not None:
-            self._programs[preset] = program
-        return program
+        with self._lock:
+            program = self._programs.pop(preset, None)
+            if program is not None:
+                self._programs[preset] = program
+            return program
 
     def add(self, program: Program) -> bool:
         """Used now. Says whether others had to go."""
-        self._programs[program.name] = program
         gone = False
-        while len(self._programs) > FEWEST and self.bytes > self.limit_bytes:
-            del self._programs[next(iter(self._programs))]
-            gone = True
+        with self._lock:
+            self._programs[program.name] = program
+            while len(self._programs) > FEWEST and self.bytes > self.limit_bytes:
+                del self._programs[next(iter(self._programs))]
+                gone = True
         return gone
 
     def __contains__(self, preset: str) -> bool:
