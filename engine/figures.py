@@ -62,6 +62,11 @@ def times(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 
+def ops(count: int | None) -> str:
+    """`69 ops`: what stands beside it are the bytes of all together."""
+    return f"{times(count)} op{'s' * (count != 1)}"
+
+
 def in_step(count: int | None) -> str:
     """Bytes, where it is known how often they move."""
     return "?" if count is None else size(count)

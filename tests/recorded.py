@@ -27,8 +27,9 @@ def record(directory: RunDirectory, *events: Event) -> None:
     directory.events.write_bytes(b"\n".join(lines) + b"\n")
 
 
-def recorded_run(stem: str = "tiny-1", *more: Event) -> RunDirectory:
+def recorded_run(stem: str = "tiny-1", *more: Event, is_finite: bool = True) -> RunDirectory:
     """Four steps under `dp`, a checkpoint, and what comes then: an end in order if nothing is given."""
+    losses: list[float | None] = [4.0, 3.0, 2.0, 1.0] if is_finite else [None] * 4
     directory = run_directory.create(tiny_config(run=stem))
     presets = [
         PresetInfo(name=name, summary="", teaches="", source="built-in", mesh={"data": 8}, fits=True, problems=[])
@@ -41,7 +42,7 @@ def recorded_run(stem: str = "tiny-1", *more: Event) -> RunDirectory:
         EngineStarted(protocol=VERSION, pid=1, config=directory.config),
         msgspec.structs.replace(READY, devices=devices, presets=presets),
         TrainingStarted(preset="dp"),
-        StepsDone(step=4, losses=[4.0, 3.0, 2.0, 1.0], step_seconds=[0.1] * 4, input_wait_seconds=0.0),
+        StepsDone(step=4, losses=losses, step_seconds=[0.1] * 4, input_wait_seconds=0.0),
         CheckpointsKept(checkpoints=[kept]),
         *(more or [EngineStopped(step=4, reason="stopped")]),
     )

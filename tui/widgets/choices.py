@@ -4,12 +4,17 @@ from textual.events import Click
 from textual.geometry import Size
 from textual.widgets import OptionList
 
+from .lines import retitle
+
 PADDING = 2
 """Cells beside an option. Where there are no more, Textual cannot wrap its text: it knows no line of the list, and a
 page up or down is a KeyError."""
 
 
 class Choices(OptionList):
+    def on_resize(self) -> None:
+        retitle(self)
+
     @property
     def has_room(self) -> bool:
         return self.scrollable_content_region.width > PADDING and self.scrollable_content_region.height > 0

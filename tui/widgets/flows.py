@@ -8,7 +8,7 @@ from ...engine.traffic import FlowChange, changes
 from .lines import Lines, entitle
 
 MOST_LINES = 8
-KIND_WIDTH, AXES_WIDTH, TIMES_WIDTH, SIZE_WIDTH = 20, 14, 9, 9
+KIND_WIDTH, AXES_WIDTH, OPS_WIDTH, SIZE_WIDTH = 20, 14, 10, 9
 
 
 class Flows(Lines):
@@ -45,18 +45,16 @@ def flow_lines(layout: PresetCompiled, compared: PresetCompiled | None, width: i
 
 
 def _line(flow: FlowChange, most: int, compared: PresetCompiled | None, width: int) -> Content:
-    """`all-reduce  model  22 ×  4.72 MB ━━━━━━  dp-tp4: 22 × 4.72 MB`"""
+    """`all-reduce  model  22 ops  4.72 MB ━━━━━━  dp-tp4: 22 ops  4.72 MB`"""
     there = ""
     if compared and (flow.count, flow.bytes_per_device) != (flow.other_count, flow.other_bytes_per_device):
         there = f"  ● {compared.preset}: " + (_amount(flow.count, flow.bytes_per_device) if flow.count != 0 else "none")
     here = _amount(flow.other_count, flow.other_bytes_per_device) if flow.other_count != 0 else "none"
-    head = f"{flow.kind:<{KIND_WIDTH}}{figures.over(flow.axes):<{AXES_WIDTH}}{here:>{TIMES_WIDTH + SIZE_WIDTH}} "
+    head = f"{flow.kind:<{KIND_WIDTH}}{figures.over(flow.axes):<{AXES_WIDTH}}{here:>{OPS_WIDTH + SIZE_WIDTH}} "
     room = max(0, min(40, width - len(head) - len(there)))
     filled = round(room * (flow.other_bytes_per_device or 0) / most) if most else 0
-    return Content.assemble(head, ("━" * filled, "$primary"), " " * (room - filled), (there, "$accent")).truncate(
-        width, ellipsis=True
-    )
+    return Content.assemble(head, ("━" * filled, "$primary"), " " * (room - filled), (there, "$accent"))
 
 
 def _amount(count: int | None, moved: int | None) -> str:
-    return f"{figures.times(count)} × {figures.in_step(moved):>{SIZE_WIDTH - 2}}"
+    return f"{figures.ops(count)}  {figures.in_step(moved):>{SIZE_WIDTH - 2}}"

@@ -177,7 +177,7 @@ def _label(text: Sequence[str], column: int, name: str) -> tuple[int, str]:
 
 def _axis(edge: int, columns: int) -> Content:
     """Step numbers at equal parts of the axis, right-aligned under their place."""
-    parts = next((parts for parts in (4, 5) if edge % parts == 0), 1)
+    parts = next((parts for parts in (4, 5, 2, 1) if edge % parts == 0 and columns // parts > len(f"{edge:,}")), 1)
     text = "0".rjust(LABEL_WIDTH)
     for part in range(1, parts + 1):
         text += f"{edge * part // parts:,}".rjust(LABEL_WIDTH + columns * part // parts - len(text))

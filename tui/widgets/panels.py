@@ -119,7 +119,7 @@ def _receipt(switch: Switched, width: int) -> list[Content]:
     texts = (f"moved {moved}, stalled {stalled}", f"{moved}, stalled {stalled}")
     digests = f"all {switch.arrays} digests equal" if switch.digests_equal else "DIGESTS DIFFER"
     return [
-        Content(f"{switch.from_preset} → {switch.to_preset} after {switch.step:,}").truncate(width, ellipsis=True),
+        Content(f"{switch.from_preset} → {switch.to_preset} after {switch.step:,}"),
         Content(next((text for text in texts if len(text) <= width), texts[-1])),
         Content.styled(digests, "$success" if switch.digests_equal else "$error"),
     ]
@@ -142,14 +142,14 @@ def _in_use(measured: MemoryMeasured, limit: int | None, width: int) -> str:
 
 
 def _flow(flow: Flow, width: int) -> Content:
-    """`all-reduce model    22 × 4.72 MB`; the count goes first where the row is narrow."""
+    """`all-reduce model    22 ops  4.72 MB`; the count goes first where the row is narrow."""
     label, moved = f"{flow.kind} {figures.over(flow.axes)}", figures.in_step(flow.bytes_per_device)
-    amount = f"{figures.times(flow.count)} × {moved:>7}"
+    amount = f"{figures.ops(flow.count)}  {moved:>7}"
     return _row(label, amount if len(label) + len(amount) < width else moved, width)
 
 
 def _row(label: str, value: str, width: int) -> Content:
-    return Content.assemble((label, "$foreground 60%"), value.rjust(width - len(label)))
+    return Content.assemble((f"{label} ", "$foreground 60%"), value.rjust(width - len(label) - 1))
 
 
 def _bar(label: str, part: int, whole: int, width: int) -> Content:

@@ -15,6 +15,7 @@ from ..availability import why_not
 from ..messages import PresetChosen
 from ..run_state import RunState
 from .choices import Choices
+from .lines import entitle
 
 MESH_WIDTH = 6
 TIME_WIDTH = 7
@@ -39,7 +40,7 @@ first.
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "select", "Switch")]
 
     def on_mount(self) -> None:
-        self.border_title = "presets"
+        entitle(self, "presets")
         self.shown: dict[str, Content] = {}
         self.times: dict[str, float | None] = {}
         self.timed_at = 0.0
@@ -66,7 +67,7 @@ first.
                 if not row.is_same(self.shown[name]):
                     self.replace_option_prompt(name, row)
         self.shown = rows
-        self.border_subtitle = programs_kept(state.kept) if state.kept else ""
+        entitle(self, "presets", programs_kept(state.kept) if state.kept else "")
         self.follow(state.preset)
 
     def follow(self, active: str | None) -> None:

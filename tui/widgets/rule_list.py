@@ -18,6 +18,7 @@ from ..clean import printable
 from ..draft import Draft, in_words
 from .choices import Choices
 from .lines import entitle
+from .whole import cut
 
 Kind = Literal["name", "heading", "axis", "rule", "override"]
 OF_MESH = re.compile(r": mesh \S+=|\[mesh\]: ")
@@ -123,7 +124,7 @@ def row_content(row: Row, draft: Draft, problems: Sequence[str], width: int) -> 
     told = meaning(row, draft)
     if room > len(told):
         parts += [" " * (max(VALUE, value.cell_length) - value.cell_length + 1), (told, "$foreground 60%")]
-    return Content.assemble(*parts).truncate(width, ellipsis=True)
+    return cut(Content.assemble(*parts), width)
 
 
 def value_of(row: Row, draft: Draft) -> str:

@@ -26,6 +26,7 @@ from ...engine.protocol import ArrayInfo, MeshInfo
 from ..messages import ShardChosen
 from .grid import FOLDED, Cell, Window, draw_grid, fitting, window
 from .lines import Lines, entitle
+from .whole import cut
 
 SHORTEST_WITH_FOOT = 5
 
@@ -308,4 +309,4 @@ def cursor_line(subject: Subject, width: int, height: int) -> Content:
         devices = sorted(subject.holders.get(subject.cursor, []))
         several = f", {len(devices)} copies" if len(devices) > 1 else ""
         where = f"{size} on {label(subject.platform, devices, max(width // 2, 12), subject.mesh)}{several}"
-    return Content(f"{', '.join(ranges) or 'whole'} · {where}").truncate(width, ellipsis=True)
+    return cut(Content(f"{', '.join(ranges) or 'whole'} · {where}"), width)

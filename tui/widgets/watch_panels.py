@@ -15,6 +15,8 @@ from .loss_chart import LossChart
 from .panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep, Traffic
 from .preset_list import PresetList
 
+LEAST_WIDTH = 24
+"""Cells of a panel with its border, in which its figures are whole."""
 REST_SECONDS = 1.0
 """After which the preset under the cursor is a likely one."""
 
@@ -34,6 +36,13 @@ class WatchPanels(Horizontal):
         self.query_one(LossChart).show_state(state)
         for panel in self.query(Panel):
             panel.show_state(state)
+
+    def on_resize(self) -> None:
+        """As many figures as have room; the help beside them takes some of it."""
+        panels = self.query_one("#figures").children
+        room = self.size.width - self.query_one("#side").size.width
+        for place, panel in enumerate(panels):
+            panel.display = place < max(1, room // LEAST_WIDTH)
 
     def toggle_logarithmic(self) -> None:
         self.query_one(LossChart).toggle_logarithmic()
