@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 from .advice import problems_in
-from .protocol import Event, Profiled, ProfileFailed, Profiling
+from .protocol import Event, Profiled, ProfileFailed, ProfileWriting, Profiling
 
 WARM_UP = 3
 """Steps that are left out where a run is traced from its start."""
@@ -61,6 +61,7 @@ class Profiler:
         traced, self._traced = self._traced, None
         if traced is None:
             return
+        self._publish(ProfileWriting(step=step, steps=step - traced.start))
         try:
             jax.profiler.stop_trace()
         except Exception as error:

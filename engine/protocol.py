@@ -576,6 +576,13 @@ class Profiling(Event, frozen=True):
     steps: int
 
 
+class ProfileWriting(Event, frozen=True):
+    """The steps are traced. Training stands still while the trace is written, which may take longer than they did."""
+
+    step: int
+    steps: int
+
+
 class Profiled(Event, frozen=True):
     """The trace of the `steps` steps up to `step` is written."""
 
@@ -684,6 +691,7 @@ AnyEvent = (
     | Restored
     | RestoreFailed
     | Profiling
+    | ProfileWriting
     | Profiled
     | ProfileFailed
     | Paused

@@ -23,6 +23,9 @@ from shardtui.engine.protocol import (
     PresetCompiled,
     PresetCompiling,
     PresetInfo,
+    Profiled,
+    ProfileWriting,
+    Profiling,
     Restored,
     RestoreFailed,
     Resumed,
@@ -36,6 +39,7 @@ from shardtui.engine.protocol import (
 from shardtui.tui.log_lines import in_words
 from shardtui.tui.run_state import Phase, RunState
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
+from shardtui.tui.widgets.status_bar import status_line
 
 from .conftest import READY, tiny_config
 
@@ -302,3 +306,17 @@ def test_watch_tells_the_bubble_of_a_pipeline_before_and_while_it_trains() -> No
     assert [line.plain.split() for line in ThisStep().lines_for(state, 30)][-1] == ["bubble", "20", "%"]
     state.apply(compiled)
     assert all("bubble" not in line.plain for line in ThisStep().lines_for(state, 30))
+
+
+def test_a_trace_is_said_to_be_taken_and_to_be_written() -> None:
+    """Training stands still while it is written, which may take longer than the steps."""
+    profiled = Profiled(step=8, steps=5, directory="/tmp/profile")
+    events = (Profiling(step=3, steps=5), ProfileWriting(step=8, steps=5, time=100.0), profiled)
+    states = [after(*events[:number]) for number in range(4)]
+    assert [status_line(state, 80, 112.0).plain.split("  ")[-1].strip() for state in states] == [
+        "● training",
+        "● tracing 5 steps",
+        "● writing the trace 12 s",
+        "● training",
+    ]
+    assert [state.is_quiet for state in states] == [True, False, False, True]

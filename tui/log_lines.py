@@ -31,6 +31,7 @@ from ..engine.protocol import (
     PresetWeighed,
     Profiled,
     ProfileFailed,
+    ProfileWriting,
     Profiling,
     ProgramsKept,
     Restored,
@@ -123,6 +124,8 @@ def in_words(event: AnyEvent) -> str:
             return f"not back to step {event.step:,}: {'; '.join(event.problems)}"
         case Profiling():
             return f"tracing {event.steps} steps after step {event.step:,}"
+        case ProfileWriting():
+            return f"writing the trace of {event.steps} steps"
         case Profiled():
             return f"{profile(event)}; to see it: {opened_by(event)}"
         case ProfileFailed():

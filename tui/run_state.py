@@ -43,6 +43,7 @@ from ..engine.protocol import (
     PresetWeighed,
     Profiled,
     ProfileFailed,
+    ProfileWriting,
     Profiling,
     ProgramsKept,
     Restored,
@@ -125,8 +126,8 @@ class RunState:
     """What the run can go on from, oldest first."""
     saving: int | None = None
     """The step that is being written beside the steps."""
-    profiling: Profiling | None = None
-    """The trace that goes on."""
+    profiling: Profiling | ProfileWriting | None = None
+    """The trace that goes on, or is written."""
     last_checkpoint: CheckpointSaved | CheckpointFailed | CheckpointDamaged | Restored | RestoreFailed | None = None
     paused_by: str | None = None
     """Why the engine paused by itself."""
@@ -313,7 +314,7 @@ class RunState:
                 self.preset = event.preset
                 self._go_on_from(event.step)
                 self.marks.append((event.step, f"↺{event.preset}"))
-            case Profiling():
+            case Profiling() | ProfileWriting():
                 self.profiling = event
             case Profiled() | ProfileFailed():
                 self.profiling = None

@@ -5,10 +5,11 @@ import time
 from textual.content import Content
 
 from ...engine import figures
-from ...engine.protocol import PresetCompiling
+from ...engine.protocol import PresetCompiling, ProfileWriting, Profiling
 from ..log_lines import PHASES
 from ..run_state import Phase, RunState
 from .lines import Lines
+from .whole import cut
 
 SIGNS = {
     Phase.STARTING: ("◌", "$warning"),
@@ -41,8 +42,8 @@ class StatusBar(Lines):
         self.show([status_line(state, self.size.width, time.time())])
 
     def tick(self) -> None:
-        """Only the seconds of a compilation and of a stall pass without an event."""
-        if self.state.compiling or self.state.stalled:
+        """The seconds of a compilation, of a stall and of a trace that is written pass without an event."""
+        if self.state.compiling or self.state.stalled or isinstance(self.state.profiling, ProfileWriting):
             self.show_state(self.state)
 
 
@@ -54,7 +55,7 @@ def status_line(state: RunState, width: int, now: float) -> Content:
         left = Content(" · ").join(parts[:kept])
         if left.cell_length + GAP + right.cell_length <= width:
             return Content.assemble(left, " " * (width - left.cell_length - right.cell_length), right)
-    return right.truncate(width, ellipsis=True)
+    return cut(right, width)
 
 
 def _left(state: RunState) -> list[Content]:
@@ -89,8 +90,6 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         parts.append((f"saving {state.saving:,}  ", "$accent"))
     if state.comparison and not state.comparison.is_over:
         parts.append((f"comparing {state.comparison.place} of {len(state.comparison.presets)}  ", "$accent"))
-    if state.profiling is not None:
-        parts.append((f"tracing {state.profiling.steps} steps  ", "$accent"))
     if state.watched:
         parts.append(("watched  ", "$accent"))
     if state.step:
@@ -98,8 +97,17 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value
     if state.phase is Phase.COMPILING and state.compiling:
         word = _compiling(state.compiling, now)
+    if state.profiling and state.phase is Phase.TRAINING:
+        sign, style, word = "●", "$accent", _tracing(state.profiling, now)
     parts.append((f"{sign} {word}", style))
     return parts
+
+
+def _tracing(event: Profiling | ProfileWriting, now: float) -> str:
+    """`tracing 5 steps`, and then `writing the trace 12 s`: no step is made meanwhile."""
+    if isinstance(event, Profiling):
+        return f"tracing {event.steps} steps"
+    return f"writing the trace {max(0, int(now - event.time))} s"
 
 
 def _compiling(begun: PresetCompiling, now: float) -> str:
