@@ -438,12 +438,19 @@ def problems_of(config: RunConfig) -> list[str]:
     for switch in config.switches:
         if steps.count(switch.step) > 1:
             problems.append(f"--switch {switch.step}:{switch.preset}: another switch falls on that step: choose one")
-        if config.steps is not None and not 0 < switch.step < config.steps:
-            problems.append(
-                f"--switch {switch.step}:{switch.preset}: the step lies outside 1…{config.steps - 1}: "
-                "it is the number of steps done before the switch"
-            )
+        if problem := _switch_problem(switch.step, config.steps):
+            problems.append(f"--switch {switch.step}:{switch.preset}: {problem}")
     return problems
+
+
+def _switch_problem(step: int, steps: int | None) -> str | None:
+    """Why a run of so many steps has no switch there."""
+    if step < 1:
+        return "a switch falls after the first step or later: give 1 or more"
+    if steps is None or step < steps:
+        return None
+    earlier = f", or switch after step {'1' if steps == 2 else f'1 to {steps - 1}'}" if steps > 1 else ""
+    return f"step {step} is not before the last one, {steps}: give --steps {step + 1} or more{earlier}"
 
 
 def _model_checks(model: ModelConfig, training: TrainingConfig) -> list[tuple[bool, str]]:

@@ -140,7 +140,12 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
         (["train", "--steps=-1"], "--steps -1: at least 1"),
         (["train", "--steps=3", "--preset=nope"], "preset nope: no such preset: choose from dp"),
         (["train", "--steps=3", "--switch=1:nope"], "preset nope: no such preset"),
-        (["train", "--steps=3", "--switch=9:tp"], "--switch 9:tp: the step lies outside 1…2"),
+        (["train", "--steps=1", "--switch=5:nope"], "--switch 5:nope: preset nope: no such preset"),
+        (["train", "--steps=1", "--switch=5:nope"], "step 5 is not before the last one, 1: give --steps 6 or more"),
+        (
+            ["train", "--steps=3", "--switch=9:tp"],
+            "--switch 9:tp: step 9 is not before the last one, 3: give --steps 10 or more, or switch after step 1 to 2",
+        ),
         (["train", "--steps=3", "--switch=1:tp", "--switch=1:dp"], "another switch falls on that step"),
         (["train", "--steps=3", "--switch=tp"], "'tp' is not STEP:PRESET"),
         (["train", "--steps=3", "--model=nope"], "--model nope: no such model"),

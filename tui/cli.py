@@ -619,14 +619,17 @@ def _settings(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[str]:
-    problems: list[str] = []
     switches: list[ScheduledSwitch] = getattr(options, "switch", [])
     others: list[str] = getattr(options, "presets", [])
-    for name in dict.fromkeys((*filter(None, [preset]), *(switch.preset for switch in switches), *others)):
+    named = dict.fromkeys((*filter(None, [preset]), *others), "")
+    for switch in switches:
+        named.setdefault(switch.preset, f"--switch {switch.step}:{switch.preset}: ")
+    problems: list[str] = []
+    for name, flag in named.items():
         try:
             load_preset(name)
         except Invalid as error:
-            problems += error.problems
+            problems += (f"{flag}{problem}" for problem in error.problems)
     return problems
 
 
