@@ -258,14 +258,23 @@ def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple
     over("formula", scenario, size)
 
 
-def test_a_question_that_cannot_be_is_answered_with_why(home: Path) -> None:
+def test_a_question_that_cannot_be_is_answered_with_why_and_stays_in_its_field(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         app.screen.query_one("#batch", Input).value = "many"
         await ask(app, pilot, "v5p:4x4")
         await pilot.pause(0.1)
         assert "2 dims, the links of a v5p have 3" in screen_text(app)
         assert "batch 'many': a number of sequences" in screen_text(app)
-        await pilot.press("1")
+        field = app.screen.query_one("#topology", Input)
+        assert app.focused is field
+        field.value = ""
+        await pilot.press("e", "x")
+        assert (field.value, list(home.glob("*.svg")), len(app.screen_stack)) == ("ex", [], 1)
+        await pilot.press("escape", "1")
         await until(lambda: app.current_mode == "watch", "a digit leaves the view again")
 
     over("wrong", scenario)

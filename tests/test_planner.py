@@ -203,3 +203,17 @@ def test_rows_in_words() -> None:
     assert [board_rows.percent(part) for part in (0.0001, -0.0042, 0.5)] == ["0 %", "−0.4 %", "+50 %"]
     others = [Row(preset=name, mesh={}, problems=[f"{name}: heads 3", f"{name}: own {name}"]) for name in ("a", "b")]
     assert board_rows.problems(others) == ["a, b: heads 3", "a: own a", "b: own b"]
+
+
+@pytest.mark.parametrize(
+    ("problems", "says"),
+    [
+        (["dp: tokens: batch → data (64): batch 16 does not divide by 64: make it 64"], "batch 16 < 64 devices"),
+        (["dp: tokens: batch → data (16): batch 24 does not divide by 16: make it 16 or 32"], "batch 24 ÷ 16 devices"),
+        (["dp: tokens: batch → data (64): batch 16 does not divide by 64: make it 64", "dp: no"], "infeasible"),
+        (["dp: mesh data=3 needs 3 devices, 8 found"], "infeasible"),
+    ],
+)
+def test_a_row_says_that_the_batch_is_too_small_for_the_slice(problems: list[str], says: str) -> None:
+    row = Row(preset="dp", mesh={"data": 64}, problems=problems)
+    assert board_rows.short_verdict(row) == board_rows.verdict(row) == says

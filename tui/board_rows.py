@@ -1,11 +1,15 @@
 """The rows of a board in words, for the table of a command and for the view. Nothing of it is drawn here."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..engine import figures
 from ..engine.board import Cost, Row
 from ..engine.topology import Wiring
+
+OF_BATCH = re.compile(r": batch (\d+) does not divide by (\d+): ")
+"""In problems of layouts."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +20,20 @@ class Errors:
     sent: float | None
 
 
+def short_verdict(row: Row) -> str:
+    """`fits`, `too large`, `infeasible`, or `batch 16 < 64 devices` where nothing else is wrong."""
+    found = [OF_BATCH.search(problem) for problem in row.problems] if row.verdict == "infeasible" else []
+    if not found or found[0] is None or not all(found):
+        return row.verdict
+    size, devices = map(int, found[0].groups())
+    return f"batch {size:,} {'<' if size < devices else '÷'} {devices:,} devices"
+
+
 def verdict(row: Row) -> str:
-    """`fits`, `too large by 4.1 GB`, `infeasible`."""
+    """As above, and `too large by 4.1 GB`."""
     cost = row.cost
     if cost is None or cost.fits:
-        return row.verdict
+        return short_verdict(row)
     return f"{row.verdict} by {figures.size(cost.peak_bytes - (cost.capacity_bytes or 0))}"
 
 

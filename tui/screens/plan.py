@@ -103,12 +103,15 @@ too.
         self.begin(searches=True)
 
     def begin(self, searches: bool) -> None:
-        self.table.focus()
+        """What cannot be stays in its field, and so do the next keys: in the table they are keys of the view."""
         try:
             config, topology = self.asked()
         except Invalid as error:
             self.complain(error.problems)
+            if not isinstance(self.focused, Input):
+                self.query_one("#topology", Input).focus()
             return
+        self.table.focus()
         self.planner = Planner(config, topology, (), compiles=True, searches=searches, nice=NICE)
         self.said = "estimating …"
         self.show_progress()
@@ -256,7 +259,8 @@ def _cells(row: Row, is_wide: bool, is_compiling: bool) -> list[Text]:
     cells = [
         Text(row.preset, "bold"),
         Text(
-            row.verdict, {"fits": "green", "too large": "yellow", "not known": "dim", "infeasible": "dim"}[row.verdict]
+            board_rows.short_verdict(row),
+            {"fits": "green", "too large": "yellow", "not known": "dim", "infeasible": "dim"}[row.verdict],
         ),
         _right(board_rows.held(row) if is_wide else board_rows.peak(row)),
         _right(board_rows.step_time(row)),
