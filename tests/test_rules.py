@@ -131,6 +131,13 @@ def test_edit_apply_save_and_go_on(home: Path) -> None:
             await until(lambda: says("42 of 54 arrays change"), "what follows")
             assert says("● embed            whole")
             assert says("[layers, embed_fsdp, mlp] → [layers, embed, mlp]")
+            await put_on(pilot, Row("rule", "layers"))
+            await pilot.press("right", "ctrl+s")
+            await until(lambda: says("cannot be: "), "that it cannot be")
+            await until(lambda: app._notifications, "that it is not saved, at once or with the answer")
+            assert not mine.parent.exists()
+            await pilot.press("ctrl+s")
+            assert not mine.parent.exists()
             await pilot.press("escape")
             await until(lambda: app.current_mode == "watch", "the way back")
             assert len(app.state.ready.presets) == presets.option_count

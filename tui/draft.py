@@ -80,14 +80,11 @@ class Draft:
 
     def problems(self) -> list[str]:
         """What can be told without knowing the arrays."""
-        return self.file_problems() or list(filter(None, [self.preset.size_problem(self.devices)]))
-
-    def file_problems(self) -> list[str]:
-        """On any number of devices."""
         try:
-            return list(parse_preset(Path(f"{self.name}.toml"), self.text).problems)
+            problems = list(parse_preset(Path(f"{self.name}.toml"), self.text).problems)
         except Invalid as error:
-            return list(error.problems)
+            problems = list(error.problems)
+        return problems or list(filter(None, [self.preset.size_problem(self.devices)]))
 
     def named(self, name: str) -> "Draft":
         return replace(self, typed_name=name)

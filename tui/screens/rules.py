@@ -1,7 +1,7 @@
 """Rules: a preset edited live. What every array would become and what a step would cost stand beside it."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -36,7 +36,7 @@ LARGEST_TEXT = LARGEST_COMMAND // 4
 NOT_IN_NAMES = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]")
 LONGEST_NAME = 64
 NEW_AXIS = Row("axis", "")
-NO_ENGINE = "The engine has ended: only it knows what becomes of each array. r restarts it; ctrl+s saves the preset."
+NO_ENGINE = "No engine is heard: only one knows what becomes of each array, and whether it can be laid out. r goes on."
 
 
 class RulesScreen(RunScreen):
@@ -71,14 +71,14 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
     def on_mount(self) -> None:
         self.draft: Draft | None = None
         self.engine: tuple[EngineReady | None, bool] = (None, False)
-        """As the draft was last shown for it, and whether it had ended."""
+        """As the draft was last shown for it, and whether it was heard."""
         self.number = 0
         """Of the last question."""
         self.weighed: PresetWeighed | None = None
         """The answer to it, once it is there."""
         self.waiting: Timer | None = None
-        self.applies = False
-        """As soon as the answer is there."""
+        self.then: Callable[[PresetWeighed], object] | None = None
+        """What to do as soon as the answer is there."""
         self.typing: Row | None = None
         self.query_one("#prompt").display = False
 
@@ -115,7 +115,7 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
         super().show_state(state)
         if self.draft is None:
             return
-        if (state.ready, state.is_over) != self.engine:
+        if (state.ready, state.is_heard) != self.engine:
             self.redraw()
         elif state.weighed and state.weighed is not self.weighed and state.weighed.number == self.number:
             self.weighed = state.weighed
@@ -129,13 +129,13 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
         ready = self.state.ready
         if ready:
             draft = replace(draft, devices=len(ready.devices), taken=frozenset(info.name for info in ready.presets))
-        self.draft, self.engine = draft, (ready, self.state.is_over)
-        self.weighed, self.applies, self.number = None, False, self.number + 1
+        self.draft, self.engine = draft, (ready, self.state.is_heard)
+        self.weighed, self.then, self.number = None, None, self.number + 1
         if self.waiting:
             self.waiting.stop()
         problems = list(map(printable, draft.problems()))
         self.show_rows(problems)
-        if self.state.is_over:
+        if not self.state.is_heard:
             self.show_without_engine(draft, problems)
         elif ready:
             self.waiting = self.set_timer(REST_SECONDS, self.ask)
@@ -166,8 +166,9 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
             told.show_problems(self.draft.name, problems)
         else:
             told.show_changes(weighed)
-        if self.applies:
-            self.apply(weighed)
+        if then := self.then:
+            self.then = None
+            then(weighed)
 
     def show_rows(self, problems: Sequence[str]) -> None:
         if self.draft:
@@ -256,14 +257,14 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
         draft = self.draft
         if draft is None:
             return
-        if self.state.is_over:
+        if not self.state.is_heard:
             self.complain(NO_ENGINE)
         elif draft.name in draft.taken and (draft.is_changed or draft.name != draft.origin.name):
             self.complain(f"the run has a preset {draft.name}: give this one another name")
         elif self.weighed:
             self.apply(self.weighed)
         else:
-            self.applies = True
+            self.then = self.apply
 
     def apply(self, weighed: PresetWeighed) -> None:
         if weighed.after.problems or self.draft is None:
@@ -274,16 +275,27 @@ and send. **a** goes on under it, as any switch does, and the run keeps it. **ct
         self.post_message(PresetChosen(draft.name) if is_known else DraftApplied(draft.name, draft.text))
         self.post_message(WatchWanted())
 
-    @work
-    async def action_save_preset(self) -> None:
-        """For other runs. What this model cannot do another one may."""
-        draft = self.draft
-        if draft is None:
+    def action_save_preset(self) -> None:
+        """For other runs, once the engine has said that it can be laid out."""
+        if self.draft is None:
             return
+        if problems := self.draft.problems():
+            self.complain(*problems)
+        elif not self.state.is_heard:
+            self.complain(NO_ENGINE)
+        elif self.weighed:
+            self.save(self.weighed)
+        else:
+            self.then = self.save
+
+    @work
+    async def save(self, weighed: PresetWeighed) -> None:
+        if weighed.after.problems or self.draft is None:
+            self.complain(*weighed.after.problems)
+            return
+        draft = self.draft
         path = user_presets() / "parallelism" / f"{draft.name}.toml"
         try:
-            if problems := draft.file_problems():
-                raise Invalid(*problems)
             if (question := replaced_by(path)) and not await self.agrees(question):
                 return
             write_preset(path, draft.text)
