@@ -53,7 +53,7 @@ def describe(preset: str, state: Sequence[Leaf], step: Step | None, seconds: flo
     names = named([(each.short, each.leaf.path) for each in placed])
     arrays = [_array(name, each, mesh, set(devices)) for name, each in zip(names, placed, strict=True)]
     told = list(zip(names, placed, arrays, strict=True))
-    held = [array for _, each, array in told if array and each.argument is not None]
+    held = [array for _, each, array in told if array and step and step.uses(each.argument)]
     unclear = [name for name, each, _ in told if each.is_unclear]
     elsewhere = [name for name, each, array in told if not array and not each.is_unclear]
     layout = PresetCompiled(
@@ -70,7 +70,7 @@ def describe(preset: str, state: Sequence[Leaf], step: Step | None, seconds: flo
 
 def _collectives(step: Step, mesh: MeshInfo, names: Mapping[int | None, str]) -> list[CollectiveInfo] | None:
     """The program has no arguments but those that the step uses."""
-    arguments = [names.get(at, "") for at, argument in enumerate(step.arguments) if argument.sharding]
+    arguments = [names.get(at, "") for at in range(len(step.arguments)) if step.uses(at)]
     return read(step.compiled.as_text() or "", mesh.axes, arguments).collectives
 
 
@@ -91,8 +91,8 @@ def _placed(state: Sequence[Leaf], step: Step | None) -> list[_Placed]:
             taken[at] = first
         found.append(_Placed(leaf, leaf.short_path, leaf.kind, None if is_unclear else lies, taken.get(at), is_unclear))
     contested = {option for at, each in enumerate(found) if each.is_unclear for option in matching.unclear.get(at, [])}
-    left = (at for at in range(len(step.arguments)) if at not in taken.values() and at not in contested)
-    return found + [_of_batch(step.arguments[at], at) for at in left if step.arguments[at].sharding]
+    left = sorted({*range(len(step.arguments))} - {*taken.values()} - contested)
+    return found + [_of_batch(step.arguments[at], at) for at in left if step.uses(at)]
 
 
 def _lies(leaf: Leaf, options: Sequence[Leaf]) -> Sharding | None:

@@ -25,9 +25,12 @@ class Step:
         shardings = self.compiled.in_tree.flatten_up_to(self.compiled.input_shardings)
         avals = list(leaves(jax.tree.map(_without_data, self.compiled.in_avals)))
         arrays = jax.tree.leaves((self.args, {}))
-        if [*map(_kind, arrays)] == [*map(_kind, avals)]:
+        if _shapes(arrays) == _shapes(avals):
             avals = [replace(aval, identity=id(array)) for aval, array in zip(avals, arrays, strict=True)]
         return [replace(aval, sharding=sharding) for aval, sharding in zip(avals, shardings, strict=True)]
+
+    def uses(self, argument: int | None) -> bool:
+        return argument is not None and self.arguments[argument].sharding is not None
 
     @cached_property
     def results(self) -> list[Leaf]:
@@ -60,7 +63,7 @@ class Step:
         program where the first one lays the state out anew. jax takes it for that call: it is not compiled twice."""
         anew = {at: result for at, result in self.laid_out_anew(state).items() if result}
         arrays, tree = jax.tree.flatten((self.args, {}))
-        if not anew or [*map(_kind, arrays)] != [*map(_kind, self.arguments)]:
+        if not anew or _shapes(arrays) != _shapes(self.arguments):
             return self, list(state)
         for at, result in anew.items():
             described = jax.ShapeDtypeStruct(result.shape, result.dtype, sharding=result.sharding)
@@ -89,8 +92,9 @@ def _may_be(leaf: Leaf, argument: Leaf) -> bool:
     return not is_told(leaf) or argument.sharding is None or lie_alike(leaf, argument)
 
 
-def _kind(array: Any) -> tuple[Any, ...]:
-    return getattr(array, "shape", None), str(getattr(array, "dtype", None))
+def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Of Python's numbers, too."""
+    return [tuple(getattr(array, "shape", ())) for array in arrays]
 
 
 def _without_data(aval: Any) -> jax.ShapeDtypeStruct:

@@ -27,7 +27,7 @@ def read(
     """
     try:
         module = parse(text)
-        return Told(inventory(module, mesh, arguments), products(module, written or {}))
+        return Told(inventory(module, mesh, arguments), products(module, written) if written else [])
     except ValueError:
         _logger.warning("the text of the compiled step cannot be read", exc_info=True)
         return Told(None, [])

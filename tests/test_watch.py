@@ -412,6 +412,18 @@ def test_a_batch_with_the_shape_of_a_weight(home: Path) -> None:
         assert specs == {"w": WHOLE, f"batch.{1 if order == 1 else 0}": SPLIT}
 
 
+def test_an_argument_that_the_step_does_not_use_takes_no_memory(home: Path) -> None:
+    mesh = mesh_of(4, 2)
+    state = {"w": on(mesh, (8, 8)), "idle": on(mesh, (8, 8), "data")}
+    step = jax.jit(lambda state, rate, x: (state["w"] * rate, (x @ state["w"]).sum()))
+    known = compile_step(step, (state, 0.5, on(mesh, (8, 8), "data")))
+    found = describe("as-run", list(leaves(state)), known, None)
+    assert specs_of(found) == {"idle": SPLIT, "w": WHOLE, "argument.1": [], "batch.2": SPLIT}
+    memory = found.layout.memory
+    assert memory
+    assert (memory.parameters, memory.batch, memory.padding) == (256, 64, 0)
+
+
 def test_a_state_that_the_first_step_lays_out_anew(home: Path) -> None:
     """It is shown as it lies from then on, with the program that runs from then on, and jax compiles nothing more."""
     mesh = mesh_of(4, 2)
