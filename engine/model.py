@@ -83,19 +83,20 @@ class Attention(nnx.Module):
         self.out = _projection(heads, width, ("heads", "head_dim"), ("embed",), stddev, dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        own, whole = (("batch", seq, None, "heads", "head_dim") for seq in ("seq", "keys"))
+        own, whole = (("batch", seq, "qkv", "heads", "head_dim") for seq in ("seq", "keys"))
         shape = (*x.shape[:2], 3, *self.qkv.out_features[1:])
         qkv = shard(self.qkv(x, out_sharding=out_sharding(shape, *own)), *own, name="blocks.attention.qkv")
         query, read = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
         read = shard(read, *whole, gradient=own, name="blocks.attention.kv")
         lies = "batch", "seq", "heads", "head_dim"
-        mixed = left_to_compiler(_attended, query, *jnp.unstack(read, axis=2), out=lies)  # [B, T, N, H]
+        mixed = left_to_compiler(_attended, query, read, out=lies)  # [B, T, N, H]
         mixed = shard(mixed, *lies, name="blocks.attention.mixed")
         return self.out(mixed, out_sharding=out_sharding(x.shape, "batch", "seq", "activation_embed"))
 
 
-def _attended(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    return jax.nn.dot_product_attention(query, key, value, is_causal=True)
+def _attended(query: jax.Array, read: jax.Array) -> jax.Array:
+    """[B, T, N, H] of queries [B, T, N, H] and what they read, keys and values [B, T, 2, N, H]."""
+    return jax.nn.dot_product_attention(query, *jnp.unstack(read, axis=2), is_causal=True)
 
 
 class Mlp(nnx.Module):

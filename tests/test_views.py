@@ -167,7 +167,7 @@ def test_the_pane_turns_steps_and_follows(home: Path, described: list[Inspection
         pane = app.screen.query_one(ShardingPane)
         assert pane.subject
         assert pane.subject.array.name == "blocks.attention.qkv"
-        assert "batch ↓  heads →   seq 0…15, dim 2 0…2, head_dim 0…3 whole" in pane.lines[0].plain
+        assert "batch ↓  heads →   seq 0…15, qkv 0…2, head_dim 0…3 whole" in pane.lines[0].plain
         await press(pilot, "tab", "tab", "down", "right")
         pane.focus()
         await press(pilot, "down", "right")
