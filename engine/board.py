@@ -109,6 +109,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """Why it cannot be, or could not be estimated, compiled or run."""
     laid_out: bool = False
     """It can be, although there may be no cost yet."""
+    no_estimate: str = ""
+    """Why it has none, although it can be laid out."""
     estimate: Cost | None = None
     compiled: Cost | None = None
     measured: Measured | None = None

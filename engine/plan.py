@@ -11,10 +11,9 @@ from .advice import in_a_line
 from .board import Cost, timed
 from .config import Invalid, UserModel
 from .estimate import Step
-from .leaves import bytes_of
 from .mesh import canonical_order
 from .preset import Preset
-from .program import Placement, compile_program, place
+from .program import argument_bytes, compile_program, place
 from .protocol import PresetCompiled
 from .task import Task
 from .topology import Topology
@@ -53,17 +52,8 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
     return _cost(program.description, step, topology)
 
 
-def argument_bytes(task: Task, placement: Placement) -> int:
-    """Of state and batch on one device."""
-    shardings = jax.tree.leaves((placement.state_shardings, placement.batch_shardings))
-    return sum(
-        bytes_of(sharding.shard_shape(array.shape), array.dtype)
-        for array, sharding in zip(task.arrays, shardings, strict=True)
-    )
-
-
 def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Cost:
-    """Without `step` nobody knows how the work is shared out, so that nothing is said of time."""
+    """Without `step`, or where it has no formula, nobody knows how the work is shared out: nothing is said of time."""
     memory = compiled.memory
     assert memory is not None, "the TPU compiler always tells"
     cost = Cost(
@@ -73,7 +63,7 @@ def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Co
         parts={name: size for name in PARTS if (size := getattr(memory, name))},
         collectives=None if compiled.collectives is None else flows(compiled.collectives),
     )
-    return timed(cost, step.work, topology, compiled.mesh.axes) if step else cost
+    return timed(cost, step.work, topology, compiled.mesh.axes) if step and not step.unknown else cost
 
 
 def _too_large(message: str, arguments: int, topology: Topology) -> Cost:

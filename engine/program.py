@@ -100,6 +100,15 @@ def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placemen
     return Placement(preset, build_mesh(preset.sizes(len(devices)), devices, axis_type), state, batch)
 
 
+def argument_bytes(task: Task, placement: Placement) -> int:
+    """Of state and batch on one device."""
+    shardings = jax.tree.leaves((placement.state_shardings, placement.batch_shardings))
+    return sum(
+        bytes_of(sharding.shard_shape(array.shape), array.dtype)
+        for array, sharding in zip(task.arrays, shardings, strict=True)
+    )
+
+
 def describe_preset(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> PresetInfo:
     """How it stands on these devices."""
     problems: list[str] = []

@@ -404,7 +404,9 @@ class Weighed(Struct, frozen=True, kw_only=True):
     arrays: list[ArrayInfo] = []
     """Of the state and the batch; not compiled, but the compiler keeps to what is asked for them."""
     argument_bytes: int | None = None
-    """On one device, as the next two; None where no formula knows the step."""
+    """On one device, as the next two."""
+    no_estimate: str = ""
+    """Why no formula gives the next two."""
     peak_bytes: int | None = None
     sent_bytes: dict[str, int] = {}
     """In a step; by mesh axis, or axes such as `data × model`."""

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import msgspec
 
 from .advice import problems_in
 from .config import Invalid
 from .estimate import estimate_row
 from .mesh import describe_mesh
 from .preset import parse_preset
-from .program import place
+from .program import argument_bytes, place
 from .protocol import PresetWeighed, Weighed, WeighPreset
 from .task import Task
 
@@ -27,16 +26,20 @@ def _weighed(task: Task, devices: Sequence[jax.Device], name: str, text: str) ->
     try:
         preset = parse_preset(Path(f"{name}.toml"), text)
         placement = place(task, preset, devices)
-        cost = estimate_row(task, preset, len(devices), None).estimate
+        row = estimate_row(task, preset, len(devices), None)
     except Invalid as error:
         return Weighed(problems=list(error.problems))
     except Exception as error:  # nobody else would answer, and a viewer waits
         traceback.print_exception(error)
         return Weighed(problems=problems_in(error))
     arrays = placement.describe_all(task, (placement.state_shardings, placement.batch_shardings))
-    weighed = Weighed(problems=[], mesh=describe_mesh(placement.mesh), arrays=arrays)
-    if cost is None:
-        return weighed
-    return msgspec.structs.replace(
-        weighed, argument_bytes=cost.argument_bytes, peak_bytes=cost.peak_bytes, sent_bytes=cost.sent_by_axis
+    cost = row.estimate
+    return Weighed(
+        problems=[],
+        mesh=describe_mesh(placement.mesh),
+        arrays=arrays,
+        argument_bytes=argument_bytes(task, placement),
+        no_estimate=row.no_estimate,
+        peak_bytes=cost.peak_bytes if cost else None,
+        sent_bytes=cost.sent_by_axis if cost else {},
     )

@@ -41,6 +41,8 @@ class Sizes:
     batch: tuple[int, ...] = (8, 16)
     vocab: tuple[int, ...] = (256,)
     layers: tuple[int, ...] = (2, 4)
+    mixtures: float = 0.2
+    """Of so many models."""
 
 
 TINY = Sizes()
@@ -87,7 +89,7 @@ def case(seed: int, sizes: Sizes | None = None) -> Case:
 
 def _config(chance: random.Random, sizes: Sizes) -> RunConfig:
     heads, vocab, seq = chance.choice(sizes.heads), chance.choice(sizes.vocab), chance.choice(sizes.seq)
-    experts = chance.choice((2, 4, 8, 3)) if chance.random() < 0.2 else 0
+    experts = chance.choice((2, 4, 8, 3)) if chance.random() < sizes.mixtures else 0
     model = ModelConfig(
         layers=chance.choice(sizes.layers),
         embed=heads * chance.choice(sizes.head_dim),

@@ -107,7 +107,7 @@ def test_stages_without_a_microbatch_cost_as_much_as_others(task: Task) -> None:
     logits = BATCHES.tokens_per_step / 4 * 6 * WIDE.embed * WIDE.vocab_rows / 2
     blocks = [each - logits for each in flops]
     assert [each / blocks[0] for each in blocks] == pytest.approx([1, 3 / 4, 5 / 8])
-    saved = [Step(task, preset("pp2", count), 8).saved_bytes for count in (1, 2, 4)]
+    saved = [Step(task, preset("pp2", count), 8).memory.saved_bytes for count in (1, 2, 4)]
     assert [each / saved[0] for each in saved] == pytest.approx([1, 3 / 4, 5 / 8])
 
 

@@ -299,7 +299,7 @@ def test_the_board_ranks_what_the_compiler_says(tmp_path: Path) -> None:
         ("dp", "not known", None),
         ("fsdp4-model16", "infeasible", None),
     ]
-    assert rows[1].problems == ["no estimate: the formulas are of the built-in model"]
+    assert rows[1].no_estimate == "the formulas are of the built-in model"
     assert "once the TPU compiler has compiled them" in recommendation(rows, "v5e:2x4")
     with pytest.raises(Invalid, match="--search goes by formula"):
         search(task, slice_, [])

@@ -1,7 +1,7 @@
 """The rows of a board in words, for the table of a command and for the view. Nothing of it is drawn here."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..engine import figures
@@ -111,11 +111,24 @@ def wires(row: Row) -> list[Wiring]:
 
 def problems(rows: Sequence[Row]) -> list[str]:
     """A line each, those that several presets share once."""
+    return _shared((row.preset, problem) for row in rows for problem in row.problems)
+
+
+def no_estimates(rows: Sequence[Row]) -> list[str]:
+    """Likewise."""
+    return _shared((row.preset, line) for row in rows for line in no_estimate(row))
+
+
+def _shared(lines: Iterable[tuple[str, str]]) -> list[str]:
     found: dict[str, list[str]] = {}
-    for row in rows:
-        for problem in row.problems:
-            found.setdefault(problem.removeprefix(f"{row.preset}: "), []).append(row.preset)
-    return [f"{', '.join(presets)}: {problem}" for problem, presets in found.items()]
+    for preset, line in lines:
+        found.setdefault(line.removeprefix(f"{preset}: "), []).append(preset)
+    return [f"{', '.join(presets)}: {line}" for line, presets in found.items()]
+
+
+def no_estimate(row: Row) -> list[str]:
+    """`no estimate: embed is split over model, which splits no tokens`, or nothing."""
+    return [f"no estimate: {row.no_estimate}"] if row.no_estimate else []
 
 
 def step_time(row: Row) -> str:

@@ -24,6 +24,8 @@ class RowReport(Struct, frozen=True, kw_only=True):
     verdict: str
     problems: list[str]
     estimate: CostReport | None
+    no_estimate: str
+    """Why there is none, although it can be laid out."""
     compiled: CostReport | None
     measured: Measured | None
 
@@ -49,6 +51,7 @@ def row_report(row: Row) -> RowReport:
         verdict=row.verdict,
         problems=row.problems,
         estimate=_cost(row.estimate),
+        no_estimate=row.no_estimate,
         compiled=_cost(row.compiled),
         measured=row.measured,
     )

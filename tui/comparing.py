@@ -100,7 +100,7 @@ class _Session:
     def _with_estimate(self, row: Row) -> Row:
         """Also where the engine was gone before there was one."""
         known = self._estimates.get(row.preset)
-        return msgspec.structs.replace(row, estimate=known.estimate) if known else row
+        return msgspec.structs.replace(row, estimate=known.estimate, no_estimate=known.no_estimate) if known else row
 
     def report(self) -> CompareReport:
         ready, memory = self.ready, self._state.memory
@@ -272,4 +272,5 @@ def _table(rows: Sequence[Row], counted: str) -> Table:
 
 
 def _problems(rows: Sequence[Row]) -> list[Text]:
-    return [Text(f"✗ {line}") for row in rows for line in board_rows.problems([row])]
+    wrong = [Text(f"✗ {line}") for row in rows for line in board_rows.problems([row])]
+    return [*wrong, *(Text(line, "dim") for line in board_rows.no_estimates(rows))]

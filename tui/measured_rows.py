@@ -36,6 +36,7 @@ def row_of(info: PresetInfo, state: RunState) -> Row:
         problems=problems or info.problems,
         laid_out=info.fits,
         estimate=estimated.estimate if estimated else None,
+        no_estimate=estimated.no_estimate if estimated else "",
         compiled=_cost(compiled, ready.memory_limit if ready else None) if compiled else None,
         measured=comparison.measured(name, tokens) if comparison and tokens else None,
     )

@@ -16,6 +16,8 @@ class RowReport(Struct, frozen=True, kw_only=True):
     bound: Bound | None
     """What takes longest in a step."""
     estimate: Cost | None
+    no_estimate: str
+    """Why there is none, although it can be laid out."""
     compiled: Cost | None
     problems: list[str]
     wiring: list[Wiring]
@@ -48,6 +50,7 @@ def _row(row: Row) -> RowReport:
         verdict=row.verdict,
         bound=cost.bound if cost else None,
         estimate=row.estimate,
+        no_estimate=row.no_estimate,
         compiled=row.compiled,
         problems=row.problems,
         wiring=row.wiring,

@@ -77,7 +77,7 @@ def _tables(board: Board, config: RunConfig, console: Console) -> list[Renderabl
     tables: list[RenderableType] = [*board_tables(rows, _title(board, config), console)]
     tables += [_wiring_table(rows)] if any(map(board_rows.wires, rows)) else []
     tables += [Text(f"{row.preset}: {row.pipeline.words}") for row in rows if row.pipeline]
-    tables += [Text(line) for line in board_rows.problems(rows)]
+    tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]
     left_out = [row.preset for row in rows if row.estimate and not row.compiled and is_hopeless(row.estimate)]
     if left_out and any(row.compiled for row in rows):
         tables.append(Text(f"far too large by formula and not compiled: {', '.join(left_out)}", "dim"))

@@ -203,4 +203,5 @@ def in_full(row: Row, counted: str) -> str:
     elif estimate:
         held, peak = figures.size(estimate.argument_bytes), figures.size(estimate.peak_bytes)
         parts.append(f"by formula arguments {held} and peak {peak}")
+    parts += board_rows.no_estimate(row)
     return "; ".join(parts)

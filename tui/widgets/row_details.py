@@ -32,7 +32,11 @@ class RowDetails(Lines):
 def detail_lines(row: Row, width: int) -> list[Content]:
     """What is wrong comes first: the last lines are cut where there is little room."""
     style = "$warning" if row.cost else "$error"
-    lines = [Content.styled(line, style) for text in row.problems for line in textwrap.wrap(text, max(8, width))]
+    lines = [
+        Content.styled(line, style)
+        for text in (*row.problems, *board_rows.no_estimate(row))
+        for line in textwrap.wrap(text, max(8, width))
+    ]
     for label, text in _texts(row):
         wrapped = textwrap.wrap(text, max(8, width - LABEL)) or [""]
         head = Content.styled(f"{label:<{LABEL}}", "$foreground 60%")

@@ -24,7 +24,11 @@ class Costs(Lines):
 
     def show_costs(self, weighed: PresetWeighed | None, limit: int | None) -> None:
         """`limit`: bytes that a device has."""
-        lines = cost_lines(costs(weighed), limit, self.size.width) if weighed else []
+        lines = (
+            [*cost_lines(costs(weighed), limit, self.size.width), *why_lines(weighed, self.size.width)]
+            if weighed
+            else []
+        )
         entitle(self, "by formula, per device and step")
         self.display = bool(lines)
         if self.styles.height is None or self.styles.height.value != len(lines) + 2:
@@ -81,6 +85,13 @@ def cost_lines(rows: Sequence[Cost], limit: int | None, width: int) -> list[Cont
         if is_too_large:
             lines.append(Content.styled(f"a device has {figures.size(limit or 0)}", "$error"))
     return lines
+
+
+def why_lines(weighed: PresetWeighed, width: int) -> list[Content]:
+    """Why figures are not known."""
+    said = {"before": weighed.before.no_estimate, "after": weighed.after.no_estimate}
+    texts = (f"no estimate {when}: {why}" for when, why in said.items() if why)
+    return [Content.styled(line, "$warning") for text in texts for line in textwrap.wrap(text, max(8, width))]
 
 
 def _size(count: int | None) -> str:
