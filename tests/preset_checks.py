@@ -12,7 +12,11 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine import layout
+from shardtui.engine.collectives import inventory
 from shardtui.engine.config import ModelConfig
+from shardtui.engine.estimate import Step
+from shardtui.engine.flops import flops
+from shardtui.engine.hlo import parse
 from shardtui.engine.preset import Preset, load_preset, parse_preset
 from shardtui.engine.preset_file import preset_text
 from shardtui.engine.program import (
@@ -25,10 +29,12 @@ from shardtui.engine.program import (
     trace_step,
 )
 from shardtui.engine.protocol import ArrayInfo, MeshInfo, PresetInfo
+from shardtui.engine.reshard import Movers
 from shardtui.engine.task import Array, Batch, Task, TrainState
 
 from . import second_reader
 from .random_presets import Case
+from .random_programs import program
 
 SAME_LOSS = {"float32": 1e-5, "bfloat16": 2e-2}
 """Largest relative difference."""
@@ -86,6 +92,7 @@ class Checks:
                 self._expect(same, f"{array.name}: {array.spec} compiled as {array.compiled_spec}")
             self._memory(program, shardings)
             self._collectives(program)
+            self._operations(program)
             return program
         return None
 
@@ -94,9 +101,7 @@ class Checks:
         with self._caught("trained"):
             alone = compile_program(self.task, place(self.task, load_preset("dp"), self.devices[:1]))
             states = [compile_initial_state(self.task, each.placement)() for each in (alone, program)]
-            moved = jax.device_put(states[0], program.placement.state_shardings)
-            digests = np.asarray(alone.digest(states[0])), np.asarray(program.digest(moved))
-            self._expect(np.array_equal(*digests), "a state has other digests than on one device")
+            self._moved(program, states[1], np.asarray(alone.digest(states[0])), states[0])
             for array, one, other in zip(self.task.arrays, *map(jax.tree.leaves, states), strict=False):
                 same = np.allclose(one, other, rtol=1e-6, atol=1e-7)
                 self._expect(same, f"{array.names[0]} begins otherwise than on one device")
@@ -104,6 +109,19 @@ class Checks:
             bar = SAME_LOSS[self.task.dtype or "float32"]
             apart = max(abs(a - b) / abs(a) for a, b in zip(*losses, strict=True))
             self._expect(apart <= bar, f"losses {losses[1]}, on one device {losses[0]}")
+
+    def _moved(self, program: Program, state: TrainState, digests: np.ndarray, alone: TrainState) -> None:
+        """There and back, and from one device."""
+        own, movers = program.placement.state_shardings, Movers()
+        put = jax.device_put(alone, own)
+        self._expect(np.array_equal(program.digest(put), digests), "a state has other digests than on one device")
+        whole = Preset("whole", "", "", {"data": len(self.devices)}, {}, {}, "")
+        there = movers.move(state, place(self.task, whole, self.devices).state_shardings)
+        for array, one, other in zip(self.task.arrays, *map(jax.tree.leaves, (state, there)), strict=False):
+            same = np.asarray(one).tobytes() == np.asarray(other).tobytes()
+            self._expect(same, f"{array.names[0]} is another one after it was moved")
+        back = movers.move(there, own)
+        self._expect(np.array_equal(program.digest(back), program.digest(state)), "digests after moving are others")
 
     def _arrays(self, placement: Placement, arrays: list[ArrayInfo], shardings: Any) -> None:
         mesh = MeshInfo(dict(placement.mesh.shape), [device.id for device in placement.mesh.devices.flat])
@@ -152,6 +170,17 @@ class Checks:
         )
         self.checked.collectives += sum(theirs.values())
 
+    def _operations(self, program: Program) -> None:
+        """Where the formulas hold: those of a mixture leave out what routing multiplies."""
+        step = Step(self.task, self.preset, self.case.devices)
+        memory, model = program.description.memory, self.task.config.model
+        assert memory and isinstance(model, ModelConfig)
+        self._expect(step.argument_bytes == memory.arguments, f"by formula {step.argument_bytes} B of arguments")
+        said, counted = step.work.flops, second_reader.operations(text_of(program))
+        bar = 0.1 if model.experts else 0.01
+        same = bool(step.unknown) or abs(said / counted - 1) <= bar
+        self._expect(same, f"{said:.4g} operations by formula, {counted:.4g} in the text")
+
     def _expect(self, holds: bool, wrong: str) -> None:
         if not holds:
             self.checked.wrong.append(wrong)
@@ -178,9 +207,25 @@ def text_of(program: Program) -> str:
     return program.step.as_text()  # type: ignore[attr-defined]
 
 
+def wrong_of_program(seed: int) -> list[str]:
+    """Collectives on its mesh, and operations on one device, where nothing is repeated."""
+    random, alone = program(seed), program(seed, alone=True)
+    mesh, wrong = dict(random.mesh.shape), list[str]()
+    text = random.compiled()
+    ours = Counter((info.kind, tuple(info.axes), info.count, info.bytes_each) for info in inventory(parse(text), mesh))
+    theirs = second_reader.collectives(text, mesh)
+    if ours != theirs:
+        wrong.append(f"collectives only here {ours - theirs}, only by other means {theirs - ours}")
+    said = flops(jax.make_jaxpr(alone.function)(alone.argument).jaxpr)
+    counted = second_reader.operations(alone.compiled())
+    if said != counted:
+        wrong.append(f"{said:.0f} operations counted in what was traced, {counted:.0f} in the text")
+    return wrong
+
+
 def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None:
     """Why a preset cannot be laid out, found anew: what jax itself refuses, and what the built-in model cannot do. None
-    where it can."""
+    where it can, although jax may refuse to guess in a mixture of experts under explicit axis types."""
     sizes, count = dict(preset.mesh), len(devices)
     fixed = math.prod(size for size in sizes.values() if size > 0)
     sizes = {axis: count // fixed if size < 0 else size for axis, size in sizes.items()}

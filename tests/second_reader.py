@@ -28,12 +28,15 @@ class Line:
 
 
 def collectives(text: str, mesh: Mapping[str, int]) -> Moved:
-    """Bytes as CollectiveInfo has them: of a gather the whole, of a scatter what goes in, of others a device's part."""
+    """Bytes as CollectiveInfo has them: of a gather the whole, of a scatter what goes in, of others a device's part.
+    Those in which nothing goes from one device to another are left out."""
     found: Moved = Counter()
     for line in _lines(text):
         assert not line.opcode.endswith("-start"), "the CPU has none that are asynchronous"
         if line.opcode in KINDS:
             groups = _groups(line.rest, math.prod(mesh.values()))
+            if not groups.size or groups.shape[1] == 1:
+                continue
             size = _bytes(line.type) * (len(groups[0]) if line.opcode == "reduce-scatter" else 1)
             found[line.opcode, _axes(groups, mesh), line.times, size] += 1
     return found

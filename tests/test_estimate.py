@@ -16,6 +16,7 @@ from shardtui.engine.estimate import Step, estimate_row
 from shardtui.engine.model import flops_per_token
 from shardtui.engine.plan import needed_bytes
 from shardtui.engine.preset import load_preset, load_presets, mesh_preset, parse_preset
+from shardtui.engine.preset_file import preset_text
 from shardtui.engine.program import Program, compile_program, place
 from shardtui.engine.protocol import WeighPreset
 from shardtui.engine.search import candidates, search
@@ -24,7 +25,9 @@ from shardtui.engine.topology import load_topology
 from shardtui.engine.traffic import Flow, flows
 from shardtui.engine.weighing import weigh
 from shardtui.tui import board_rows
+from shardtui.tui.compare_report import row_report
 from shardtui.tui.plan_report import plan_report
+from shardtui.tui.widgets.what_follows import why_lines
 
 from .conftest import BATCHES, WIDE, tiny_config
 
@@ -103,6 +106,10 @@ UNKNOWN = {
 }
 
 
+def text_of_dp() -> str:
+    return preset_text(load_preset("dp"))
+
+
 @pytest.mark.parametrize("rules", UNKNOWN)
 def test_formulas_say_where_they_do_not_hold(rules: str, task: Task) -> None:
     text = f"[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n"
@@ -111,7 +118,10 @@ def test_formulas_say_where_they_do_not_hold(rules: str, task: Task) -> None:
     assert (row.estimate, row.verdict, row.problems) == (None, "not known", [])
     assert board_rows.no_estimates([row]) == [f"x: no estimate: {UNKNOWN[rules]}"]
     assert plan_report(Board(model="m", topology="v5e:2x4", rows=[row])).rows[0].no_estimate == UNKNOWN[rules]
-    told = weigh(task, jax.devices(), WeighPreset(1, "x", text, text)).after
+    assert row_report(row).no_estimate == UNKNOWN[rules]
+    weighed = weigh(task, jax.devices(), WeighPreset(1, "x", text_of_dp(), text))
+    assert [line.plain for line in why_lines(weighed, 200)] == [f"no estimate after: {UNKNOWN[rules]}"]
+    told = weighed.after
     assert (told.no_estimate, told.peak_bytes, told.sent_bytes) == (UNKNOWN[rules], None, {})
     assert told.argument_bytes == Step(task, parse_preset(Path("x.toml"), text), 8).argument_bytes
 

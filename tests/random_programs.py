@@ -1,0 +1,105 @@
+"""Random programs of products, scans, constraints and collectives written by hand, by a seed, on a mesh of one to three
+axes. Everything is a square of SIZE, so that anything may follow anything."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+SIZE = 24
+AXES = ("data", "model", "seq")
+Step = Callable[[jax.Array], jax.Array]
+
+
+@dataclass(frozen=True)
+class RandomProgram:
+    mesh: Mesh
+    function: Step
+    spec: P
+    """Of the argument."""
+    told: str
+
+    @property
+    def argument(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
+
+    def compiled(self) -> str:
+        sharded = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32, sharding=NamedSharding(self.mesh, self.spec))
+        return jax.jit(self.function).lower(sharded).compile().as_text() or ""
+
+
+def program(seed: int, alone: bool = False) -> RandomProgram:
+    """With `alone` the same on one device."""
+    chance = random.Random(seed)
+    sizes = chance.choice(((8,), (4, 2), (2, 4), (2, 2, 2), (8, 1), (3, 2), (6,), (1, 4, 2)))
+    used = (1,) * len(sizes) if alone else sizes
+    mesh = Mesh(np.array(jax.devices()[: math.prod(used)]).reshape(used), AXES[: len(sizes)])
+    steps = [_step(chance, mesh) for _ in range(chance.choice((2, 3, 4, 6)))]
+    names = " → ".join(name for name, _ in steps)
+
+    def function(x: jax.Array) -> jax.Array:
+        for _, step in steps:
+            x = step(x)
+        return x
+
+    spec = _spec(chance, mesh)
+    return RandomProgram(mesh, function, spec, f"program {seed} on {dict(mesh.shape)}, {spec}: {names}")
+
+
+def _step(chance: random.Random, mesh: Mesh, depth: int = 0) -> tuple[str, Step]:
+    if depth < 2 and chance.random() < 0.25:
+        name, inner = _step(chance, mesh, depth + 1)
+        times = chance.choice((2, 3, 5))
+        return f"{times} × ({name})", partial(_looped, inner, times)
+    axis = chance.choice(mesh.axis_names)
+    spec = _spec(chance, mesh)
+    kinds: dict[str, Step] = {
+        "square": lambda x: jnp.tanh(x @ x.T),
+        "product": lambda x: jnp.tanh(x @ (x + 1.0)),
+        f"as {spec}": lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec)),
+        "mean": lambda x: x - x.mean(axis=0),
+        f"psum {axis}": _written(mesh, axis, lambda x: jax.lax.pmean(x, axis)),
+        f"gather {axis}": _written(mesh, axis, partial(_gathered, axis, mesh.shape[axis])),
+        f"rotate {axis}": _written(mesh, axis, partial(_rotated, axis, mesh.shape[axis])),
+        f"exchange {axis}": _written(mesh, axis, partial(_exchanged, axis)),
+    }
+    name = chance.choice(list(kinds))
+    return name, kinds[name]
+
+
+def _spec(chance: random.Random, mesh: Mesh) -> P:
+    left = [axis for axis in mesh.axis_names if chance.random() < 0.7]
+    chance.shuffle(left)
+    first = tuple(left[: chance.randrange(len(left) + 1)])
+    second = tuple(left[len(first) : len(first) + 1])
+    return P(first or None, second or None)
+
+
+def _looped(step: Step, times: int, x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda x, _: (step(x), None), x, length=times)[0]
+
+
+def _written(mesh: Mesh, axis: str, body: Step) -> Step:
+    spec = P(axis, None)
+    return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def _gathered(axis: str, parts: int, x: jax.Array) -> jax.Array:
+    return jax.lax.all_gather(x, axis, tiled=True)[: SIZE // parts] + x
+
+
+def _rotated(axis: str, parts: int, x: jax.Array) -> jax.Array:
+    return jax.lax.ppermute(x, axis, [(n, (n + 1) % parts) for n in range(parts)]) + x
+
+
+def _exchanged(axis: str, x: jax.Array) -> jax.Array:
+    """Columns for rows, and back."""
+    there = jax.lax.all_to_all(x, axis, 1, 0, tiled=True)
+    return jax.lax.all_to_all(jnp.tanh(there), axis, 0, 1, tiled=True)
