@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -197,8 +198,11 @@ class KeptCompiler(Compiler):
         return self._queue.submit(Urgency.ASKED, lambda: self._shop.initial(name, len(self.devices)))
 
     def wait(self) -> None:
-        """Until all that waits is compiled."""
+        """Until all that waits is compiled, by either thread."""
         self._queue.submit(Urgency.LIKELY, lambda: None).result()
+        both = threading.Barrier(2)
+        for job in [self._queue.submit(Urgency.ASKED, both.wait) for _ in range(both.parties)]:
+            job.result()
 
 
 class LoopMachine(RuleBasedStateMachine):
