@@ -220,6 +220,7 @@ class LoopMachine(RuleBasedStateMachine):
         self.schedule: list[ScheduledSwitch] = []
         self.damaged = 0
         """Checkpoints that this machine damaged."""
+        self.is_running = False
 
     @initialize(preset=st.sampled_from(NAMES), devices=st.sampled_from(DEVICES))
     def start(self, preset: str, devices: int) -> None:
@@ -371,7 +372,7 @@ class LoopMachine(RuleBasedStateMachine):
             assert math.isclose(loss, self.shop.loss(step), rel_tol=TOLERANCE), f"step {step}"
 
     def teardown(self) -> None:
-        if self.events:
+        if self.is_running:
             self._stop()
         shutil.rmtree(self.home)
 
@@ -400,11 +401,13 @@ class LoopMachine(RuleBasedStateMachine):
         profiler = Profiler(self.home / "profile", self._hear)
         self.loop = Loop(config, self.batches, compiler, saver, profiler, self._hear, self.inbox, cluster)
         assert self.loop.begin(saver.newest())
+        self.is_running = True
         compiler.wait()
 
     def _stop(self) -> None:
         """All that was trained is saved."""
         origin = self.loop.at.origin
+        self.is_running = False
         self.inbox.put(Stop())
         self.loop.turn()
         assert self.loop.is_over

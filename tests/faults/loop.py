@@ -5,6 +5,7 @@ devices; first steps after a switch, loads, saves and batches that fail, and dam
 """
 
 import shutil
+import traceback
 from collections import Counter
 
 from hypothesis import Phase, settings
@@ -27,6 +28,7 @@ def run(times: int) -> list[Row]:
     try:
         run_state_machine_as_test(LoopMachine, settings=options)
     except Exception as error:
+        traceback.print_exception(error)
         problem = f"{type(error).__name__}: {error}"
     finally:
         shutil.rmtree(shop.folder)
