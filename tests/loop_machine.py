@@ -4,12 +4,13 @@ The model is a step, a preset and whether it is paused; the losses are those of 
 """
 
 import errno
+import itertools
 import math
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -145,7 +146,7 @@ class Workshop:
         self.losses: list[float] = []
         self.compared = 0
         self._initial: dict[Any, Callable[[], Any]] = {}
-        self._state: Any = None
+        self._undisturbed = self._losses()
         saver_module.load_arrays = self.load = Failing(load_arrays, MemoryError)
         saver_module.save_arrays = self.save = Failing(
             save_arrays, lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -167,15 +168,18 @@ class Workshop:
 
     def loss(self, step: int) -> float:
         """Of step 1, 2, …, of a run that nothing happens to."""
-        program = self.compiler(8, self.folder).compiled("dp")
-        if self._state is None:
-            self._state = self.initial("dp", 8)()
         while len(self.losses) < step:
-            rows = self.batches[len(self.losses)]
-            batch = type(self.task.batch_arrays)(*map(jax.device_put, rows, program.placement.batch_shardings))
-            self._state, loss = program.step(self._state, batch)
-            self.losses.append(float(loss))
+            self.losses.append(next(self._undisturbed))
         return self.losses[step - 1]
+
+    def _losses(self) -> Iterator[float]:
+        compiler = self.compiler(8, self.folder)
+        program, state = compiler.compiled("dp"), self.initial("dp", 8)()
+        compiler.close()
+        for number in itertools.count():
+            batch = map(jax.device_put, self.batches[number], program.placement.batch_shardings)
+            state, loss = program.step(state, type(self.task.batch_arrays)(*batch))
+            yield float(loss)
 
 
 class KeptCompiler(Compiler):
