@@ -69,7 +69,7 @@ def test_presets_hold_what_formulas_say(task: Task, programs: dict[str, Program]
     for name, program in programs.items():
         step, memory = Step(task, program.placement.preset, 8), program.description.memory
         if not step.unknown:
-            assert memory and sum(step.parts.values()) == pytest.approx(memory.peak, rel=0.1), name
+            assert memory and sum(step.parts.values()) == pytest.approx(memory.peak, rel=0.12), name
 
 
 @pytest.mark.parametrize("changes", [{"dtype": "bfloat16"}, {"remat": True}])
