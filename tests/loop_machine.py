@@ -30,7 +30,7 @@ from shardtui.engine.config import PRESETS, CheckpointConfig, Invalid, Scheduled
 from shardtui.engine.data import Batches, read_corpus
 from shardtui.engine.inbox import Inbox
 from shardtui.engine.loop import Loop
-from shardtui.engine.preset import read_preset
+from shardtui.engine.preset import Preset, read_preset
 from shardtui.engine.profiler import Profiler
 from shardtui.engine.program import Program, compile_initial_state, place
 from shardtui.engine.protocol import (
@@ -160,11 +160,11 @@ class Workshop:
     def compiler(self, devices: int, made: Path) -> "KeptCompiler":
         return KeptCompiler(self, devices, made)
 
-    def initial(self, name: str, devices: int) -> Callable[[], Any]:
-        if (name, devices) not in self._initial:
-            placement = place(self.task, self.presets[name], jax.devices()[:devices])
-            self._initial[name, devices] = compile_initial_state(self.task, placement)
-        return self._initial[name, devices]
+    def initial(self, preset: Preset, devices: int) -> Callable[[], Any]:
+        if (preset.name, devices) not in self._initial:
+            placement = place(self.task, preset, jax.devices()[:devices])
+            self._initial[preset.name, devices] = compile_initial_state(self.task, placement)
+        return self._initial[preset.name, devices]
 
     def loss(self, step: int) -> float:
         """Of step 1, 2, …, of a run that nothing happens to."""
@@ -174,7 +174,7 @@ class Workshop:
 
     def _losses(self) -> Iterator[float]:
         compiler = self.compiler(8, self.folder)
-        program, state = compiler.compiled("dp"), self.initial("dp", 8)()
+        program, state = compiler.compiled("dp"), self.initial(self.presets["dp"], 8)()
         compiler.close()
         for number in itertools.count():
             batch = map(jax.device_put, self.batches[number], program.placement.batch_shardings)
@@ -199,7 +199,7 @@ class KeptCompiler(Compiler):
         return self._shop.programs[key]
 
     def initial_state(self, name: str) -> Any:
-        return self._queue.submit(Urgency.ASKED, lambda: self._shop.initial(name, len(self.devices)))
+        return self._queue.submit(Urgency.ASKED, lambda: self._shop.initial(self._preset(name), len(self.devices)))
 
     def wait(self) -> None:
         """Until all that waits is compiled, by either thread."""
