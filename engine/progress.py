@@ -42,8 +42,9 @@ class Progress:
 
     @property
     def is_worth_saving(self) -> bool:
-        """Steps were trained, and the last loss was finite: another state is nothing to go on from."""
-        return self.done > self.origin and self.reports.last_loss is not None
+        """Steps were trained, in this process or before it: the checkpoint that was restored may have been set aside
+        since. The last loss was finite: another state is nothing to go on from."""
+        return self.done > 0 and self.reports.is_finite
 
     def save(self, saver: Saver) -> None:
         self.reports.settle()

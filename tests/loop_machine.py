@@ -321,6 +321,8 @@ class LoopMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 3), where=st.integers(0, 1 << 20))
     def go_back_to_what_is_damaged(self, which: int, where: int) -> None:
         step = self._kept(which)
+        if not step:  # with nothing trained there may be nothing else to begin from
+            return
         file = max((path for path in (self.home / "checkpoints" / str(step)).rglob("*") if path.is_file()), key=size)
         content = bytearray(file.read_bytes())
         content[where % len(content)] ^= 1
@@ -410,14 +412,13 @@ class LoopMachine(RuleBasedStateMachine):
 
     def _stop(self) -> None:
         """All that was trained is saved."""
-        origin = self.loop.at.origin
         self.is_running = False
         self.inbox.put(Stop())
         self.loop.turn()
         assert self.loop.is_over
         assert self.loop.end() == self.step
         kept = [info.step for info in self.loop._saver.kept()]
-        assert self.step == origin or kept[-1] == self.step
+        assert not self.step or kept[-1] == self.step
         self.loop._compiler.close()
 
     def _turn_to(self, name: str, command: Any) -> None:
