@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import jax
+
 from .preset import Axes
 from .sharding import by_rules
 from .step_layout import Spec, StepLayout, Weight, spec_of
@@ -11,6 +13,8 @@ WHOLE = ("activation_embed", "keys", "head_dim", "qkv", "positions")
 WHOLE_OF_EXPERTS = ("router", "expert_batch", "capacity")
 """Likewise, but where they follow from other rules."""
 SPLIT = ("heads", "mlp", "vocab")
+NEWER = (0, 12)
+"""From this version of jax on its CPU compiler saves part of what is bfloat16 as such: measured."""
 
 
 def why_unknown(step: StepLayout) -> str:
@@ -20,6 +24,8 @@ def why_unknown(step: StepLayout) -> str:
 
 def _whys(step: StepLayout) -> Iterator[str]:
     tokens = {*step.batch_axes, *step.seq_axes}
+    if step.on_cpu and step.is_narrow and jax.__version_info__ >= NEWER:
+        yield f"bfloat16 on CPU, of which jax {jax.__version__} saves other parts than jax 0.10"
     for name in (*WHOLE, *(WHOLE_OF_EXPERTS if step.model.experts else ())):
         if axes := _split(step, step.preset.rules.get(name, ())):
             yield f"{name} is split over {_listed(axes)}"

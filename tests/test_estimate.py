@@ -76,6 +76,9 @@ def test_presets_hold_what_formulas_say(task: Task, programs: dict[str, Program]
 def test_what_the_cpu_makes_of_bfloat16_and_remat(changes: dict[str, Any]) -> None:
     task = Task(tiny_config(model=msgspec.structs.replace(WIDE, **changes), training=BATCHES), "cpu")
     step = Step(task, load_preset("fsdp"), 8)
+    if "dtype" in changes and jax.__version_info__ >= (0, 12):
+        assert "bfloat16 on CPU" in step.unknown
+        return
     compiled = compile_program(task, place(task, load_preset("fsdp"), jax.devices())).description
     assert compiled.memory and compiled.collectives
     assert bytes_sent(step.flows) == pytest.approx(bytes_sent(flows(compiled.collectives)), rel=0.002)
