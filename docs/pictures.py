@@ -6,12 +6,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from shardtui.engine import run_directory
-from shardtui.engine.config import RunConfig, load_model
-from shardtui.engine.protocol import Stop
+from shardtui.engine.spec.config import RunConfig, load_model
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import Stop
 from shardtui.tui.app import ShardtuiApp
-from shardtui.tui.engine_client import EngineClient
-from shardtui.tui.export import screen_svg
+from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.terminal.export import screen_svg
 from shardtui.tui.widgets.preset_list import PresetList
 from shardtui.tui.widgets.rule_list import Row, RuleList
 from textual.pilot import Pilot

@@ -20,20 +20,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from . import plan_cache, protocol
-from .advice import problems_in
-from .agreement import corpus_fact, differences, facts, fingerprints
-from .append import append_regular
-from .asker import end_with_asker
-from .board import Board
-from .cluster import Cluster
-from .config import SIMULATED_DEVICES, Invalid, Membership, Restart, RunConfig, UserModel, problems_of
-from .custody import Custody
-from .event_log import EventLog
-from .forks import leave_to_parent
-from .inbox import Inbox
-from .preset import Preset, load_preset, load_presets, name_of
-from .protocol import (
+from .base.advice import problems_in
+from .base.append import append_regular
+from .base.versions import versions
+from .distributed.agreement import corpus_fact, differences, facts, fingerprints
+from .distributed.cluster import Cluster
+from .distributed.seal import Seal
+from .planning import cache as plan_cache
+from .planning.parent import end_with_asker
+from .planning.ranking import Board
+from .spec.config import SIMULATED_DEVICES, Invalid, Membership, Restart, RunConfig, UserModel, problems_of
+from .spec.preset import Preset, load_preset, load_presets, name_of
+from .spec.topology import load_topology
+from .training.forks import leave_to_parent
+from .training.watchdog import Watchdog
+from .wire import protocol
+from .wire.custody import Custody
+from .wire.event_log import EventLog
+from .wire.inbox import Inbox
+from .wire.protocol import (
     CorpusInfo,
     EngineReady,
     EngineStarted,
@@ -48,20 +53,16 @@ from .protocol import (
     Stalled,
     Stop,
 )
-from .run_directory import RunDirectory, create, find, state_home
-from .seal import Seal
-from .server import Answer, Server
-from .topology import load_topology
-from .versions import versions
-from .watchdog import Watchdog
+from .wire.run_directory import RunDirectory, create, find, state_home
+from .wire.server import Answer, Server
 
 if TYPE_CHECKING:
     import jax
 
-    from .data import Batches
-    from .jax_cluster import JaxCluster
-    from .task import Task
-    from .user_model import OwnBatches
+    from .distributed.jax_cluster import JaxCluster
+    from .models.task import Task
+    from .models.user_model import OwnBatches
+    from .training.data import Batches
 
 YIELD_SECONDS = 10.0
 """By which another process that was told to stop ends later than process 0, which says why."""
@@ -110,7 +111,7 @@ def _config(text: str) -> RunConfig:
 
 def _connect(membership: Membership, directory: RunDirectory, restart: Restart) -> Seal:
     """Raises Invalid."""
-    from .joining import connect, seal
+    from .distributed.joining import connect, seal
 
     config = restart.config or directory.config
     connect(membership, config)
@@ -177,7 +178,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
 
 def host(run: str, config: RunConfig | None, restart: Restart, membership: Membership) -> int:
     """The engine of one host. The first one makes the run, or finds it where there is no `config`. Raises Invalid."""
-    from .joining import connect, number, seal
+    from .distributed.joining import connect, number, seal
 
     about = config or restart.config
     assert about, "one of them is always given"
@@ -201,7 +202,7 @@ def follow(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal
     """Does what the first process decides, until it is over. Raises Invalid."""
     seal = connect()
 
-    from .jax_cluster import JaxCluster
+    from .distributed.jax_cluster import JaxCluster
 
     cluster, inbox = JaxCluster(seal, stop=lambda: None, lost=_end_without), Inbox()
 
@@ -237,7 +238,7 @@ def _joined(directory: RunDirectory, connect: Callable[[], Seal], log: EventLog,
     """As the first of several processes. Raises Invalid."""
     seal = connect()
 
-    from .jax_cluster import JaxCluster
+    from .distributed.jax_cluster import JaxCluster
 
     def lost(gone: Mapping[int, str]) -> None:
         log.append(HostsLost(reasons=dict(gone), hosts=cluster.statuses()))
@@ -281,7 +282,7 @@ def verify(directory: str) -> None:
 
     from etils import epath
 
-    from . import checkpoint
+    from .checkpoint import directory as checkpoint
 
     place = checkpoint.Place(epath.Path(run.checkpoints(config)))
     _print(checkpoint.verify(place, config))
@@ -299,9 +300,9 @@ def inspect(config: RunConfig, *others: str) -> None:
     """Prints an `Inspection` of the preset of `config` and of each other one, as JSON, a line each."""
     devices, task = _devices_and_task(config)
 
-    from .inspection import inspect_program
-    from .mesh import describe_device
-    from .program import compile_program, place
+    from .parallel.mesh import describe_device
+    from .program.inspection import inspect_program
+    from .program.program import compile_program, place
 
     problems = problems_of(config)
     if problems:
@@ -323,8 +324,8 @@ def plan(config: RunConfig, where: str, *names: str) -> None:
     topology = None if where.isdecimal() else load_topology(where)
     os.environ["JAX_PLATFORMS"] = "cpu"  # no device is touched
 
-    from .estimate import estimate_row
-    from .task import Task
+    from .models.task import Task
+    from .planning.estimate import estimate_row
 
     task = Task(config, "tpu" if topology else config.platform or "cpu")
     presets = [load_preset(name) for name in names] or load_presets()[0]
@@ -338,8 +339,8 @@ def search(config: RunConfig, where: str) -> None:
     topology = load_topology(where)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-    from .search import search
-    from .task import Task
+    from .models.task import Task
+    from .planning.search import search
 
     rows = search(Task(config, "tpu"), topology, load_presets()[0])
     _print(Board(model=config.model_name, topology=where, rows=rows))
@@ -353,8 +354,8 @@ def compile_one(config: RunConfig, where: str, name: str) -> None:
     if cost is None:
         os.environ["JAX_PLATFORMS"] = "cpu"
 
-        from .plan import compile_cost
-        from .task import Task
+        from .models.task import Task
+        from .planning.ahead_of_time import compile_cost
 
         cost = compile_cost(Task(config, "tpu"), preset, topology)
         try:
@@ -384,15 +385,15 @@ def _train(
 
     from etils import epath
 
-    from .checkpoint import Place, array_types
-    from .compiler import Compiler
-    from .loop import Loop
-    from .manifest import edits
-    from .memory import keep_freed_blocks, limit
-    from .mesh import describe_device, fallback
-    from .profiler import Profiler
-    from .saver import Saver
-    from .weighing import weigh
+    from .checkpoint.directory import Place, array_types
+    from .checkpoint.manifest import edits
+    from .checkpoint.saver import Saver
+    from .parallel.mesh import describe_device, fallback
+    from .planning.preview import weigh
+    from .program.compiler import Compiler
+    from .program.memory import keep_freed_blocks, limit
+    from .training.loop import Loop
+    from .training.profiler import Profiler
 
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
@@ -468,7 +469,7 @@ def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, 
 
 def _text_fact(config: RunConfig) -> dict[str, str]:
     """Where the model is ours: a user's function is not run before all else is known to be the same."""
-    from .data import read_corpus
+    from .training.data import read_corpus
 
     return {} if isinstance(config.model, UserModel) else corpus_fact(read_corpus(config.data).describe())
 
@@ -478,7 +479,7 @@ def _batches(config: RunConfig, task: "Task") -> "tuple[Batches | OwnBatches, Co
     if task.own_batches:
         return task.own_batches, task.own_batches.describe()
 
-    from .data import Batches, read_corpus
+    from .training.data import Batches, read_corpus
 
     corpus = read_corpus(config.data)
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
@@ -499,9 +500,9 @@ def _devices_and_task(config: RunConfig, processes: int = 1) -> "tuple[list[jax.
     if config.platform:
         jax.config.update("jax_platforms", config.platform)
 
-    from .compilation_cache import use_compilation_cache
-    from .mesh import find_devices
-    from .task import Task
+    from .models.task import Task
+    from .parallel.mesh import find_devices
+    from .program.compilation_cache import use_compilation_cache
 
     use_compilation_cache()
     devices = find_devices(config.devices)
@@ -512,7 +513,7 @@ def _listed(
     config: RunConfig, task: "Task", devices: "list[jax.Device]", made: Path | None = None
 ) -> tuple[dict[str, Preset], list[PresetInfo], list[str]]:
     """As `_known`, and how each stands on the devices."""
-    from .program import describe_preset
+    from .program.program import describe_preset
 
     known, problems = _known(config, made)
     return known, [describe_preset(task, preset, devices) for preset in known.values()], problems

@@ -18,16 +18,16 @@ import jax
 from jax.core import Tracer
 from jax.stages import Compiled
 
-from .config import FILE_NAME, Invalid, WatchedRun
-from .foreign import Described, describe
-from .foreign_step import Step, compile_step
-from .leaves import Leaf, leaves
-from .memory import allocated, limit
-from .mesh import describe_device
-from .protocol import EngineReady, Event, PresetInfo, PresetInspected, TrainingStarted
-from .run_directory import checked_name
-from .teller import Teller
-from .versions import versions
+from .base.versions import versions
+from .parallel.mesh import describe_device
+from .program.leaves import Leaf, leaves
+from .program.memory import allocated, limit
+from .spec.config import FILE_NAME, Invalid, WatchedRun
+from .watching.external import Described, describe
+from .watching.external_step import Step, compile_step
+from .watching.reporter import Teller
+from .wire.protocol import EngineReady, Event, PresetInfo, PresetInspected, TrainingStarted
+from .wire.run_directory import checked_name
 
 NOT_ASKED = "not asked of a run that is only watched"
 

@@ -22,13 +22,13 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from shardtui.engine.compiler import Compiler
-from shardtui.engine.config import PRESETS, ModelConfig, RunConfig, TrainingConfig
-from shardtui.engine.inspection import inspect_program
-from shardtui.engine.preset import read_preset
-from shardtui.engine.program import Program, compile_program, place
-from shardtui.engine.protocol import CorpusInfo, EngineReady, PresetInspected
-from shardtui.engine.task import Batch, Task, TrainState
+from shardtui.engine.models.task import Batch, Task, TrainState
+from shardtui.engine.program.compiler import Compiler
+from shardtui.engine.program.inspection import inspect_program
+from shardtui.engine.program.program import Program, compile_program, place
+from shardtui.engine.spec.config import PRESETS, ModelConfig, RunConfig, TrainingConfig
+from shardtui.engine.spec.preset import read_preset
+from shardtui.engine.wire.protocol import CorpusInfo, EngineReady, PresetInspected
 
 from .compilers import Compilers
 

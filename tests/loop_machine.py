@@ -21,19 +21,22 @@ import msgspec
 from etils import epath
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from shardtui.engine import saver as saver_module
-from shardtui.engine.checkpoint import DAMAGED, Place, load_arrays, save_arrays
-from shardtui.engine.cluster import Cluster
-from shardtui.engine.compile_queue import Urgency
-from shardtui.engine.compiler import Compiler
-from shardtui.engine.config import PRESETS, CheckpointConfig, Invalid, ScheduledSwitch
-from shardtui.engine.data import Batches, read_corpus
-from shardtui.engine.inbox import Inbox
-from shardtui.engine.loop import Loop
-from shardtui.engine.preset import Preset, read_preset
-from shardtui.engine.profiler import Profiler
-from shardtui.engine.program import Program, compile_initial_state, place
-from shardtui.engine.protocol import (
+from shardtui.engine.checkpoint import saver as saver_module
+from shardtui.engine.checkpoint.directory import DAMAGED, Place, load_arrays, save_arrays
+from shardtui.engine.checkpoint.saver import Saver
+from shardtui.engine.distributed.cluster import Cluster
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.compile_queue import Urgency
+from shardtui.engine.program.compiler import Compiler
+from shardtui.engine.program.program import Program, compile_initial_state, place
+from shardtui.engine.program.reshard import Movers
+from shardtui.engine.spec.config import PRESETS, CheckpointConfig, Invalid, ScheduledSwitch
+from shardtui.engine.spec.preset import Preset, read_preset
+from shardtui.engine.training.data import Batches, read_corpus
+from shardtui.engine.training.loop import Loop
+from shardtui.engine.training.profiler import Profiler
+from shardtui.engine.wire.inbox import Inbox
+from shardtui.engine.wire.protocol import (
     AddPreset,
     CheckpointDamaged,
     CheckpointFailed,
@@ -54,10 +57,7 @@ from shardtui.engine.protocol import (
     SwitchFailed,
     SwitchPreset,
 )
-from shardtui.engine.reshard import Movers
-from shardtui.engine.saver import Saver
-from shardtui.engine.task import Task
-from shardtui.tui.run_state import Phase, RunState
+from shardtui.tui.state.run_state import Phase, RunState
 
 from .conftest import READY, tiny_config, tiny_model
 

@@ -11,15 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from shardtui.engine import layout
-from shardtui.engine.collectives import inventory
-from shardtui.engine.config import ModelConfig
-from shardtui.engine.estimate import Step
-from shardtui.engine.flops import flops
-from shardtui.engine.hlo import parse
-from shardtui.engine.preset import Preset, load_preset, parse_preset
-from shardtui.engine.preset_file import preset_text
-from shardtui.engine.program import (
+from shardtui.engine.analysis import layout
+from shardtui.engine.analysis.collectives import inventory
+from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.models.flops import flops
+from shardtui.engine.models.task import Array, Batch, Task, TrainState
+from shardtui.engine.planning.estimate import Step
+from shardtui.engine.program.program import (
     Placement,
     Program,
     compile_initial_state,
@@ -28,9 +26,11 @@ from shardtui.engine.program import (
     place,
     trace_step,
 )
-from shardtui.engine.protocol import ArrayInfo, MeshInfo, PresetInfo
-from shardtui.engine.reshard import Movers
-from shardtui.engine.task import Array, Batch, Task, TrainState
+from shardtui.engine.program.reshard import Movers
+from shardtui.engine.spec.config import ModelConfig
+from shardtui.engine.spec.preset import Preset, load_preset, parse_preset
+from shardtui.engine.spec.preset_file import preset_text
+from shardtui.engine.wire.protocol import ArrayInfo, MeshInfo, PresetInfo
 
 from . import second_reader
 from .random_presets import Case

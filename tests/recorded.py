@@ -1,8 +1,8 @@
 """Runs that ended, of which only the history is there."""
 
 import msgspec
-from shardtui.engine import run_directory
-from shardtui.engine.protocol import (
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import (
     VERSION,
     CheckpointInfo,
     CheckpointsKept,
@@ -15,7 +15,7 @@ from shardtui.engine.protocol import (
     TrainingStarted,
     encode_json,
 )
-from shardtui.engine.run_directory import RunDirectory
+from shardtui.engine.wire.run_directory import RunDirectory
 
 from .conftest import READY, tiny_config
 

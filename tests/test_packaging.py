@@ -23,7 +23,9 @@ def test_every_folder_with_modules_is_a_package() -> None:
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
-@pytest.mark.parametrize("module", ["shardtui.tui", "shardtui.tui.cli", "shardtui.tui.app", "shardtui.tui.headless"])
+@pytest.mark.parametrize(
+    "module", ["shardtui.tui", "shardtui.tui.cli.main", "shardtui.tui.app", "shardtui.tui.cli.train"]
+)
 def test_the_ui_process_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -31,7 +33,7 @@ def test_the_ui_process_loads_nothing_heavy(module: str) -> None:
 
 
 def test_presets_travel_with_the_package() -> None:
-    from shardtui.engine.config import preset_files
+    from shardtui.engine.spec.config import preset_files
 
     assert {"nano", "nano-moe", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"} <= preset_files("models").keys()
     built_in = {"dp", "tp", "dp-tp2", "dp-tp4", "fsdp", "fsdp-tp2", "hsdp", "fsdp-1d", "sp2", "dp-sp2"}

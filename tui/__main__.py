@@ -3,8 +3,8 @@
 import gc
 import sys
 
-from . import splash
-from .exit_codes import INTERRUPTED
+from .terminal import splash
+from .terminal.exit_codes import INTERRUPTED
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def _with_splash() -> int:
 
 
 def _command() -> int:
-    from .cli import main
+    from .cli.main import main
 
     return main()
 

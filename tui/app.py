@@ -19,8 +19,8 @@ from textual.timer import Timer
 from textual.widget import AwaitMount, MountError
 from textual.worker import Worker, WorkerError, WorkerFailed
 
-from ..engine.config import Invalid, Restart, RunConfig
-from ..engine.protocol import (
+from ..engine.spec.config import Invalid, Restart, RunConfig
+from ..engine.wire.protocol import (
     AddPreset,
     AnyCommand,
     AnyEvent,
@@ -41,12 +41,7 @@ from ..engine.protocol import (
     SwitchPreset,
 )
 from . import views
-from .announcements import announcement, last_words
-from .availability import OURS, why_not
-from .clean import printable
-from .driver import Driver
-from .engine_client import EngineClient
-from .exit_codes import FAILED, FINE, REFUSED
+from .client.engine_client import EngineClient
 from .messages import (
     ArrayChosen,
     ComparisonAsked,
@@ -60,13 +55,18 @@ from .messages import (
     ViewShown,
     WatchWanted,
 )
-from .run_state import Phase, RunState
 from .screens.dialog import Dialog
 from .screens.run_screen import RunScreen, keys_of
 from .screens.watch import WatchScreen
+from .state.announcements import announcement, last_words
+from .state.availability import OURS, why_not
+from .state.run_state import Phase, RunState
+from .terminal.clean import printable
+from .terminal.driver import Driver
+from .terminal.exit_codes import FAILED, FINE, REFUSED
 
 if TYPE_CHECKING:
-    from .comparison import Comparison
+    from .state.comparison import Comparison
 
 T = TypeVar("T")
 PROFILED = 5
@@ -235,7 +235,7 @@ class ShardtuiApp(App[None]):
     @work
     async def estimate(self, config: RunConfig, ready: EngineReady) -> None:
         """Of all presets, by formula, in a process of its own."""
-        from .estimating import estimates
+        from .client.estimating import estimates
 
         try:
             self.state.estimates = await estimates(config, ready)
@@ -256,7 +256,7 @@ class ShardtuiApp(App[None]):
     @work(exclusive=True, group="comparison")
     async def begin_comparison(self) -> None:
         """Of presets that fit, in turn. Not beside the estimates."""
-        from .comparison import Comparison, worth_comparing
+        from .state.comparison import Comparison, worth_comparing
 
         if self.estimating:
             with suppress(WorkerError):  # the viewer is left meanwhile
@@ -286,7 +286,7 @@ class ShardtuiApp(App[None]):
 
     def tell_end_of(self, comparison: "Comparison") -> None:
         """Where the board is not seen."""
-        from .comparison import CANCELLED
+        from .state.comparison import CANCELLED
 
         why = comparison.ended_by
         if self.current_mode == "compare" and why in (None, CANCELLED):
@@ -408,7 +408,7 @@ class ShardtuiApp(App[None]):
 
     def action_export(self) -> None:
         """The view that is up, as a picture and as text, into the working directory."""
-        from .export import save_view
+        from .terminal.export import save_view
 
         try:
             paths = save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")

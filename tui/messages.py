@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
-from ..engine.protocol import AnyEvent, WeighPreset
+from ..engine.wire.protocol import AnyEvent, WeighPreset
 
 
 @dataclass

@@ -4,10 +4,10 @@ import time
 from statistics import median
 
 import jax
-from shardtui.engine.config import RunConfig, load_model
-from shardtui.engine.preset import load_preset
-from shardtui.engine.program import place, trace_step
-from shardtui.engine.task import Task
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.program import place, trace_step
+from shardtui.engine.spec.config import RunConfig, load_model
+from shardtui.engine.spec.preset import load_preset
 
 from .figure import Figure, at_most
 

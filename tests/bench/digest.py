@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from shardtui.engine.checkpoint import save_arrays
-from shardtui.engine.digest import is_finite, linear_sums
-from shardtui.engine.preset import load_preset
-from shardtui.engine.program import Question, ask_digests, compile_initial_state, place
-from shardtui.engine.reshard import Movers
-from shardtui.engine.task import Task, TrainState
+from shardtui.engine.checkpoint.directory import save_arrays
+from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.program.digest import is_finite, linear_sums
+from shardtui.engine.program.program import Question, ask_digests, compile_initial_state, place
+from shardtui.engine.program.reshard import Movers
+from shardtui.engine.spec.preset import load_preset
 
 from .figure import Figure, at_most
 from .plain import config

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from shardtui.engine.config import load_model
-from shardtui.engine.model import flops_per_token
+from shardtui.engine.models.decoder import flops_per_token
+from shardtui.engine.spec.config import load_model
 
 from .figure import Figure, at_least
 

@@ -4,7 +4,7 @@ import sys
 import time
 
 import jax
-from shardtui.engine.config import RunConfig, load_model
+from shardtui.engine.spec.config import RunConfig, load_model
 
 from .gpu import SETTINGS
 from .plain import Plain

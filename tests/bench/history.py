@@ -6,10 +6,10 @@ import time
 from statistics import median
 
 import msgspec
-from shardtui.engine import run_directory
-from shardtui.engine.protocol import AnyEvent, EngineStarted, EngineStopped, StepsDone, encode_json
-from shardtui.engine.run_directory import RunDirectory
-from shardtui.tui.losses import Losses
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import AnyEvent, EngineStarted, EngineStopped, StepsDone, encode_json
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.state.losses import Losses
 from shardtui.tui.widgets.loss_chart import draw_chart
 
 from ..suite import memory

@@ -6,8 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from shardtui.engine.collectives import inventory
-from shardtui.engine.hlo import parse
+from shardtui.engine.analysis.collectives import inventory
+from shardtui.engine.analysis.hlo import parse
 
 from ..conftest import SHARDTUI
 from ..hlo_texts import HOSTILE, MESH, collectives, repeated

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardtui.engine.config import Membership
-from shardtui.engine.jax_cluster import JaxCluster
-from shardtui.engine.joining import connect
-from shardtui.engine.seal import Seal
+from shardtui.engine.distributed.jax_cluster import JaxCluster
+from shardtui.engine.distributed.joining import connect
+from shardtui.engine.distributed.seal import Seal
+from shardtui.engine.spec.config import Membership
 
 from ..conftest import tiny_config
 from .figure import Figure, at_most

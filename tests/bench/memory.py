@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import jax
-from shardtui.engine.preset import load_preset
-from shardtui.engine.program import compile_initial_state, place
-from shardtui.engine.reshard import Movers
-from shardtui.engine.task import Task, TrainState
+from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.program.program import compile_initial_state, place
+from shardtui.engine.program.reshard import Movers
+from shardtui.engine.spec.preset import load_preset
 
 from ..suite import memory
 from .figure import Figure, at_most

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 
 import jax
-from shardtui.engine.config import RunConfig, load_model
-from shardtui.engine.data import Batches, read_corpus
-from shardtui.engine.preset import load_preset
-from shardtui.engine.program import Placement, compile_initial_state, place, trace_step
-from shardtui.engine.task import Batch, Task, TrainState
+from shardtui.engine.models.task import Batch, Task, TrainState
+from shardtui.engine.program.program import Placement, compile_initial_state, place, trace_step
+from shardtui.engine.spec.config import RunConfig, load_model
+from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.training.data import Batches, read_corpus
 
 
 def config(*settings: str, preset: str = "dp", devices: int | None = None) -> RunConfig:

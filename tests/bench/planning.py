@@ -9,8 +9,8 @@ import sys
 import tempfile
 import time
 
-from shardtui.engine.config import RunConfig, load_model
-from shardtui.engine.protocol import encode_json
+from shardtui.engine.spec.config import RunConfig, load_model
+from shardtui.engine.wire.protocol import encode_json
 
 from .figure import Figure, at_most
 
@@ -21,10 +21,10 @@ import os, sys
 os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 import msgspec
 from jax.experimental import topologies
-from shardtui.engine.config import RunConfig
-from shardtui.engine.preset import load_preset
-from shardtui.engine.program import place, trace_step
-from shardtui.engine.task import Task
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.program.program import place, trace_step
+from shardtui.engine.models.task import Task
 
 task = Task(msgspec.json.decode(sys.argv[1], type=RunConfig), "tpu")
 devices = topologies.get_topology_desc(platform="tpu", topology_name=sys.argv[2]).devices

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from shardtui.engine import run_directory
-from shardtui.engine.event_log import LogReader
-from shardtui.engine.protocol import PresetCompiled
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.event_log import LogReader
+from shardtui.engine.wire.protocol import PresetCompiled
 
 from ..conftest import SHARDTUI
 from .figure import Figure, at_most

@@ -7,10 +7,10 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from shardtui.engine.memory import keep_freed_blocks
-from shardtui.engine.model import Gpt, loss
-from shardtui.engine.sharding import activation_rules
-from shardtui.engine.task import Batch, optimizer
+from shardtui.engine.models.decoder import Gpt, loss
+from shardtui.engine.models.task import Batch, optimizer
+from shardtui.engine.parallel.constraints import activation_rules
+from shardtui.engine.program.memory import keep_freed_blocks
 
 from .figure import Figure, at_least
 from .plain import Plain, config

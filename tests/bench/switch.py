@@ -7,9 +7,9 @@ from statistics import median
 
 import msgspec
 import numpy as np
-from shardtui.engine import run_directory
-from shardtui.engine.protocol import AnyEvent, StepsDone, Stop, Switched, SwitchPreset
-from shardtui.tui.engine_client import EngineClient
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import AnyEvent, StepsDone, Stop, Switched, SwitchPreset
+from shardtui.tui.client.engine_client import EngineClient
 
 from .figure import Figure, at_least, at_most
 from .plain import config

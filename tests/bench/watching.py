@@ -12,18 +12,18 @@ from statistics import median
 from threading import Thread
 
 from etils import epath
-from shardtui.engine import run_directory
-from shardtui.engine.checkpoint import Place
-from shardtui.engine.cluster import Cluster
-from shardtui.engine.compiler import Compiler
-from shardtui.engine.data import read_corpus
-from shardtui.engine.event_log import EventLog, LogReader
-from shardtui.engine.inbox import Inbox
-from shardtui.engine.loop import Loop
-from shardtui.engine.profiler import Profiler
-from shardtui.engine.protocol import Event, Pause, Paused, Resume, Resumed, StepsDone, Stop
-from shardtui.engine.saver import Saver
-from shardtui.engine.server import Server
+from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.checkpoint.saver import Saver
+from shardtui.engine.distributed.cluster import Cluster
+from shardtui.engine.program.compiler import Compiler
+from shardtui.engine.training.data import read_corpus
+from shardtui.engine.training.loop import Loop
+from shardtui.engine.training.profiler import Profiler
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.event_log import EventLog, LogReader
+from shardtui.engine.wire.inbox import Inbox
+from shardtui.engine.wire.protocol import Event, Pause, Paused, Resume, Resumed, StepsDone, Stop
+from shardtui.engine.wire.server import Server
 
 from ..conftest import SHARDTUI
 from ..terminal import Terminal, training

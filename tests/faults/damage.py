@@ -13,11 +13,11 @@ import jax
 import numpy as np
 from etils import epath
 from jax.sharding import SingleDeviceSharding
-from shardtui.engine.checkpoint import Place, check_digests, load_arrays, state_names
-from shardtui.engine.digest import digests
-from shardtui.engine.manifest import FILE_NAME, Manifest
-from shardtui.engine.outcomes import Damaged
-from shardtui.engine.task import Task, TrainState
+from shardtui.engine.checkpoint.directory import Place, check_digests, load_arrays, state_names
+from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest
+from shardtui.engine.distributed.outcomes import Damaged
+from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.program.digest import digests
 
 from ..conftest import SETTINGS, SHARDTUI
 from .row import Row

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from shardtui.engine import protocol
-from shardtui.engine.preset import load_preset
-from shardtui.engine.preset_file import preset_text
-from shardtui.engine.protocol import (
+from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_file import preset_text
+from shardtui.engine.wire import protocol
+from shardtui.engine.wire.protocol import (
     AddPreset,
     AnyCommand,
     AnyEvent,

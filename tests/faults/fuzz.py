@@ -12,13 +12,14 @@ from pathlib import Path
 
 import jax
 import msgspec
-from shardtui.engine import protocol
-from shardtui.engine.collectives import inventory
-from shardtui.engine.config import PRESETS, Invalid
-from shardtui.engine.hlo import parse
-from shardtui.engine.preset import read_preset
-from shardtui.engine.program import place
-from shardtui.engine.protocol import (
+from shardtui.engine.analysis.collectives import inventory
+from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.program import place
+from shardtui.engine.spec.config import PRESETS, Invalid
+from shardtui.engine.spec.preset import read_preset
+from shardtui.engine.wire import protocol
+from shardtui.engine.wire.protocol import (
     AnyCommand,
     InspectPreset,
     Pause,
@@ -28,8 +29,7 @@ from shardtui.engine.protocol import (
     SwitchFailed,
     SwitchPreset,
 )
-from shardtui.engine.server import MOST_VIEWERS
-from shardtui.engine.task import Task
+from shardtui.engine.wire.server import MOST_VIEWERS
 
 from ..conftest import SHARDTUI, tiny_config
 from .living import Living, living_engine, own_directories

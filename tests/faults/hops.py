@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from etils import epath
-from shardtui.engine.manifest import read_manifest
+from shardtui.engine.checkpoint.manifest import read_manifest
 
 from ..conftest import SETTINGS, SHARDTUI
 from .row import Row

@@ -10,9 +10,9 @@ from itertools import cycle
 from pathlib import Path
 
 import msgspec
-from shardtui.engine import run_directory
-from shardtui.engine.config import PRESETS, user_presets
-from shardtui.engine.protocol import (
+from shardtui.engine.spec.config import PRESETS, user_presets
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import (
     AheadEnded,
     AnyEvent,
     CheckpointDamaged,
@@ -38,11 +38,11 @@ from shardtui.engine.protocol import (
     TrainingStarted,
     encode_json,
 )
-from shardtui.engine.run_directory import RunDirectory
+from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import TINY, tiny_config
 from ..terminal import Terminal
-from ..test_views import inspections, switch
+from ..tui.test_views import inspections, switch
 from .living import own_directories
 from .row import Row
 

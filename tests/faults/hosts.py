@@ -8,13 +8,13 @@ import time
 
 import msgspec
 from etils import epath
-from shardtui.engine import run_directory
-from shardtui.engine.checkpoint import Place
-from shardtui.engine.config import CheckpointConfig, Restart
-from shardtui.engine.protocol import CheckpointSaved, EngineReady, Restored, TrainingStarted
-from shardtui.engine.run_directory import RunDirectory
-from shardtui.tui.engine_client import EngineClient
-from shardtui.tui.run_state import RunState
+from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.spec.config import CheckpointConfig, Restart
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import CheckpointSaved, EngineReady, Restored, TrainingStarted
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.state.run_state import RunState
 
 from ..conftest import tiny_config
 from .row import Row

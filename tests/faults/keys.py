@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from shardtui.engine import run_directory
-from shardtui.engine.event_log import LogReader
-from shardtui.engine.protocol import AnyEvent, EngineStarted, Failed, Switched
-from shardtui.engine.run_directory import RunDirectory
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.event_log import LogReader
+from shardtui.engine.wire.protocol import AnyEvent, EngineStarted, Failed, Switched
+from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS
 from ..terminal import Terminal, training

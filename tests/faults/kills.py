@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from etils import epath
-from shardtui.engine import run_directory
-from shardtui.engine.checkpoint import Place
-from shardtui.engine.config import CheckpointConfig
-from shardtui.engine.outcomes import Damaged
-from shardtui.engine.protocol import (
+from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.distributed.outcomes import Damaged
+from shardtui.engine.spec.config import CheckpointConfig
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import (
     AnyEvent,
     CheckpointSaved,
     CheckpointSaving,
@@ -23,8 +23,8 @@ from shardtui.engine.protocol import (
     SwitchPreset,
     TrainingStarted,
 )
-from shardtui.engine.run_directory import RunDirectory
-from shardtui.tui.engine_client import EngineClient
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.client.engine_client import EngineClient
 
 from ..conftest import tiny_config
 from .row import Row

@@ -11,11 +11,11 @@ from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardtui.engine import run_directory
-from shardtui.engine.config import CheckpointConfig, ScheduledSwitch
-from shardtui.engine.event_log import LogReader
-from shardtui.engine.protocol import AnyEvent, StepsDone, TrainingStarted
-from shardtui.engine.run_directory import RunDirectory
+from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.event_log import LogReader
+from shardtui.engine.wire.protocol import AnyEvent, StepsDone, TrainingStarted
+from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import tiny_config
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 from etils import epath
-from shardtui.engine import protocol, run_directory
-from shardtui.engine.manifest import read_manifest, write_manifest
-from shardtui.engine.protocol import AnyCommand, InspectPreset, SaveCheckpoint, Stop, SwitchPreset
-from shardtui.engine.run_directory import RunDirectory
+from shardtui.engine.checkpoint.manifest import read_manifest, write_manifest
+from shardtui.engine.wire import protocol, run_directory
+from shardtui.engine.wire.protocol import AnyCommand, InspectPreset, SaveCheckpoint, Stop, SwitchPreset
+from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS, SHARDTUI, TINY
 from .row import Row

@@ -11,15 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-from shardtui.engine import protocol, run_directory
-from shardtui.engine.event_log import LogReader
-from shardtui.engine.protocol import AnyEvent, EngineReady, EngineStopped, Failed, HostStatus, StepsDone, Stop
-from shardtui.engine.run_directory import RunDirectory
+from shardtui.engine.wire import protocol, run_directory
+from shardtui.engine.wire.event_log import LogReader
+from shardtui.engine.wire.protocol import AnyEvent, EngineReady, EngineStopped, Failed, HostStatus, StepsDone, Stop
+from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..attacker import Attacker
 from ..conftest import SETTINGS, SHARDTUI
-from ..test_hosts import free_port
-from ..test_neighbours import answer_of, hostile_config, listening_of
+from ..distributed.test_hosts import free_port
+from ..distributed.test_neighbours import answer_of, hostile_config, listening_of
 from .messages import NotRun
 from .row import Row
 

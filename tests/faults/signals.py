@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from etils import epath
-from shardtui.engine import run_directory
-from shardtui.engine.checkpoint import Place
-from shardtui.engine.config import CheckpointConfig
-from shardtui.engine.protocol import (
+from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.spec.config import CheckpointConfig
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import (
     AnyEvent,
     CheckpointSaving,
     EngineStopped,
@@ -26,8 +26,8 @@ from shardtui.engine.protocol import (
     SwitchPreset,
     TrainingStarted,
 )
-from shardtui.engine.run_directory import RunDirectory
-from shardtui.tui.engine_client import EngineClient
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.client.engine_client import EngineClient
 
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
 from .row import Row

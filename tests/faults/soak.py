@@ -4,11 +4,19 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardtui.engine import run_directory
-from shardtui.engine.config import CheckpointConfig
-from shardtui.engine.protocol import AnyEvent, CheckpointSaved, SaveCheckpoint, StepsDone, Stop, Switched, SwitchPreset
-from shardtui.engine.run_directory import RunDirectory
-from shardtui.tui.engine_client import EngineClient
+from shardtui.engine.spec.config import CheckpointConfig
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import (
+    AnyEvent,
+    CheckpointSaved,
+    SaveCheckpoint,
+    StepsDone,
+    Stop,
+    Switched,
+    SwitchPreset,
+)
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.client.engine_client import EngineClient
 
 from ..conftest import tiny_config
 from ..suite import memory

@@ -8,9 +8,10 @@ import os
 import signal
 from pathlib import Path
 
-from tests.conftest import SETTINGS
 from tests.test_cli import run
 from tests.test_comparing import compared, files, until_it_says
+
+from tests.conftest import SETTINGS
 
 
 def test_presets_that_need_too_much_leave_the_others_alone(home: Path) -> None:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import jax
 import jax.numpy as jnp
 import numpy as np
-from shardtui.engine.digest import _mixed, digests, linear_sums
+from shardtui.engine.program.digest import _mixed, digests, linear_sums
 
 from tests.changes import CHANGES, DTYPES, kept, tried
 from tests.suite import versions

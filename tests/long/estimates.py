@@ -10,10 +10,10 @@ import time
 from statistics import median
 
 import msgspec
-from shardtui.engine import figures
-from shardtui.engine.board import Board, Cost
-from shardtui.engine.config import RunConfig, load_model
-from shardtui.engine.protocol import encode_json
+from shardtui.engine.base import figures
+from shardtui.engine.planning.ranking import Board, Cost
+from shardtui.engine.spec.config import RunConfig, load_model
+from shardtui.engine.wire.protocol import encode_json
 
 CASES = """
 gpt2        v5e:2x4     dp          batch_size=64

@@ -16,10 +16,10 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # the 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
-from shardtui.engine.estimate import Step
-from shardtui.engine.program import compile_program, describe_preset, place
-from shardtui.engine.task import Task
-from shardtui.engine.traffic import flows
+from shardtui.engine.analysis.traffic import flows
+from shardtui.engine.models.task import Task
+from shardtui.engine.planning.estimate import Step
+from shardtui.engine.program.program import compile_program, describe_preset, place
 
 from tests.random_presets import NANO, Case, case
 

@@ -19,7 +19,7 @@ STEPS = 3
 
 def main() -> None:
     import jax
-    from shardtui.engine import figures
+    from shardtui.engine.base import figures
 
     print(f"**Python {sys.version.split()[0]}, jax {jax.__version__}**, nano with {', '.join(SETTINGS)}\n")
     print("| preset | arguments, predicted | living arrays | peak of 8, predicted | growth of the process | |")
@@ -35,11 +35,11 @@ def measure_one(preset: str) -> None:
     """Prints predicted arguments and living bytes of one device, predicted peak and growth of all."""
     import jax
     import numpy as np
-    from shardtui.engine.config import RunConfig, load_model
-    from shardtui.engine.memory import measure
-    from shardtui.engine.preset import load_preset
-    from shardtui.engine.program import compile_initial_state, compile_program, place
-    from shardtui.engine.task import Batch, Task
+    from shardtui.engine.models.task import Batch, Task
+    from shardtui.engine.program.memory import measure
+    from shardtui.engine.program.program import compile_initial_state, compile_program, place
+    from shardtui.engine.spec.config import RunConfig, load_model
+    from shardtui.engine.spec.preset import load_preset
 
     model = load_model("nano", SETTINGS)
     config = RunConfig(run="x", model_name="nano", model=model.model, training=model.training, preset=preset)

@@ -8,9 +8,8 @@ from pathlib import Path
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from shardtui.engine.program import compile_initial_state
-from shardtui.engine.reshard import Movers, move_state
-
+from shardtui.engine.program.program import compile_initial_state
+from shardtui.engine.program.reshard import Movers, move_state
 from tests.test_user_model import EXAMPLES, batches_of, compiled, example_task, guides_losses, steps
 
 STEPS = 10

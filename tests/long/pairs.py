@@ -12,13 +12,13 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
-from shardtui.engine.config import preset_files
-from shardtui.engine.preset import load_preset
-from shardtui.engine.program import compile_initial_state, compile_program, place
-from shardtui.engine.task import Task
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.program import compile_initial_state, compile_program, place
+from shardtui.engine.spec.config import preset_files
+from shardtui.engine.spec.preset import load_preset
+from tests.test_reshard import move_between_all
 
 from tests import conftest
-from tests.test_reshard import move_between_all
 
 
 def main() -> None:

@@ -68,11 +68,11 @@ def step_seconds(microbatches: int) -> tuple[int, float, float]:
     import jax
     import msgspec
     import numpy as np
-    from shardtui.engine.config import RunConfig, load_model
-    from shardtui.engine.memory import keep_freed_blocks
-    from shardtui.engine.preset import load_preset
-    from shardtui.engine.program import compile_initial_state, compile_program, place
-    from shardtui.engine.task import Batch, Task
+    from shardtui.engine.models.task import Batch, Task
+    from shardtui.engine.program.memory import keep_freed_blocks
+    from shardtui.engine.program.program import compile_initial_state, compile_program, place
+    from shardtui.engine.spec.config import RunConfig, load_model
+    from shardtui.engine.spec.preset import load_preset
 
     keep_freed_blocks()
     model = load_model("nano", DEEP)

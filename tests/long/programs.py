@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 
 import jax
-from shardtui.engine.compiler import Compiler
-from shardtui.engine.config import RunConfig, choose_model
-from shardtui.engine.preset import load_preset
-from shardtui.engine.task import Task
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.compiler import Compiler
+from shardtui.engine.spec.config import RunConfig, choose_model
+from shardtui.engine.spec.preset import load_preset
 
 from tests.suite import memory, versions
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from losses import events, losses, output
-from shardtui.engine import figures
+from shardtui.engine.base import figures
 
 STEPS = 60
 CASES = (

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
-from shardtui.engine.collectives import inventory
-from shardtui.engine.hlo import parse
+from shardtui.engine.analysis.collectives import inventory
+from shardtui.engine.analysis.hlo import parse
 
 from tests.collective_programs import lower_fsdp, programs
 

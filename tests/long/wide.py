@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 from shardtui.tui.screens.arrays import ArraysScreen
 from shardtui.tui.widgets.sharding_pane import ShardingPane, draw_sharding
-
 from tests.test_app import shown, until
 from tests.test_views import WIDE, inspections, record
 

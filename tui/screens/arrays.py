@@ -10,12 +10,12 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import DataTable, Input
 
-from ...engine import figures
-from ...engine.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
-from ...engine.protocol import ArrayInfo
-from ..array_rows import Order, Row, flat_rows, matches, tree_rows
+from ...engine.analysis.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
+from ...engine.base import figures
+from ...engine.wire.protocol import ArrayInfo
 from ..messages import DeviceFollowed
-from ..run_state import RunState
+from ..state.array_rows import Order, Row, flat_rows, matches, tree_rows
+from ..state.run_state import RunState
 from ..widgets.lines import entitle
 from ..widgets.reasons import Reasons
 from ..widgets.rows import Rows

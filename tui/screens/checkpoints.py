@@ -11,10 +11,10 @@ from textual.content import Content
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
-from ...engine import figures
-from ...engine.preset import name_of
-from ...engine.protocol import CheckpointInfo
-from ..run_state import RunState
+from ...engine.base import figures
+from ...engine.spec.preset import name_of
+from ...engine.wire.protocol import CheckpointInfo
+from ..state.run_state import RunState
 from ..widgets.choices import Choices
 from .dialog import Dialog
 

@@ -12,14 +12,14 @@ from textual.coordinate import Coordinate
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from ...engine import figures
-from ...engine.board import Row
-from .. import board_rows
-from ..availability import why_not
-from ..comparison import Comparison, Stage, in_progress
-from ..measured_rows import cells, devices, listed, rows_of, span, verdict
+from ...engine.base import figures
+from ...engine.planning.ranking import Row
 from ..messages import ComparisonAsked, ComparisonCancelled, PresetChosen
-from ..run_state import Phase, RunState
+from ..state import board_rows
+from ..state.availability import why_not
+from ..state.comparison import Comparison, Stage, in_progress
+from ..state.measured_rows import cells, devices, listed, rows_of, span, verdict
+from ..state.run_state import Phase, RunState
 from ..widgets.lines import Lines, entitle
 from ..widgets.preset_list import sign
 from ..widgets.rows import Rows

@@ -9,10 +9,10 @@ from textual.widget import Widget
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from ...engine.lint import Finding
-from ...engine.protocol import PresetCompiled, PresetInspected
+from ...engine.analysis.lint import Finding
+from ...engine.wire.protocol import PresetCompiled, PresetInspected
 from ..messages import ArrayChosen
-from ..run_state import RunState
+from ..state.run_state import RunState
 from ..widgets.choices import Choices
 from ..widgets.lines import entitle
 from .run_screen import RunScreen

@@ -8,9 +8,9 @@ from rich.text import Text
 from textual.widget import Widget
 from textual.widgets import RichLog
 
-from ...engine.protocol import AnyEvent, CommandRefused, Disconnected, EngineLost, Failed, SwitchFailed
-from ..log_lines import in_words
-from ..run_state import RunState
+from ...engine.wire.protocol import AnyEvent, CommandRefused, Disconnected, EngineLost, Failed, SwitchFailed
+from ..state.log_lines import in_words
+from ..state.run_state import RunState
 from .run_screen import RunScreen
 
 

@@ -9,10 +9,10 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
 
-from ...engine import figures
-from ...engine.protocol import ArrayInfo, MeshInfo
+from ...engine.base import figures
+from ...engine.wire.protocol import ArrayInfo, MeshInfo
 from ..messages import DeviceFollowed, ShardChosen
-from ..run_state import RunState
+from ..state.run_state import RunState
 from ..widgets.device_details import DeviceDetails
 from ..widgets.hosts_panel import HostsPanel
 from ..widgets.lines import entitle

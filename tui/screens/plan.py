@@ -15,14 +15,14 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Input, Label
 from textual.worker import Worker
 
-from ...engine import tpu_compiler
-from ...engine.board import Board, Row, ranked, recommendation
-from ...engine.config import Invalid, RunConfig, problems_of
-from ...engine.topology import load_topology
-from .. import board_rows
-from ..clean import clean, printable
-from ..planner import Compiling, Planner
-from ..run_state import RunState
+from ...engine.planning import tpu_compiler
+from ...engine.planning.ranking import Board, Row, ranked, recommendation
+from ...engine.spec.config import Invalid, RunConfig, problems_of
+from ...engine.spec.topology import load_topology
+from ..client.planner import Compiling, Planner
+from ..state import board_rows
+from ..state.run_state import RunState
+from ..terminal.clean import clean, printable
 from ..widgets.lines import Lines, entitle
 from ..widgets.paragraphs import Paragraphs
 from ..widgets.row_details import RowDetails

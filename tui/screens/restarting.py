@@ -9,11 +9,11 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Label
 
-from ...engine import figures
-from ...engine.protocol import Stop
-from ...engine.run_directory import RunDirectory
-from ..life_signs import LifeSigns
-from ..stopping import End, kill, patience, stop
+from ...engine.base import figures
+from ...engine.wire.protocol import Stop
+from ...engine.wire.run_directory import RunDirectory
+from ..client.life_signs import LifeSigns
+from ..client.stopping import End, kill, patience, stop
 from .dialog import Dialog
 
 LOOK_SECONDS = 0.5

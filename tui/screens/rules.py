@@ -15,15 +15,15 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList
 
-from ...engine.config import FILE_NAME, PRESETS, Invalid, user_presets
-from ...engine.preset import AXIS_NAME, LARGEST_AXIS, LOGICAL_AXES, REST, load_preset, mesh_preset, reference
-from ...engine.preset_file import preset_text, write_preset
-from ...engine.protocol import LARGEST_COMMAND, EngineReady, PresetWeighed, WeighPreset
-from ..availability import why_not
-from ..clean import printable
-from ..draft import WHOLE, Draft
+from ...engine.spec.config import FILE_NAME, PRESETS, Invalid, user_presets
+from ...engine.spec.preset import AXIS_NAME, LARGEST_AXIS, LOGICAL_AXES, REST, load_preset, mesh_preset, reference
+from ...engine.spec.preset_file import preset_text, write_preset
+from ...engine.wire.protocol import LARGEST_COMMAND, EngineReady, PresetWeighed, WeighPreset
 from ..messages import DraftApplied, DraftChanged, PresetChosen, WatchWanted
-from ..run_state import RunState
+from ..state.availability import why_not
+from ..state.draft import WHOLE, Draft
+from ..state.run_state import RunState
+from ..terminal.clean import printable
 from ..widgets.rule_list import Row, RowTurned, RuleList
 from ..widgets.what_follows import Consequences, Costs
 from .confirm import Confirm

@@ -8,7 +8,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from ..messages import ViewShown
-from ..run_state import RunState
+from ..state.run_state import RunState
 from ..widgets.keys import Keys
 from ..widgets.status_bar import StatusBar
 

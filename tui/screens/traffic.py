@@ -9,9 +9,9 @@ from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from ...engine import figures
-from ...engine.protocol import CollectiveInfo, PresetCompiled
-from ..run_state import RunState
+from ...engine.base import figures
+from ...engine.wire.protocol import CollectiveInfo, PresetCompiled
+from ..state.run_state import RunState
 from ..widgets.collective_details import CollectiveDetails
 from ..widgets.flows import Flows
 from ..widgets.rows import Rows

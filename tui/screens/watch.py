@@ -7,7 +7,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from ..messages import ViewShown
-from ..run_state import RunState
+from ..state.run_state import RunState
 from .run_screen import RunScreen
 
 if TYPE_CHECKING:

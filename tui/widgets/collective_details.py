@@ -4,8 +4,8 @@ import textwrap
 
 from textual.content import Content
 
-from ...engine import figures
-from ...engine.protocol import CollectiveInfo
+from ...engine.base import figures
+from ...engine.wire.protocol import CollectiveInfo
 from .lines import Lines
 
 

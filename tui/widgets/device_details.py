@@ -2,10 +2,10 @@
 
 from textual.content import Content
 
-from ...engine import figures
-from ...engine.layout import bytes_per_device, coordinates
-from ...engine.protocol import DeviceInfo, MeshInfo
-from ..run_state import RunState
+from ...engine.analysis.layout import bytes_per_device, coordinates
+from ...engine.base import figures
+from ...engine.wire.protocol import DeviceInfo, MeshInfo
+from ..state.run_state import RunState
 from .lines import Lines, entitle
 
 MOST_PEERS = 16

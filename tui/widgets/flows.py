@@ -2,9 +2,9 @@
 
 from textual.content import Content
 
-from ...engine import figures
-from ...engine.protocol import PresetCompiled
-from ...engine.traffic import FlowChange, changes
+from ...engine.analysis.traffic import FlowChange, changes
+from ...engine.base import figures
+from ...engine.wire.protocol import PresetCompiled
 from .lines import Lines, entitle
 
 MOST_LINES = 8

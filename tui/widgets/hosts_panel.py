@@ -2,9 +2,9 @@
 
 from textual.content import Content
 
-from ...engine import figures
-from ...engine.protocol import HostInfo, HostStatus
-from ..run_state import RunState
+from ...engine.base import figures
+from ...engine.wire.protocol import HostInfo, HostStatus
+from ..state.run_state import RunState
 from .lines import Lines
 
 HEADS = f"{'process':<8} {'host':<20} {'pid':>8} {'devices':>8} {'in use':>9} {'step':>9}  "

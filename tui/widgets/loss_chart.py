@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from ..losses import Losses
-from ..run_state import RunState
+from ..state.losses import Losses
+from ..state.run_state import RunState
 from .lines import Lines, entitle
 
 LABEL_WIDTH = 7

@@ -4,10 +4,10 @@ import textwrap
 
 from textual.content import Content
 
-from ...engine import figures
-from ...engine.protocol import MemoryMeasured, Switched
-from ...engine.traffic import Flow, flows
-from ..run_state import RunState
+from ...engine.analysis.traffic import Flow, flows
+from ...engine.base import figures
+from ...engine.wire.protocol import MemoryMeasured, Switched
+from ..state.run_state import RunState
 from .lines import Lines, entitle
 
 

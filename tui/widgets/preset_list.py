@@ -9,11 +9,11 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from ...engine import figures
-from ...engine.protocol import PresetInfo, ProgramsKept
-from ..availability import why_not
+from ...engine.base import figures
+from ...engine.wire.protocol import PresetInfo, ProgramsKept
 from ..messages import PresetChosen
-from ..run_state import RunState
+from ..state.availability import why_not
+from ..state.run_state import RunState
 from .choices import Choices
 from .lines import entitle
 

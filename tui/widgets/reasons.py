@@ -4,9 +4,9 @@ import textwrap
 
 from textual.content import Content
 
-from ...engine import figures
-from ...engine.layout import is_same_layout, notation, replicas, used_axes, wasted_bytes
-from ...engine.protocol import ArrayInfo, MeshInfo
+from ...engine.analysis.layout import is_same_layout, notation, replicas, used_axes, wasted_bytes
+from ...engine.base import figures
+from ...engine.wire.protocol import ArrayInfo, MeshInfo
 from .lines import Lines
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from textual.content import Content
 
-from ...engine import figures
-from ...engine.board import Cost, Row
-from .. import board_rows
+from ...engine.base import figures
+from ...engine.planning.ranking import Cost, Row
+from ..state import board_rows
 from .lines import Lines, entitle
 
 LABEL = 15

@@ -12,10 +12,10 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from ...engine import figures
-from ...engine.preset import LOGICAL_AXES, REST
-from ..clean import printable
-from ..draft import Draft, in_words
+from ...engine.base import figures
+from ...engine.spec.preset import LOGICAL_AXES, REST
+from ..state.draft import Draft, in_words
+from ..terminal.clean import printable
 from .choices import Choices
 from .lines import entitle
 from .whole import cut

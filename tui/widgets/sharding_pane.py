@@ -11,8 +11,7 @@ import msgspec
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from ...engine import figures
-from ...engine.layout import (
+from ...engine.analysis.layout import (
     bytes_per_device,
     coordinates,
     device_parts,
@@ -22,7 +21,8 @@ from ...engine.layout import (
     replicas,
     shard_shape,
 )
-from ...engine.protocol import ArrayInfo, MeshInfo
+from ...engine.base import figures
+from ...engine.wire.protocol import ArrayInfo, MeshInfo
 from ..messages import ShardChosen
 from .grid import FOLDED, Cell, Window, draw_grid, fitting, window
 from .lines import Lines, entitle

@@ -4,10 +4,10 @@ import time
 
 from textual.content import Content
 
-from ...engine import figures
-from ...engine.protocol import PresetCompiling, ProfileWriting, Profiling
-from ..log_lines import PHASES
-from ..run_state import Phase, RunState
+from ...engine.base import figures
+from ...engine.wire.protocol import PresetCompiling, ProfileWriting, Profiling
+from ..state.log_lines import PHASES
+from ..state.run_state import Phase, RunState
 from .lines import Lines
 from .whole import cut
 

@@ -10,7 +10,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList
 
 from ..messages import PresetConsidered
-from ..run_state import RunState
+from ..state.run_state import RunState
 from .loss_chart import LossChart
 from .panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep, Traffic
 from .preset_list import PresetList

@@ -7,11 +7,11 @@ from itertools import zip_longest
 from textual.content import Content
 from textual.widgets.option_list import Option
 
-from ...engine import figures
-from ...engine.layout import dim_notations, shard_shape
-from ...engine.protocol import ArrayInfo, PresetWeighed
-from ..board_rows import percent
-from ..consequences import PEAK, Change, Cost, changes, costs
+from ...engine.analysis.layout import dim_notations, shard_shape
+from ...engine.base import figures
+from ...engine.wire.protocol import ArrayInfo, PresetWeighed
+from ..state.board_rows import percent
+from ..state.consequences import PEAK, Change, Cost, changes, costs
 from .choices import Choices
 from .lines import Lines, entitle
 

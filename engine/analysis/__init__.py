@@ -1,0 +1,1 @@
+"""What the text of a compiled program or a layout says. No jax."""

@@ -1,0 +1,127 @@
+"""What has to be asked of the compiler apart: the layouts of gradients and activations, and its warnings.
+
+A program that is looked at computes what the running one computes and has the same collectives, but it cannot come
+from the compilation cache. So it is compiled only when somebody wants to see it, and never run.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from ..analysis.hlo import LIBRARIES, Instruction, Module, parse
+from ..base.advice import in_a_line
+from ..models.task import Array, Task, gradient_name
+from ..parallel.constraints import Observed
+from ..parallel.rules import Decision
+from ..wire.protocol import ArrayInfo, PresetInspected, RematerializationInfo
+from .program import Placement, trace_step
+
+REMATERIALIZATION = re.compile(
+    r"Involuntary full rematerialization\..*? from sharding (?P<source>\{.*?\}) to (?P<target>\{.*?\}) "
+    r"(?:efficiently|without).*?HLO operation:? (?P<operation>%?\S+ = \w+\[(?P<shape>[\d,]*)\]\S* [\w-]+)(?P<rest>.*)"
+)
+
+
+def inspect_program(task: Task, placement: Placement) -> PresetInspected:
+    """Lowers and compiles the step once more, to be looked at. May run in any thread."""
+    observed = Observed()
+    problem, text = None, ""
+    with _compiler_output() as output:
+        try:
+            text = (
+                trace_step(task, placement, observed).lower().compile(compiler_options=_options(placement)).as_text()
+                or ""
+            )
+        except jax.errors.JaxRuntimeError as error:
+            problem = _unnamed(str(error))
+    return PresetInspected(
+        preset=placement.preset.name,
+        arrays=[*_gradients(task, placement, observed), *_activations(placement, observed)],
+        rematerializations=rematerializations("\n".join(output), text),
+        problem=problem,
+    )
+
+
+def _unnamed(error: str) -> str:
+    """jax gives up on all layouts where the compiler splits a dim over a part of an axis, which no spec can say."""
+    lines = re.findall(r"(\S+\.py):(\d+):\d+ \[", error)
+    at = next((f" at {file}:{line}" for file, line in lines if not LIBRARIES.search(file)), "")
+    why = at or f": {in_a_line(error)}"
+    return (
+        f"some layouts are missing: jax has no spec for what the compiler chose{why}: "
+        "ask for a layout there with a sharding constraint"
+    )
+
+
+def _options(placement: Placement) -> dict[str, str | bool]:
+    """On CPU half of the time goes into machine code that nobody will run."""
+    return {"xla_backend_optimization_level": "0"} if placement.mesh.devices.flat[0].platform == "cpu" else {}
+
+
+def _gradients(task: Task, placement: Placement, observed: Observed) -> Iterator[ArrayInfo]:
+    arrays: list[Array] = jax.tree.leaves(task.state_arrays.params)
+    decisions: list[Decision] = jax.tree.leaves(placement.state.params)
+    for array, decision in zip(arrays, decisions, strict=True):
+        name = gradient_name(array.names[0])
+        if name in observed.shardings:
+            gradient = Array((name,), "gradient", array.shape, array.dtype, array.logical_axes)
+            yield placement.describe(gradient, decision, observed.shardings[name])
+
+
+def _activations(placement: Placement, observed: Observed) -> Iterator[ArrayInfo]:
+    for name, activation in observed.activations.items():
+        if name in observed.shardings:
+            array = Array((name,), "activation", activation.shape, np.dtype(activation.dtype), activation.logical_axes)
+            yield placement.describe(array, activation.decision, observed.shardings[name])
+
+
+def rematerializations(output: str, text: str) -> list[RematerializationInfo]:
+    """What the compiler's log warns of. It names an operation of before partitioning, so the source line is that of
+    the same op name in `text`, the compiled module's; empty where there is none."""
+    found = list(REMATERIALIZATION.finditer(output))
+    module = parse(text) if found and text else None
+    return [_rematerialization(warning, module) for warning in found]
+
+
+def _rematerialization(warning: re.Match[str], module: Module | None) -> RematerializationInfo:
+    operation = Instruction("", "", "", f"){warning['rest']}")
+    return RematerializationInfo(
+        operation=warning["operation"],
+        shape=[int(size) for size in warning["shape"].split(",") if size],
+        from_sharding=warning["source"],
+        to_sharding=warning["target"],
+        op_name=operation.op_name,
+        source=_source(operation, module) if module else "",
+    )
+
+
+def _source(operation: Instruction, module: Module) -> str:
+    if operation.attribute(r"(source_file)="):
+        return module.source(operation)
+    same = (found for _, found in module.instructions() if operation.op_name and found.op_name == operation.op_name)
+    return next(filter(None, map(module.source, same)), "")
+
+
+@contextlib.contextmanager
+def _compiler_output() -> Iterator[list[str]]:
+    """The lines that the compiler, which is C++, writes to file descriptor 2 meanwhile; they are passed on after."""
+    lines: list[str] = []
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            written = file.read()
+            lines += written.decode(errors="replace").splitlines()
+            os.write(2, written)

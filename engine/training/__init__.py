@@ -1,0 +1,1 @@
+"""The loop: batches, steps, switches between two of them, and what is reported."""

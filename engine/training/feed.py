@@ -1,0 +1,37 @@
+"""Batches on their way to the devices."""
+
+from functools import cache, partial
+from typing import Any
+
+import jax
+
+from ..models.user_model import OwnBatches
+from ..program.program import Program
+from .data import Batches
+
+
+class Feed:
+    def __init__(self, batches: Batches | OwnBatches, processes: int) -> None:
+        self._batches = batches
+        self._processes = processes
+
+    def batch(self, number: int, program: Program) -> Any:
+        """On the devices, in the structure that the program's step takes. Where there are other processes, only the
+        rows that the devices of this one hold are read. Raises Invalid where a user's batch cannot be made."""
+        shardings, structure = jax.tree.flatten(program.placement.batch_shardings)
+        if self._processes == 1:
+            return structure.unflatten(map(jax.device_put, jax.tree.leaves(self._batches[number]), shardings))
+        shapes = [array.shape for array in program.description.arrays if array.kind == "batch"]
+
+        @cache
+        def rows(begin: int, end: int) -> list[Any]:
+            return jax.tree.leaves(self._batches.rows(number, range(begin, end)))
+
+        def part(leaf: int, index: Any) -> Any:
+            begin, end, _ = index[0].indices(shapes[leaf][0])
+            return rows(begin, end)[leaf][:, *index[1:]]
+
+        return structure.unflatten(
+            jax.make_array_from_callback(tuple(shapes[leaf]), sharding, partial(part, leaf))
+            for leaf, sharding in enumerate(shardings)
+        )

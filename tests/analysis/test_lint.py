@@ -1,0 +1,259 @@
+"""Each code finds the fault that is planted for it; presets that are not pitfalls have none."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+import pytest
+from shardtui.engine.analysis.lint import RULES, Finding, lint
+from shardtui.engine.models.decoder import flops_per_token
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.inspection import inspect_program
+from shardtui.engine.program.program import Program, compile_program, place
+from shardtui.engine.spec.config import ModelConfig, TrainingConfig
+from shardtui.engine.spec.preset import read_preset
+from shardtui.engine.wire.protocol import (
+    CollectiveInfo,
+    Inspection,
+    PresetCompiled,
+    PresetInspected,
+    RematerializationInfo,
+)
+
+from ..conftest import BATCHES, KINDS, WIDE, tiny_config
+
+Described = tuple[PresetCompiled, PresetInspected, float]
+BuiltIn = Callable[[str], Described]
+
+
+@pytest.fixture
+def built_in(programs: dict[str, Program], inspected: dict[str, PresetInspected]) -> BuiltIn:
+    return lambda name: (programs[name].description, inspected[name], flops(WIDE, BATCHES))
+
+
+def planted(path: Path, preset: str, training: TrainingConfig = BATCHES, **changes: int) -> Described:
+    """The text of a preset, compiled for a model that may differ."""
+    (path / "planted.toml").write_text(preset)
+    model = msgspec.structs.replace(WIDE, **changes)
+    task = Task(tiny_config(model=model, training=training), "cpu")
+    placement = place(task, read_preset(path / "planted.toml"), jax.devices())
+    compiled = compile_program(task, placement).description
+    return compiled, inspect_program(task, placement), flops(model, training)
+
+
+def flops(model: ModelConfig, training: TrainingConfig) -> float:
+    return training.tokens_per_step * flops_per_token(model, training.seq_len)
+
+
+def codes(found: list[Finding]) -> list[str]:
+    return [finding.code for finding in found]
+
+
+GOOD = [name for name in KINDS if not name.startswith("pitfall")]
+
+
+ATTENTION, MLP, LOGITS = 2 * (8 * 128**2 + 4 * 128 * 128), 2 * 4 * 128 * 512, 2 * 128 * 256
+"""Operations a token of WIDE, forward: two layers of products with weights and of scores, and the output layer."""
+
+
+def only_compiled(path: Path, preset: str, **changes: Any) -> tuple[PresetCompiled, None, float]:
+    (path / "planted.toml").write_text(preset)
+    task = Task(tiny_config(model=msgspec.structs.replace(WIDE, **changes), training=BATCHES), "cpu")
+    placement = place(task, read_preset(path / "planted.toml"), jax.devices())
+    return compile_program(task, placement).description, None, task.flops_per_step
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_products_are_counted_exactly(name: str, programs: dict[str, Program]) -> None:
+    """Of presets that repeat nothing each device computes its part and no more."""
+    products = programs[name].description.products
+    needed = {info.scope: info.flops for info in products}
+    tokens = 3 * BATCHES.tokens_per_step
+    if (pipeline := programs[name].description.pipeline) is None:
+        assert needed == {"blocks/attention": tokens * ATTENTION, "blocks/mlp": tokens * MLP, "logits": tokens * LOGITS}
+    else:  # the ticks in which a stage has nothing to do are computed, too
+        idle = 1 / (1 - pipeline.bubble)
+        assert needed["blocks/mlp"] == pytest.approx(idle * tokens * MLP)
+    if name in GOOD:
+        assert all(8 * info.flops_per_device == info.flops for info in products)
+
+
+def test_work_that_is_repeated_though_an_activation_is_split(tmp_path: Path) -> None:
+    preset = '[mesh]\ndata = 2\nmodel = 4\n[rules]\nbatch = "data"\nvocab = "model"\n'
+    (finding,) = lint(*only_compiled(tmp_path, preset))
+    factor = (4 * (ATTENTION + MLP) + LOGITS) / (ATTENTION + MLP + LOGITS)
+    assert finding.code == "S105"
+    assert f"{factor:.2f} times: blocks/mlp 4.00 times, blocks/attention 4.00 times" in finding.message
+    assert "logits" not in finding.message
+    assert re.search(r"model\.py:\d+$", finding.source)
+
+
+def test_a_batch_that_is_whole(tmp_path: Path) -> None:
+    (finding,) = lint(*only_compiled(tmp_path, '[mesh]\nmodel = 8\n[rules]\nmlp = "model"\n'))
+    factor = (8 * (ATTENTION + LOGITS) + MLP) / (ATTENTION + MLP + LOGITS)
+    assert f"{factor:.2f} times: blocks/attention 8.00 times, logits 8.00 times" in finding.message
+    assert 'batch = "model"' in finding.fix
+
+
+def test_what_remat_computes_again_is_not_repeated(tmp_path: Path) -> None:
+    preset = '[mesh]\nfsdp = -1\n[rules]\nbatch = "fsdp"\nembed = "fsdp"\n'
+    compiled, *others = only_compiled(tmp_path, preset, remat=True)
+    assert lint(compiled, *others) == []
+    needed = sum(info.flops for info in compiled.products)
+    assert needed > 1.2 * others[1]
+
+
+def test_a_gather_of_a_moment_is_none_of_a_parameter(tmp_path: Path) -> None:
+    """The optimizer's, where the moments of a tensor parallel model stand whole."""
+    rules = "".join(f'{axis} = "model"\n' for axis in ("heads", "mlp", "vocab"))
+    preset = f'[mesh]\nmodel = -1\n[rules]\n{rules}[overrides]\n"mu.*" = []\n'
+    compiled, *others = only_compiled(tmp_path, preset)
+    assert any(info.kind == "all-gather" for info in compiled.collectives or ())
+    assert codes(lint(compiled, *others)) == ["S102"]
+
+
+def test_a_gather_of_several_arrays_is_told_apart(built_in: BuiltIn) -> None:
+    compiled, inspected, flops = built_in("pitfall-first-dim")
+    names = ["blocks.mlp.up.kernel", "blocks.mlp.down.kernel"]
+    combined = CollectiveInfo(
+        kind="all-gather",
+        axes=["model"],
+        group_size=2,
+        count=2,
+        bytes_each=400,
+        bytes_per_device=800,
+        dtype="f32",
+        shapes=[[60], [40]],
+        op_name="",
+        source="mine.py:3",
+        written=False,
+        gathered=names,
+        multiplied=True,
+    )
+    found = lint(msgspec.structs.replace(compiled, collectives=[combined]), inspected, flops)
+    gathered = {finding.arrays[0]: finding.bytes_per_device for finding in found if finding.code == "S106"}
+    assert gathered == dict(zip(names, (480, 320), strict=True))
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_presets_have_no_finding(name: str, built_in: BuiltIn) -> None:
+    assert lint(*built_in(name)) == []
+
+
+def test_the_pitfall_of_replicated_moments(built_in: BuiltIn) -> None:
+    (finding,) = lint(*built_in("pitfall-replicated-moments"))
+    assert finding.code == "S102"
+    assert len(finding.arrays) == 28
+    assert {name.partition(".")[0] for name in finding.arrays} == {"mu", "nu"}
+    parameters = 2 * 128 * 128 * 3 + 2 * 128 * 128 + 4 * 128 * 512 + 256 * 128 + 128 * 128
+    assert finding.bytes_per_device == pytest.approx(2 * 4 * parameters * 7 / 8, rel=0.02)
+
+
+def test_the_pitfall_of_one_axis_for_batch_and_weights(built_in: BuiltIn) -> None:
+    idle, redundant = lint(*built_in("pitfall-same-axis"))
+    assert (idle.code, redundant.code) == ("S104", "S105")
+    assert "nothing is split over data: 2 devices" in idle.message
+    assert redundant.message.endswith(
+        "2.00 times: blocks/mlp 2.00 times, blocks/attention 2.00 times, logits 2.00 times; heads, mlp, vocab want "
+        "axes that the batch has taken"
+    )
+    assert 'batch = ["model", "data"]' in redundant.fix
+
+
+def test_the_pitfall_of_the_first_dim(built_in: BuiltIn) -> None:
+    found = lint(*built_in("pitfall-first-dim"))
+    assert codes(found) == ["S105", "S106", "S106", "S106", "S106"]
+    assert "1.73 times: blocks/mlp 1.67 times, blocks/attention 1.78 times, logits 2.00 times" in found[0].message
+    kernels = {"attention.qkv": 3 * 128 * 128, "attention.out": 128 * 128, "mlp.up": 128 * 512, "mlp.down": 512 * 128}
+    assert {finding.arrays[0]: finding.bytes_per_device for finding in found[1:]} == {
+        f"blocks.{name}.kernel": 2 * 2 * 4 * size for name, size in kernels.items()
+    }, "two layers, forward and backward"
+    assert all(re.search(r"model\.py:\d+$", finding.source) for finding in found[1:])
+
+
+def test_a_large_parameter_left_whole(tmp_path: Path) -> None:
+    preset = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\nheads = "model"\nmlp = "model"\n'
+    finding, repeated = lint(*planted(tmp_path, preset, vocab_rows=8192))
+    assert (finding.code, finding.arrays, repeated.code) == ("S101", ["token.embedding"], "S105")
+    assert "times: logits 2.00 times" in repeated.message
+    assert finding.bytes_per_device == 8192 * 128 * 4 // 2
+    assert 'a rule vocab = "model"' in finding.fix
+
+
+def test_a_dim_that_does_not_divide(tmp_path: Path) -> None:
+    preset = '[mesh]\ndata = 1\nmodel = -1\n[rules]\nmlp = "model"\nactivation_embed = "model"\n'
+    found = [f for f in lint(*planted(tmp_path, preset, embed=132, heads=4)) if f.code == "S103"]
+    assert {name for finding in found for name in finding.arrays} > {"embedding", "blocks.mlp.residual", "norm"}
+    assert "activation_embed 132 does not divide by 8 (model), so it is whole" in found[0].message
+
+
+def test_an_axis_that_nothing_uses(tmp_path: Path) -> None:
+    found = lint(*planted(tmp_path, '[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n'))
+    assert codes(found) == ["S104", "S105"]
+    assert "nothing is split over spare" in found[0].message
+
+
+def test_traffic_over_compute(tmp_path: Path) -> None:
+    found = lint(
+        *planted(
+            tmp_path, '[mesh]\ndata = -1\n[rules]\nbatch = "data"\n', training=TrainingConfig(batch_size=8, seq_len=1)
+        )
+    )
+    assert codes(found) == ["S109"]
+    assert re.search(
+        r"data carries 1\.\d+ MB a device and step for 2\.\d+ MFLOP of compute: 1\.\d FLOP a byte", found[0].message
+    )
+
+
+def test_a_layout_other_than_intended(built_in: BuiltIn) -> None:
+    compiled, inspected, flops = built_in("fsdp")
+    gradient = next(array for array in inspected.arrays if array.name == "grad.blocks.mlp.up.kernel")
+    whole = msgspec.structs.replace(gradient, compiled_spec=[[], [], []])
+    arrays = [whole if array is gradient else array for array in inspected.arrays]
+    (finding,) = lint(compiled, msgspec.structs.replace(inspected, arrays=arrays), flops)
+    assert (finding.code, finding.arrays) == ("S108", ["grad.blocks.mlp.up.kernel"])
+    assert finding.message.endswith("intended (–, fsdp, –), compiled (–, –, –)")
+
+
+def test_an_involuntary_rematerialization_is_mapped_to_arrays(built_in: BuiltIn) -> None:
+    compiled, inspected, flops = built_in("fsdp-tp2")
+    warned = RematerializationInfo(
+        operation="%dot.7 = f32[2,128,512]{2,1,0} dot",
+        shape=[16, 128, 512],
+        from_sharding="{devices=[4,1,2]<=[8]}",
+        to_sharding="{devices=[2,1,4]<=[8]}",
+        op_name="jit(train_step)/mlp/dot_general",
+        source="",
+    )
+    (finding,) = lint(compiled, msgspec.structs.replace(inspected, rematerializations=[warned]), flops)
+    assert (finding.code, finding.arrays) == ("S107", ["blocks.mlp.up", "blocks.mlp.hidden"])
+    assert "in jit(train_step)/mlp/dot_general is replicated to go from {devices=[4,1,2]<=[8]}" in finding.message
+
+
+def test_dims_that_no_parameter_has(built_in: BuiltIn) -> None:
+    compiled, inspected, flops = built_in("dp")
+    idle = msgspec.structs.replace(compiled, idle_rules=["embed", "mlp"])
+    (finding,) = lint(idle, inspected, flops)
+    assert (finding.code, finding.bytes_per_device) == ("S110", compiled.memory and compiled.memory.parameters)
+    assert "the preset has rules for embed, mlp, and the model has no such dim" in finding.message
+    split, inspected, flops = built_in("fsdp")
+    assert lint(msgspec.structs.replace(split, idle_rules=["mlp"]), inspected, flops) == []
+
+
+def test_without_an_inspection_only_what_is_known_is_found(built_in: BuiltIn) -> None:
+    compiled, _, flops = built_in("pitfall-first-dim")
+    assert set(codes(lint(compiled, None, flops))) == {"S105", "S106"}
+
+
+def test_every_code_has_a_test() -> None:
+    text = Path(__file__).read_text()
+    assert {code for code in RULES if f'"{code}"' not in text} == set()
+
+
+def test_descriptions_survive_the_wire(built_in: BuiltIn) -> None:
+    compiled, inspected, flops = built_in("hsdp")
+    sent = Inspection(devices=[], versions={}, flops_per_step=flops, compiled=compiled, inspected=inspected)
+    assert msgspec.json.decode(msgspec.json.encode(sent), type=Inspection) == sent

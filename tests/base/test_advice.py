@@ -1,0 +1,101 @@
+"""What errors are told as. The texts are those that the libraries gave when the fault was real."""
+
+import errno
+import os
+
+import pytest
+from shardtui.engine.base.advice import advice, in_a_line, problems_in
+from shardtui.engine.spec.config import Invalid
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "way_out"),
+    [
+        (
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.",
+            "out of device memory",
+            "--batch-size",
+        ),
+        ("MemoryError: std::bad_alloc", "out of memory on this machine", "end other programs"),
+        ("LLVM ERROR: Unable to allocate section memory!", "out of memory on this machine", "end other programs"),
+        (
+            "RESOURCE_EXHAUSTED: Failed to write: No space left on device [os_error]",
+            "the disk is full",
+            "--checkpoint-dir",
+        ),
+        ("F0000 rendezvous.cc:161] Termination timeout for `all gather Key`", "waited for each other", "splits more"),
+        ("OSError: [Errno 28] No space left on device: 'x'", "the disk is full", "--checkpoint-dir"),
+        ("OSError: [Errno 30] Read-only file system: 'x'", "the directory cannot be written", "make it writable"),
+        ("F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x=1", "XLA_FLAGS", "unset XLA_FLAGS"),
+        ("The TPU is already in use by process with pid 77", "another process holds", "end that process"),
+        ("Unable to initialize backend 'tpu': no libtpu", "cannot be used", "--platform"),
+        ("Please install gcsfs to access Google Storage", "a package that is not installed", "pip install gcsfs"),
+    ],
+)
+def test_known_errors_say_what_happened_and_what_to_do(text: str, what: str, way_out: str) -> None:
+    told = advice(f"some words before\n{text}\nand after")
+    assert told is not None
+    assert what in told.split(": ")[0]
+    assert way_out in told
+    assert "\n" not in told
+
+
+def test_the_words_that_say_so_are_kept() -> None:
+    assert "(already in use by process with pid 77)" in (advice("TPU is already in use by process with pid 77") or "")
+
+
+def test_of_an_unknown_error_the_first_line_is_told() -> None:
+    assert advice("ValueError: axes don't match") is None
+    assert problems_in(ValueError("axes don't match\nand many more lines")) == ["ValueError: axes don't match"]
+    assert problems_in(KeyError()) == ["KeyError: "]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("one\ntwo", "one"),
+        ("\n  \n one  and \t a half\ntwo", "one and a half"),
+        ("Mismatch details (1 found):\n\n  - a: [3] != [4]\n  - b", "Mismatch details (1 found): - a: [3] != [4]"),
+        ("why:\nbecause:\nof this\nand that", "why: because: of this"),
+        ("nothing follows:\n", "nothing follows:"),
+        (
+            'a callback: Traceback (most recent call last):\n  File "lm.py", line 3\n    fail()\nKeyError: 7\n',
+            "a callback: KeyError: 7",
+        ),
+        ("", ""),
+    ],
+)
+def test_a_line_that_announces_the_next_is_told_with_it(text: str, line: str) -> None:
+    assert in_a_line(text) == line
+    assert problems_in(ValueError(text)) == [f"ValueError: {line}"]
+
+
+def test_of_wrapped_errors_the_innermost_is_told() -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    try:
+        try:
+            raise full
+        except OSError as error:
+            raise RuntimeError("the write failed") from error
+    except RuntimeError as outer:
+        assert problems_in(outer)[0].startswith("the disk is full (No space left on device)")
+    try:
+        try:
+            raise LookupError("no such shard")
+        except LookupError:
+            raise RuntimeError("the load failed")  # noqa: B904 # as libraries do
+    except RuntimeError as outer:
+        assert problems_in(outer) == ["LookupError: no such shard"]
+
+
+def test_an_error_that_is_its_own_context_ends() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert problems_in(one) == ["ValueError: other"]
+
+
+def test_what_the_user_asked_for_keeps_its_own_words() -> None:
+    assert problems_in(Invalid("--steps 0: at least 1", "--seed -1: from 0")) == [
+        "--steps 0: at least 1",
+        "--seed -1: from 0",
+    ]

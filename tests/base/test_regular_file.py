@@ -1,0 +1,93 @@
+"""FIFOs, sockets, devices and directories in the place of files: nothing waits for them, and they are named."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from shardtui.engine.base.regular_file import NotRegular, open_regular, read_regular
+from shardtui.engine.spec.config import Invalid, choose_model
+from shardtui.engine.spec.preset import load_preset, load_presets
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.event_log import EventLog, last_seq
+from shardtui.engine.wire.run_directory import RunDirectory
+
+from ..conftest import SHARDTUI, tiny_config
+
+
+def shardtui(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, timeout=240, check=False)
+
+
+def fifo(path: Path) -> Path:
+    """In the place of the file, if there is one."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    return path
+
+
+def created(name: str) -> RunDirectory:
+    return run_directory.create(tiny_config(run=name))
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(tmp_path / "file") == read_regular(tmp_path / "link") == b"text"
+    others = {fifo(tmp_path / "fifo"): "a FIFO", tmp_path: "a directory", Path("/dev/zero"): "a character device"}
+    for path, kind in others.items():
+        with pytest.raises(NotRegular, match=f"{kind}, not a regular file"):
+            open_regular(path)
+    with pytest.raises(FileNotFoundError):
+        open_regular(tmp_path / "none")
+
+
+def test_runs_beside_a_bad_one_are_listed(home: Path) -> None:
+    for name in ("good-1", "bad-1", "bad-2"):
+        created(name)
+    runs = run_directory.state_home()
+    bad = {
+        fifo(runs / "bad-1/run.json"): "not the configuration of a run: a FIFO, not a regular file",
+        fifo(runs / "bad-2/events.jsonl"): "cannot be read: a FIFO, not a regular file",
+    }
+    listed = shardtui("ls", "--json")
+    assert [run["run"] for run in json.loads(listed.stdout)["runs"]] == ["good-1"]
+    for path, why in bad.items():
+        assert f"{path}: {why}" in listed.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [(["verify"], "run.json"), (["train", "--resume"], "run.json"), (["train", "--resume"], "events.jsonl")],
+)
+def test_commands_name_a_bad_file_of_a_run(home: Path, command: list[str], name: str) -> None:
+    path = fifo(created("tiny-1").path / name)
+    result = shardtui(*command, "tiny-1", *(["--steps=3"] if "train" in command else []))
+    assert result.returncode == 2
+    assert f"shardtui: {path}: " in result.stderr
+    assert "a FIFO, not a regular file" in result.stderr
+
+
+def test_a_history_that_cannot_be_read_is_not_appended_to(tmp_path: Path) -> None:
+    path = fifo(tmp_path / "events.jsonl")
+    for use in (last_seq, lambda path: EventLog(path, lambda event: None)):
+        with pytest.raises(Invalid, match=r"events\.jsonl: cannot be read: a FIFO"):
+            use(path)
+
+
+def test_presets_beside_a_bad_one_are_listed(home: Path) -> None:
+    presets = home / "config/shardtui/presets"
+    path = fifo(presets / "parallelism/mine.toml")
+    (presets / "parallelism/gone.toml").symlink_to("nowhere")
+    found, problems = load_presets()
+    assert "fsdp" in {preset.name for preset in found}
+    assert f"{path}: cannot be read: a FIFO, not a regular file" in problems
+    assert f"{path.with_name('gone.toml')}: cannot be read: No such file or directory" in problems
+    for name in ("mine", str(path)):
+        with pytest.raises(Invalid, match="cannot be read: a FIFO"):
+            load_preset(name)
+    fifo(presets / "models/mine.toml")
+    with pytest.raises(Invalid, match="cannot be read: a FIFO"):
+        choose_model("mine")

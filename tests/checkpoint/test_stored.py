@@ -1,0 +1,224 @@
+"""Checkpoints are verified by what was noted of them: every array is found and named, and no code of the model runs."""
+
+import hashlib
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+import pytest
+from etils import epath
+from jax.sharding import SingleDeviceSharding
+from shardtui.engine.checkpoint.directory import (
+    Place,
+    array_types,
+    load_arrays,
+    save_arrays,
+    state_names,
+    verify,
+)
+from shardtui.engine.checkpoint.manifest import (
+    FILE_NAME,
+    Manifest,
+    file_digests,
+    read_manifest,
+    write_manifest,
+)
+from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.program.digest import digests, joined, linear_sums
+from shardtui.engine.program.program import place
+from shardtui.engine.spec.config import RunConfig, choose_model
+from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import CorpusInfo
+from shardtui.tui.cli.verify import _print_table
+
+from ..conftest import SHARDTUI, TINY, tiny_config
+
+MODEL = """
+from pathlib import Path
+import jax.numpy as jnp, numpy as np, optax
+from flax import nnx
+
+Path(__file__).with_name("it-ran").touch()
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.List([nnx.Linear(8, 8, rngs=rngs) for _ in range(11)])
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+def loss(model, batch):
+    return model(batch).mean()
+
+def batch(step, batch_size):
+    return np.ones((batch_size, 8), np.float32)
+"""
+
+OPTIMIZERS = {
+    "none of its own": "",
+    "two that keep the same": "optax.chain(optax.adam(1e-3), optax.scale_by_adam(), optax.trace(0.9))",
+    "with hyperparameters in its state": "optax.inject_hyperparams(optax.adamw)(1e-3)",
+    "every other step": "optax.MultiSteps(optax.adam(1e-3), 2).gradient_transformation()",
+    "factored": "optax.chain(optax.adafactor(1e-3, min_dim_size_to_factor=4), optax.ema(0.9))",
+}
+
+
+def config_of(path: Path, optimizer: str = "") -> RunConfig:
+    """Of a run whose model is in that file, and leaves a file where its code runs."""
+    own = f"\ndef optimizer():\n    return {optimizer}\n" if optimizer else ""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(MODEL + own)
+    name, model, training = choose_model(f"{path}:Model", ("batch_size=8",))
+    return tiny_config(model_name=name, model=model, training=training, data=None)
+
+
+def save(root: Path, config: RunConfig, preset: str = "dp") -> Manifest:
+    """A checkpoint of step 0, as a saver writes it."""
+    task, folder = Task(config, "cpu"), epath.Path(root / "0")
+    placement = place(task, load_preset(preset), jax.devices())
+    state = jax.jit(task.initial_state, out_shardings=placement.state_shardings)()
+    folder.mkdir(parents=True)
+    save_arrays(folder, state).result()
+    found = joined(jax.jit(digests)(state)).tolist()
+    manifest = Manifest(
+        step=0,
+        time=0.0,
+        preset=preset,
+        platform="cpu",
+        devices=8,
+        loss=None,
+        config=config,
+        corpus=CorpusInfo("text", 1, 1, "ab" * 32),
+        digest="mix64",
+        digests=dict(zip(state_names(task), found, strict=True)),
+        arrays=array_types(task),
+        files=file_digests(folder),
+    )
+    assert len(manifest.digests) == len(found)
+    write_manifest(manifest, folder)
+    return manifest
+
+
+def problems(root: Path, config: RunConfig) -> list[str]:
+    (found,) = verify(Place(epath.Path(root)), config).checkpoints
+    return found.problems
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_every_array_of_a_users_model_is_found(tmp_path: Path, optimizer: str) -> None:
+    config = config_of(tmp_path / "model" / "own.py", optimizer)
+    save(tmp_path / "saved", config)
+    (tmp_path / "model" / "it-ran").unlink()
+    (tmp_path / "model" / "own.py").unlink()
+    assert problems(tmp_path / "saved", config) == []
+
+
+@pytest.mark.parametrize(("model", "preset"), [("nano-moe", "ep2-tp2"), ("nano", "dp-tp2-pp2"), ("nano", "fsdp-tp2")])
+def test_every_array_of_a_built_in_model_is_found(tmp_path: Path, model: str, preset: str) -> None:
+    name, chosen, training = choose_model(model, TINY)
+    config = tiny_config(model_name=name, model=chosen, training=training)
+    manifest = save(tmp_path, config, preset)
+    assert problems(tmp_path, config) == []
+    older = msgspec.structs.replace(manifest, arrays={})  # before there were types in it
+    write_manifest(older, epath.Path(tmp_path / "0"))
+    assert problems(tmp_path, config) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"digests": {"norm.scale": 7}}, r"norm.scale: digest [0-9a-f]{16}, 0{15}7 was saved"),
+        ({"digests": {"other": 7}}, "other: not among the arrays"),
+        ({"arrays": {"norm.scale": "float32 [7]"}}, r"norm.scale: float32 \[32\], float32 \[7\] was saved"),
+        ({"arrays": {"norm.scale": "int8 [32]"}}, r"norm.scale: float32 \[32\], int8 \[32\] was saved"),
+    ],
+)
+def test_what_is_not_as_it_was_noted(tmp_path: Path, changes: dict[str, dict[str, Any]], says: str) -> None:
+    manifest = save(tmp_path, tiny_config())
+    noted = {key: {**getattr(manifest, key), **values} for key, values in changes.items()}
+    write_manifest(msgspec.structs.replace(manifest, **noted), epath.Path(tmp_path / "0"))
+    (problem,) = problems(tmp_path, tiny_config())
+    assert re.fullmatch(says, problem)
+
+
+def as_older(manifest: Manifest, sums: list[int], folder: epath.Path) -> None:
+    """Leaves the manifest there that a version without today's digests wrote."""
+    sums_by_name = dict(zip(manifest.digests, sums, strict=True))
+    body = msgspec.to_builtins(msgspec.structs.replace(manifest, digests=sums_by_name))
+    del body["digest"]
+    text = msgspec.json.encode(body)
+    seal = hashlib.sha256(text).hexdigest()
+    (folder / FILE_NAME).write_bytes(msgspec.json.encode({"sha256": seal, "manifest": msgspec.Raw(text)}))
+
+
+def test_a_checkpoint_of_an_older_version_is_checked_by_its_sums(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, folder = save(tmp_path, tiny_config()), epath.Path(tmp_path / "0")
+    state = load_arrays(folder, on_one_device(Task(tiny_config(), "cpu").abstract_state))
+    sums = np.asarray(jax.jit(linear_sums)(state)).tolist()
+    as_older(manifest, sums, folder)
+    found = verify(Place(epath.Path(tmp_path)), tiny_config())
+    (checked,) = found.checkpoints
+    assert checked.checkpoint is not None
+    assert (checked.checkpoint.digest, checked.problems) == ("sum32", [])
+    _print_table(found, "older")
+    assert "32-bit sums, which miss some changes" in " ".join(re.sub("[│┃]", "", capsys.readouterr().out).split())
+    as_older(manifest, [sums[0] ^ 1, *sums[1:]], folder)
+    (problem,) = problems(tmp_path, tiny_config())
+    assert re.fullmatch(r".*: digest [0-9a-f]{8}, [0-9a-f]{8} was saved", problem)
+
+
+def on_one_device(state: TrainState) -> TrainState:
+    sharding = SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state)
+
+
+def test_an_array_that_was_not_noted(tmp_path: Path) -> None:
+    manifest = save(tmp_path, tiny_config())
+    digests = {name: digest for name, digest in manifest.digests.items() if name != "mu.norm.scale"}
+    write_manifest(msgspec.structs.replace(manifest, digests=digests), epath.Path(tmp_path / "0"))
+    assert problems(tmp_path, tiny_config()) == [
+        f"arrays['opt_state'][1][0]['mu']['norm']['scale']: {FILE_NAME} does not name it"
+    ]
+
+
+def test_arrays_that_are_gone(tmp_path: Path) -> None:
+    manifest = save(tmp_path, tiny_config())
+    write_manifest(msgspec.structs.replace(manifest, files={}), epath.Path(tmp_path / "0"))
+    (epath.Path(tmp_path) / "0/arrays").rmtree()
+    (problem,) = problems(tmp_path, tiny_config())
+    assert problem.startswith("arrays: ")
+
+
+def test_a_model_that_was_planted_does_not_run(home: Path) -> None:
+    """Neither that of run.json nor another one, which the manifest alone names and which is damage."""
+    config, planted = (config_of(home / folder / "own.py") for folder in ("model", "planted"))
+    directory = run_directory.create(config)
+    manifest = save(directory.path / "checkpoints", config)
+    (home / "model/it-ran").unlink()
+
+    def verified() -> tuple[int, list[str]]:
+        command = [*SHARDTUI, "verify", "--json", directory.name]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        (found,) = json.loads(result.stdout)["checkpoints"]
+        return result.returncode, found["problems"]
+
+    assert verified() == (0, [])
+    folder = epath.Path(directory.path / "checkpoints/0")
+    write_manifest(msgspec.structs.replace(manifest, config=planted), folder)
+    assert read_manifest(folder).config == planted
+    models = f"{home}/planted/own.py:Model with directory {home}/planted", f"{home}/model/own.py:Model with directory"
+    code, (problem,) = verified()
+    assert code == 1
+    assert problem.startswith(f"{FILE_NAME}: the model is {models[0]}, {models[1]}")
+    assert not list(home.rglob("it-ran"))

@@ -1,0 +1,216 @@
+"""Several processes that train as one. Real ones, on this machine: each has a part of the eight simulated devices."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from shardtui.engine.distributed.agreement import differences, facts, fingerprints
+from shardtui.engine.distributed.jax_cluster import stride
+from shardtui.engine.distributed.seal import Seal
+from shardtui.engine.spec.config import Restart
+from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.wire.protocol import HostInfo
+
+from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
+
+HOSTS = [HostInfo(process, 2, f"host-{process}", 100 + process) for process in range(2)]
+
+
+def train(*arguments: str) -> list[dict[str, Any]]:
+    run = subprocess.run([*SHARDTUI, "train", "--json", *arguments], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def losses(events: list[dict[str, Any]]) -> list[float]:
+    return [event["loss"] for event in events if event["type"] == "StepDone"]
+
+
+def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["type"] == kind]
+
+
+def test_two_processes_switch_save_and_go_on_as_four(home: Path) -> None:
+    """The short form of tests/long/hosts.py."""
+    settings = [*SETTINGS, WITH_DROPOUT]
+    alone = losses(train(*settings, "--steps=10"))
+    together = train(
+        *settings, "--run=two", "--processes=2", "--steps=7", "--switch=2:fsdp-tp2", "--switch=4:tp", "--preset=fsdp"
+    )
+    (ready,) = named(together, "EngineReady")
+    assert [device["process"] for device in ready["devices"]] == [0] * 4 + [1] * 4
+    assert [host["process"] for host in ready["hosts"]] == [0, 1]
+    assert len({host["pid"] for host in ready["hosts"]}) == 2
+    assert [receipt["digests_equal"] for receipt in named(together, "Switched")] == [True, True]
+    assert [saved["step"] for saved in named(together, "CheckpointSaved")] == [7]
+    resumed = train("--resume=two", "--processes=4", "--preset=dp-tp2", "--steps=10", "--switch=8:hsdp")
+    assert len(named(resumed, "EngineReady")[0]["hosts"]) == 4
+    assert [*losses(together), *losses(resumed)] == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.fixture
+def engines(home: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts the engine of one host; what still lives at the end is ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, settings: Sequence[str] = SETTINGS) -> "subprocess.Popen[str]":
+        command = [*SHARDTUI, "engine", *settings, *arguments]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True))
+        return started[-1]
+
+    yield start
+    for engine in started:
+        engine.kill()
+        engine.wait()
+
+
+@pytest.fixture
+def coordinator() -> str:
+    return f"localhost:{free_port()}"
+
+
+def free_port() -> int:
+    """Of this machine, free a moment ago."""
+    with socket.create_server(("localhost", 0)) as free:
+        return free.getsockname()[1]
+
+
+def history(home: Path, run: str) -> list[dict[str, Any]]:
+    path = home / f"state/shardtui/runs/{run}/events.jsonl"
+    whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")  # the last may be half written
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def wait_for(found: Callable[[], Any], seconds: float = 240.0) -> Any:
+    until = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return value
+
+
+def test_a_killed_process_is_named_and_the_run_goes_on_with_others(
+    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
+) -> None:
+    member = ("--run=hosts", "--checkpoint-every=2", f"--coordinator={coordinator}", "--num-processes=2")
+    first, second = (engines(*member, f"--process-id={number}") for number in range(2))
+    wait_for(lambda: named(history(home, "hosts"), "CheckpointSaved"))
+    second.kill()
+    assert first.wait(timeout=240) == 1
+    (lost,), (failed,) = (named(history(home, "hosts"), kind) for kind in ("HostsLost", "Failed"))
+    assert list(lost["reasons"]) == ["1"]
+    assert f"process 1 ({socket.gethostname()}, pid {second.pid}) is lost" in failed["problems"][0]
+    assert "process 0" in failed["problems"][1]
+    kept = named(history(home, "hosts"), "CheckpointsKept")[-1]["checkpoints"][-1]["step"]
+    resumed = train("--resume=hosts", "--processes=1", f"--steps={kept + 2}")
+    assert named(resumed, "Restored")[0]["step"] == kept
+
+
+def test_told_to_stop_by_any_host_all_save_and_end(
+    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
+) -> None:
+    member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2")
+    both = [engines(*member, f"--process-id={number}") for number in range(2)]
+    wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
+    os.kill(both[1].pid, signal.SIGTERM)
+    assert [engine.wait(timeout=240) for engine in both] == [0, 0]
+    events = history(home, "hosts")
+    assert events[-1]["type"] == "EngineStopped"
+    assert named(events, "CheckpointSaved")[-1]["step"] == events[-1]["step"]
+
+
+def test_hosts_that_differ_are_told_how(
+    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
+) -> None:
+    (home / "one.txt").write_text("one text " * 1000)
+    (home / "other.txt").write_text("the other " * 1000)
+    member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2")
+    first = engines(*member, "--process-id=0", f"--data={home / 'one.txt'}")
+    second = engines(*member, "--process-id=1", f"--data={home / 'other.txt'}", "--seed=1")
+    assert (first.wait(timeout=240), second.wait(timeout=240)) == (2, 2)
+    problems = named(history(home, "hosts"), "Failed")[0]["problems"]
+    assert [problem.partition(":")[0] for problem in problems] == ["seed", "the corpus"]
+    assert second.stderr is not None
+    said = second.stderr.read()
+    assert "seed: 1 on process 1" in said
+    assert "seed: another value on process 1" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--run=a", "--coordinator=nowhere", "--num-processes=2", "--process-id=0"], "nowhere: not HOST:PORT"),
+        (["--run=a", "--coordinator=h:1", "--num-processes=2"], "go together"),
+        (["--run=a", "--coordinator=h:1", "--num-processes=2", "--process-id=2"], "--process-id 2: from 0 to 1"),
+        (["--coordinator=h:1", "--num-processes=2", "--process-id=1"], "--run NAME is missing"),
+    ],
+)
+def test_what_no_cluster_can_be_made_of(home: Path, arguments: list[str], problem: str) -> None:
+    run = subprocess.run([*SHARDTUI, "engine", *arguments], capture_output=True, text=True, timeout=240)
+    assert (run.returncode, problem in run.stderr) == (2, True), run.stderr
+    assert not (home / "state").exists()
+
+
+def test_a_port_that_is_taken(home: Path, engines: Callable[..., "subprocess.Popen[str]"]) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        engine = engines("--run=a", f"--coordinator=localhost:{port}", "--num-processes=2", "--process-id=0")
+        assert engine.wait(timeout=240) == 2
+    assert engine.stderr is not None
+    assert f"port {port} of this machine cannot be served" in engine.stderr.read()
+    assert not (home / "state").exists()
+
+
+def test_devices_that_cannot_be_shared_evenly(home: Path) -> None:
+    run = subprocess.run(
+        [*SHARDTUI, "train", *SETTINGS, "--steps=1", "--processes=3"], capture_output=True, text=True, timeout=240
+    )
+    assert run.returncode == 2
+    assert "--devices 8 cannot be shared evenly by 3 processes" in run.stderr
+
+
+def compared(mine: dict[str, str], theirs: dict[str, str], process: int = 0) -> list[str]:
+    """What this process says of them, who sees of the others no more than fingerprints."""
+    seal = Seal(b"the secret of a run")
+    found = [fingerprints(facts, seal.fingerprint) for facts in (mine, theirs)]
+    return differences(HOSTS, process, (mine, theirs)[process], found, seal.fingerprint)
+
+
+def test_each_process_reports_its_own_value_of_what_differs() -> None:
+    presets = {"dp": load_preset("dp")}
+    mine = facts(tiny_config(), Restart(), {"jax": "0.10.2"}, presets)
+    theirs = facts(tiny_config(seed=3, data="elsewhere.txt"), Restart(preset="tp"), {"jax": "0.10.2"}, presets)
+    assert compared(mine, mine) == []
+    same = ": make them the same; each process reports its own value"
+    assert compared(mine, theirs) == [
+        f"seed: another value on process 1 (host-1), 0 on process 0 (host-0){same}",
+        f"--preset: another value on process 1 (host-1), None on process 0 (host-0){same}",
+    ]
+    assert compared(mine, theirs, process=1)[0].startswith("seed: 3 on process 1 (host-1), another value on process 0")
+
+
+@pytest.mark.parametrize("change", [{"microbatches": 2}, {"axis_types": "explicit"}, {"mesh": {"data": 8}}])
+def test_a_preset_that_is_laid_out_otherwise_differs(change: dict[str, Any]) -> None:
+    preset = load_preset("dp")
+    mine, theirs = (
+        facts(tiny_config(), Restart(), {}, {"dp": other})
+        for other in (preset, msgspec.structs.replace(preset, **change))
+    )
+    (problem,) = compared(mine, theirs)
+    assert problem.startswith("the preset dp: another value on process 1")
+
+
+def test_agreements_take_half_a_percent_and_are_never_far_apart() -> None:
+    assert stride(0.001, 0.0) == 1, "before the first step"
+    assert stride(0.001, 1.0) == stride(0.001, 0.2) == stride(0.0, 0.001) == 1
+    assert stride(0.001, 0.05) == 4
+    assert stride(0.001, 0.001) == 200
+    assert stride(1.0, 0.1) == 5, "after one that took long"

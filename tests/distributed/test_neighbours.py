@@ -1,0 +1,150 @@
+"""Another user of the machine, who reaches the coordinator's port over TCP: nothing of theirs is obeyed."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from shardtui.engine.spec.config import RunConfig, UserModel
+from shardtui.engine.wire.protocol import HostStatus
+
+from ..attacker import Attacker
+from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from .test_hosts import coordinator, engines, history, named, train, wait_for
+
+__all__ = ["coordinator", "engines"]
+
+Engines = Callable[..., "subprocess.Popen[str]"]
+FLOOD_BYTES = 50_000_000
+LOOPBACK = ("0100007F:", "00000000000000000000000001000000:", "0000000000000000FFFF00000100007F:")
+
+
+def start(engines: Engines, coordinator: str, *arguments: str) -> list["subprocess.Popen[str]"]:
+    member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2", *arguments)
+    return [engines(*member, f"--process-id={number}") for number in range(2)]
+
+
+def hostile_config(folder: Path) -> tuple[RunConfig, Path]:
+    """A configuration whose model leaves a mark when its code is run."""
+    marker, file = folder / "marker", folder / "model.py"
+    file.write_text(f"open({str(marker)!r}, 'w').close()\ndef make(rngs): ...\n")
+    return tiny_config(model=UserModel(reference=f"{file}:make", directory=str(folder))), marker
+
+
+def answer_of(value: object) -> bytes:
+    """As an agreement was written before values were sealed."""
+    return msgspec.msgpack.encode({"value": value, "problems": None})
+
+
+def test_what_is_planted_before_the_run_begins_is_named_and_no_code_is_run(
+    home: Path, engines: Engines, coordinator: str
+) -> None:
+    config, marker = hostile_config(home)
+    attacker = Attacker(coordinator)
+    both = start(engines, coordinator)
+    attacker.wait_for_service()
+    while any(engine.poll() is None for engine in both):
+        try:
+            for number in range(12):
+                attacker.write(f"agreed/0/{number}", answer_of(config))
+            attacker.write("welcome", answer_of([b"", b""]))
+            attacker.write("gathered/0/1", msgspec.msgpack.encode(config))
+        except Exception:  # the service ends with the run
+            time.sleep(0.1)
+    said = [engine.stderr.read() for engine in both if engine.stderr]
+    told = [problem for event in named(history(home, "hosts"), "Failed") for problem in event["problems"]]
+    assert any("has no valid seal of the run" in text for text in (*said, *told))
+    assert not any(str(marker.parent / "model.py") in text for text in (*said, *told))
+    assert not marker.exists()
+    assert not named(history(home, "hosts"), "StepsDone")
+
+
+def test_a_run_under_attack_tells_nothing_goes_on_and_ends_at_a_forged_agreement_with_its_key(
+    home: Path, engines: Engines, coordinator: str
+) -> None:
+    secrets = home / "a-secret-place"
+    secrets.mkdir()
+    (secrets / "text.txt").write_text("the text of the corpus " * 1000)
+    both = start(
+        engines, coordinator, f"--data={secrets}/text.txt", "--set=learning_rate=0.00012345", "--checkpoint-every=5"
+    )
+    wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
+    attacker = Attacker(coordinator)
+    attacker.wait_for_service()
+    read = b"".join(
+        value for folder in ("agreed", "gathered", "status", "noted") for value in attacker.read(folder).values()
+    )
+    assert read
+    assert not [word for word in (b"a-secret-place", b"0.00012345", b"learning_rate", b"nano") if word in read]
+    secret = next((home / "state").rglob("secret"))
+    assert secret.read_bytes() not in read
+    stop = HostStatus(process=1, step=0, bytes_in_use=0, is_stopping=True, problem="<told to the operator>", beat=10**9)
+    recorded = attacker.read("status")["status/0"]
+    for forged in (msgspec.msgpack.encode(stop), recorded, b"", b"x" * 100):
+        for number in (0, 1, 9):
+            attacker.write(f"status/{number}", forged)
+        time.sleep(1.5)
+    flood(attacker)
+    done = named(history(home, "hosts"), "StepsDone")[-1]["step"]
+    wait_for(lambda: named(history(home, "hosts"), "StepsDone")[-1]["step"] > done + 3)
+    assert "<told to the operator>" not in str(history(home, "hosts"))
+    newest = max(int(key.rpartition("/")[2]) for key in attacker.read("agreed"))
+    for number in range(newest + 1, newest + 200):
+        attacker.write(f"agreed/0/{number}", answer_of({"orders": [{"type": "Stop"}], "stride": 1}))
+    assert [engine.wait(timeout=240) for engine in both] == [1, 1]
+    (failed,) = named(history(home, "hosts"), "Failed")
+    assert "has no valid seal of the run" in failed["problems"][0]
+    assert "agreed/0/" in failed["problems"][0]
+    kept = named(history(home, "hosts"), "CheckpointsKept")[-1]["checkpoints"][-1]["step"]
+    resumed = train("--resume=hosts", f"--steps={kept + 2}")
+    assert named(resumed, "Restored")[0]["step"] == kept
+
+
+def flood(attacker: Attacker) -> None:
+    for number in range(FLOOD_BYTES // 1_000_000):
+        attacker.write(f"status/{10 + number}", b"x" * 1_000_000)
+
+
+def test_processes_with_different_secrets_do_not_train_together(home: Path, engines: Engines, coordinator: str) -> None:
+    for number in range(2):
+        (home / f"secret-{number}").touch(0o600)
+        (home / f"secret-{number}").write_text(f"{number}" * 32)
+    member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2")
+    both = [engines(*member, f"--process-id={n}", f"--secret-file={home}/secret-{n}") for n in range(2)]
+    assert 0 not in [engine.wait(timeout=90) for engine in both]
+    (failed,) = named(history(home, "hosts"), "Failed")
+    assert "hello/1: this value" in failed["problems"][0]
+
+
+def test_a_coordinator_that_other_hosts_reach_is_refused_without_a_secret(home: Path, engines: Engines) -> None:
+    engine = engines("--run=a", "--coordinator=host-0:9876", "--num-processes=2", "--process-id=1")
+    assert engine.wait(timeout=240) == 2
+    assert engine.stderr
+    assert "the processes of this run share no secret" in engine.stderr.read()
+
+
+def test_processes_of_one_machine_listen_on_a_socket_of_the_user_and_on_loopback(home: Path) -> None:
+    train_two = [*SHARDTUI, "train", *SETTINGS, "--run=hosts", "--processes=2", "--steps=1000000"]
+    with subprocess.Popen(train_two, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:
+        wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
+        hosts = named(history(home, "hosts"), "EngineReady")[0]["hosts"]
+        listening = [address for host in hosts for address in listening_of(host["pid"])]
+        command.terminate()
+    assert listening, "collectives of CPU processes are over TCP"
+    assert all(address.startswith(LOOPBACK) for address in listening)
+    assert not list(Path(os.environ["SHARDTUI_RUNTIME_DIR"]).glob("hosts-*-????")), "the coordinator's socket is gone"
+
+
+def listening_of(pid: int) -> list[str]:
+    """Addresses at which a process listens over TCP, as the kernel has them: hexadecimal, each word reversed."""
+    inodes = {
+        str(path.readlink()).removeprefix("socket:[").removesuffix("]")
+        for path in Path(f"/proc/{pid}/fd").iterdir()
+        if path.is_symlink()
+    }
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()
+    ]
+    return [line[1] for line in lines if len(line) > 9 and line[3] == "0A" and line[9] in inodes]

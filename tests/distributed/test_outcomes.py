@@ -1,0 +1,126 @@
+"""What several processes attempt together ends in the same way in each of them. Real processes, without any devices."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardtui.engine.distributed.cluster import Cluster
+from shardtui.engine.distributed.jax_cluster import JaxCluster
+from shardtui.engine.distributed.joining import connect
+from shardtui.engine.distributed.outcomes import Damaged, Failure, Stranded
+from shardtui.engine.distributed.seal import Seal
+from shardtui.engine.spec.config import Invalid, Membership
+
+from ..conftest import tiny_config
+
+ERRORS = {
+    "memory": MemoryError(),
+    "damaged": Damaged("its bytes are others"),
+    "refused": Invalid("no such preset"),
+    "disk": OSError(28, "No space left on device"),
+}
+CASES = [
+    (["", ""], None),
+    (["", "memory"], ["Failure", "process 1: out of memory on this machine (MemoryError)"]),
+    (["damaged", "memory"], ["Failure", "process 0: its bytes are others"]),
+    (["damaged", ""], ["Damaged", "process 0: its bytes are others"]),
+    (["refused", "damaged"], ["Damaged", "process 0: no such preset"]),
+    (["", "refused"], ["Invalid", "process 1: no such preset"]),
+]
+
+
+def test_each_process_raises_the_same() -> None:
+    for found in _answers("together"):
+        assert len(found) == len(CASES)
+        for (_, expected), raised in zip(CASES, found, strict=True):
+            if expected is None:
+                assert raised is None
+            else:
+                assert raised[0] == expected[0]
+                assert raised[1].startswith(expected[1])
+
+
+def test_what_process_0_cannot_decide_is_an_error_everywhere() -> None:
+    for found in _answers("agree"):
+        assert found == ["Failure", "the disk is full (No space left on device): free some space, or keep checkpoints "
+                         "elsewhere with --checkpoint-dir"]  # fmt: skip
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_process_that_fails_while_others_hang_in_a_collective_says_so_and_all_end(failing: int) -> None:
+    found = _answers(f"collectively-{failing}")
+    assert found[failing] == ["Stranded", "ValueError: no data (lm.py:7)"]
+    assert found[1 - failing] == ["lost", {str(failing): "ValueError: no data (lm.py:7)"}]
+
+
+def test_a_process_that_is_alone_raises_the_same_kinds() -> None:
+    with pytest.raises(Failure, match="out of memory"):
+        Cluster().together(lambda: _raised("memory"))
+    with pytest.raises(Damaged):
+        Cluster().together(lambda: _raised("damaged"))
+    with pytest.raises(Invalid):
+        Cluster().agree(lambda: _raised("refused"), None)
+
+
+def _answers(case: str) -> list[Any]:
+    """Of both processes, as they print them."""
+    coordinator = f"unix:{tempfile.mkdtemp(prefix='shardtui-', dir='/tmp')}/coordinator"
+    command = [sys.executable, "-m", "tests.test_outcomes", coordinator, case]
+    workers = [
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+        for number in range(2)
+    ]
+    return [json.loads(worker.communicate(timeout=240)[0]) for worker in workers]
+
+
+def _work(coordinator: str, case: str, number: int) -> Any:
+    connect(Membership(coordinator=coordinator, processes=2, process=number), tiny_config())
+    lost: list[Any] = []
+    cluster = JaxCluster(Seal(b"the secret of a run"), stop=lambda: None, lost=lost.append)
+    cluster.meet()
+    cluster.hosts = []  # whose names and pids differ
+    if case == "together":
+        found: Any = [
+            _outcome(lambda named=named: cluster.together(lambda: _raised(named[number]))) for named, _ in CASES
+        ]
+    elif case == "agree":
+        found = _outcome(lambda: cluster.agree(lambda: _raised("disk"), None))
+    elif case.endswith(str(number)):
+        try:
+            cluster.collectively(_fails)
+        except Stranded as error:
+            found = ["Stranded", *error.problems]
+            cluster.fail(error)
+    else:
+        while not lost:  # as in a collective for which the other one does not come
+            time.sleep(0.1)
+        found = ["lost", lost[0]]
+    cluster.close()
+    return found
+
+
+def _outcome(attempt: Any) -> list[str] | None:
+    try:
+        attempt()
+    except (Invalid, Damaged, Failure) as error:
+        return [type(error).__name__, *error.problems]
+    return None
+
+
+def _raised(name: str) -> None:
+    if name:
+        raise ERRORS[name]
+
+
+def _fails() -> None:
+    raise ValueError("no data (lm.py:7)")
+
+
+if __name__ == "__main__":
+    answer = _work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    print(json.dumps(answer), flush=True)

@@ -1,0 +1,137 @@
+"""What processes of a run accept from each other, and where a run must have a secret."""
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+from shardtui.engine.distributed.seal import VARIABLE, Forged, Seal, given_secret, secret_problem, shared_secret
+from shardtui.engine.spec.config import CheckpointConfig, Invalid, Membership
+from shardtui.engine.wire.run_directory import RunDirectory
+
+from ..conftest import tiny_config
+
+SECRET = b"the secret of a run"
+KEY = "agreed/0/7"
+SHARED = tiny_config(checkpoints=CheckpointConfig(directory="/shared"))
+
+
+def test_a_sealed_value_is_read_under_its_key() -> None:
+    seal = Seal(SECRET)
+    assert seal.open(KEY, seal.close(KEY, b"value")) == b"value"
+    assert seal.open(KEY, seal.close(KEY, b"")) == b""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"value",
+        b"value" * 20,
+        Seal(SECRET).close("agreed/0/8", b"value"),
+        Seal(b"the secret of another").close(KEY, b"value"),
+        Seal(b"").close(KEY, b"value"),
+        Seal(SECRET).close(KEY, b"value") + b"!",
+        Seal(SECRET).close(KEY, b"value")[:-1],
+    ],
+)
+def test_any_other_value_is_forged_and_its_text_is_not_shown(value: bytes) -> None:
+    with pytest.raises(Forged, match="agreed/0/7: ") as forged:
+        Seal(SECRET).open(KEY, value)
+    assert "value in the coordinator's store has no valid seal" in str(forged.value)
+    assert "valuevalue" not in str(forged.value)
+
+
+def test_a_key_and_a_value_do_not_run_into_each_other() -> None:
+    seal = Seal(SECRET)
+    mac = seal.close("ab", b"c")[:-1]
+    with pytest.raises(Forged):
+        seal.open("a", mac + b"bc")
+
+
+def test_a_value_of_an_earlier_start_is_forged() -> None:
+    """Every process contributes a nonce, so that no start has the seal of another."""
+    first, second = (Seal(SECRET).renewed([nonce, b"1" * 16]) for nonce in (b"0" * 16, b"2" * 16))
+    with pytest.raises(Forged):
+        second.open(KEY, first.close(KEY, b"stop"))
+
+
+def test_fingerprints_are_equal_where_the_texts_are_and_say_nothing_without_the_secret() -> None:
+    assert Seal(SECRET).fingerprint("0") == Seal(SECRET).fingerprint("0")
+    assert Seal(SECRET).fingerprint("0") != Seal(SECRET).fingerprint("1")
+    assert Seal(SECRET).fingerprint("0") != Seal(b"another secret").fingerprint("0")
+
+
+def test_the_first_process_makes_a_secret_that_stays_with_the_run(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    made = shared_secret(directory, tiny_config(), "localhost:1", is_first=True)
+    assert len(made) == 64
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+    for is_first in (True, False):
+        assert shared_secret(directory, tiny_config(), "localhost:1", is_first) == made
+
+
+def test_hosts_that_share_checkpoints_share_the_secret_beside_them(tmp_path: Path) -> None:
+    config = tiny_config(checkpoints=CheckpointConfig(directory=str(tmp_path)))
+    made = shared_secret(RunDirectory(tmp_path / "here/tiny-1"), config, "host-0:1", is_first=True)
+    assert shared_secret(RunDirectory(tmp_path / "there/tiny-1"), config, "host-0:1", is_first=False) == made
+    assert (tmp_path / "tiny-1/secret").exists()
+
+
+@pytest.mark.parametrize("coordinator", ["host-0:9876", "0.0.0.0:1", "10.0.0.1:1", "[::]:1", None])
+def test_a_run_that_other_hosts_reach_needs_a_secret(
+    coordinator: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    problem = secret_problem(coordinator, Membership(), tiny_config()) or ""
+    assert all(way in problem for way in ("--checkpoint-dir", "--secret-file", VARIABLE, "--insecure"))
+    assert secret_problem(coordinator, Membership(insecure=True), tiny_config()) is None
+    assert secret_problem(coordinator, Membership(), SHARED) is None
+    file = tmp_path / "secret"
+    file.touch(0o600)
+    file.write_text("0123456789abcdef\n")
+    assert secret_problem(coordinator, Membership(secret_file=str(file)), tiny_config()) is None
+    monkeypatch.setenv(VARIABLE, "0123456789abcdef")
+    assert secret_problem(coordinator, Membership(), tiny_config()) is None
+
+
+@pytest.mark.parametrize("coordinator", ["localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/tmp/x"])
+def test_a_run_of_one_machine_needs_none(coordinator: str) -> None:
+    assert secret_problem(coordinator, Membership(), tiny_config()) is None
+
+
+def test_a_secret_file_is_read_without_its_line_end(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.touch(0o600)
+    file.write_text("0123456789abcdef\n")
+    assert given_secret(Membership(secret_file=str(file))) == b"0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda path: None, "cannot be read: No such file"),
+        (lambda path: (path.write_text("x" * 32), path.chmod(0o644)), "not a file that only you can read: chmod 600"),
+        (lambda path: (path.touch(0o600), path.write_text("short")), "a secret of 5 bytes: at least 16"),
+        (lambda path: os.mkfifo(path, 0o600), "not a file that only you can read"),
+        (lambda path: path.mkdir(0o700), "cannot be read: Is a directory"),
+    ],
+)
+def test_what_is_no_secret_file(tmp_path: Path, make: object, problem: str) -> None:
+    path = tmp_path / "secret"
+    make(path)  # type: ignore[operator]
+    with pytest.raises(Invalid, match=problem):
+        given_secret(Membership(secret_file=str(path)))
+
+
+def test_a_membership_never_holds_the_secret_itself() -> None:
+    """It is an argument of a process, which every user of the machine can read."""
+    assert set(msgspec.structs.asdict(Membership())) == {
+        "coordinator",
+        "processes",
+        "process",
+        "secret_file",
+        "insecure",
+    }

@@ -1,0 +1,150 @@
+"""The GPT-2 decoder: its published sizes, its causality, and that options change what they should and no more."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from shardtui.engine.models.decoder import Gpt, compute_dtype, flops_per_token, loss, parameter_count
+from shardtui.engine.models.task import Batch, Task
+from shardtui.engine.spec.config import ModelConfig, load_model
+
+from ..conftest import tiny_config, tiny_model
+
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+}
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return Task(tiny_config(), "cpu")
+
+
+@pytest.fixture(scope="module")
+def params(task: Task) -> dict[str, object]:
+    return jax.jit(task.initial_state)().params
+
+
+def tokens(*shape: int) -> jax.Array:
+    return jax.random.randint(jax.random.key(1), shape, 0, 256)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_counts_are_the_published_ones(name: str) -> None:
+    config = load_model(name).model
+    with nnx.use_eager_sharding(False):
+        model = nnx.eval_shape(lambda: Gpt(config, jnp.float32, nnx.Rngs(0)))
+    padding = (config.vocab_rows - config.vocab) * config.embed
+    elements = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    assert elements - padding == parameter_count(config) == PUBLISHED[name]
+
+
+def test_flops_are_those_of_the_formula_on_paper() -> None:
+    config = load_model("gpt2").model
+    multiplying = 124_439_808 - 1024 * 768
+    assert flops_per_token(config, 1024) == 6 * multiplying + 12 * 12 * 768 * 1024
+
+
+def test_every_dim_of_every_parameter_has_a_logical_axis(task: Task) -> None:
+    arrays = [array for array in task.arrays if array.kind in ("parameter", "moment")]
+    assert len(arrays) == 3 * len(jax.tree.leaves(task.abstract_state.params))
+    assert all(None not in array.logical_axes and len(array.logical_axes) == len(array.shape) for array in arrays)
+
+
+def test_moments_take_the_logical_axes_of_their_parameter(task: Task) -> None:
+    by_name = {array.names[0]: array for array in task.arrays}
+    for name in ("blocks.mlp.up.kernel", "token.embedding", "norm.scale"):
+        for moment in ("mu", "nu"):
+            assert by_name[f"{moment}.{name}"].logical_axes == by_name[name].logical_axes
+
+
+def test_a_position_sees_only_what_stands_before_it() -> None:
+    with nnx.use_eager_sharding(False):
+        model = Gpt(tiny_config().model, jnp.float32, nnx.Rngs(0))
+    before = tokens(1, 16)
+    after = before.at[0, 9].add(1)
+    differ = np.any(model(before) != model(after), axis=(0, 2))
+    assert not differ[:9].any()
+    assert differ[9:].all()
+
+
+def test_loss_is_the_cross_entropy_of_optax() -> None:
+    logits = jax.random.normal(jax.random.key(0), (2, 5, 256))
+    targets = tokens(2, 5)
+    expected = optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+    np.testing.assert_allclose(loss(logits, targets), expected, rtol=1e-6)
+
+
+def test_padding_rows_take_no_part() -> None:
+    config = tiny_config().model
+    wide = ModelConfig(**{**{f: getattr(config, f) for f in config.__struct_fields__}, "vocab_rows": 384})
+    with nnx.use_eager_sharding(False):
+        logits = Gpt(wide, jnp.float32, nnx.Rngs(0))(tokens(1, 8))
+    assert logits.shape == (1, 8, 384)
+    assert np.isneginf(logits[..., 256:]).all()
+    assert np.isfinite(loss(logits, tokens(1, 8)))
+
+
+def test_remat_changes_no_gradient(task: Task, params: dict[str, object]) -> None:
+    config = tiny_config()
+    fields = {f: getattr(config.model, f) for f in config.model.__struct_fields__}
+    remat = Task(tiny_config(model=ModelConfig(**{**fields, "remat": True})), "cpu")
+    batch, key = Batch(tokens(2, 16), tokens(2, 16)), jax.random.key(3)
+    plain, again = (jax.jit(jax.grad(which.loss))(params, batch, key) for which in (task, remat))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), plain, again)
+
+
+def test_dropout_follows_the_key(params: dict[str, object]) -> None:
+    task = Task(tiny_config(model=tiny_model(dropout=0.1)), "cpu")
+    batch = Batch(tokens(2, 16), tokens(2, 16))
+    keys = (None, None, jax.random.key(0), jax.random.key(0), jax.random.key(1))
+    values = [float(task.loss(params, batch, key)) for key in keys]
+    assert values[0] == values[1]
+    assert values[2] == values[3]
+    assert len({values[0], values[2], values[4]}) == 3
+
+
+def test_compute_dtype() -> None:
+    config = tiny_config().model
+    assert [compute_dtype(config, platform) for platform in ("cpu", "tpu", "gpu")] == [
+        "float32",
+        "bfloat16",
+        "bfloat16",
+    ]
+    fields = {f: getattr(config, f) for f in config.__struct_fields__}
+    low = Task(tiny_config(model=ModelConfig(**{**fields, "dtype": "bfloat16"})), "cpu")
+    state = jax.jit(low.initial_state)()
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
+    jaxpr = str(jax.make_jaxpr(low.loss)(state.params, Batch(tokens(2, 16), tokens(2, 16)), None))
+    assert "bf16[2,16,64]" in jaxpr
+
+
+def test_training_lowers_the_loss(task: Task) -> None:
+    state, step = jax.jit(task.initial_state)(), jax.jit(task.train_step)
+    batch = Batch(tokens(8, 16), tokens(8, 16)[::-1])
+    losses = []
+    for _ in range(30):
+        state, value = step(state, batch)
+        losses.append(float(value))
+    assert int(state.step) == 30
+    assert losses[-1] < losses[0] - 0.5
+    assert abs(losses[0] - np.log(256)) < 0.2
+
+
+def test_the_program_does_not_grow_with_depth() -> None:
+    sizes = []
+    for layers in (6, 12):
+        fields = {f: getattr(tiny_config().model, f) for f in tiny_config().model.__struct_fields__}
+        task = Task(tiny_config(model=ModelConfig(**{**fields, "layers": layers})), "cpu")
+        batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), task.batch_arrays)
+        text = jax.jit(task.train_step).lower(task.abstract_state, batch).as_text()
+        sizes.append(len(text.splitlines()))
+    (few, many), *_ = itertools.combinations(sizes, 2)
+    assert many <= few * 1.02

@@ -1,0 +1,178 @@
+"""Pipelines: the same numbers as without stages, and the traffic, memory and bubble that the formulas say."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from shardtui.engine.analysis.traffic import flows
+from shardtui.engine.models.decoder import dropped
+from shardtui.engine.models.task import Batch, Task
+from shardtui.engine.parallel.constraints import activation_rules
+from shardtui.engine.parallel.mesh import build_mesh
+from shardtui.engine.planning.estimate import Step, estimate_row
+from shardtui.engine.program.program import Program, compile_initial_state, place
+from shardtui.engine.spec.config import Invalid, ModelConfig, TrainingConfig
+from shardtui.engine.spec.pipeline_info import PipelineInfo
+from shardtui.engine.spec.preset import Preset, load_preset, read_preset
+
+from ..conftest import BATCHES, WIDE, step, tiny_config
+from ..training.test_loop import assert_same_losses
+
+PIPELINED = ("pp2", "dp-tp2-pp2")
+STREAM = BATCHES.batch_size * BATCHES.seq_len * WIDE.embed * 4
+"""Bytes of the residual stream of the whole batch, float32."""
+
+
+def preset(name: str, microbatches: int | None) -> Preset:
+    found = load_preset(name)
+    return Preset(found.name, "", "", found.mesh, found.rules, {}, found.source, (), microbatches)
+
+
+@pytest.fixture(scope="module")
+def small() -> Task:
+    """With dropout; four layers, two in each stage."""
+    model = ModelConfig(layers=4, embed=16, heads=2, mlp=32, vocab=256, vocab_rows=256, context=8)
+    return Task(tiny_config(model=model, training=TrainingConfig(batch_size=8, seq_len=8)), "cpu")
+
+
+@pytest.mark.parametrize(("name", "microbatches"), [("pp2", 1), ("pp2", 2), ("dp-tp2-pp2", 4)])
+def test_gradients_are_those_without_stages_whatever_the_microbatches(
+    small: Task, name: str, microbatches: int
+) -> None:
+    params = jax.jit(small.initial_state)().params
+    tokens = jax.random.randint(jax.random.key(1), (8, 9), 0, 256)
+    batch, key = Batch(tokens[:, :-1], tokens[:, 1:]), jax.random.key(2)
+    expected = jax.jit(jax.value_and_grad(small.loss))(params, batch, key)
+    placement = place(small, preset(name, microbatches), jax.devices())
+    pipeline = placement.pipeline(small)
+    assert pipeline and (pipeline.stages, pipeline.microbatches) == (2, microbatches)
+    params, batch = jax.device_put((params, batch), (placement.state_shardings.params, placement.batch_shardings))
+    with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, placement.preset.rules, None, pipeline):
+        found = jax.jit(jax.value_and_grad(small.loss))(params, batch, key)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
+
+
+def test_what_is_dropped_of_an_example_does_not_depend_on_the_others() -> None:
+    dropout, key, x = nnx.Dropout(0.5), jax.random.key(0), jnp.ones((8, 4, 16))
+    whole = dropped(dropout, x, key, jnp.arange(8))
+    part = dropped(dropout, x[3:5], key, jnp.arange(3, 5))
+    np.testing.assert_array_equal(part, whole[3:5])
+    assert 0.3 < float(jnp.mean(whole == 0)) < 0.7
+    assert len({np.asarray(example).tobytes() for example in whole}) == 8
+
+
+@pytest.mark.parametrize("name", PIPELINED)
+def test_steps_are_those_of_data_parallel(name: str, task: Task, programs: dict[str, Program]) -> None:
+    ends = []
+    for program in (programs["dp"], programs[name]):
+        ends.append(step(compile_initial_state(task, program.placement)(), program, steps=3))
+    for one, other in zip(*(jax.tree.leaves(end.opt_state) for end in ends), strict=True):
+        assert np.linalg.norm(np.asarray(one) - np.asarray(other)) <= 1e-5 * np.linalg.norm(np.asarray(one))
+
+
+def test_live_switches_into_and_out_of_pipelines(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    assert_same_losses(task, programs, tmp_path, {1: "pp2", 2: "fsdp-tp2", 3: "dp-tp2-pp2", 4: "dp"})
+
+
+@pytest.mark.parametrize("name", PIPELINED)
+def test_every_tick_hands_a_microbatch_on_forward_and_backward(name: str, programs: dict[str, Program]) -> None:
+    found = programs[name].description
+    assert found.pipeline and found.collectives
+    groups = found.mesh.axes["data"]
+    moves = [info for info in found.collectives if info.kind == "collective-permute"]
+    assert [(info.axes, info.count, info.bytes_each) for info in moves] == [
+        (["pipeline"], found.pipeline.ticks, STREAM // groups // found.pipeline.microbatches)
+    ] * 2
+    assert all(info.written and "/pipeline.py:" in info.source for info in moves)
+
+
+@pytest.mark.parametrize("name", PIPELINED)
+def test_formulas_count_what_the_compiler_does(name: str, task: Task, programs: dict[str, Program]) -> None:
+    """In bytes by kind and axes, to the few that clipping the gradients and the mean of the loss take."""
+    program = programs[name]
+    formula = {(flow.kind, *flow.axes): flow.bytes_known for flow in Step(task, program.placement.preset, 8).flows}
+    compiled = {(flow.kind, *flow.axes): flow.bytes_known for flow in flows(program.description.collectives or [])}
+    assert formula == pytest.approx(compiled, abs=128)
+    (permuted,) = (flow for flow in Step(task, program.placement.preset, 8).flows if "permute" in flow.kind)
+    assert program.description.pipeline and permuted.count == 2 * program.description.pipeline.ticks
+
+
+def test_stages_without_a_microbatch_cost_as_much_as_others(task: Task) -> None:
+    """The bubble as operations: a stage passes its layers M + S - 1 times for M micro-batches."""
+    flops = [Step(task, preset("pp2", count), 8).work.flops for count in (1, 2, 4)]
+    logits = BATCHES.tokens_per_step / 4 * 6 * WIDE.embed * WIDE.vocab_rows / 2
+    blocks = [each - logits for each in flops]
+    assert [each / blocks[0] for each in blocks] == pytest.approx([1, 3 / 4, 5 / 8])
+    saved = [Step(task, preset("pp2", count), 8).memory.saved_bytes for count in (1, 2, 4)]
+    assert [each / saved[0] for each in saved] == pytest.approx([1, 3 / 4, 5 / 8])
+
+
+@pytest.mark.parametrize(
+    ("stages", "devices", "batch", "microbatches", "expected"),
+    [(2, 8, 16, None, 4), (2, 8, 16, 2, 2), (4, 4, 64, None, 16), (4, 4, 6, None, 6), (8, 8, 1, None, 1)],
+)
+def test_bubbles(stages: int, devices: int, batch: int, microbatches: int | None, expected: int) -> None:
+    mesh, rules = {"data": -1, "pipeline": stages}, {"batch": ("data",), "layers": ("pipeline",)}
+    found = Preset("p", "", "", mesh, rules, {}, "", (), microbatches).pipeline(devices, batch)
+    bubble = (stages - 1) / (expected + stages - 1)
+    assert found == PipelineInfo(axes=["pipeline"], stages=stages, microbatches=expected, bubble=bubble)
+
+
+def test_one_stage_is_no_pipeline() -> None:
+    """Nothing is handed on."""
+    mesh, rules = {"data": 8, "pipeline": 1}, {"batch": ("data",), "layers": ("pipeline",)}
+    assert Preset("p", "", "", mesh, rules, {}, "").pipeline(8, 16) is None
+
+
+def test_layers_over_an_axis_that_splits_activations_are_no_stages() -> None:
+    rules = {"batch": ("fsdp",), "layers": ("fsdp",)}
+    assert Preset("p", "", "", {"fsdp": -1}, rules, {}, "").pipeline(8, 16) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("microbatches = 3", "batch 16 ÷ data (4) = 4 does not divide by it: make it a divisor of 4, or the batch 24"),
+        ("microbatches = 0", "Expected `int` >= 1"),
+        ("microbatches = 'few'", "Expected `int"),
+    ],
+)
+def test_microbatches_that_cannot_be(task: Task, tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(f'{text}\n[mesh]\ndata = -1\npipeline = 2\n[rules]\nbatch = "data"\nlayers = "pipeline"\n')
+    with pytest.raises(Invalid) as error:
+        place(task, read_preset(file), jax.devices())
+    assert len(error.value.problems) == 1
+    assert says in str(error.value)
+
+
+def test_microbatches_need_stages(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text('microbatches = 2\n[mesh]\ndata = -1\n[rules]\nbatch = "data"\n')
+    (problem,) = read_preset(tmp_path / "bad.toml").problems
+    assert "microbatches: the blocks are no stages" in problem
+
+
+def test_stages_are_told_in_plans_and_layouts(task: Task, programs: dict[str, Program]) -> None:
+    row = estimate_row(task, load_preset("pp2"), 8, None)
+    assert row.pipeline == programs["pp2"].description.pipeline
+    assert row.pipeline and row.pipeline.words == "2 stages, 4 micro-batches, bubble 20 %"
+    arrays = {array.name: array for array in programs["pp2"].description.arrays}
+    up = arrays["blocks.mlp.up.kernel"]
+    assert up.compiled_spec == [["pipeline"], [], []]
+    assert up.reasons[0] == "layers: rule → pipeline (2): 2 ÷ 2 = 1"
+
+
+def test_several_axes_are_one_row_of_stages(small: Task) -> None:
+    mesh = build_mesh({"a": 2, "b": 2, "data": 2}, jax.devices())
+    rules = {"layers": ("a", "b"), "batch": ("data",)}
+    pipeline = PipelineInfo(axes=["a", "b"], stages=4, microbatches=2, bubble=0.6)
+    params = jax.jit(small.initial_state)().params
+    tokens = jax.random.randint(jax.random.key(1), (8, 9), 0, 256)
+    batch = Batch(tokens[:, :-1], tokens[:, 1:])
+    expected = small.loss(params, batch, jax.random.key(2))
+    with jax.set_mesh(mesh), activation_rules(mesh, rules, None, pipeline):
+        assert jax.jit(small.loss)(params, batch, jax.random.key(2)) == pytest.approx(float(expected), rel=1e-6)

@@ -1,0 +1,574 @@
+"""Models that are not ours: those of the guides against the guides' own loops, what a module may have, and every way in
+which a function can be wrong."""
+
+import importlib.util
+import itertools
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from etils import epath
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from shardtui.engine.__main__ import inspect
+from shardtui.engine.checkpoint import directory as checkpoint
+from shardtui.engine.models.decoder import flops_per_token
+from shardtui.engine.models.flops import flops
+from shardtui.engine.models.task import Task, TrainState, optimizer
+from shardtui.engine.planning.estimate import estimate_row
+from shardtui.engine.planning.ranking import ranked, recommendation
+from shardtui.engine.planning.search import search
+from shardtui.engine.program.digest import joined
+from shardtui.engine.program.program import Program, compile_initial_state, compile_program, place
+from shardtui.engine.program.reshard import Movers, move_state
+from shardtui.engine.spec.config import Invalid, RunConfig, choose_model
+from shardtui.engine.spec.preset import load_preset, read_preset
+from shardtui.engine.spec.topology import load_topology
+from shardtui.engine.training.data import Batches, Corpus
+from shardtui.engine.wire import run_directory
+
+from ..conftest import BATCHES, SHARDTUI, WIDE, tiny_config
+
+FOLDER = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "dot_relu_dot.py:DotReluDot": {"depth": 32},
+    "dot_relu_dot.py:LogicalDotReluDot": {"depth": 32},
+    "transformer.py:language_model": {"seq_len": 16, "width": 32, "blocks": 1, "dropout": 0.0},
+    "vision_transformer.py:VisionTransformer": {"width": 32, "size": 16},
+    "digits.py:CNN": {"dropout": 0.0},
+}
+"""And the arguments that make them small and leave nothing to chance."""
+TEXT = np.frombuffer(Path(__file__).read_bytes(), np.uint8)
+RULES = (("embed", None), ("mlp", "model"), ("heads", "model"), ("head_dim", None), ("vocab", None))
+RULES += (("positions", None), ("layers", None))
+
+TOY = """
+import jax, jax.numpy as jnp, numpy as np, optax
+from flax import nnx
+from sizes import CLASSES
+
+print("a module may print")
+
+class Toy(nnx.Module):
+    def __init__(self, width: int = 16, rate: float = 0.0, *, rngs: nnx.Rngs):
+        named = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", "mlp"))
+        self.layers = nnx.List([nnx.Linear(8, width, kernel_init=named, rngs=rngs), nnx.Linear(width, 8, rngs=rngs)])
+        self.shift = jnp.linspace(0.0, 1.0, 8)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.dropout = nnx.Dropout(rate, rngs=rngs)
+        self.output = nnx.Linear(8, CLASSES, rngs=rngs)
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = nnx.relu(layer(x))
+        return self.output(self.dropout(self.norm(x + self.shift)))
+
+def loss(model, batch, smoothing=0.0):
+    logits = model(batch["x"])
+    labels = optax.smooth_labels(jax.nn.one_hot(batch["label"], CLASSES), smoothing)
+    return optax.softmax_cross_entropy(logits, labels).mean()
+
+def batch(step, batch_size):
+    random = np.random.default_rng(step)
+    label = random.integers(0, CLASSES, batch_size)
+    return {"x": random.standard_normal((batch_size, 8)) + label[:, None], "label": label}
+"""
+
+
+def config_of(reference: str, *settings: str, **changes: Any) -> RunConfig:
+    choice = choose_model(reference, settings)
+    return tiny_config(model_name=choice.name, model=choice.model, training=choice.training, **changes)
+
+
+def task_of(reference: str, *settings: str, **changes: Any) -> Task:
+    return Task(config_of(reference, *settings, data=None, **changes), "cpu")
+
+
+def written(folder: Path, text: str, name: str = "models.py") -> Path:
+    (folder / "sizes.py").write_text("CLASSES = 4\n")
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def batches_of(task: Task) -> Any:
+    training = task.config.training
+    return task.own_batches or Batches(Corpus("here", 1, TEXT), training.batch_size, training.seq_len, 0)
+
+
+def compiled(task: Task, preset: str) -> Program:
+    return compile_program(task, place(task, load_preset(preset), jax.devices()))
+
+
+def steps(program: Program, state: TrainState, batches: Any, numbers: range) -> tuple[TrainState, list[float]]:
+    losses = []
+    for n in numbers:
+        shardings, structure = jax.tree.flatten(program.placement.batch_shardings)
+        arrays = map(jax.device_put, jax.tree.leaves(batches[n]), shardings)
+        state, loss = program.step(state, structure.unflatten(arrays))
+        losses.append(float(loss))
+    return state, losses
+
+
+def unsharded(task: Task, count: int) -> Iterator[tuple[TrainState, float]]:
+    """Without a mesh and without a preset."""
+    state, step = jax.jit(task.initial_state)(), jax.jit(task.train_step)
+    for n in range(count):
+        state, loss = step(state, batches_of(task)[n])
+        yield state, float(loss)
+
+
+def read(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("example", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def example_task(model: str) -> Task:
+    return task_of(f"{FOLDER}/{model}", "batch_size=8", *(f"{key}={value}" for key, value in EXAMPLES[model].items()))
+
+
+def guides_losses(model: str, task: Task, count: int) -> list[float]:
+    """What the example's own functions come to, without anything of ours but the text and the usual optimizer."""
+    example = read(FOLDER / model.partition(":")[0])
+    make = getattr(example, model.partition(":")[2])
+    tx = example.optimizer() if hasattr(example, "optimizer") else optimizer(task.config.training)
+    structure, batches = jax.tree.structure(task.batch_arrays), batches_of(task)
+    kept = [structure.unflatten(jax.tree.leaves(batches[n])) for n in range(count)]
+    return guides_loop(lambda: make(**EXAMPLES[model], rngs=nnx.Rngs(0)), example.loss, tx, kept)
+
+
+def guides_loop(make: Callable[..., Any], loss: Callable[..., Any], tx: Any, batches: list[Any]) -> list[float]:
+    """As the guide to several devices has it, in today's spelling: one mesh, born sharded, nnx.Optimizer, nnx.jit."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh), nnx.logical_axis_rules(RULES):
+        model = nnx.jit(make)()
+        opt = nnx.Optimizer(model, tx, wrt=nnx.Param)
+
+        @nnx.jit
+        def train_step(model: Any, opt: nnx.Optimizer, batch: Any) -> jax.Array:
+            value, gradients = nnx.value_and_grad(lambda model: loss(model, batch))(model)
+            opt.update(model, gradients)
+            return value
+
+        sharding = NamedSharding(mesh, P("data"))
+        return [float(train_step(model, opt, jax.device_put(batch, sharding))) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("model", "presets", "laid_out"),
+    [
+        (
+            "dot_relu_dot.py:DotReluDot",
+            ("dp-tp4", "tp"),
+            {"dot1.kernel": [[], ["model"]], "nu.w2": [["model"], []], "batch.x": [["data"], []]},
+        ),
+        (
+            "dot_relu_dot.py:LogicalDotReluDot",
+            ("fsdp-tp2", "dp"),
+            {"dot1.kernel": [["fsdp"], ["model"]], "mu.w2": [["model"], ["fsdp"]], "batch.y": [["fsdp"], []]},
+        ),
+        (
+            "transformer.py:language_model",
+            ("dp-tp2", "fsdp"),
+            {"blocks.0.mha.query.kernel": [[], ["model"], []], "blocks.0.linear2.kernel": [["model"], []]},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_guides_models_train_show_and_switch(
+    model: str, presets: tuple[str, str], laid_out: dict[str, Any]
+) -> None:
+    """Two steps under each preset. The others of `EXAMPLES` take a minute: tests/long/models.py."""
+    task = example_task(model)
+    first, second = (compiled(task, preset) for preset in presets)
+    batches = batches_of(task)
+    state, losses = steps(first, compile_initial_state(task, first.placement)(), batches, range(2))
+    moved = Movers().move(state, second.placement.state_shardings)
+    losses += steps(second, moved, batches, range(2, 4))[1]
+    assert losses == pytest.approx(guides_losses(model, task, 4), rel=1e-5)
+    arrays = {array.name: array for array in first.description.arrays}
+    for name, spec in laid_out.items():
+        assert arrays[name].spec == arrays[name].compiled_spec == spec, name
+    assert first.description.collectives
+
+
+def test_numbers_of_the_examples() -> None:
+    """Convolutions and products of the digits' net by hand; the vision transformer's are those of two such blocks."""
+    net = task_of(f"{FOLDER}/digits.py:CNN", "batch_size=2")
+    products = 28 * 28 * 9 * 32 + 14 * 14 * 9 * 32 * 64 + 7 * 7 * 64 * 256 + 256 * 10
+    assert net.flops_per_step == 3 * 2 * 2 * products
+    assert net.parameters == 824_458 + 2 * (32 + 64)
+    vision = task_of(f"{FOLDER}/vision_transformer.py:VisionTransformer", "batch_size=8")
+    patches, width = 64, 64
+    block = 12 * width * width * patches + 2 * patches * patches * width
+    assert vision.flops_per_step == 3 * 2 * 8 * (patches * 48 * width + 2 * block + width * 10)
+    assert place(vision, load_preset("hsdp"), jax.devices()).state.params["blocks"]["up"]["kernel"].spec == P(
+        None, "fsdp", None
+    )
+
+
+def test_what_is_counted_is_what_the_formula_has(task: Task) -> None:
+    """Of the built-in model, whose blocks are scanned; the formula has norms and biases besides."""
+    arguments = (task.abstract_state.params, {}, jax.tree.map(jnp.zeros_like, batches_of(task)[0]), None)
+    batch = jax.tree.unflatten(jax.tree.structure(task.batch_arrays), arguments[2])
+    counted = 3 * flops(jax.make_jaxpr(lambda params: task.loss(params, batch, None))(arguments[0]))
+    assert counted == pytest.approx(BATCHES.tokens_per_step * flops_per_token(WIDE, BATCHES.seq_len), rel=0.01)
+
+
+def test_what_changes_beside_the_parameters(tmp_path: Path) -> None:
+    """BatchNorm's means follow the batches, the array that stands in the module stays, dropout follows the step."""
+    path = written(tmp_path, TOY)
+    still = "\ndef optimizer():\n    return optax.sgd(0.0)\n"
+    path.write_text(
+        f"{TOY}{still}\ndef batch(step, batch_size):\n    return dict(zip(('x', 'label'), one(batch_size)))\n"
+    )
+    path.write_text(path.read_text() + "\ndef one(n):\n    return np.ones((n, 8)), np.zeros(n, int)\n")
+    (before, first), (after, second) = unsharded(task_of(f"{path}:Toy"), 2)
+    assert first == pytest.approx(second, rel=1e-6)
+    assert np.abs(before.variables["norm"]["mean"] - after.variables["norm"]["mean"]).max() > 1e-3
+    np.testing.assert_array_equal(after.variables["shift"], before.variables["shift"])
+    np.testing.assert_allclose(after.variables["shift"], np.linspace(0, 1, 8), rtol=1e-6)
+    plain, smooth = (
+        [loss for _, loss in unsharded(task_of(f"{path}:Toy", "rate=0.5", f"smoothing={part}"), 2)] for part in (0, 0.1)
+    )
+    assert len({first, *plain, *smooth}) == 5, "each step drops others, and smoothing reaches the loss"
+
+
+def test_an_override_may_name_a_variable(tmp_path: Path) -> None:
+    task = task_of(f"{written(tmp_path, TOY)}:Toy")
+    (tmp_path / "p.toml").write_text('[mesh]\ndata = 8\n[overrides]\n"norm.mean" = ["data"]\n')
+    placement = place(task, read_preset(tmp_path / "p.toml"), jax.devices())
+    assert placement.state_shardings.variables["norm"]["mean"].spec == jax.sharding.PartitionSpec("data")
+
+
+def test_names_of_dims(tmp_path: Path) -> None:
+    """A mesh axis is itself, a name that nothing knows stays whole and says so; older spellings are read."""
+    path = written(
+        tmp_path,
+        """
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+class Named(nnx.Module):
+    def __init__(self):
+        self.a = nnx.Param(jnp.ones((8, 8)), sharding=("model",))
+        self.b = nnx.Param(jnp.ones((8, 8)), out_sharding=P(None, ("data", "model")))
+        self.c = nnx.Param(jnp.ones((8, 8)), sharding_names=("hidden", "mlp"))
+
+def loss(model, batch):
+    return jnp.mean(batch @ model.a[...] @ model.b[...] @ model.c[...])
+
+def batch(step, batch_size):
+    return jnp.ones((batch_size, 8))
+""",
+    )
+    with pytest.warns(DeprecationWarning):
+        task = task_of(f"{path}:Named", "batch_size=8")
+    decided = place(task, load_preset("dp-tp2"), jax.devices()).state.params
+    assert [decided[name].spec for name in "abc"] == [P("model", None), P(None, ("data", "model")), P(None, "model")]
+    assert decided["c"].dims[0].reason == (
+        'hidden: no rule, and no axis of this mesh: whole: hidden = "model" in [rules] splits it'
+    )
+    assert decided["a"].dims[0].reason == "model: mesh axis → model (2): 8 ÷ 2 = 4"
+    mine = tmp_path / "mine.toml"
+    rules = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\nhidden = "model"\nof_activations = "data"\n'
+    mine.write_text(rules)
+    assert place(task, read_preset(mine), jax.devices()).state.params["c"].spec == P("model", None)
+    mine.write_text(f'{rules}mlp = "model"\n')
+    with pytest.raises(Invalid, match="c: mlp: rule → model"):
+        place(task, read_preset(mine), jax.devices())
+    assert place(task, load_preset("fsdp"), jax.devices()).state.params["a"].spec == P(None, None)
+
+
+def test_the_board_ranks_what_the_compiler_says(tmp_path: Path) -> None:
+    task, slice_ = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8"), load_topology("v5e:2x4")
+    rows = [estimate_row(task, load_preset(name), 8, slice_) for name in ("fsdp4-model16", "dp")]
+    assert [(row.preset, row.verdict, row.estimate) for row in ranked(rows)] == [
+        ("dp", "not known", None),
+        ("fsdp4-model16", "infeasible", None),
+    ]
+    assert rows[1].no_estimate == "the formulas are of the built-in model"
+    assert "once the TPU compiler has compiled them" in recommendation(rows, "v5e:2x4")
+    with pytest.raises(Invalid, match="--search goes by formula"):
+        search(task, slice_, [])
+
+
+HEAD = "import jax, jax.numpy as jnp, numpy as np\nfrom flax import nnx\n"
+LINEAR = "def make(rngs):\n    return nnx.Linear(4, 4, rngs=rngs)\n"
+MEAN = "def loss(model, batch):\n    return model(batch).mean()\n"
+ONES = "def batch(step, batch_size):\n    return np.ones((batch_size, 4), np.float32)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def made(): pass\n", "models.py:make: models.py ({path}) has no make: it has made"),
+        ("make = 3\n", "make of models.py is int, no function"),
+        (
+            "import nothing_of_that_name\n",
+            "ModuleNotFoundError: No module named 'nothing_of_that_name' (models.py:3): ",
+        ),
+        ("def make(:\n", "SyntaxError: invalid syntax (models.py, line 3) (models.py:3)"),
+        ("raise SystemExit('not today')\n", "SystemExit: not today (models.py:3)"),
+        (
+            "def make():\n    raise ValueError('these:\\n  one')\n",
+            "make of models.py: ValueError: these: one (models.py:4)",
+        ),
+        ("def make():\n    return inner()\ndef inner():\n    return {}['x']\n", "KeyError: 'x' (models.py:6)"),
+        ("def make():\n    return 3\n", "make of models.py gives int: it has to return an nnx.Module"),
+        ("def make(width):\n    pass\n", "make of models.py: missing a required argument: 'width': give it with --set"),
+        ("def make():\n    return nnx.Dropout(0.1)\n", "models.py:make gives a module with no nnx.Param"),
+        (
+            "class M(nnx.Module):\n    def __init__(self):\n        self.l = [nnx.Param(jnp.ones(3))]\nmake = M\n",
+            "(models.py:5): make it an nnx.List or nnx.Dict",
+        ),
+        (
+            "class M(nnx.Module):\n    def __init__(self):\n        self.w = [jnp.ones(3)]\nmake = M\n",
+            "make of models.py: w is a plain list that holds arrays: make it an nnx.List",
+        ),
+        (
+            "class M(nnx.Module):\n    def __init__(self):\n        self.n = nnx.Param(jnp.ones(3, int))\nmake = M\n",
+            "n: int32: a parameter is of a float type: make it an nnx.Variable",
+        ),
+        (
+            "class M(nnx.Module):\n    def __init__(self):\n"
+            "        self.n = nnx.Param(jnp.ones(3), out_sharding=('a', 'b'))\nmake = M\n",
+            "n: 2 dims are named ('a', 'b'), it has 1",
+        ),
+        (LINEAR + ONES, "batch of models.py has no loss(model, batch) beside it"),
+        (LINEAR + MEAN + "batch = 32\n", "batch of models.py is int, no function: call it otherwise"),
+        (
+            LINEAR + MEAN + "def batch():\n    pass\n",
+            "batch of models.py: too many positional arguments: it is called as",
+        ),
+        (
+            LINEAR + MEAN + "def batch(step):\n    return {'x': np.ones((8, 2)), 'y': [np.ones(7), 3.0]}\n",
+            "batch of models.py: batch.y.0 is float32 [7]: its first dim has to be the batch, 8 examples: let "
+            "batch take batch_size, or set it with --batch-size\nbatch of models.py: batch.y.1 is float32 []: ",
+        ),
+        (LINEAR + MEAN + "def batch(step):\n    return 1 / step\n", "batch(0) of models.py: ZeroDivisionError: "),
+        (
+            LINEAR + MEAN + ONES + "def optimizer():\n    return 3\n",
+            "optimizer of models.py gives int: it has to return",
+        ),
+    ],
+)
+def test_what_a_function_can_be_wrong_in(tmp_path: Path, text: str, says: str) -> None:
+    path = written(tmp_path, HEAD + text)
+    with pytest.raises(Invalid) as error:
+        task_of(f"{path}:make", "batch_size=8")
+    assert says.format(path=path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            LINEAR + ONES + "def loss(model, batch):\n    return model(batch)\n",
+            "loss of models.py gives float32 [8, 4]: ",
+        ),
+        (
+            LINEAR + ONES + "def loss(model, batch):\n    return model(batch).mean(), 3\n",
+            "loss of models.py gives tuple",
+        ),
+        (LINEAR + ONES + "def loss(model, batch):\n    return model(batch[:, 1:]).mean()\n", "(models.py:8)"),
+        (
+            LINEAR + ONES + "def loss(model, batch):\n"
+            "    return jax.lax.while_loop(lambda x: x < 3, lambda x: x + 1, model(batch).sum())\n",
+            "Reverse-mode differentiation does not work for lax.while_loop",
+        ),
+        (
+            "class make(nnx.Module):\n    def __init__(self):\n        self.w = nnx.Param(jnp.ones(4))\n",
+            "is not callable",
+        ),
+        (LINEAR, "make of models.py: TypeError: dot_general requires contracting dimensions to have the same shape"),
+        (
+            "class M(nnx.Module):\n    def __init__(self, rngs):\n        self.e = nnx.Embed(256, 4, rngs=rngs)\n"
+            "    def __call__(self, tokens):\n        return self.e(tokens)\nmake = M\n",
+            "make of models.py gives float32 [8, 16, 4] for tokens int32 [8, 16]: without loss and batch beside "
+            "it, it has to give logits [batch, seq, 256 or more]",
+        ),
+        (
+            "class M(nnx.Module):\n    def __init__(self):\n        self.w = nnx.Param(jnp.ones(4))\n"
+            "        self.n = nnx.Variable(jnp.zeros(()))\n    def __call__(self, x):\n"
+            "        self.n[...] += 1\n        self.n.set_value(jnp.ones(3))\n        return x * self.w\nmake = M\n"
+            + ONES
+            + MEAN,
+            "n: float32 [], float32 [3] after a pass: a variable has to keep its shape and dtype",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_is_told_for_every_preset(tmp_path: Path, text: str, says: str) -> None:
+    task = task_of(f"{written(tmp_path, HEAD + text)}:make", "batch_size=8", "seq_len=16")
+    for preset in ("dp", "fsdp"):
+        with pytest.raises(Invalid) as error:
+            place(task, load_preset(preset), jax.devices())
+        assert f"{preset}: " in str(error.value)
+        assert says in str(error.value)
+
+
+def test_constraints_that_a_mesh_lacks() -> None:
+    task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8", "depth=32")
+    assert place(task, load_preset("tp"), jax.devices())
+    with pytest.raises(Invalid) as error:
+        place(task, load_preset("fsdp-tp2"), jax.devices())
+    (problem,) = error.value.problems
+    assert problem.startswith("fsdp-tp2: on a mesh of fsdp × model: loss of dot_relu_dot.py: ValueError: ")
+    assert problem.endswith("(dot_relu_dot.py:23): choose one with the axes that are named")
+
+
+@pytest.mark.parametrize(
+    ("reference", "settings", "says"),
+    [
+        ("models.py", (), ["--model models.py: which function of it? name one: models.py:FUNCTION"]),
+        ("nowhere.py:make", ("q=nan",), ["there is no file /", "--set q=nan: a number, true or false, text"]),
+        ("READ-ME.md:make", (), ["'READ-ME.md' is no name of a module: give package.module or path/file.py"]),
+        ("./README.md:make", (), ["./README.md is no Python file: its name has to end in .py"]),
+        ("a b:make", ("loud",), ["'a b' is no name of a module", "--set loud: not KEY=VALUE"]),
+        ("package:1st", (), ["'1st' is no name of a function: write package:FUNCTION"]),
+        ("package:make", ("batch_size=many",), ["Expected `int`, got `str` - at `$.batch_size`"]),
+        ("package.without.colon", (), ["or name a function that makes one of yours: package.module:function"]),
+    ],
+)
+def test_references_that_are_none(reference: str, settings: tuple[str, ...], says: list[str]) -> None:
+    with pytest.raises(Invalid) as error:
+        choose_model(reference, settings)
+    assert all(text in str(error.value) for text in says), error.value
+
+
+def test_arguments_that_no_function_has(tmp_path: Path) -> None:
+    path = written(tmp_path, TOY)
+    with pytest.raises(Invalid) as error:
+        Task(config_of(f"{path}:Toy", "widht=3", "depth=2"), "cpu")
+    assert error.value.problems[0] == (
+        "--set widht=3: no argument of Toy of models.py is called so: there is width, rate, smoothing, batch_size"
+    )
+    assert error.value.problems[2].endswith("batch of models.py makes the batches: leave --data out")
+
+
+def test_modules_that_are_not_there(tmp_path: Path) -> None:
+    path = written(tmp_path, TOY)
+    config = config_of(f"{path}:Toy", "batch_size=8", data=None)
+    path.unlink()
+    with pytest.raises(Invalid, match="the file is gone: put it back, or begin a new run with another one"):
+        Task(config, "cpu")
+    with pytest.raises(Invalid, match="No module named 'nowhere': install it, or begin in the directory where it is"):
+        task_of("nowhere.models:make")
+
+
+def test_a_batch_that_is_not_like_the_first(tmp_path: Path) -> None:
+    text = HEAD + LINEAR + MEAN + "def batch(step):\n    return np.ones((8, 4 + step // 2), np.float64)\n"
+    batches = task_of(f"{written(tmp_path, text)}:make", "batch_size=8").own_batches
+    assert batches and batches[1].dtype == np.float32
+    np.testing.assert_array_equal(batches.rows(1, range(2, 5)), np.ones((3, 4)))
+    with pytest.raises(Invalid, match=r"batch\(2\) is float32 \[8, 5\], batch\(0\) was float32 \[8, 4\]"):
+        batches[2]
+
+
+ODD = """
+import jax, jax.numpy as jnp, numpy as np
+from flax import nnx
+
+class Odd(nnx.Module):
+    def __init__(self, rngs):
+        self.layer = nnx.Linear(8, 8, rngs=rngs)
+        self.seen = nnx.Variable(jnp.arange(8) < 3)
+        self.keys = nnx.Variable(jax.random.split(jax.random.key(7), 8))
+        self.phase = nnx.Variable(jnp.arange(64.0).reshape(8, 8) * (1 + 2j))
+        self.scale = nnx.Variable(jnp.arange(8.0).astype(jnp.float8_e4m3fn))
+
+    def __call__(self, x):
+        self.seen[...] = ~self.seen[...]
+        self.keys[...] = jax.vmap(jax.random.fold_in, (0, None))(self.keys[...], 1)
+        self.phase[...] *= 1j
+        self.scale[...] = (self.scale[...].astype(jnp.float32) * 2).astype(jnp.float8_e4m3fn)
+        return self.layer(x) * self.scale[...].astype(jnp.float32)
+
+def loss(model, batch):
+    return (model(batch) ** 2).mean()
+
+def batch(step, batch_size):
+    return np.full((batch_size, 8), step, np.float32)
+"""
+
+
+def test_variables_of_every_kind_of_dtype_survive_a_switch(tmp_path: Path) -> None:
+    task = task_of(f"{written(tmp_path, ODD)}:Odd", "batch_size=8")
+    first, second = compiled(task, "dp"), compiled(task, "fsdp")
+    state, _ = steps(first, compile_initial_state(task, first.placement)(), batches_of(task), range(3))
+    moved = move_state(state, first, second, Movers())
+    assert moved.digests_equal
+    for name, variable in state.variables.items():
+        changed = state._replace(variables={**state.variables, name: variable[::-1]})
+        differing = joined(first.digest(changed)) != moved.before
+        assert list(itertools.compress(checkpoint.state_names(task), differing)) == [name]
+    steps(second, moved.state, batches_of(task), range(3, 4))
+
+
+def test_a_module_that_prints_is_inspected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    inspect(config_of(f"{written(tmp_path, TOY)}:Toy", "batch_size=8", data=None, preset="fsdp-tp2"))
+    inspection = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert inspection["compiled"]["idle_rules"] == ["heads", "vocab"]
+    kinds = {array["name"]: array["kind"] for array in inspection["compiled"]["arrays"]}
+    assert (kinds["norm.mean"], kinds["shift"], kinds["layers.0.kernel"]) == ("variable", "variable", "parameter")
+    memory = inspection["compiled"]["memory"]
+    parts = ("parameters", "moments", "variables", "scalars", "batch", "padding")
+    assert memory["variables"] == 3 * 8 * 4
+    assert sum(memory[part] for part in parts) == memory["arguments"]
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, cwd=cwd, timeout=240)
+
+
+def told_losses(result: subprocess.CompletedProcess[str]) -> list[float]:
+    assert result.returncode == 0, result.stderr
+    events = map(json.loads, result.stdout.splitlines())
+    return [event["loss"] for event in events if event["type"] == "StepDone"]
+
+
+def test_a_run_of_it_is_switched_saved_and_resumed_from_elsewhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By package and module, whose neighbour it imports; the losses are those of an unsharded run."""
+    path = written(home, TOY, "toys/models.py")
+    model = ("--model=toys.models:Toy", "--set=width=32", "--set=rate=0.2", "--batch-size=8", "--preset=dp")
+    begun = run("train", "--json", *model, "--steps=4", "--switch=2:tp", cwd=home)
+    losses = told_losses(begun)
+    events = {event["type"]: event for event in map(json.loads, begun.stdout.splitlines())}
+    assert (events["Switched"]["arrays"], events["Switched"]["digests_equal"]) == (31, True)
+    resumed = run("train", "--json", "--resume=toy-1", "--steps=6", "--preset=fsdp-tp2", cwd=home.parent)
+    losses += told_losses(resumed)
+    monkeypatch.chdir(home)
+    task = task_of("toys.models:Toy", "width=32", "rate=0.2", "batch_size=8")
+    assert losses == pytest.approx([loss for _, loss in unsharded(task, 6)], rel=1e-5)
+    ready = events["EngineReady"]
+    assert (ready["counted"], ready["tokens_per_step"], ready["corpus"]["files"]) == ("examples", 8, 0)
+    config = run_directory.find("toy-1").config
+    place = checkpoint.Place(epath.Path(home / "state/shardtui/runs/toy-1/checkpoints"))
+    assert place.steps() == [4, 6]
+    assert [found.problems for found in checkpoint.verify(place, config).checkpoints] == [[], []]
+    path.write_text(TOY.replace("rngs), nnx.Linear(width, 8", "rngs), nnx.Linear(width, 8, use_bias=False"))
+    changed = run("train", "--resume=toy-1", "--steps=8", cwd=home.parent)
+    assert changed.returncode == 2
+    assert "the model has other arrays than the checkpoint: layers.1.bias is gone, was float32 [8]" in changed.stderr
+
+
+def test_a_mistake_leaves_one_message_and_nothing_else(home: Path) -> None:
+    written(home, "def make():\n    raise ValueError('of mine')\n")
+    result = run("train", "--model=models.py:make", "--steps=3", cwd=home)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "shardtui: make of models.py: ValueError: of mine (models.py:2)" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list((home / "state").rglob("*.json*"))

@@ -1,0 +1,340 @@
+"""`shardtui plan` and the Plan view: estimates of the real engine, and compilations that end in every way but well."""
+
+import asyncio
+import io
+import json
+import math
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardtui.engine.analysis.traffic import Flow
+from shardtui.engine.planning import cache as plan_cache
+from shardtui.engine.planning.ranking import Cost, Row
+from shardtui.engine.spec.config import is_pitfall
+from shardtui.engine.spec.preset import Preset, load_preset, load_presets
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import EngineStarted, EngineStopped, encode_json
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.cli.plan import board_tables
+from shardtui.tui.screens.plan import PlanScreen
+from shardtui.tui.terminal.export import screen_text
+from shardtui.tui.terminal.plain_console import plain_console
+from shardtui.tui.widgets.row_details import RowDetails
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input
+
+from ..compilers import HANGS, KILLED, Compilers
+from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from ..tui.test_app import shown, until
+
+TINY = [*SETTINGS, "--topology=v5e:2x4"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SHARDTUI, "plan", *arguments], capture_output=True, text=True, timeout=240)
+
+
+def planned(*arguments: str) -> dict[str, Any]:
+    result = run("--json", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def add_preset_for_sixteen(home: Path) -> None:
+    folder = home / "config/shardtui/presets/parallelism"
+    folder.mkdir(parents=True)
+    (folder / "sixteen.toml").write_text('[mesh]\nmodel = 16\n[rules]\nmlp = "model"\n')
+
+
+def built_in_presets() -> list[Preset]:
+    """Those that a board without names has."""
+    return [preset for preset in load_presets()[0] if not is_pitfall(preset.name)]
+
+
+def test_estimates_as_json(home: Path) -> None:
+    add_preset_for_sixteen(home)
+    board = planned(*TINY, "--estimate")
+    assert (board["schema"], board["model"], board["topology"]) == (1, "nano", "v5e:2x4")
+    rows = {row["preset"]: row for row in board["rows"]}
+    assert not any(name.startswith("pitfall") for name in rows)
+    fsdp = rows["fsdp-tp2"]
+    assert (fsdp["mesh"], fsdp["verdict"], fsdp["compiled"]) == ({"fsdp": 4, "model": 2}, "fits", None)
+    estimate = fsdp["estimate"]
+    assert 0 < estimate["argument_bytes"] < estimate["peak_bytes"] < estimate["capacity_bytes"]
+    assert {"step_seconds", "tokens_per_second", "flop_utilisation"} <= estimate.keys()
+    assert {tuple(flow["axes"]) for flow in estimate["collectives"]} >= {("fsdp",), ("model",)}
+    assert fsdp["bound"] in ("compute", "memory", "network")
+    assert [(wired["axes"], wired["size"]) for wired in fsdp["wiring"]] == [(["fsdp"], 4), (["model"], 2)]
+    sixteen = rows["sixteen"]
+    assert (sixteen["verdict"], sixteen["estimate"], sixteen["bound"]) == ("infeasible", None, None)
+    assert "needs 16 devices, 8 found" in sixteen["problems"][0]
+    fitting = [row["estimate"]["step_seconds"] for row in board["rows"] if row["verdict"] == "fits"]
+    assert fitting == sorted(fitting), "best first"
+    assert board["recommendation"].startswith(board["rows"][0]["preset"])
+
+
+def test_search_adds_meshes_that_no_preset_has(home: Path) -> None:
+    named = ("--preset=dp", "--preset=data4-model2")
+    rows = planned(*TINY, "--estimate", "--search", *named)["rows"]
+    names = [row["preset"] for row in rows]
+    assert {"dp", "data4-model2"} <= set(names)
+    assert len(set(names)) == len(names) > 4
+    assert all(row["verdict"] == "fits" for row in rows)
+    assert all(math.prod(row["mesh"].values()) == 8 for row in rows)
+    assert any(len(row["mesh"]) == 3 for row in rows), "data, fsdp and model"
+
+
+def test_what_is_too_large_says_by_how_much(home: Path) -> None:
+    arguments = ("--estimate", "--model=gpt2-xl", "--batch-size=64", "--topology=v5e:2x2", "--preset=dp")
+    (row,) = planned(*arguments)["rows"]
+    assert row["verdict"] == "too large"
+    assert row["estimate"]["peak_bytes"] > row["estimate"]["capacity_bytes"]
+    assert re.search(r"too large by [\d.]+ GB", " ".join(run(*arguments).stdout.split()))
+
+
+def test_for_people(home: Path) -> None:
+    result = run(*TINY, "--estimate", "--preset=fsdp-tp2", "--preset=hsdp")
+    text = result.stdout
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "nano on v5e:2x4: 8 × 16.9 GB, 8 × 16 tokens a step" in text
+    assert re.search(r"fsdp-tp2 +fits +.*formula", text)
+    assert re.search(r"model +2 +line y +50 GB/s", text)
+    assert re.search(r"→ (hsdp|fsdp-tp2): .* a step, bound by", text)
+
+
+@pytest.mark.parametrize("width", [80, 138, 160])
+def test_no_figure_is_cut_off(width: int) -> None:
+    flows = [
+        Flow(kind="all-reduce", axes=axes, count=1, bytes_per_device=1, bytes_known=1, bytes_sent=300_000_000)
+        for axes in (["data"], ["data", "fsdp"])
+    ]
+    cost = Cost(
+        argument_bytes=1,
+        peak_bytes=48_200_000_000,
+        capacity_bytes=16_900_000_000,
+        collectives=flows,
+        network_seconds=0.0123,
+        step_seconds=0.0123,
+        tokens_per_second=151_000.0,
+        flop_utilisation=0.49,
+    )
+    rows = [Row(preset="data2-fsdp8", mesh={"data": 2, "fsdp": 8}, estimate=cost, compiled=cost)]
+    console = plain_console(width=width, file=io.StringIO(), record=True)
+    console.print(*board_tables(rows, "title", console))
+    text = console.export_text()
+    assert "…" not in text
+    known = ("too large by 31.3 GB", "48.2 GB, 285 %", "12 ms", "151 k", "49 %", "data × fsdp 300 MB", "peak 0 %")
+    assert [told for told in known if told not in text] == []
+
+
+def test_without_the_compiler_one_line_says_how_to_get_it(home: Path, compilers: Compilers) -> None:
+    compilers.remove()
+    result = run(*TINY)
+    assert result.returncode == 0
+    assert result.stderr.count("\n") == 1
+    assert "the TPU compiler is not installed: `pip install 'shardtui[tpu]'` gets it" in result.stderr
+    assert "formula" in result.stdout
+
+
+def test_progress_and_what_came_of_it(home: Path, compilers: Compilers) -> None:
+    compilers.install(KILLED)
+    result = run(*TINY, "--preset=dp", "--preset=fsdp")
+    assert result.returncode == 0
+    assert re.findall(r"compiling (?:dp|fsdp), (\d of \d)", result.stderr) == ["1 of 2", "2 of 2"]
+    assert "not compiled: its process was ended by SIGKILL" in result.stderr
+    assert re.search(r"^(dp, fsdp|fsdp, dp): not compiled: its process was ended by SIGKILL", result.stdout, re.M)
+
+
+def test_a_preset_may_be_a_file(home: Path) -> None:
+    own = home / "own.toml"
+    own.write_text('[mesh]\nrows = 2\ncolumns = -1\n[rules]\nbatch = "rows"\nmlp = "columns"\n')
+    assert planned(*TINY, "--estimate", f"--preset={own}")["rows"][0]["mesh"] == {"rows": 2, "columns": 4}
+
+
+def test_interrupted_it_tells_what_it_knows(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    process = subprocess.Popen(
+        [*SHARDTUI, "plan", *TINY, "--json", "--preset=dp"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    compilers.wait_for(1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert json.loads(output)["rows"][0]["verdict"] == "fits"
+    assert "Traceback" not in errors
+    assert compilers.all_gone(0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--topology=v9:4x4"], ["--topology v9:4x4: no such slice: give a generation of"]),
+        (["--topology=v5p:4x4"], ["2 dims, the links of a v5p have 3: give 4x4x4"]),
+        (["--topology=v5e:2x4", "--model=nope"], ["--model nope: no such model"]),
+        (["--topology=v5e:2x4", "--batch-size=0", "--seq-len=-1"], ["--batch-size 0: at least 1", "--seq-len -1: at"]),
+        (["--topology=v5e:3x3", "--preset=dp-tp2"], ["needs a multiple of 2 devices, 9 found"]),
+        (["--topology=v5e:9", "--preset=nope", "--set=layers=0"], ["1 dims", "no such preset", "layers 0: at least 1"]),
+        (["--topology=v5e:2x4", "--preset=own.toml"], ["own.toml: no such file"]),
+        ([], ["the following arguments are required: --topology"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_wrong_usage_is_told_at_once(home: Path, arguments: list[str], says: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert all(text in result.stderr for text in says)
+    assert "Traceback" not in result.stderr
+
+
+def record(stem: str) -> RunDirectory:
+    """A run that was asked for and ended before it had a device: all that a plan needs is what it trains."""
+    directory = run_directory.create(tiny_config(run=stem))
+    events = [
+        EngineStarted(protocol=1, pid=1, config=directory.config, seq=1),
+        EngineStopped(step=0, reason="stopped", seq=2),
+    ]
+    directory.events.write_bytes(b"\n".join(map(encode_json, events)) + b"\n")
+    return directory
+
+
+def over(stem: str, scenario: Callable[[ShardtuiApp, Pilot], Any], size: tuple[int, int] = (140, 40)) -> None:
+    async def follow() -> None:
+        async with shown(record(stem), False, size) as (app, pilot):
+            await until(lambda: app.state.is_over, "the history")
+            await pilot.press("7")
+            await until(lambda: isinstance(app.screen, PlanScreen) and app.screen.query(DataTable), "the view")
+            await scenario(app, pilot)
+
+    asyncio.run(follow())
+
+
+def view(app: ShardtuiApp) -> PlanScreen:
+    assert isinstance(app.screen, PlanScreen)
+    return app.screen
+
+
+async def ask(app: ShardtuiApp, pilot: Pilot, topology: str) -> None:
+    await pilot.press("t")
+    await pilot.pause()
+    app.screen.query_one("#topology", Input).value = topology
+    await pilot.press("enter")
+
+
+def column(app: ShardtuiApp, index: int) -> list[str]:
+    table = app.screen.query_one(DataTable)
+    return [str(table.get_row_at(row)[index]) for row in range(table.row_count)]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
+def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
+    compilers.remove()
+    add_preset_for_sixteen(home)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        assert "t: name a slice" in screen_text(app)
+        assert app.screen.query_one("#batch", Input).value == "8", "the run's own"
+        await ask(app, pilot, "v5e:2x4")
+        await until(lambda: "by formula only" in screen_text(app), "the board")
+        assert set(column(app, 0)) == {preset.name for preset in built_in_presets()} | {"sixteen"}
+        assert column(app, 1) == sorted(column(app, 1)), "what fits, then what is infeasible"
+        text = screen_text(app)
+        assert "nano on v5e:2x4" in text
+        assert f"→ {column(app, 0)[0]}: " in text
+        assert "pip install 'shardtui[tpu]'" in text
+        app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("fsdp-tp2"))
+        await pilot.pause(0.1)
+        details = "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
+        assert re.search(r"model 2 +line y, 50 GB/s; sends .* a step, by formula", details)
+        assert re.search(r"a step .* the longest of compute .*, memory .*, network ", details)
+        app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("sixteen"))
+        await pilot.pause(0.1)
+        assert "needs 16 devices, 8 found" in screen_text(app).replace("\n", " ")
+
+    over("formula", scenario, size)
+
+
+def test_a_question_that_cannot_be_is_answered_with_why_and_stays_in_its_field(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        app.screen.query_one("#batch", Input).value = "many"
+        await ask(app, pilot, "v5p:4x4")
+        await pilot.pause(0.1)
+        assert "2 dims, the links of a v5p have 3" in screen_text(app)
+        assert "batch 'many': a number of sequences" in screen_text(app)
+        field = app.screen.query_one("#topology", Input)
+        assert app.focused is field
+        field.value = ""
+        await pilot.press("e", "x")
+        assert (field.value, list(home.glob("*.svg")), len(app.screen_stack)) == ("ex", [], 1)
+        await pilot.press("escape", "1")
+        await until(lambda: app.current_mode == "watch", "a digit leaves the view again")
+
+    over("wrong", scenario)
+
+
+def test_it_goes_on_while_another_view_is_up_and_ends_with_the_ui(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    kept = Cost(argument_bytes=1000, peak_bytes=100_000, capacity_bytes=10**9, collectives=[], step_seconds=1e-7)
+    plan_cache.keep(tiny_config(), load_preset("dp"), "v5e:2x4", kept)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await ask(app, pilot, "v5e:2x4")
+        await until(lambda: compilers.started, "the first compilation")
+        plan = view(app)
+        first = plan.planner and plan.planner.compiling
+        assert first
+        await until(lambda: re.search(r"compiling [\w-]+, [1-9] s, 1 of", screen_text(app)), "its seconds")
+        await pilot.press("1")
+        await pilot.pause(0.2)
+        plan.action_skip()
+        await until(lambda: len(compilers.started) > 1, "the next one, beside another view")
+        await pilot.press("7")
+        await until(lambda: f"{first.preset}" in column(app, 0), "the view again")
+        assert next(row for row in plan.rows if row.preset == first.preset).problems == ["not compiled: cancelled"]
+        await pilot.press("K")
+        await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all")
+        assert "compiling" not in column(app, 6)
+        await ask(app, pilot, "v5e:2x4")
+        await until(lambda: len(compilers.started) > 2, "another board")
+        await pilot.press("d")
+
+    over("beside", scenario)
+    assert compilers.all_gone(0)
+
+
+def test_a_compiled_program_takes_its_place(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    presets = {preset.name: preset for preset in built_in_presets()}
+    for number, preset in enumerate(presets.values()):
+        kept = Cost(
+            argument_bytes=1000,
+            peak_bytes=100_000,
+            capacity_bytes=10**9,
+            collectives=[],
+            step_seconds=1e-3 * (number + 1),
+            network_seconds=1e-3 * (number + 1),
+            tokens_per_second=1.0,
+            flop_utilisation=0.5,
+        )
+        plan_cache.keep(tiny_config(), preset, "v5e:2x4", kept)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await ask(app, pilot, "v5e:2x4")
+        await until(lambda: view(app).said == "compiled", "the end")
+        fitting = column(app, 0)[: column(app, 1).count("fits")]
+        assert fitting[0] == "dp"
+        assert fitting == [name for name in presets if name in fitting], "the quickest first"
+        assert column(app, 6).count("compiler") == column(app, 1).count("fits")
+        assert "→ dp: 1.0 ms a step, bound by network" in screen_text(app)
+        assert column(app, 9)[0].endswith(" %")
+
+    over("kept", scenario)

@@ -1,0 +1,164 @@
+"""Explicit axis types: the same model, its shardings in the types of arrays."""
+
+from pathlib import Path
+
+import jax
+import msgspec
+import numpy as np
+import pytest
+from shardtui.engine.analysis.traffic import flows
+from shardtui.engine.models.task import Task
+from shardtui.engine.planning.estimate import Step, estimate_row
+from shardtui.engine.planning.preview import weigh
+from shardtui.engine.program.program import (
+    Program,
+    compile_initial_state,
+    compile_program,
+    describe_preset,
+    place,
+    trace_step,
+)
+from shardtui.engine.spec.config import Invalid
+from shardtui.engine.spec.preset import Preset, load_preset, parse_preset
+from shardtui.engine.spec.preset_file import preset_text
+from shardtui.engine.wire.protocol import PresetInspected, WeighPreset
+
+from ..conftest import BATCHES, WIDE, step, tiny_config, tiny_model
+from ..preset_checks import trained
+from ..training.test_loop import assert_same_losses
+
+NAME = "fsdp-tp2-explicit"
+MIXTURE = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Task:
+    return Task(tiny_config(), "cpu")
+
+
+@pytest.fixture(scope="module")
+def mixture() -> Task:
+    return Task(tiny_config(model=tiny_model(experts=4)), "cpu")
+
+
+def explicit(name: str) -> Preset:
+    return msgspec.structs.replace(load_preset(name), axis_types="explicit")
+
+
+def sent(program: Program) -> dict[tuple[str, ...], int | None]:
+    return {(flow.kind, *flow.axes): flow.bytes_per_device for flow in flows(program.description.collectives or [])}
+
+
+def test_types_are_those_that_jax_prints(task: Task, programs: dict[str, Program]) -> None:
+    program = programs[NAME]
+    state = step(compile_initial_state(task, program.placement)(), program, 1)
+    arrays = [array for array in program.description.arrays if array.kind != "batch"]
+    assert [array.type for array in arrays] == [str(jax.typeof(leaf)) for leaf in jax.tree.leaves(state)]
+    types = {array.name: array.type for array in arrays}
+    assert types["blocks.mlp.up.kernel"] == f"float32[{WIDE.layers},{WIDE.embed}@fsdp,{WIDE.mlp}@model]"
+    assert types["step"] == "int32[]"
+    assert not any(array.type for array in programs["fsdp-tp2"].description.arrays)
+
+
+def test_activations_and_gradients_have_types(inspected: dict[str, PresetInspected]) -> None:
+    types = {array.name: array.type for array in inspected[NAME].arrays}
+    assert types["blocks.mlp.hidden"].endswith(f"@fsdp,{BATCHES.seq_len},{WIDE.mlp}@model]")
+    assert types["grad.token.embedding"] == f"float32[{WIDE.vocab}@model,{WIDE.embed}@fsdp]"
+    assert inspected[NAME].problem is None
+
+
+@pytest.mark.parametrize("name", ["tp", "dp-sp2"])
+def test_the_compiler_makes_the_same_of_it(name: str, task: Task, programs: dict[str, Program]) -> None:
+    assert sent(compile_program(task, place(task, explicit(name), jax.devices()))) == sent(programs[name])
+
+
+def test_biases_and_scales_are_gathered_once_and_kept(task: Task, programs: dict[str, Program]) -> None:
+    """Where nothing says so, the compiler gathers some of them again for the backward pass, as it does kernels."""
+    gather, ours, theirs = ("all-gather", "fsdp"), sent(programs[NAME]), sent(programs["fsdp-tp2"])
+    assert {flow: size for flow, size in ours.items() if flow != gather} == {
+        flow: size for flow, size in theirs.items() if flow != gather
+    }
+    formula = {(flow.kind, *flow.axes): flow.bytes_per_device for flow in Step(task, load_preset(NAME), 8).flows}
+    assert formula[gather] == ours[gather]
+    assert (ours[gather] or 0) < (theirs[gather] or 0)
+
+
+def test_experts_keep_their_axis() -> None:
+    task = Task(tiny_config(model=MIXTURE), "cpu")
+    assert sent(compile_program(task, place(task, explicit("ep2-tp2"), jax.devices()))) == sent(
+        compile_program(task, place(task, load_preset("ep2-tp2"), jax.devices()))
+    )
+
+
+def laid_out(rules: str) -> Preset:
+    text = f'axis_types = "explicit"\n[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n'
+    return parse_preset(Path("x.toml"), text)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        'batch = "data"\nembed = "model"',
+        'batch = "data"\nembed = ["model", "data"]',
+        'batch = "data"\nactivation_embed = "model"',
+        'batch = "data"\nhead_dim = "model"',
+        'batch = "data"\nkeys = "model"',
+        'heads = "data"\nembed = "model"',
+    ],
+)
+def test_products_over_dims_that_are_split_say_how_they_lie(rules: str, tiny: Task) -> None:
+    placement = place(tiny, laid_out(rules), jax.devices())
+    assert trace_step(tiny, placement).out_info[1].shape == ()
+
+
+def test_losses_where_weights_and_stream_are_split_apart(tiny: Task) -> None:
+    """Those that jax used to refuse, against the same rules under automatic types."""
+    preset = laid_out('batch = "data"\nembed = "model"\nkeys = "model"')
+    compiled = (
+        compile_program(tiny, place(tiny, msgspec.structs.replace(preset, axis_types=types), jax.devices()))
+        for types in ("auto", "explicit")
+    )
+    losses, others = (trained(tiny, program) for program in compiled)
+    assert others == pytest.approx(losses, rel=1e-5)
+
+
+def test_what_jax_refuses_is_found_before_anything_is_compiled(mixture: Task) -> None:
+    preset = laid_out('batch = "data"\nkeys = "model"')
+    info = describe_preset(mixture, preset, jax.devices())
+    (problem,) = info.problems
+    assert not info.fits
+    assert problem.startswith('x: axis_types = "explicit": routing.py:')
+    assert "jnp.cumsum(order, axis=1)" in problem and "ShardingTypeError" in problem
+    assert problem.endswith('take axis_types = "auto", where the compiler decides')
+    assert estimate_row(mixture, preset, 8, None).problems == [problem]
+    question = WeighPreset(number=1, preset="x", before=preset_text(preset), after="[mesh]\ndata = -1\n")
+    assert weigh(mixture, jax.devices(), question).before.problems == [problem]
+    automatic = msgspec.structs.replace(preset, axis_types="auto")
+    assert describe_preset(mixture, automatic, jax.devices()).fits
+
+
+def test_the_initial_state_is_that_of_automatic_types(task: Task, programs: dict[str, Program]) -> None:
+    ours, theirs = (compile_initial_state(task, programs[name].placement)() for name in (NAME, "fsdp-tp2"))
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+def test_switches_there_and_back_change_no_loss(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    assert_same_losses(task, programs, tmp_path, {1: NAME, 3: "tp", 4: NAME, 5: "dp"})
+
+
+def test_the_text_of_a_preset_says_it() -> None:
+    text = preset_text(load_preset(NAME))
+    assert parse_preset(Path("x.toml"), text).axis_types == "explicit"
+    assert "axis_types" not in preset_text(load_preset("dp"))
+
+
+def test_what_cannot_be(task: Task) -> None:
+    with pytest.raises(Invalid) as error:
+        place(task, explicit("pp2"), jax.devices())
+    assert error.value.problems == (
+        'pp2: [rules] layers: under explicit axis types blocks are whole: take axis_types = "auto"',
+    )
+    with pytest.raises(Invalid) as error:
+        parse_preset(Path("x.toml"), 'axis_types = "manual"\n[mesh]\ndata = -1\n')
+    assert error.value.problems == ("x.toml: Invalid enum value 'manual' at `.axis_types`",)

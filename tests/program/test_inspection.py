@@ -1,0 +1,215 @@
+"""What is told of a compiled step is what jax says, for every array of every preset."""
+
+import math
+from pathlib import Path
+
+import jax
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from shardtui.engine.analysis.collectives import inventory
+from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.analysis.layout import Shard, bytes_per_device, replicas, shards, wasted_bytes
+from shardtui.engine.models.task import Task
+from shardtui.engine.parallel.constraints import Observed
+from shardtui.engine.parallel.mesh import describe_mesh
+from shardtui.engine.program.inspection import inspect_program, rematerializations
+from shardtui.engine.program.memory import measure
+from shardtui.engine.program.program import Program, compile_initial_state, compile_program, place, trace_step
+from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.wire.protocol import ArrayInfo, PresetInspected
+
+from ..conftest import KINDS, step, tiny_config
+
+LOOKED_AT = ("fsdp-tp2", "hsdp", "pitfall-same-axis", "dp-tp2-pp2")
+ACTIVATIONS = {
+    "token.table",
+    "position.table",
+    "embedding",
+    "blocks.attention_norm",
+    "blocks.attention.qkv",
+    "blocks.attention.kv",
+    "blocks.attention.mixed",
+    "blocks.attention.branch",
+    "blocks.attention.residual",
+    "blocks.mlp_norm",
+    "blocks.mlp.up",
+    "blocks.mlp.hidden",
+    "blocks.mlp.branch",
+    "blocks.mlp.residual",
+    "norm",
+    "logits",
+}
+
+FAST: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
+
+Boxes = set[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+
+@pytest.fixture(scope="module")
+def observed(task: Task, programs: dict[str, Program]) -> dict[str, Observed]:
+    """What jax's own `inspect_array_sharding` says, by preset."""
+    seen = {}
+    for name in LOOKED_AT:
+        program = programs[name]
+        seen[name] = Observed()
+        compiled = trace_step(task, program.placement, seen[name]).lower().compile(compiler_options=FAST)
+        again = inventory(parse(compiled.as_text() or ""), dict(program.placement.mesh.shape))
+        assert program.description.collectives
+        assert traffic(again) == traffic(program.description.collectives), "looking changed the program"
+    return seen
+
+
+def traffic(collectives: list) -> list[tuple[str, list[str], int | None, int]]:
+    return sorted((info.kind, info.axes, info.count or -1, info.bytes_each) for info in collectives)
+
+
+def boxes(sharding: Sharding, shape: tuple[int, ...]) -> Boxes:
+    """From jax: (start, stop, ids of the devices that hold it)."""
+    held: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for device, box in sharding.devices_indices_map(shape).items():
+        edges = [part.indices(size)[:2] for part, size in zip(box, shape, strict=True)]
+        held.setdefault((tuple(a for a, _ in edges), tuple(b for _, b in edges)), []).append(device.id)
+    return {(start, stop, tuple(sorted(ids))) for (start, stop), ids in held.items()}
+
+
+def told(found: list[Shard]) -> Boxes:
+    return {(shard.start, shard.stop, shard.devices) for shard in found}
+
+
+def shards_of(array: ArrayInfo, program: Program) -> Boxes:
+    return told(shards(array.shape, array.compiled_spec, describe_mesh(program.placement.mesh)))
+
+
+@pytest.mark.parametrize("preset", KINDS)
+def test_every_shard_is_where_jax_has_it(
+    preset: str, programs: dict[str, Program], inspected: dict[str, PresetInspected]
+) -> None:
+    program = programs[preset]
+    for array in (*program.description.arrays, *inspected[preset].arrays):
+        for spec in (array.spec, array.compiled_spec):
+            named = NamedSharding(program.placement.mesh, PartitionSpec(*(tuple(axes) or None for axes in spec)))
+            assert shards_of(array, program) == boxes(named, tuple(array.shape)), array.name
+
+
+@pytest.mark.parametrize("preset", KINDS)
+def test_compiled_specs_are_those_of_live_arrays_after_a_step(
+    preset: str, task: Task, programs: dict[str, Program]
+) -> None:
+    program = programs[preset]
+    after = jax.tree.leaves(step(compile_initial_state(task, program.placement)(), program, 1))
+    arrays = [array for array in program.description.arrays if array.kind != "batch"]
+    assert len(after) == len(arrays) == 52
+    for leaf, array in zip(after, arrays, strict=True):
+        assert leaf.shape == tuple(array.shape)
+        assert boxes(leaf.sharding, leaf.shape) == shards_of(array, program), array.name
+        assert leaf.nbytes == array.bytes
+        assert {shard.data.nbytes for shard in leaf.addressable_shards} == {
+            bytes_per_device(array, describe_mesh(program.placement.mesh))
+        }
+
+
+@pytest.mark.parametrize("preset", LOOKED_AT)
+def test_gradients_and_activations_agree_with_jax(
+    preset: str, programs: dict[str, Program], observed: dict[str, Observed], inspected: dict[str, PresetInspected]
+) -> None:
+    program, arrays = programs[preset], inspected[preset].arrays
+    assert inspected[preset].problem is None
+    assert {array.name for array in arrays if array.kind == "activation"} == ACTIVATIONS
+    parameters = [array.name for array in program.description.arrays if array.kind == "parameter"]
+    assert [array.name for array in arrays if array.kind == "gradient"] == [f"grad.{name}" for name in parameters]
+    for array in arrays:
+        seen = observed[preset].shardings[array.name]
+        assert shards_of(array, program) == boxes(seen, tuple(array.shape)), array.name
+
+
+@pytest.mark.parametrize("preset", KINDS)
+def test_memory_by_kind_is_the_programs_arguments(preset: str, programs: dict[str, Program]) -> None:
+    memory = programs[preset].description.memory
+    assert memory
+    kinds = (memory.parameters, memory.moments, memory.scalars, memory.batch)
+    assert min(kinds) > 0
+    assert sum(kinds) == memory.arguments
+    assert memory.padding == 0
+    assert memory.peak == memory.arguments + memory.outputs - memory.aliased + memory.temporaries
+
+
+def test_memory_counts_arguments_that_the_step_does_not_read() -> None:
+    """Without dropout nothing reads the seed."""
+    task = Task(tiny_config(), "cpu")
+    memory = compile_program(task, place(task, load_preset("fsdp"), jax.devices())).description.memory
+    assert memory
+    assert memory.padding == 0
+
+
+def test_measured_memory_follows_the_arrays_that_live(task: Task, programs: dict[str, Program]) -> None:
+    devices = jax.devices()
+    before = measure(devices)
+    assert before.source == "live arrays"
+    state = compile_initial_state(task, programs["fsdp"].placement)()
+    jax.block_until_ready(state)
+    memory = programs["fsdp"].description.memory
+    assert memory
+    held = measure(devices).bytes_in_use - before.bytes_in_use
+    assert held == memory.parameters + memory.moments + memory.scalars
+    del state
+    assert measure(devices).bytes_in_use == before.bytes_in_use
+
+
+def test_waste_is_what_stands_beyond_one_copy(programs: dict[str, Program]) -> None:
+    for program in programs.values():
+        mesh = describe_mesh(program.placement.mesh)
+        for array in program.description.arrays:
+            copies = replicas(array.compiled_spec, mesh)
+            assert wasted_bytes(array, mesh) == (copies - 1) * array.bytes
+            assert bytes_per_device(array, mesh) * 8 == copies * array.bytes
+            assert math.prod(array.shape) * jax.numpy.dtype(array.dtype).itemsize == array.bytes
+
+
+def test_a_layout_that_axes_cannot_express_is_told_and_ends_nothing(
+    task: Task, programs: dict[str, Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """jax itself refuses to name the half of an axis that a reshape leaves a dim split over."""
+
+    def halves(self: Task, params: object, variables: object, batch: object, key: object) -> object:
+        from shardtui.engine.parallel.sharding import observe
+
+        x = batch.inputs.reshape(2, 8, 128)  # type: ignore[attr-defined] # 16 rows over 8 devices: 2 × 4
+        observe(x, None, None, None, name="halves")
+        return outcome(self, params, variables, batch, key)
+
+    outcome = Task.outcome
+    monkeypatch.setattr(Task, "outcome", halves)
+    found = inspect_program(task, programs["dp"].placement)
+    assert found.problem
+    assert f"test_inspection.py:{halves.__code__.co_firstlineno + 4}" in found.problem
+    assert all(array.name != "halves" for array in found.arrays)
+
+
+WARNINGS = """
+W1121 spmd_partitioner.cc:666] [SPMD] Involuntary full rematerialization. The compiler cannot go from \\
+sharding {mesh['fsdp'=4,'model'=2], [{'fsdp'}, {}, {}]} to {devices=[1,1,4,2]<=[8] last_tile_dim_replicate} \\
+efficiently for HLO operation %fake_parameter.2 = f32[4,128,128]{2,1,0} parameter(2). As the last resort, …
+I1121 something else
+E0101 spmd_partitioner.cc:630] [spmd] Involuntary full rematerialization. The compiler was not able to go from \\
+sharding {devices=[2,4]<=[8]} to {devices=[4,2]<=[2,4]T(1,0)} without doing a full rematerialization \\
+of the tensor for HLO operation: %dot.1 = f32[8,16] dot(%a, %b), \\
+metadata={op_name="jit(run)/shard_map/psum" stack_frame_id=7}
+E0101 [spmd] Involuntary full rematerialization. The compiler was not able to go from sharding {replicated} to \\
+{manual} without doing a full rematerialization of the tensor for HLO operation: %x = bf16[] add(%a, %b), \\
+metadata={op_name="jit(f)/add" source_file="/home/me/f.py" source_line=7}
+""".replace("\\\n", "")
+
+
+def test_both_wordings_of_the_compilers_warning_are_mapped_to_source_lines() -> None:
+    text = (Path(__file__).parents[1] / "hlo" / "tpu-psum.hlo").read_text().replace("<lambda>", "run")
+    one, other, third = rematerializations(WARNINGS, text)
+    assert (one.operation, one.shape) == ("%fake_parameter.2 = f32[4,128,128]{2,1,0} parameter", [4, 128, 128])
+    assert one.from_sharding == "{mesh['fsdp'=4,'model'=2], [{'fsdp'}, {}, {}]}"
+    assert (one.op_name, one.source) == ("", "")
+    assert (other.operation, other.shape, other.op_name) == (
+        "%dot.1 = f32[8,16] dot",
+        [8, 16],
+        "jit(run)/shard_map/psum",
+    )
+    assert other.source.startswith("/home/me/shardtui/tests/collective_programs.py:")
+    assert third.source == "/home/me/f.py:7"

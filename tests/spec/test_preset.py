@@ -1,0 +1,208 @@
+"""Presets: the built-in ones give the documented meshes; a bad one is refused with everything that is wrong."""
+
+from pathlib import Path
+
+import jax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardtui.engine.models.task import Task
+from shardtui.engine.parallel.mesh import canonical_order
+from shardtui.engine.program.program import place
+from shardtui.engine.spec.config import Invalid, preset_files
+from shardtui.engine.spec.preset import Preset, load_preset, load_presets, read_preset
+
+from ..conftest import OF_EXPERTS, tiny_config, tiny_model
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def problems(path: Path, text: str) -> str:
+    try:
+        return "\n".join(read_preset(write(path, text)).problems)
+    except Invalid as error:
+        return "\n".join(error.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        ("dp", {"data": 8, "model": 1}),
+        ("dp-tp2", {"data": 4, "model": 2}),
+        ("dp-tp4", {"data": 2, "model": 4}),
+        ("tp", {"data": 1, "model": 8}),
+        ("fsdp", {"fsdp": 8}),
+        ("fsdp-tp2", {"fsdp": 4, "model": 2}),
+        ("hsdp", {"data": 2, "fsdp": 4}),
+        ("pp2", {"data": 4, "pipeline": 2}),
+        ("dp-tp2-pp2", {"data": 2, "model": 2, "pipeline": 2}),
+        ("sp2", {"fsdp": 4, "seq": 2}),
+        ("dp-sp2", {"data": 4, "seq": 2}),
+        ("dp-ep4", {"data": 2, "expert": 4}),
+        ("ep2-tp2", {"data": 2, "expert": 2, "model": 2}),
+    ],
+)
+def test_built_in_meshes(name: str, mesh: dict[str, int]) -> None:
+    preset = load_preset(name)
+    assert preset.sizes(8) == mesh
+    assert preset.sizes(16) != mesh
+
+
+def test_all_built_in_presets_fit_eight_devices(home: Path) -> None:
+    presets, bad = load_presets()
+    assert bad == []
+    dense, mixture = (Task(tiny_config(model=tiny_model(experts=experts)), "cpu") for experts in (0, 8))
+    for preset in presets:
+        assert preset.teaches
+        fitting, other = (mixture, dense) if preset.name in OF_EXPERTS else (dense, mixture)
+        assert place(fitting, preset, jax.devices())
+        if preset.name not in OF_EXPERTS and not preset.stage_axes:
+            assert place(other, preset, jax.devices())
+            continue
+        with pytest.raises(Invalid) as error:
+            place(other, preset, jax.devices())
+        assert error.value.problems == (
+            f"{preset.name}: [rules] layers: blocks with experts are no stages of a pipeline: take a dense model"
+            if preset.stage_axes
+            else f"{preset.name}: [rules] experts: the model has none: take nano-moe, or --set experts=8",
+        )
+
+
+def test_one_message_tells_every_problem(tmp_path: Path) -> None:
+    text = problems(
+        tmp_path / "bad.toml",
+        'colour = 1\n[mesh]\ndata = -1\nmodel = 0\n[rules]\nmlp = "modle"\nheads = ["data", "data"]\n'
+        '[overrides]\n"*.kernel" = ["expert"]\n"a" = { spec = ["data"], size = 3 }\n',
+    )
+    for place_and_fix in (
+        "colour: unknown key",
+        "[mesh] model = 0: a size is 1 or more, or -1",
+        "[rules] mlp: no mesh axis 'modle': the mesh has data, model",
+        "[rules] heads: mesh axis 'data' stands twice",
+        "[overrides] \"*.kernel\": no mesh axis 'expert'",
+        "unknown field `size`",
+    ):
+        assert place_and_fix in text
+    assert text.count(str(tmp_path / "bad.toml")) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[mesh\n", "not valid TOML"),
+        ("[mesh]\ndata = -1\n[rule]\n", "rule: unknown key: the keys are mesh"),
+        ("[mesh]\ndata = 'all'\n", "Expected `int`"),
+        ("[mesh]\n", "[mesh]: no axis"),
+        ("summary = 'x'\n", "missing required field `mesh`"),
+        ("[mesh]\na = -1\nb = -1\n", "-1 stands more than once"),
+        ("[mesh]\n'a b' = -1\n", "an axis name is letters"),
+        ("[mesh]\n" + "".join(f"a{n} = 1\n" for n in range(17)), "17 axes: at most 16"),
+        ("[mesh]\ndata = 0x" + "f" * 4000, "[mesh] 'data': a size is at most 1,000,000"),
+        ("[mesh]\ndata = " + "9" * 5000, "not valid TOML: Exceeds the limit"),
+        ("#" * (2**20 + 1), "1048577 bytes: at most 1048576"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
+    assert says in problems(tmp_path / "bad.toml", text)
+
+
+def test_a_name_that_is_not_one(home: Path) -> None:
+    assert "rename the file" in problems(home / "[red]\x1b[31m.toml", "[mesh]\ndata = -1\n")
+    for kind in ("parallelism", "models"):
+        write(home / "config/shardtui/presets" / kind / "[red]\x1b[31m.toml", "[mesh]\ndata = -1\n")
+        (home / "config/shardtui/presets" / kind / "folder.toml").mkdir()
+        assert all("red" not in name and name != "folder" for name in preset_files(kind))
+    assert "rename the file" in load_presets()[1][0]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "devices", "says"),
+    [
+        ({"data": 3, "model": 2}, 8, "mesh data=3 × model=2 needs 6 devices, 8 found: set data = -1"),
+        ({"data": -1, "model": 2}, 7, "needs a multiple of 2 devices, 7 found: use 6 devices"),
+        ({"data": -1, "model": 16}, 8, "needs a multiple of 16 devices, 8 found: use 16 devices"),
+    ],
+)
+def test_a_mesh_that_does_not_fill_the_devices(mesh: dict[str, int], devices: int, says: str) -> None:
+    assert says in (Preset("p", "", "", mesh, {}, {}, "").size_problem(devices) or "")
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ('embed = "data"\nmlp = "data"', "data already splits another dim"),
+        ('layers = "data"', "layers 2 does not divide by 8"),
+        ('embde = "data"', "embde: no such logical axis"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused_before_any_device_work(tmp_path: Path, rules: str, says: str) -> None:
+    preset = read_preset(write(tmp_path / "bad.toml", f"[mesh]\ndata = -1\n[rules]\n{rules}\n"))
+    with pytest.raises(Invalid, match=says):
+        place(Task(tiny_config(), "cpu"), preset, canonical_order(jax.devices()))
+
+
+def test_problems_of_the_file_the_mesh_and_the_arrays_come_together(tmp_path: Path) -> None:
+    text = (
+        "colour = 1\n[mesh]\ndata = 3\nmodel = 2\n"
+        '[rules]\nbatch = "data"\nmlp = "modle"\nembed = "model"\nheads = "model"\n'
+    )
+    with pytest.raises(Invalid) as error:
+        place(Task(tiny_config(), "cpu"), read_preset(write(tmp_path / "bad.toml", text)), jax.devices())
+    for says in (
+        "colour: unknown key",
+        "[rules] mlp: no mesh axis 'modle'",
+        "mesh data=3 × model=2 needs 6 devices, 8 found",
+        "batch 8 does not divide by 3: make it 6 or 9",
+        "model already splits another dim",
+    ):
+        assert says in str(error.value)
+    assert len(error.value.problems) == 6  # embed and heads clash both ways round
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ('"*.kernal" = ["data"]', "matches no array"),
+        ('"norm.scale" = ["", "data"]', "names 2 dims, the array has 1"),
+        ('"norm.scale" = [["data", "model"]]', "embed 32 does not divide by 64"),
+    ],
+)
+def test_overrides_that_cannot_be(tmp_path: Path, override: str, says: str) -> None:
+    text = f"[mesh]\ndata = 8\nmodel = 8\n[overrides]\n{override}\n"
+    preset = read_preset(write(tmp_path / "bad.toml", text))
+    with pytest.raises(Invalid, match=says):
+        place(Task(tiny_config(), "cpu"), preset, jax.devices() * 8)
+
+
+def test_an_override_speaks_of_the_batch_where_it_names_it(task: Task, tmp_path: Path) -> None:
+    """`*` is the state: a batch keeps to its rule."""
+    for glob, spec in (("batch.*", None), ("batch.inputs", None), ("*", "data"), ("*s", "data")):
+        text = f'[mesh]\ndata = 8\n[rules]\nbatch = "data"\n[overrides]\n"{glob}" = []\n'
+        placement = place(task, read_preset(write(tmp_path / "p.toml", text)), jax.devices())
+        assert placement.batch_shardings.inputs.spec[0] == spec, glob
+
+
+def test_users_presets_come_from_the_configuration_directory_or_a_path(home: Path) -> None:
+    path = home / "config/shardtui/presets/parallelism/mine.toml"
+    write(path, '[mesh]\nfsdp = -1\n[rules]\nmlp = "fsdp"\n')
+    assert load_preset("mine").source == str(path)
+    assert load_preset(str(path)).rules == {"mlp": ("fsdp",)}
+    assert "mine" in {preset.name for preset in load_presets()[0]}
+    write(path, "[mesh")
+    presets, bad = load_presets()
+    assert "mine" not in {preset.name for preset in presets}
+    assert "not valid TOML" in bad[0]
+
+
+@given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
+def test_any_text_is_a_preset_or_a_message(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "any.toml"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        assert read_preset(path).mesh
+    except Invalid as error:
+        assert str(path) in str(error)

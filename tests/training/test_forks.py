@@ -1,0 +1,92 @@
+"""A user's model that forks a process: the child outlives the run, and nothing may wait for it."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..conftest import SHARDTUI
+from ..tui.test_cli import run
+
+MODEL = """
+import os, pathlib, time
+import jax
+from flax import nnx
+
+children = pathlib.Path({children!r})
+
+class Forking(nnx.Module):
+    def __init__(self, *, rngs):
+        named = nnx.with_partitioning(nnx.initializers.normal(0.02), ("vocab", "embed"))
+        self.token = nnx.Embed(256, 16, embedding_init=named, rngs=rngs)
+        if not hasattr(jax, "has_forked"):
+            jax.has_forked = True
+            if os.fork() == 0:
+                (children / str(os.getpid())).touch()
+                time.sleep(600)
+                os._exit(0)
+
+    def __call__(self, tokens):
+        return self.token.attend(self.token(tokens))
+"""
+SETTINGS = ("--seq-len=16", "--batch-size=8")
+
+
+@pytest.fixture
+def model(home: Path) -> Iterator[str]:
+    """Whose children are killed in the end."""
+    children = home / "children"
+    children.mkdir()
+    file = home / "forking.py"
+    file.write_text(MODEL.format(children=str(children)))
+    yield f"--model={file}:Forking"
+    left = [int(child.name) for child in children.iterdir()]
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+    assert left, "the model has forked nothing"
+
+
+def states() -> dict[str, str]:
+    return {each["run"]: each["state"] for each in json.loads(run("ls", "--json").stdout)["runs"]}
+
+
+def test_a_run_ends_and_is_resumed_beside_a_child(model: str) -> None:
+    done = run("train", "--run=forked", "--steps=3", model, *SETTINGS)
+    assert done.returncode == 0, done.stderr
+    assert states() == {"forked": "stopped"}
+    again = run("train", "--resume=forked", "--steps=5", "--json")
+    assert again.returncode == 0, again.stderr
+    steps = [json.loads(line)["step"] for line in again.stdout.splitlines() if '"StepDone"' in line]
+    assert steps == [4, 5]
+
+
+def test_an_engine_that_is_killed_leaves_no_lock_to_its_child(model: str, home: Path) -> None:
+    process = subprocess.Popen(
+        [*SHARDTUI, "train", "--json", "--run=forked", "--steps=1000000", model, *SETTINGS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    pid = next(event["pid"] for line in process.stdout if (event := json.loads(line))["type"] == "EngineStarted")
+    next(line for line in process.stdout if '"StepDone"' in line)
+    os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - began < 10
+    assert (process.returncode, "ended by SIGKILL" in errors) == (1, True)
+    assert states() == {"forked": "crashed"}
+
+
+def test_answers_wait_for_no_child(model: str) -> None:
+    presets = run("presets", "--json", model, *SETTINGS)
+    assert presets.returncode == 0, presets.stderr
+    assert json.loads(presets.stdout)["devices"] == 8
+    plan = run("plan", "--topology=v5p:2x2x1", "--estimate", "--preset=dp", "--json", model, *SETTINGS)
+    assert plan.returncode == 0, plan.stderr
+    assert [row["preset"] for row in json.loads(plan.stdout)["rows"]] == ["dp"]

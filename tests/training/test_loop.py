@@ -1,0 +1,185 @@
+"""The loop in this process: where the device has less memory than was predicted, and what a trace of steps holds."""
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import pytest
+from etils import epath
+from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.checkpoint.saver import Saver
+from shardtui.engine.distributed.cluster import Cluster
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.program import Program
+from shardtui.engine.program.reshard import Movers
+from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
+from shardtui.engine.training.data import Batches, read_corpus
+from shardtui.engine.training.loop import Loop
+from shardtui.engine.training.profiler import Profiler
+from shardtui.engine.wire.inbox import Inbox
+from shardtui.engine.wire.protocol import (
+    CheckpointSaved,
+    Event,
+    Profiled,
+    ProfileFailed,
+    Profiling,
+    Restored,
+    StepsDone,
+    Switched,
+    SwitchFailed,
+)
+
+from ..conftest import Known
+
+
+def run(
+    task: Task,
+    programs: dict[str, Program],
+    folder: Path,
+    switches: tuple[ScheduledSwitch, ...] = (),
+    profile: int | None = None,
+    low_memory: bool = False,
+) -> list[Event]:
+    """Six steps, saved after every second one."""
+    text = folder / "text"
+    text.write_text("What is split comes together. " * 100)
+    checkpoints = CheckpointConfig(every_steps=2, every_minutes=None)
+    config = msgspec.structs.replace(
+        task.config, steps=6, data=str(text), switches=switches, checkpoints=checkpoints, low_memory=low_memory
+    )
+    events: list[Event] = []
+    corpus = read_corpus(config.data)
+    place = Place(epath.Path(folder / f"checkpoints-{len(switches)}"))
+    inbox = Inbox()
+    saver = Saver(place, config, task, corpus.describe(), jax.devices(), Cluster(), events.append, inbox.wake)
+    batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
+    profiler = Profiler(folder / "profile", events.append)
+    loop = Loop(config, batches, Known(task, programs), saver, profiler, events.append, inbox, Cluster())
+    assert loop.run(None, profile) == 6
+    return events
+
+
+def losses(events: list[Event]) -> dict[int, float | None]:
+    """By step; of a step that was made again the last."""
+    return {
+        step: loss
+        for event in events
+        if isinstance(event, StepsDone)
+        for step, loss in enumerate(event.losses, event.step - len(event.losses) + 1)
+    }
+
+
+def assert_same_losses(task: Task, programs: dict[str, Program], folder: Path, route: dict[int, str]) -> None:
+    """With switches, preset by step, as without them, and every digest equal."""
+    plain = losses(run(task, programs, folder))
+    events = run(task, programs, folder, tuple(ScheduledSwitch(*switch) for switch in route.items()))
+    receipts = [event for event in events if isinstance(event, Switched)]
+    assert [(receipt.to_preset, receipt.digests_equal) for receipt in receipts] == [
+        (name, True) for name in route.values()
+    ]
+    assert losses(events) == pytest.approx(plain, rel=1e-5)
+
+
+def exhausted(*_: Any) -> Any:
+    """What XLA really raises where there is no memory for an array."""
+    return jax.block_until_ready(jax.jit(lambda: jnp.ones(2**46, jnp.float32))())
+
+
+def exhausted_after_donation(state: Any, *_: Any) -> Any:
+    for leaf in jax.tree.leaves(state):
+        leaf.delete()
+    return exhausted()
+
+
+@pytest.mark.parametrize("step", [exhausted, exhausted_after_donation])
+def test_a_switch_whose_first_step_finds_no_memory_is_taken_back(
+    task: Task, programs: dict[str, Program], tmp_path: Path, step: Callable[..., Any]
+) -> None:
+    known = {"dp": programs["dp"], "fsdp": replace(programs["fsdp"], step=step)}
+    plain = losses(run(task, known, tmp_path, ()))
+    events = run(task, known, tmp_path, (ScheduledSwitch(5, "fsdp"),))
+    (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
+    assert failed.to_preset == "fsdp"
+    assert "out of device memory" in failed.problems[0]
+    assert "smaller --batch-size" in failed.problems[0]
+    assert losses(events) == plain
+    restored = [event.step for event in events if isinstance(event, Restored)]
+    assert restored == ([] if step is exhausted else [4])
+
+
+def test_a_switch_with_little_memory_saves_first(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    plain = losses(run(task, programs, tmp_path))
+    events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    told = [event for event in events if isinstance(event, CheckpointSaved | Switched)]
+    assert [(type(event), event.step) for event in told[:3]] == [
+        (CheckpointSaved, 2),
+        (CheckpointSaved, 3),
+        (Switched, 3),
+    ]
+    assert losses(events) == pytest.approx(plain, rel=1e-5)
+
+
+def test_a_switch_that_fails_half_way_goes_back_to_what_it_saved(
+    task: Task, programs: dict[str, Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = losses(run(task, programs, tmp_path))
+    moved, left = Movers._moved, iter(range(10))
+
+    def until_memory_runs_out(*arguments: Any) -> jax.Array:
+        return moved(*arguments) if next(left, None) is not None else exhausted()
+
+    monkeypatch.setattr(Movers, "_moved", until_memory_runs_out)
+    events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
+    assert "out of device memory" in failed.problems[0]
+    assert [event.step for event in events if isinstance(event, Restored)] == [3]
+    assert losses(events) == plain
+
+
+def test_a_switch_with_little_memory_is_refused_where_nothing_can_be_saved(
+    task: Task, programs: dict[str, Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Saver, "_begin", full_disk)
+    events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
+    assert "step 3 could not be saved" in failed.problems[0]
+    assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
+
+
+def full_disk(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    events = run(task, programs, tmp_path, profile=2)
+    told = [event for event in events if isinstance(event, Profiling | Profiled | ProfileFailed)]
+    assert [type(event) for event in told] == [Profiling, Profiled]
+    assert (told[-1].step, told[-1].steps) == (5, 2)
+    (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
+    assert _steps_in(trace) == [4, 5]
+
+
+def _steps_in(trace: Path) -> list[int]:
+    lines = (line for plane in jax.profiler.ProfileData.from_file(str(trace)).planes for line in plane.lines)
+    steps = [dict(event.stats)["step_num"] for line in lines for event in line.events if event.name == "train"]
+    return sorted(map(int, steps))
+
+
+def test_a_trace_that_cannot_be_written_ends_nothing(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    (tmp_path / "profile").write_text("a file where a directory has to be")
+    events = run(task, programs, tmp_path, profile=2)
+    (failed,) = [event for event in events if isinstance(event, ProfileFailed)]
+    assert "profile" in failed.problems[0]
+    assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_end_of_the_run_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    events = run(task, programs, tmp_path, profile=100)
+    (profiled,) = [event for event in events if isinstance(event, Profiled)]
+    assert (profiled.step, profiled.steps) == (6, 3)

@@ -1,0 +1,31 @@
+"""Random commands and failures in the real loop: the short form of `tests/faults/loop.py`."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from ..loop_machine import LoopMachine, Workshop
+
+
+@pytest.fixture
+def machine() -> Iterator[type[LoopMachine]]:
+    LoopMachine.shop = Workshop()
+    yield LoopMachine
+    shutil.rmtree(LoopMachine.shop.folder)
+
+
+def test_random_commands_and_failures_leave_the_run_where_it_should_be(machine: type[LoopMachine]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=12, deadline=None))
+
+
+def test_what_was_restored_is_saved_again_where_its_checkpoint_was_damaged(machine: type[LoopMachine]) -> None:
+    state = machine()
+    state.start(preset="dp", devices=8)
+    state.train(2)
+    state.stop_and_resume(devices=8, preset=None, after=4, to="fsdp")
+    state.pause()
+    state.go_back_to_what_is_damaged(which=0, where=0)
+    state.teardown()

@@ -1,0 +1,72 @@
+"""A user's code that fails or waits in one of several processes: the run ends, or says where it waits, in each."""
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..distributed.test_hosts import coordinator, engines, history, named, wait_for
+
+__all__ = ["coordinator", "engines"]
+
+MODEL = """
+import time
+import jax, jax.numpy as jnp
+from flax import nnx
+
+class Lm(nnx.Module):
+    def __init__(self, rngs):
+        self.table = nnx.Embed(256, 8, rngs=rngs)
+
+def lm(rngs: nnx.Rngs):
+    return Lm(rngs)
+
+def loss(model, batch):
+    return model.table(batch).mean()
+
+def batch(step, batch_size):
+    if step == 5 and jax.process_index() == {process}:
+        {what}
+    return jnp.zeros((batch_size, 4), int)
+"""
+
+
+@pytest.mark.parametrize(
+    ("process", "what", "said"),
+    [
+        (1, "raise ValueError('no data')", "batch(5) of lm.py: ValueError: no data (lm.py:18)"),
+        (0, "batch_size = 7", "batch(5) is int32 [7, 4], batch(0) was int32 [8, 4]"),
+    ],
+)
+def test_a_batch_that_fails_in_one_process_ends_the_run(
+    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str, process: int, what: str, said: str
+) -> None:
+    both = _start(home, engines, coordinator, process, what)
+    assert [engine.wait(timeout=240) for engine in both] == [1, 1]
+    problems = named(history(home, "hosts"), "Failed")[-1]["problems"]
+    assert said in problems[0]
+    assert process == 0 or "process 1 (" in problems[0]
+    assert both[1 - process].stderr is not None
+
+
+def test_a_batch_that_does_not_return_is_named_and_a_signal_ends_the_run(
+    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
+) -> None:
+    both = _start(home, engines, coordinator, 1, "time.sleep(1000)", "--stop-timeout=2")
+    place = "batch (lm.py:18) on process 1 ("
+    wait_for(lambda: [stall for stall in named(history(home, "hosts"), "Stalled") if stall["where"].startswith(place)])
+    both[1].send_signal(signal.SIGTERM)
+    assert both[0].wait(timeout=240) == 1
+    assert both[1].wait(timeout=240) != 0, "process 0 is gone"
+    assert "batch (lm.py:18)" in named(history(home, "hosts"), "Failed")[-1]["problems"][0]
+
+
+def _start(
+    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str, process: int, what: str, *more: str
+) -> "list[subprocess.Popen[str]]":
+    file = home / "lm.py"
+    file.write_text(MODEL.format(process=process, what=what))
+    member = ("--run=hosts", f"--model={file}:lm", f"--coordinator={coordinator}", "--num-processes=2", *more)
+    return [engines(*member, f"--process-id={number}", settings=["--batch-size=8"]) for number in range(2)]

@@ -1,0 +1,152 @@
+"""A run that does not end by itself ends in time and says where it was, and a stall is reported while it lasts."""
+
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from shardtui.engine.spec.config import user_model
+from shardtui.engine.training import watchdog
+from shardtui.engine.wire import run_directory
+
+from ..conftest import SHARDTUI, tiny_config
+from ..distributed.test_hosts import history, named, wait_for
+
+MODEL = """
+import time
+import jax, jax.numpy as jnp
+from flax import nnx
+
+{at_import}
+
+class Lm(nnx.Module):
+    def __init__(self, rngs):
+        self.table = nnx.Embed(256, 256, rngs=rngs)
+
+    def __call__(self, tokens):
+        {in_call}
+        return self.table(tokens)
+
+def lm(rngs: nnx.Rngs):
+    return Lm(rngs)
+"""
+IMPATIENT = """
+import os
+from shardtui.engine import watchdog
+watchdog.USER_SECONDS = 1.0
+from shardtui.engine.__main__ import main
+os._exit(main())
+"""
+OWN_BATCH = """
+def loss(model, batch):
+    return model(batch).mean()
+
+def batch(step, batch_size):
+    if step == 30:
+        time.sleep(1000)
+    return jnp.zeros((batch_size, 4), int)
+"""
+
+
+def model(folder: Path, at_import: str = "", in_call: str = "pass", more: str = "") -> str:
+    file = folder / "lm.py"
+    file.write_text(MODEL.format(at_import=at_import, in_call=in_call) + more)
+    return f"--model={file}:lm"
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    command = [*SHARDTUI, "train", "--json", "--steps=1000000", "--run=slow", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def ended(home: Path, process: "subprocess.Popen[str]", seconds: float = 240) -> tuple[str, dict[str, Any]]:
+    """What it printed, and the last event, once it has ended."""
+    try:
+        _, said = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return said, history(home, "slow")[-1]
+
+
+def test_a_model_that_sleeps_at_import_ends_soon_after_sigterm(home: Path) -> None:
+    process = start(model(home, at_import="time.sleep(1000)"))
+    wait_for(lambda: named(history(home, "slow"), "EngineStarted"))
+    time.sleep(3)
+    process.send_signal(signal.SIGTERM)
+    said, last = ended(home, process)
+    assert process.returncode == 1
+    assert last["type"] == "Failed"
+    assert "the training thread was in <module> (lm.py:6)" in last["problems"][0]
+    assert "nothing was trained yet" in last["problems"][0]
+    assert last["problems"][0] in said
+
+
+def test_a_batch_that_sleeps_is_named_with_what_is_lost(home: Path) -> None:
+    process = start(model(home, more=OWN_BATCH), "--batch-size=8", "--stop-timeout=3", "--checkpoint-every=4")
+    wait_for(lambda: named(history(home, "slow"), "CheckpointSaved"))
+    time.sleep(3)
+    stop = subprocess.run([*SHARDTUI, "stop", "slow"], capture_output=True, text=True, timeout=240)
+    said, last = ended(home, process)
+    assert (process.returncode, stop.returncode) == (1, 1), stop.stderr
+    problem = last["problems"][0]
+    assert "batch (lm.py:" in problem
+    saved = named(history(home, "slow"), "CheckpointSaved")[-1]["step"]
+    assert f"all after step {saved}, the last checkpoint, is lost" in problem
+    assert "ended 3 s after it was told to stop" in problem
+    assert "train --resume slow" in said
+    resumed = subprocess.run(
+        [*SHARDTUI, "train", "--json", "--resume=slow", "--steps=30"], capture_output=True, timeout=240
+    )
+    assert b'"Restored"' in resumed.stdout
+
+
+def test_a_callback_that_never_returns_is_named(home: Path) -> None:
+    call = "jax.debug.callback(lambda: time.sleep(1000))"
+    process = start(model(home, in_call=call), "--stop-timeout=3", "--seq-len=16", "--batch-size=8")
+    wait_for(lambda: named(history(home, "slow"), "TrainingStarted"))
+    time.sleep(2)
+    process.send_signal(signal.SIGTERM)
+    _, last = ended(home, process)
+    assert process.returncode == 1
+    assert "the training thread was in <lambda> (lm.py:13)" in last["problems"][0]
+
+
+def test_a_stall_is_reported_while_it_lasts(home: Path) -> None:
+    """By an engine with less patience, so that this takes no half minute."""
+    own = user_model(model(home, more=OWN_BATCH).removeprefix("--model="))
+    directory = run_directory.create(tiny_config(run="slow", model=own[0], data=None, stop_seconds=1.0))
+    command = [sys.executable, "-c", IMPATIENT, "serve", str(directory.path)]
+    with directory.log.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as engine:
+        wait_for(lambda: len(stalls_in_batch(home)) == 3)
+        engine.send_signal(signal.SIGTERM)
+    stalls = stalls_in_batch(home)
+    assert all(later["seconds"] >= 2 * earlier["seconds"] for earlier, later in itertools.pairwise(stalls))
+    assert not [event for event in history(home, "slow") if event["type"] == "StepsDone" and event["step"] > 30]
+
+
+def stalls_in_batch(home: Path) -> list[dict[str, Any]]:
+    """Without those of a slow machine that loads jax."""
+    return [stall for stall in named(history(home, "slow"), "Stalled") if stall["where"].startswith("batch (lm.py:")]
+
+
+def test_the_users_place_is_where_training_waits_for_their_code(tmp_path: Path) -> None:
+    """Not in a thread of their own, such as one that loads data ahead."""
+    file = tmp_path / "theirs.py"
+    file.write_text("def calls(function):\n    return function()\n")
+    scope: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    assert watchdog.users_place(scope["calls"](sys._current_frames), str(tmp_path)) == "calls (theirs.py:2)"
+    event = threading.Event()
+    thread = threading.Thread(target=scope["calls"], args=(event.wait,))
+    thread.start()
+    try:
+        frames = sys._current_frames()
+        assert watchdog.users_place(frames, str(tmp_path)) is None
+        assert "test_the_users_place" in watchdog.where(frames)
+    finally:
+        event.set()
+        thread.join()

@@ -1,0 +1,101 @@
+"""Commands that are alone with their engine: where nobody reads them any more, it stops, and they say so."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.run_directory import find
+
+from ..conftest import SETTINGS, SHARDTUI
+from .test_cli import run
+
+ENDLESS = (*SHARDTUI, "train", "--run=mine", "--steps=10000000", *SETTINGS)
+SAYS = "any more: saving after this step, then stopping\n"
+
+
+@pytest.fixture(autouse=True)
+def left(home: Path) -> Iterator[None]:
+    """Engines that a failure leaves are killed."""
+    yield
+    for directory in run_directory.all_runs():
+        if (holder := directory.holder()) and holder.is_here:
+            os.kill(holder.pid, signal.SIGKILL)
+
+
+def ended() -> dict[str, object]:
+    """The run, whose engine is gone."""
+    assert find("mine").holder() is None
+    (found,) = json.loads(run("ls", "--json").stdout)["runs"]
+    return found
+
+
+@pytest.mark.parametrize("lines", [1, 60])
+def test_a_reader_of_stdout_that_goes_ends_the_run(home: Path, lines: int) -> None:
+    """While it begins, and among its steps."""
+    process = subprocess.Popen([*ENDLESS, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout and process.stderr
+    for _ in range(lines):
+        process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(timeout=240) == 1
+    assert errors.endswith(f"shardtui: nobody reads stdout {SAYS}")
+    assert errors.count("\n") <= 2, "the devices are simulated, and that is all"
+    found = ended()
+    assert found["state"] == "stopped"
+    assert find("mine").path.joinpath(f"checkpoints/{found['step']}").is_dir() or not found["step"]
+
+
+def test_a_reader_that_goes_before_the_engine_listens(home: Path) -> None:
+    process = subprocess.Popen([*ENDLESS, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    process.stdout.close()
+    assert process.wait(timeout=240) == 1
+    assert ended()["state"] == "stopped"
+
+
+def test_a_reader_of_stderr_that_goes_while_nothing_is_written(home: Path) -> None:
+    process = subprocess.Popen(ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    next(line for line in process.stderr if line.startswith("step "))
+    process.stderr.close()
+    assert process.wait(timeout=240) == 1
+    assert ended()["state"] == "stopped"
+
+
+def test_a_full_disk_for_stdout_ends_the_run(home: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run([*ENDLESS, "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=240)
+    assert process.returncode == 1
+    assert process.stderr.endswith(SAYS)
+    assert ended()["state"] == "stopped"
+
+
+def test_a_comparison_that_nobody_reads_ends(home: Path) -> None:
+    process = subprocess.Popen(
+        [*SHARDTUI, "compare", "dp", "tp", "--steps=1000000", *SETTINGS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stderr
+    next(line for line in process.stderr if "training under" in line)
+    process.stdout.close()
+    assert "nobody reads stdout any more: stopping after this step" in process.stderr.read()
+    assert process.wait(timeout=240) == 1
+    assert run_directory.all_runs() == []
+
+
+def test_an_interrupt_before_the_engine_listens_is_kept_for_it(home: Path) -> None:
+    process = subprocess.Popen([*ENDLESS, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    log = home / "state/shardtui/runs/mine/engine.log"
+    while not log.exists():  # it is made as the engine is started
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(timeout=240) == 130
+    assert ended()["state"] == "stopped"

@@ -1,0 +1,110 @@
+"""What reaches a terminal: nothing that it obeys, hides or leaves blank, and in JSON nothing that is lost."""
+
+import json
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import CommandRefused
+from shardtui.tui.terminal.clean import clean, json_line, printable
+
+from ..conftest import SHARDTUI, tiny_config
+from .test_cli import run
+
+
+@given(st.text())
+def test_any_text_becomes_printable_and_stays_so(text: str) -> None:
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+
+
+def test_every_character_that_shows_nothing_is_escaped() -> None:
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
+            assert printable(character) != character, f"U+{code:04X}"
+    for character in "\u00ad\u034f\u115f\u180e\u2800\u3164\ufe0f\ufffb\U000e0041\U000e0100":
+        assert printable(character).startswith("\\")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31m\x9b\x07", "\\x1b[31m\\x9b\\x07"),
+        ("a\nb\tc\u00a0d", "a b c d"),
+        ("\u202e\udcff\U000e0041", "\\u202e\\udcff\\U000e0041"),
+        ("漢字 العربية ไทย µ", "漢字 العربية ไทย µ"),
+        ("[bold]x[/]", "[bold]x[/]"),
+    ],
+)
+def test_what_is_shown(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert clean(CommandRefused(problem=text)).problem == shown
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",))))
+def test_json_is_ascii_and_loses_nothing(text: str) -> None:
+    line = json_line(CommandRefused(problem=text))
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line)["problem"] == text
+    assert msgspec.json.decode(line, type=CommandRefused).problem == text
+
+
+HOSTILE = "\x1b]0;owned\x07\u202e[red]\x9b31m"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fly", HOSTILE],
+        ["stop", HOSTILE],
+        ["attach", HOSTILE],
+        ["train", "--steps=1", f"--model={HOSTILE}"],
+        ["train", "--steps=1", f"--preset=/{HOSTILE}.toml"],
+        ["train", f"--steps={HOSTILE}"],
+        ["inspect", f"--hlo=/{HOSTILE}", "--mesh=data=8"],
+        ["inspect", f"--mesh={HOSTILE}=8", "--hlo=x"],
+        ["presets", f"--set={HOSTILE}=1"],
+        ["presets", "--preset=\udcff.toml"],
+        ["presets", "--preset=/" + "x" * 300],
+        ["presets", "--preset=~nobody-of-that-name/x.toml"],
+        ["presets", "--set=layers=" + "[" * 5000],
+    ],
+    ids=lambda arguments: f"{arguments[0]} {arguments[-1][:10]!a}",
+)
+def test_a_hostile_command_line_is_shown_as_text(home: Path, arguments: list[str]) -> None:
+    result = subprocess.run([*SHARDTUI, *arguments], capture_output=True, check=False, timeout=240)
+    assert result.returncode == 2
+    errors = result.stderr.decode()
+    assert all(line.isprintable() for line in errors.splitlines())
+    assert "Traceback" not in errors
+
+
+def test_runs_are_listed_as_text(home: Path) -> None:
+    run_directory.create(tiny_config(run="hostile", preset=HOSTILE, model_name="[/]"))
+    run_directory.create(tiny_config(run="broken"))
+    (run_directory.state_home() / "broken" / "run.json").write_text('{"run": "\x9b"}')
+    (run_directory.state_home() / HOSTILE).mkdir()
+    (run_directory.state_home() / HOSTILE / "run.json").write_text("{}")
+    table = run("ls", COLUMNS="200")
+    assert all(line.isprintable() for line in (table.stdout + table.stderr).splitlines())
+    assert "\\x1b]0;owned\\x07\\u202e[red]\\x9b31m" in table.stdout
+    assert "[/]" in table.stdout
+    assert "run.json: not the configuration of a run" in table.stderr
+    answer = run("ls", "--json")
+    assert answer.stdout.isascii()
+    assert [listed["preset"] for listed in json.loads(answer.stdout)["runs"]] == [HOSTILE]
+
+
+def test_a_locale_that_cannot_encode_gets_escapes(home: Path) -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = run("inspect", "--hlo=x", "--mesh=nope", **ascii_only)
+    assert (result.returncode, "AXIS=SIZE,\\u2026" in result.stderr) == (2, True)
+    assert run("ls", "--help", **ascii_only).returncode == 0

@@ -1,0 +1,330 @@
+"""The command line as a user has it: a process, its output, its exit code, and what it leaves behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardtui.engine.wire.run_directory import find
+
+from ..conftest import OF_EXPERTS, SETTINGS, SHARDTUI, WITH_DROPOUT
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*SHARDTUI, *arguments], capture_output=True, text=True, env={**os.environ, **environment}, timeout=240
+    )
+
+
+def train(*arguments: str, settings: list[str] = SETTINGS) -> list[dict[str, Any]]:
+    result = run("train", "--json", *settings, *arguments)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def losses(events: list[dict[str, Any]]) -> list[float]:
+    return [event["loss"] for event in events if event["type"] == "StepDone"]
+
+
+def test_switches_change_no_loss(home: Path) -> None:
+    """The short form of tests/long/losses.py."""
+    plain = train("--steps=24", WITH_DROPOUT)
+    switched = train(
+        "--steps=24", "--switch=5:fsdp", "--switch=10:tp", "--switch=15:sp2", "--switch=20:hsdp", WITH_DROPOUT
+    )
+    assert [event["step"] for event in switched if event["type"] == "StepDone"] == list(range(1, 25))
+    assert losses(switched) == pytest.approx(losses(plain), rel=1e-5)
+    assert losses(plain)[-1] < losses(plain)[0]
+    receipts = [event for event in switched if event["type"] == "Switched"]
+    assert [(r["from_preset"], r["to_preset"], r["step"]) for r in receipts] == [
+        ("dp", "fsdp", 5),
+        ("fsdp", "tp", 10),
+        ("tp", "sp2", 15),
+        ("sp2", "hsdp", 20),
+    ]
+    assert all(r["digests_equal"] and r["compile_seconds"] > 0 and r["stall_seconds"] > 0 for r in receipts)
+    assert [r["bytes_moved"] > 0 for r in receipts] == [False, True, True, True]
+    assert switched[-1]["type"] == "EngineStopped"
+    assert [event["seq"] for event in plain] == sorted(event["seq"] for event in plain)
+
+
+def test_a_run_is_reproducible_and_follows_its_seed(home: Path) -> None:
+    first, again, other = (losses(train("--steps=4", f"--seed={seed}")) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_what_a_run_leaves(home: Path) -> None:
+    train("--steps=3", "--run=mine")
+    folder = home / "state/shardtui/runs/mine"
+    assert {path.name for path in folder.iterdir()} == {"run.json", "events.jsonl", "engine.log", "lock", "checkpoints"}
+    listing = json.loads(run("ls", "--json").stdout)
+    assert [(r["run"], r["state"], r["step"]) for r in listing["runs"]] == [("mine", "stopped", 3)]
+    assert "mine" in run("ls").stdout
+    stopped = run("stop", "mine")
+    assert (stopped.returncode, stopped.stdout) == (0, "run mine has ended already\n")
+    with find("mine").hold():  # an engine that listens where this environment does not look
+        stopped = run("stop", "mine")
+    assert stopped.returncode == 1
+    assert f"process {os.getpid()} has the run, but does not listen at " in stopped.stdout
+    assert "set SHARDTUI_RUNTIME_DIR as it is where it was started" in stopped.stdout
+
+
+def test_progress_for_people_goes_to_stderr(home: Path) -> None:
+    result = run("train", *SETTINGS, "--steps=3", "--switch=1:tp")
+    assert result.returncode == 0
+    assert "training under dp" in result.stderr
+    assert "all 52 digests equal" in result.stderr
+    assert "3 steps" in result.stdout
+
+
+def test_a_switch_that_cannot_be_is_told_and_training_goes_on(home: Path) -> None:
+    presets = home / "config/shardtui/presets/parallelism"
+    presets.mkdir(parents=True)
+    (presets / "wide.toml").write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
+    result = run("train", *SETTINGS, "--json", "--steps=4", "--switch=2:wide")
+    assert result.returncode == 2, "a scheduled switch is checked before the run begins"
+    assert "layers: rule → data (8): layers 2 does not divide by 8: make it 8" in result.stderr
+
+
+def test_presets_as_json(home: Path) -> None:
+    listing = json.loads(run("presets", "--json").stdout)
+    assert (listing["schema"], listing["devices"]) == (1, 8)
+    meshes = {preset["name"]: list(preset["mesh"].values()) for preset in listing["presets"]}
+    assert [meshes[name] for name in ("dp", "dp-tp2", "dp-tp4", "tp")] == [[8, 1], [4, 2], [2, 4], [1, 8]]
+    pipelines = {preset["name"]: preset["pipeline"] for preset in listing["presets"] if preset["pipeline"]}
+    assert set(pipelines) == {"pp2", "dp-tp2-pp2"}
+    assert pipelines["pp2"] == {"axes": ["pipeline"], "stages": 2, "microbatches": 4, "bubble": 0.2}
+    unfit = {preset["name"]: preset["problems"] for preset in listing["presets"] if not preset["fits"]}
+    assert set(unfit) == {*OF_EXPERTS}
+    assert unfit["dp-ep4"] == ["dp-ep4: [rules] experts: the model has none: take nano-moe, or --set experts=8"]
+    mixture = json.loads(run("presets", "--json", "--model=nano-moe").stdout)
+    assert {preset["name"] for preset in mixture["presets"] if not preset["fits"]} == {"pp2", "dp-tp2-pp2"}
+    gpt2 = json.loads(run("presets", "--json", "--model=gpt2").stdout)
+    tp = next(preset for preset in gpt2["presets"] if preset["name"] == "tp")
+    assert (tp["fits"], tp["problems"]) == (
+        False,
+        [
+            "tp: blocks.attention.out.kernel: heads: rule → model (8): heads 12 does not divide by 8: "
+            "make it 8 or 16, or split it otherwise"
+        ],
+    )
+
+
+def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
+    process = subprocess.Popen(
+        [*SHARDTUI, "train", *SETTINGS, "--steps=1000000", "--run=long", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    for line in process.stdout:
+        if json.loads(line)["type"] == "StepDone":
+            break
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=240)
+    last = json.loads(output.splitlines()[-1])
+    assert (last["type"], last["reason"]) == ("EngineStopped", "stopped")
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "--steps=-1"], "--steps -1: at least 1"),
+        (["train", "--steps=3", "--preset=nope"], "preset nope: no such preset: choose from dp"),
+        (["train", "--steps=3", "--switch=1:nope"], "preset nope: no such preset"),
+        (["train", "--steps=1", "--switch=5:nope"], "--switch 5:nope: preset nope: no such preset"),
+        (["train", "--steps=1", "--switch=5:nope"], "step 5 is not before the last one, 1: give --steps 6 or more"),
+        (
+            ["train", "--steps=3", "--switch=9:tp"],
+            "--switch 9:tp: step 9 is not before the last one, 3: give --steps 10 or more, or switch after step 1 to 2",
+        ),
+        (["train", "--steps=3", "--switch=1:tp", "--switch=1:dp"], "another switch falls on that step"),
+        (["train", "--steps=3", "--switch=tp"], "'tp' is not STEP:PRESET"),
+        (["train", "--steps=3", "--model=nope"], "--model nope: no such model"),
+        (["train", "--steps=3", "--set=layer=3"], "not KEY=VALUE with a known key: layers"),
+        (["train", "--steps=3", "--set=layers=many"], "Expected `int`, got `str` - at `$.model.layers`"),
+        (["train", "--steps=3", "--seq-len=500"], "--seq-len 500 is longer than the model's context of 128"),
+        (["train", "--steps=3", "--run=../x"], "a name is 1 to 64"),
+        (["train", "--steps=3", "--data=/nowhere"], "--data /nowhere: no such file or directory"),
+        (["train", "--steps=3", "--data=/dev/null"], "--data /dev/null: a character device, not a file"),
+        (["train", "--steps=3", f"--data={sys.executable}"], "the file is not text"),
+        (["train", "--steps=3", "--batch-size=12"], "batch 12 does not divide by 8"),
+        (["train", "--steps=3", "--devices=7"], "batch 16 does not divide by 7: make it 14 or 21"),
+        (["train", "--steps=3", "--devices=7", "--preset=dp-tp2"], "needs a multiple of 2 devices, 7 found"),
+        (["train", "--steps=3", "--platform=abacus"], "abacus"),
+        (["attach", "nope"], "run nope: there is none"),
+        (["attach"], "no run is going on"),
+        (["stop", "nope"], "run nope: there is none"),
+        ([], "the UI needs a terminal"),
+        (["fly"], "unrecognized arguments: fly"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_gives_one_message_and_leaves_nothing(home: Path, arguments: list[str], says: str) -> None:
+    result = run(*arguments)
+    assert result.returncode in (1, 2)
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert list((home / "state").rglob("*.json*")) == []
+
+
+def test_all_problems_at_once(home: Path) -> None:
+    result = run("train", "--steps=0", "--preset=nope", "--batch-size=0", "--seed=-1", "--devices=0")
+    assert result.stderr.count("shardtui: ") == 5
+    short = home / "short"
+    short.write_text("too short")
+    result = run("train", "--steps=3", "--batch-size=12", f"--data={short}")
+    assert "does not divide" in result.stderr
+    assert "9 bytes are shorter than one sequence of 128 + 1" in result.stderr
+
+
+def test_no_permission_in_the_state_directory(home: Path) -> None:
+    result = run("train", "--steps=3", XDG_STATE_HOME="/proc")
+    assert result.returncode == 2
+    assert "cannot be written" in result.stderr
+    assert "set XDG_STATE_HOME" in result.stderr
+
+
+def test_a_runtime_directory_that_is_not_ours_alone(home: Path) -> None:
+    (home / "open").mkdir(mode=0o755)
+    result = run("train", "--steps=3", SHARDTUI_RUNTIME_DIR=str(home / "open"))
+    assert result.returncode == 2
+    assert "not a directory that only you can enter" in result.stderr
+    assert not (home / "state").exists()
+
+
+def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
+    process = subprocess.Popen(
+        [*SHARDTUI, "train", *SETTINGS, "--steps=1000000", "--run=doomed"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lock = home / "state/shardtui/runs/doomed/lock"
+    while not lock.exists() or not lock.read_text().strip():
+        time.sleep(0.05)
+    os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "ended by SIGKILL" in errors
+    assert "Traceback" not in errors
+
+
+def inspect(*arguments: str) -> dict[str, Any]:
+    result = run("inspect", "--json", *SETTINGS, *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_inspect_describes_a_preset_as_json(home: Path) -> None:
+    report = inspect("--preset=fsdp-tp2")
+    assert report["schema"] == 1
+    assert report["mesh"] == {"axes": ["fsdp", "model"], "sizes": [4, 2], "device_ids": list(range(8))}
+    arrays = {array["name"]: array for array in report["arrays"]}
+    assert {array["kind"] for array in arrays.values()} == {
+        "parameter",
+        "moment",
+        "scalar",
+        "batch",
+        "gradient",
+        "activation",
+    }
+    kernel = arrays["blocks.mlp.up.kernel"]
+    assert kernel["spec"] == kernel["compiled_spec"] == [None, "fsdp", "model"]
+    assert kernel["logical_axes"] == ["layers", "embed", "mlp"]
+    assert (kernel["bytes"], kernel["bytes_per_device"], kernel["replicas"]) == (2 * 32 * 64 * 4, 2048, 1)
+    assert kernel["shards"][1] == {"start": [0, 0, 32], "stop": [2, 8, 64], "devices": [1]}
+    assert len(kernel["shards"]) == 8
+    scale = arrays["norm.scale"]
+    assert [shard["devices"] for shard in scale["shards"]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert arrays["step"]["shards"] == [{"start": [], "stop": [], "devices": list(range(8))}]
+    for collective in report["collectives"]:
+        assert {"kind", "axes", "count", "bytes_per_device", "op_name", "source"} <= collective.keys()
+    kinds = ("parameters", "moments", "scalars", "batch", "padding")
+    assert sum(report["memory"][kind] for kind in kinds) == report["memory"]["arguments"]
+    assert report["problem"] is None
+    assert list((home / "state").glob("**/*")) == [], "no run was made"
+
+
+def test_inspect_compares_two_presets(home: Path) -> None:
+    difference = inspect("--preset=dp", "--diff=tp")
+    assert (difference["preset"], difference["other"]) == ("dp", "tp")
+    flows = {(flow["kind"], *flow["axes"]): flow for flow in difference["collectives"]}
+    assert flows["all-reduce", "data"]["other_count"] == 0
+    assert flows["all-reduce", "model"]["count"] == 0
+    assert flows["all-reduce", "model"]["other_bytes_per_device"] > 0
+    changed = {array["name"] for array in difference["arrays"]}
+    assert "blocks.mlp.up.kernel" in changed
+    assert "norm.scale" not in changed
+
+
+def test_inspect_for_people_and_as_a_picture(home: Path) -> None:
+    picture = home / "out.svg"
+    assert run("inspect", *SETTINGS, "--preset=tp", f"--svg={picture}").returncode == 0
+    svg = picture.read_text()
+    assert svg.startswith("<svg")
+    assert "logits" in svg
+    assert "@font-face" not in svg
+    result = run("inspect", *SETTINGS, "--preset=tp")
+    assert "blocks.mlp.up.kernel[layers, embed, mlp_model]" in result.stdout
+    assert "arguments + outputs - aliased + temporaries" in result.stdout
+    refused = run("inspect", *SETTINGS, "--preset=tp", f"--svg={home}/no/such/folder.svg")
+    assert (refused.returncode, "cannot be written: No such file" in refused.stderr) == (2, True)
+
+
+def test_inspect_reads_the_text_of_any_compiled_program(tmp_path: Path) -> None:
+    text = Path(__file__).parents[1] / "hlo" / "tpu-psum-in-two-loops.hlo"
+    result = run("inspect", f"--hlo={text}", "--mesh=data=4,model=2", "--json")
+    (collective,) = json.loads(result.stdout)["collectives"]
+    assert (collective["kind"], collective["axes"], collective["count"]) == ("all-reduce", ["data"], 15)
+    assert "collective_programs.py" in run("inspect", f"--hlo={text}", "--mesh=data=4,model=2").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--hlo=/no/such", "--mesh=data=8"], "--hlo /no/such: cannot be read: No such file"),
+        (["--hlo={hlo}"], "--hlo FILE and --mesh data=4,model=2 go together"),
+        (["--mesh=data=8"], "go together"),
+        (["--hlo={hlo}", "--mesh=data=4"], "--mesh data 4 makes 4 devices, the module was compiled for 8"),
+        (["--hlo={hlo}", "--mesh=data"], "'data' is not AXIS=SIZE"),
+        (["--hlo={hlo}", "--mesh=data=0"], "'data=0' is not AXIS=SIZE"),
+        (["--hlo={broken}", "--mesh=data=8"], "its groups name more than 8 devices"),
+        (["--hlo={here}", "--mesh=data=8"], "not the text of a compiled module: it does not begin with `HloModule`"),
+        (["--diff=nope"], "preset nope: no such preset"),
+        (["--preset=tp", "--set=heads=4"], "heads 4 does not divide by 8"),
+    ],
+)
+def test_what_cannot_be_inspected_is_refused(home: Path, arguments: list[str], says: str) -> None:
+    hlo = Path(__file__).parents[1] / "hlo" / "tpu-psum.hlo"
+    broken = home / "broken.hlo"
+    broken.write_text(hlo.read_text().replace("{0,2,4,6}", "{0,2,4,9}"))
+    result = run("inspect", *(argument.format(hlo=hlo, here=__file__, broken=broken) for argument in arguments))
+    assert result.returncode == 2
+    assert says in result.stderr
+    assert result.stdout == ""
+
+
+def test_lint_exits_by_what_it_finds(home: Path) -> None:
+    """On nano itself: a smaller model has too little to compute for its traffic."""
+    good = run("lint", "--preset=dp", "--json")
+    assert (good.returncode, json.loads(good.stdout)["findings"]) == (0, [])
+    bad = run("lint", "--preset=pitfall-same-axis", "--json")
+    assert bad.returncode == 1
+    assert [finding["code"] for finding in json.loads(bad.stdout)["findings"]] == ["S104", "S105"]
+
+
+def test_findings_for_people(home: Path) -> None:
+    told = run("lint", "--preset=pitfall-same-axis", *SETTINGS)
+    assert told.returncode == 1
+    assert "S105" in re.findall(r"\bS\d{3}\b", told.stdout)
+    assert "idle-axis" in told.stdout

@@ -1,0 +1,140 @@
+"""Presets compared on a real engine: by the command, and in the view of a live run."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+from shardtui.engine.spec.config import ModelConfig, TrainingConfig
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.event_log import LogReader
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.state.run_state import Phase, RunState
+from shardtui.tui.terminal.export import screen_text
+from textual.widgets import DataTable
+
+from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from .test_app import shown, status, until
+from .test_cli import run
+
+FEW_FIT = ModelConfig(layers=2, embed=12, heads=3, mlp=64, vocab=256, vocab_rows=256, context=16)
+"""On eight devices and sequences of odd length: dp, fsdp-1d and hsdp, and the pitfalls."""
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def compared(*arguments: str) -> subprocess.Popen[str]:
+    command = [*SHARDTUI, "compare", *arguments, *SETTINGS, f"--data={__file__}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until_it_says(process: "subprocess.Popen[str]", text: str) -> None:
+    assert process.stderr
+    assert any(text in line for line in process.stderr), text
+
+
+def test_compare_measures_what_it_predicts_and_leaves_nothing(home: Path) -> None:
+    (home / "wide.toml").write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
+    (home / "mine.toml").write_text('[mesh]\ndata = -1\n[rules]\nbatch = "data"\nembed = "data"\n')
+    presets = ["pp2", str(home / "wide.toml"), str(home / "mine.toml")]
+    result = run("compare", *presets, "--steps=3", "--json", *SETTINGS, f"--data={__file__}")
+    assert result.returncode == 1, "one could not be measured"
+    board = json.loads(result.stdout)
+    assert (board["schema"], board["model"], len(board["devices"]), board["complete"]) == (1, "nano", 8, False)
+    rows = {row["preset"]: row for row in board["rows"]}
+    assert list(rows)[2] == "wide", "what was measured comes first"
+    assert (rows["wide"]["verdict"], rows["wide"]["measured"], rows["wide"]["estimate"]) == ("infeasible", None, None)
+    assert "layers 2 does not divide by 8" in rows["wide"]["problems"][0]
+    times = [row["measured"]["step_seconds"] for row in board["rows"][:2]]
+    assert times == sorted(times)
+    assert board["recommendation"].startswith(f"{next(iter(rows))}: ")
+    assert (rows["pp2"]["pipeline"]["stages"], rows["mine"]["pipeline"]) == (2, None)
+    for name, mesh in (("pp2", {"data": 4, "pipeline": 2}), ("mine", {"data": 8})):
+        row = rows[name]
+        assert (row["mesh"], row["verdict"], row["problems"]) == (mesh, "fits", [])
+        measured, compiled = row["measured"], row["compiled"]
+        assert (measured["steps"], board["memory_source"]) == (3, "live arrays")
+        assert measured["fastest_seconds"] <= measured["lower_quartile_seconds"] <= measured["step_seconds"]
+        assert measured["step_seconds"] <= measured["upper_quartile_seconds"] <= measured["slowest_seconds"]
+        assert measured["tokens_per_second"] == 8 * 16 / measured["step_seconds"]
+        assert abs(measured["bytes_in_use"] / compiled["argument_bytes"] - 1) < 0.1
+        assert compiled["bytes_sent"] == sum(flow["bytes_sent"] for flow in compiled["collectives"]) > 0
+        assert row["estimate"]["argument_bytes"] == compiled["argument_bytes"]
+    assert files(home / "state") == []
+
+
+def test_bad_input_is_told_at_once(home: Path) -> None:
+    result = run("compare", "nope", "tp", "./tp.toml", "--steps=0", "--batch-size=0")
+    assert (result.returncode, result.stdout) == (2, "")
+    for says in ("preset nope: no such", "./tp.toml: no such file", "--steps 0", "--batch-size 0", "has the same name"):
+        assert says in result.stderr
+    refused = run("compare", "tp", "--data=/dev/null", *SETTINGS)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.count("a character device, not a file") == 1
+    assert files(home / "state") == []
+
+
+def recorded(directory: RunDirectory) -> RunState:
+    state = RunState()
+    for events in LogReader(directory.events).read():
+        state.apply_all(events)
+    return state
+
+
+def test_the_view_measures_a_live_run_and_returns(home: Path) -> None:
+    """Steps are long enough that a comparison is still going on when a slow viewer looks."""
+    directory = run_directory.create(tiny_config(model=FEW_FIT, training=TrainingConfig(batch_size=16, seq_len=15)))
+
+    def cells(app: ShardtuiApp, name: str) -> list[str]:
+        return [str(cell) for cell in app.screen.query_one(DataTable).get_row(name)]
+
+    async def first() -> None:
+        async with shown(directory, True, (140, 40)) as (app, pilot):
+            await until(lambda: app.state.step >= 5, "steps")
+            await pilot.press("6")
+            await until(lambda: app.state.estimates, "the estimates")
+            await until(lambda: app.screen.query(DataTable) and "≈" in cells(app, "hsdp")[6], "the estimates' figures")
+            assert "m Measure" in screen_text(app)
+            await pilot.press("m")
+            await until(lambda: "(1 of 3): 2" in screen_text(app) or app.state.switches, "the first switch")
+            assert "esc Cancel" in screen_text(app)
+            await pilot.press("1")
+            await until(lambda: "comparing" in status(app), "the status line")
+            await pilot.press("space")
+            await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
+            await pilot.press("6", "space")
+            comparison = app.state.comparison
+            assert comparison
+            await until(lambda: comparison.is_over, "the end")
+            assert (comparison.ended_by, app.state.preset) == (None, "dp")
+            await until(lambda: "comparison done" in screen_text(app), "the word of it")
+            assert all("ms" in cells(app, name)[2] or "s" in cells(app, name)[2] for name in ("dp", "hsdp", "fsdp-1d"))
+            assert "→ " in screen_text(app)
+            switches = len(app.state.switches)
+            await pilot.press("m")
+            await until(lambda: len(app.state.switches) > switches and app.is_comparing, "a switch")
+            await pilot.press("escape")
+            await until(lambda: app.state.preset == "dp" and not app.is_comparing, "the way back")
+            assert app.state.comparison
+            assert app.state.comparison.ended_by == "cancelled"
+            switches = len(app.state.switches)
+            await pilot.press("m")
+            await until(lambda: len(app.state.switches) > switches and app.is_comparing, "a switch before it goes")
+            await pilot.press("d")
+
+    async def second() -> None:
+        async with shown(directory, False, (80, 24)) as (app, pilot):
+            await until(lambda: app.state.preset == "dp" and not app.client.is_behind, "the run where it came from")
+            await pilot.press("6")
+            await until(lambda: app.screen.query(DataTable) and app.screen.query_one(DataTable).row_count, "rows")
+            await pilot.press("x")
+            await until(lambda: app.screen.query("#yes"), "the question")
+            await pilot.press("y")
+            await until(lambda: app.state.phase is Phase.STOPPED, "the end")
+
+    asyncio.run(first())
+    asyncio.run(second())
+    assert recorded(directory).switches[-1].to_preset == "dp"

@@ -1,0 +1,191 @@
+"""A preset that is edited: what its values can be, what it is called, and what is said of what cannot be."""
+
+from pathlib import Path
+
+import jax
+import pytest
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.program import place
+from shardtui.engine.spec.config import Invalid
+from shardtui.engine.spec.preset import REST, Override, Preset, load_preset, parse_preset
+from shardtui.tui.screens.rules import NEW_AXIS, replaced_by, typed
+from shardtui.tui.state.draft import Draft
+from shardtui.tui.widgets.rule_list import Row, is_about, rows_of
+
+from ..conftest import tiny_config
+
+
+def draft(mesh: dict[str, int], devices: int = 8, name: str = "p", **rules: tuple[str, ...]) -> Draft:
+    preset = Preset(name, "", "", mesh, rules, {}, "")
+    return Draft(preset, preset, devices, frozenset({name, "dp"}))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axis", "fitting", "larger", "smaller"),
+    [
+        ({"data": REST, "model": 2}, "model", [1, 2, 4, 8], {"data": 2, "model": 4}, {"data": 8, "model": 1}),
+        ({"data": REST, "model": 2}, "data", [1, 2, 4, 8], {"data": 8, "model": 1}, {"data": 2, "model": 4}),
+        ({"data": 4, "model": 2}, "data", [1, 2, 4, 8], {"data": 8, "model": 1}, {"data": 2, "model": 4}),
+        ({"a": 2, "b": 2, "c": REST}, "b", [1, 2, 4], {"a": 2, "b": 4, "c": 1}, {"a": 2, "b": 1, "c": 4}),
+        ({"data": REST}, "data", [], {"data": 8}, {"data": 8}),
+    ],
+)
+def test_sizes_step_through_what_fills_the_devices(
+    mesh: dict[str, int], axis: str, fitting: list[int], larger: dict[str, int], smaller: dict[str, int]
+) -> None:
+    before = draft(mesh)
+    assert before.fitting_sizes(axis) == fitting
+    assert before.next_size(axis, 1).sizes == larger
+    assert before.next_size(axis, -1).sizes == smaller
+    assert not before.next_size(axis, 1).problems()
+    assert before.next_size(axis, 1).next_size(axis, -1).sizes == before.sizes
+
+
+def test_one_axis_takes_what_is_left() -> None:
+    before = draft({"data": REST, "model": 2})
+    assert before.sized("model", REST).preset.mesh == {"data": 4, "model": REST}
+    assert before.sized("data", 3).preset.mesh == {"data": 3, "model": REST}
+    assert "needs a multiple of 3 devices, 8 found" in before.sized("data", 3).problems()[0]
+    assert before.without_axis("data").preset.mesh == {"model": REST}
+    assert before.with_axis("seq").sizes == {"data": 4, "model": 2, "seq": 1}
+    assert draft({"data": REST}).without_axis("data").preset.mesh == {"data": REST}
+
+
+def test_rules_step_through_suggestions_and_back() -> None:
+    before = draft({"data": REST, "model": 2}, embed=("data",))
+    assert before.suggestions() == [(), ("data",), ("model",), ("data", "model")]
+    assert before.next_rule("embed", 1).rule("embed") == ("model",)
+    assert before.next_rule("mlp", -1).rule("mlp") == ("data", "model")
+    around = before
+    for _ in before.suggestions():
+        around = around.next_rule("embed", 1)
+    assert around.preset == before.preset
+    assert not around.is_changed
+    assert before.ruled("embed", ("model", "data")).next_rule("embed", 1).rule("embed") == ()
+    assert before.without_axis("data").preset.rules == {}
+
+
+def test_an_explicit_whole_stays_as_it_was_written() -> None:
+    before = draft({"data": REST}, embed=())
+    assert before.ruled("embed", ("data",)).ruled("embed", ()).preset == before.preset
+
+
+def test_names_and_the_summary_say_where_it_comes_from() -> None:
+    before = draft({"data": REST, "model": 2}, name="fsdp", embed=("data",))
+    assert before.name == "fsdp"
+    after = before.ruled("embed", ("data", "model")).next_size("model", 1)
+    assert after.name == "fsdp-edited"
+    assert Draft(after.preset, after.preset, 8, frozenset({"fsdp-edited"})).name == "fsdp"
+    second = Draft(
+        parse_preset(Path("fsdp-edited.toml"), after.text), before.preset, 8, frozenset({"fsdp", "fsdp-edited"})
+    )
+    assert second.name == "fsdp-edited-2"
+    assert after.named("mine").name == "mine"
+    assert after.edits == ["model = 4", "embed = data+model"]
+    assert parse_preset(Path("x.toml"), after.text).summary == "fsdp with model = 4, embed = data+model"
+    assert not after.reset().is_changed
+    learnt = draft({"data": REST, "model": 2}, name="pitfall-same-axis").ruled("mlp", ("model",))
+    assert learnt.name == "same-axis-edited", "it is no pitfall any more"
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "says"),
+    [
+        (Row("name", "name"), "../x", "a preset is called by 1 to 64 letters"),
+        (Row("axis", "data"), "three", "a size is from 1 to 1,000,000, or -1"),
+        (Row("axis", "data"), "0", "a size is from 1"),
+        (Row("axis", "data"), "9" * 5000, "a size is from 1"),
+        (NEW_AXIS, "a b", "an axis name is letters, digits and _"),
+        (NEW_AXIS, "", "an axis name is letters"),
+    ],
+)
+def test_what_means_nothing_is_not_taken(row: Row, text: str, says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        typed(draft({"data": REST}), row, text)
+
+
+def test_what_is_typed() -> None:
+    before = draft({"data": REST, "model": 2})
+    for text in ("data, model", "data model", "data+model"):
+        assert typed(before, Row("rule", "embed"), text).rule("embed") == ("data", "model")
+    assert typed(before, Row("rule", "embed"), "whole").preset == before.preset
+    assert typed(before, Row("axis", "model"), "-1").preset.mesh == {"data": 4, "model": REST}
+    assert typed(before, NEW_AXIS, "model") == before
+    assert typed(typed(before, Row("name", "name"), "mine"), Row("name", "name"), "").name == "p"
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return Task(tiny_config(), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("logical", "text", "marked", "says"),
+    [
+        ("layers", "data", "layers", "layers 2 does not divide by 4: make it 4, or split it otherwise"),
+        ("mlp", "modle", "mlp", "[rules] mlp: no mesh axis 'modle': the mesh has data, model"),
+        ("mlp", "data, data", "mlp", "mesh axis 'data' stands twice: one array can use an axis once"),
+        ("vocab", "data", "embed", "data already splits another dim: give embed another axis"),
+    ],
+)
+def test_each_problem_stands_at_its_row(task: Task, logical: str, text: str, marked: str, says: str) -> None:
+    before = draft({"data": REST, "model": 2}, batch=("data",), embed=("data",))
+    problems = problems_of(task, typed(before, Row("rule", logical), text))
+    (found,) = [problem for problem in problems if says in problem]
+    assert marks(before, found) == [f"rule:{marked}"]
+
+
+def test_sizes_that_do_not_fill_the_devices_are_told_at_the_mesh(task: Task) -> None:
+    wrong = draft({"data": REST, "model": 2}, batch=("data",)).sized("model", 3)
+    (problem,) = problems_of(task, wrong)
+    assert "needs a multiple of 3 devices, 8 found: use 6 devices or another size" in problem
+    assert marks(wrong, problem) == ["heading:mesh of 8 devices"]
+    crowded = wrong
+    for number in range(16):
+        crowded = crowded.with_axis(f"a{number}")
+    (problem,) = crowded.problems()
+    assert "[mesh]: 18 axes: at most 16" in problem
+    assert marks(wrong, problem) == ["heading:mesh of 8 devices"]
+
+
+def test_an_override_that_names_a_gone_axis_is_told_there(task: Task) -> None:
+    preset = Preset("p", "", "", {"data": REST, "model": 2}, {}, {"*.kernel": Override((("model",),))}, "")
+    wrong = Draft(preset, preset, 8, frozenset()).without_axis("model")
+    (problem,) = problems_of(task, wrong)
+    assert "no mesh axis 'model'" in problem
+    assert marks(wrong, problem) == ["override:*.kernel"]
+
+
+def test_several_problems_come_at_once(task: Task) -> None:
+    wrong = draft({"data": REST, "model": 2}, batch=("data",)).ruled("mlp", ("modle",))
+    problems = problems_of(task, wrong.sized("model", 3))
+    assert [marks(wrong, problem) for problem in problems] == [["rule:mlp"], ["heading:mesh of 8 devices"]]
+
+
+def problems_of(task: Task, wrong: Draft) -> list[str]:
+    try:
+        place(task, parse_preset(Path(f"{wrong.name}.toml"), wrong.text), jax.devices())
+    except Invalid as error:
+        return list(error.problems)
+    return []
+
+
+def marks(of: Draft, problem: str) -> list[str]:
+    rows = rows_of(of, ["batch", "embed", "mlp", "vocab", "layers"])
+    return [row.id for row in rows if is_about(row, problem)]
+
+
+def test_a_name_that_means_something_is_asked_about(home: Path) -> None:
+    folder = home / "config/shardtui/presets/parallelism"
+    assert replaced_by(folder / "mine.toml") is None
+    assert "fsdp is built in" in (replaced_by(folder / "fsdp.toml") or "")
+    assert "names a mesh" in (replaced_by(folder / "fsdp4-model2.toml") or "")
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text("")
+    assert "mine.toml is there already" in (replaced_by(folder / "mine.toml") or "")
+
+
+def test_a_preset_named_by_its_mesh_can_be_edited(home: Path) -> None:
+    preset = load_preset("fsdp4-model2")
+    before = Draft(preset, preset, 8, frozenset())
+    assert before.next_size("model", 1).sizes == {"fsdp": 2, "model": 4}

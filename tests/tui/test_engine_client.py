@@ -1,0 +1,76 @@
+"""Each engine has its own end, and whoever leaves waits for none of them."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import AnyEvent, EngineLost, EngineStopped, StepsDone, Stop
+from shardtui.tui.client.engine_client import EngineClient
+
+from ..conftest import tiny_config
+
+SECONDS = 60
+
+
+async def until(kind: type[AnyEvent], stream: AsyncIterator[list[AnyEvent]]) -> AnyEvent:
+    async with asyncio.timeout(SECONDS):
+        async for events in stream:
+            if found := next((event for event in events if isinstance(event, kind)), None):
+                return found
+    raise AssertionError(f"it ended without {kind.__name__}")
+
+
+def test_the_end_of_one_engine_is_not_taken_for_that_of_another(home: object) -> None:
+    """The first is killed while nobody looks, and the second is there when somebody does."""
+    client = EngineClient(run_directory.create(tiny_config()))
+
+    async def scenario() -> float:
+        client.start_engine()
+        first = aiter(client.events())
+        await until(StepsDone, first)
+        client.kill_engine()
+        assert await client.has_ended()
+        client.start_engine()
+        second = aiter(client.events())
+        await until(StepsDone, second)
+        lost = await until(EngineLost, first)
+        assert isinstance(lost, EngineLost)
+        assert "SIGKILL" in lost.reason
+        await client.send(Stop())
+        assert isinstance(await until(EngineStopped, second), EngineStopped)
+        assert [events async for events in second] == []
+        return time.monotonic()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        client.kill_engine()
+
+
+def test_nobody_waits_for_an_engine_that_stands_still(home: object) -> None:
+    """Neither to tell it something nor to leave it."""
+    directory = run_directory.create(tiny_config())
+    client = EngineClient(directory)
+
+    async def scenario() -> float:
+        client.start_engine()
+        stream = aiter(client.events())
+        await until(StepsDone, stream)
+        following = asyncio.create_task(until(EngineStopped, stream))
+        holder = directory.holder()
+        assert holder
+        os.kill(holder.pid, signal.SIGSTOP)
+        async with asyncio.timeout(SECONDS):
+            for _ in range(100_000):  # more than fits between the two
+                await client.send(Stop())
+        following.cancel()
+        return time.monotonic()
+
+    try:
+        left = asyncio.run(scenario())
+        assert time.monotonic() - left < SECONDS / 2
+    finally:
+        client.kill_engine()

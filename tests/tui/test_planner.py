@@ -1,0 +1,219 @@
+"""The planner on real engine processes. What is compiled is never a whole program: see tests/long/plan.py for that."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from shardtui.engine.analysis.traffic import Flow
+from shardtui.engine.planning import cache as plan_cache
+from shardtui.engine.planning.ranking import Board, Cost, Row
+from shardtui.engine.spec.config import Invalid, RunConfig, load_model
+from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.wire.protocol import encode_json
+from shardtui.tui.client.planner import NoAnswer, Planner, usual_presets
+from shardtui.tui.state import board_rows
+
+from ..compilers import ABORTS, FAILS, HANGS, KILLED, Compilers
+from ..conftest import tiny_config
+
+SLICE = "v5e:2x4"
+
+
+def planned(*presets: str, config: RunConfig | None = None, topology: str = SLICE) -> tuple[Board, list[str]]:
+    """The last board, and what was compiled in which order."""
+    planner = Planner(config or tiny_config(), topology, presets, compiles=True)
+    compiled: list[str] = []
+
+    async def follow() -> None:
+        async for _ in planner.boards():
+            if planner.compiling:
+                compiled.append(planner.compiling.preset)
+
+    asyncio.run(follow())
+    assert planner.board
+    assert planner.compiling is None
+    return planner.board, compiled
+
+
+def problems(board: Board) -> dict[str, list[str]]:
+    return {row.preset: row.problems for row in board.rows}
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "why"),
+    [
+        (ABORTS, "its process was ended by SIGABRT and said: "),
+        (KILLED, "its process was ended by SIGKILL and said: nothing"),
+        (FAILS, "its process ended with status 1 and said: no such luck"),
+    ],
+    ids=("aborts", "is killed", "fails"),
+)
+def test_a_compiler_that_dies_is_told_in_its_row_and_the_board_goes_on(
+    home: Path, compilers: Compilers, behaviour: str, why: str
+) -> None:
+    compilers.install(behaviour)
+    board, compiled = planned("dp", "fsdp")
+    assert len(compiled) == len(compilers.started) == 2
+    for row in board.rows:
+        assert row.problems[0].startswith(f"not compiled: {why}")
+        assert (row.verdict, row.compiled) == ("fits", None)
+
+
+def test_what_looks_best_is_compiled_first_and_what_cannot_be_never(home: Path, compilers: Compilers) -> None:
+    compilers.install(KILLED)
+    board, compiled = planned("tp", "dp", "fsdp4-model16", "fsdp")
+    assert problems(board)["fsdp4-model16"][0].startswith("fsdp4-model16: mesh fsdp=4 × model=16 needs 64 devices")
+    times = {row.preset: row.step_seconds for row in board.rows}
+    assert compiled == sorted({"tp", "dp", "fsdp"}, key=lambda preset: times[preset] or 0)
+
+
+def test_what_is_far_too_large_is_compiled_only_where_it_is_named(home: Path, compilers: Compilers) -> None:
+    compilers.install(KILLED)
+    model = load_model("gpt2-xl", ("batch_size=64",))
+    config = tiny_config(model_name="gpt2-xl", model=model.model, training=model.training)
+    board, compiled = planned(config=config, topology="v5e:2x2")
+    assert {row.verdict for row in board.rows if row.preset in ("dp", "fsdp")} == {"too large"}
+    assert "dp" not in compiled
+    assert planned("dp", config=config, topology="v5e:2x2")[1] == ["dp"]
+
+
+def test_one_that_is_cancelled_makes_way_for_the_next(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    planner = Planner(tiny_config(), SLICE, ("dp", "fsdp"), compiles=True)
+
+    async def follow() -> None:
+        async for _ in planner.boards():
+            if planner.compiling:
+                asyncio.get_running_loop().call_later(3.0, planner.cancel)
+
+    asyncio.run(follow())
+    assert planner.board
+    assert [row.problems for row in planner.board.rows] == [["not compiled: cancelled"]] * 2
+    assert compilers.all_gone(0)
+
+
+def test_a_cancelled_planner_leaves_no_process(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    planner = Planner(tiny_config(), SLICE, ("dp",), compiles=True)
+
+    async def follow() -> None:
+        async for _ in planner.boards():
+            pass
+
+    async def end_early() -> None:
+        task = asyncio.create_task(follow())
+        await asyncio.to_thread(compilers.wait_for, 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(end_early())
+    assert compilers.all_gone(0)
+    assert planner.compiling is None
+    assert planner.board
+
+
+def test_a_compilation_ends_with_who_asked_for_it(home: Path, compilers: Compilers) -> None:
+    """However that ended: here it is killed."""
+    compilers.install(HANGS)
+    command = [sys.executable, "-m", "shardtui.tui", "plan", f"--topology={SLICE}", "--preset=dp"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    compilers.wait_for(1)
+    process.kill()
+    process.wait()
+    assert compilers.all_gone()
+
+
+def test_an_answer_that_was_kept_is_taken(home: Path, compilers: Compilers) -> None:
+    compilers.install(KILLED)
+    kept = Cost(argument_bytes=1000, peak_bytes=200_000, capacity_bytes=10**9, collectives=[], step_seconds=1.0)
+    plan_cache.keep(tiny_config(), load_preset("fsdp"), SLICE, kept)
+    board, _ = planned("fsdp")
+    (row,) = board.rows
+    assert row.compiled == kept
+    assert row.estimate
+    found = board_rows.errors(row)
+    assert found
+    assert found.peak == pytest.approx(row.estimate.peak_bytes / 200_000 - 1)
+    assert found.sent is None, "nothing is sent: there is nothing to be wrong about"
+
+
+def test_a_slice_that_the_compiler_does_not_know_is_asked_for_once(home: Path, compilers: Compilers) -> None:
+    compilers.install("print('shardtui: --topology v5e:2x4: no such slice', file=sys.stderr); sys.exit(2)")
+    board, compiled = planned("dp", "fsdp")
+    assert len(compiled) == 1
+    assert problems(board)[compiled[0]] == ["not compiled: --topology v5e:2x4: no such slice"]
+
+
+def test_without_a_compiler_nothing_is_started(home: Path, compilers: Compilers) -> None:
+    compilers.remove()
+    board, compiled = planned()
+    assert compiled == []
+    assert {row.preset for row in board.rows} == {*usual_presets(tiny_config())[0]}
+    assert not any(row.preset.startswith("pitfall") for row in board.rows)
+
+
+def test_the_preset_of_the_run_is_planned_too(home: Path) -> None:
+    assert "pitfall-same-axis" in usual_presets(tiny_config(preset="pitfall-same-axis"))[0]
+    _, wrong = usual_presets(tiny_config(preset="/no/such.toml"))
+    assert wrong == ["--preset /no/such.toml: no such file"]
+
+
+def test_a_wrong_question_is_refused_and_an_engine_that_dies_is_none(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Invalid, match="no such slice") as refused:
+        planned(topology="v9:4")
+    assert not isinstance(refused.value, NoAnswer)
+    (home / "sitecustomize.py").write_text("import os; os.abort()")
+    monkeypatch.setenv("PYTHONPATH", str(home))
+    with pytest.raises(NoAnswer, match="ended by SIGABRT"):
+        planned("dp")
+
+
+def test_an_engine_process_ends_when_its_stdin_does(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    config = encode_json(tiny_config()).decode()
+    command = [sys.executable, "-P", "-m", "shardtui.engine", "compile", config, SLICE, "dp"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    compilers.wait_for(1)
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(timeout=5) == 1
+
+
+def flow(axes: list[str], sent: int) -> Flow:
+    return Flow(kind="all-reduce", axes=axes, count=1, bytes_per_device=sent, bytes_known=sent, bytes_sent=sent)
+
+
+def test_rows_in_words() -> None:
+    moved = [flow(["data"], 600), flow(["model"], 10_000), flow(["data"], 400), flow(["data", "model"], 5)]
+    cost = Cost(argument_bytes=1, peak_bytes=12_000_000_000, capacity_bytes=8_000_000_000, collectives=moved)
+    row = Row(preset="mine", mesh={"data": 2}, estimate=cost)
+    assert board_rows.verdict(row) == "too large by 4 GB"
+    assert board_rows.held(row) == "12 GB, 150 %"
+    assert board_rows.most_sent(row) == ["model 10 kB", "data 1 kB"]
+    assert board_rows.off_by(row) == ""
+    smaller = msgspec.structs.replace(cost, peak_bytes=10_000_000_000, collectives=[flow(["data"], 11_000)])
+    compiled = msgspec.structs.replace(row, compiled=smaller)
+    assert board_rows.off_by(compiled) == "peak +20 %, sent 0 %"
+    assert board_rows.source(compiled) == "compiler"
+    assert [board_rows.percent(part) for part in (0.0001, -0.0042, 0.5)] == ["0 %", "−0.4 %", "+50 %"]
+    others = [Row(preset=name, mesh={}, problems=[f"{name}: heads 3", f"{name}: own {name}"]) for name in ("a", "b")]
+    assert board_rows.problems(others) == ["a, b: heads 3", "a: own a", "b: own b"]
+
+
+@pytest.mark.parametrize(
+    ("problems", "says"),
+    [
+        (["dp: tokens: batch → data (64): batch 16 does not divide by 64: make it 64"], "batch 16 < 64 devices"),
+        (["dp: tokens: batch → data (16): batch 24 does not divide by 16: make it 16 or 32"], "batch 24 ÷ 16 devices"),
+        (["dp: tokens: batch → data (64): batch 16 does not divide by 64: make it 64", "dp: no"], "infeasible"),
+        (["dp: mesh data=3 needs 3 devices, 8 found"], "infeasible"),
+    ],
+)
+def test_a_row_says_that_the_batch_is_too_small_for_the_slice(problems: list[str], says: str) -> None:
+    row = Row(preset="dp", mesh={"data": 64}, problems=problems)
+    assert board_rows.short_verdict(row) == board_rows.verdict(row) == says

@@ -1,0 +1,128 @@
+"""A restart waits for the engine that saves, for as long as it moves, and says what it waits for."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from shardtui.engine.spec.config import user_model
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import Restored, Stop
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.client import stopping
+from shardtui.tui.client.life_signs import LifeSigns
+from shardtui.tui.state.run_state import Phase
+from shardtui.tui.terminal.export import screen_text
+
+from ..conftest import tiny_config
+from .test_app import shown, status, until
+
+MODEL = """
+import time
+from pathlib import Path
+import jax.numpy as jnp
+from flax import nnx
+
+class Lm(nnx.Module):
+    def __init__(self, rngs):
+        self.table = nnx.Embed(256, 8, rngs=rngs)
+
+    def __call__(self, tokens):
+        return self.table(tokens)
+
+def lm(rngs: nnx.Rngs):
+    return Lm(rngs)
+
+def loss(model, batch):
+    return model(batch).mean()
+
+def batch(step, batch_size):
+    while step >= 3 and not Path(__file__).with_name("go").exists():
+        Path(__file__).with_name("waits").touch()
+        time.sleep(0.05)
+    return jnp.zeros((batch_size, 4), int)
+"""
+
+
+@pytest.fixture
+def waiting(home: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """A run that stands still in its fourth batch until there is a file, and has a second to end."""
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.5)
+    (home / "lm.py").write_text(MODEL)
+    model, training = user_model(f"{home}/lm.py:lm")
+    training = msgspec.structs.replace(training, batch_size=8)
+    return run_directory.create(tiny_config(model=model, training=training, data=None, stop_seconds=1.0))
+
+
+def test_a_restart_waits_for_as_long_as_the_engine_moves(home: Path, waiting: RunDirectory) -> None:
+    async def scenario() -> None:
+        async with shown(waiting, True, (80, 24)) as (app, pilot):
+            await until((home / "waits").exists, "the batch that takes its time")
+            first = app.state.pid
+            await pilot.press("r")
+            await until(lambda: app.screen.query("#yes"), "the question")
+            await pilot.press("y")
+            await until(lambda: " and ends: " in screen_text(app), "what it waits for")
+            written = 0
+            for _ in range(16):  # twice as long as it has to end, and as the viewer waits where nothing moves
+                written += 1_000_000
+                waiting.path.joinpath("checkpoints/7.saving").write_bytes(b"x" * written)
+                await asyncio.sleep(0.25)
+            await until(lambda: "16 MB written so far" in screen_text(app), "how far that is")
+            assert app.state.pid == first
+            (home / "go").touch()
+            await until(lambda: app.state.pid != first and app.state.phase is Phase.TRAINING, "another engine")
+            restored = next(event for event in app.state.events if isinstance(event, Restored))
+            assert restored.step >= 4, "the step that was under way is saved, too"
+            assert not [notice for notice in app._notifications if "cannot go on" in notice.title]
+            await app.client.send(Stop())
+            await until(lambda: app.state.is_over, "the end")
+            assert app.state.phase is Phase.STOPPED
+            await until(lambda: status(app).endswith("■ stopped"), "the header")
+
+    asyncio.run(scenario())
+
+
+def test_a_restart_gives_up_on_an_engine_that_does_not_move(home: Path, waiting: RunDirectory) -> None:
+    async def scenario() -> None:
+        async with shown(waiting, True, (80, 24)) as (app, pilot):
+            await until((home / "waits").exists, "the batch that takes its time")
+            first = app.state.pid
+            await pilot.press("r")
+            await until(lambda: app.screen.query("#yes"), "the question")
+            await pilot.press("y")
+            await until(lambda: app.state.pid != first and app.state.phase is Phase.TRAINING, "another engine")
+            await pilot.press("r")
+            await until(lambda: app.screen.query("#yes"), "the question")
+            second = app.state.pid
+            await pilot.press("y", "d")
+            await until(lambda: app.return_code is not None, "the end of the viewer")
+            assert app.state.pid == second
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        asyncio.run(stopping.kill(waiting))
+
+
+def test_signs_of_life(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+    with directory.hold():
+        signs = LifeSigns(directory)
+        signs.look()
+        moved = signs.moved_at
+        signs.look()
+        assert signs.moved_at == moved
+        read, write = os.pipe()
+        for sign in (
+            lambda: directory.log.write_text("a word"),
+            lambda: directory.events.write_text("{}"),
+            lambda: (directory.path / "checkpoints").mkdir() or (directory.path / "checkpoints/x").write_bytes(b"12"),
+            lambda: [os.write(write, b"x" * 4096) and os.read(read, 4096) for _ in range(32)],
+        ):
+            sign()
+            signs.look()
+            assert signs.moved_at > moved
+            moved = signs.moved_at
+        assert signs.written == 2

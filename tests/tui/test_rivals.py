@@ -1,0 +1,120 @@
+"""Two that resume the same run at the same moment: one does, and the other one says so."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from shardtui.engine.spec.config import Restart
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.protocol import AnyEvent, EngineStarted, EngineStopped, Failed
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.client.engine_client import EngineClient
+
+from ..conftest import SETTINGS, SHARDTUI
+from ..terminal import Terminal, training
+from .test_cli import run
+
+OUTRUN = "which was started at the same moment: `shardtui attach mine` shows it"
+
+
+def resumed(steps: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*SHARDTUI, "train", "--json", "--resume=mine", f"--steps={steps}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def mine(home: Path) -> Path:
+    begun = run("train", "--run=mine", "--steps=2", *SETTINGS)
+    assert begun.returncode == 0, begun.stderr
+    return run_directory.find("mine").path
+
+
+def test_one_of_two_resumes_a_run(mine: Path) -> None:
+    for done in (4, 6, 8):
+        both = [resumed(done) for _ in range(2)]
+        outputs = [process.communicate(timeout=240) for process in both]
+        (_, winner, told, _), (_, _, silent, problem) = sorted(
+            (process.returncode, process.pid, *output) for process, output in zip(both, outputs, strict=True)
+        )
+        assert sorted(process.returncode for process in both) == [0, 2], outputs
+        assert [json.loads(line)["step"] for line in told.splitlines() if '"StepDone"' in line] == [done - 1, done]
+        assert "StepDone" not in silent
+        (started,) = [json.loads(line) for line in told.splitlines() if '"EngineStarted"' in line]
+        assert f"run mine: process {started['pid']} trains it" in problem
+        assert winner != started["pid"]
+    states = {each["run"]: (each["state"], each["step"]) for each in json.loads(run("ls", "--json").stdout)["runs"]}
+    assert states == {"mine": ("stopped", 8)}
+
+
+async def _all(client: EngineClient, steps: int) -> list[AnyEvent]:
+    client.start_engine(Restart(config=msgspec.structs.replace(client.directory.config, steps=steps)))
+    found = [event async for events in client.events() for event in events if not client.is_old(event)]
+    client.discard_if_new()  # as a run that could not begin
+    return found
+
+
+def test_the_other_one_hears_nothing_of_it(mine: Path) -> None:
+    """Both have found the run free, and both engines are there."""
+    for steps in (4, 6):
+        clients = [EngineClient(RunDirectory(mine)) for _ in range(3)]
+        winner, *losers = sorted(asyncio.run(_together(clients, steps)), key=len, reverse=True)
+        (started,) = [event for event in winner if isinstance(event, EngineStarted)]
+        assert isinstance(winner[-1], EngineStopped)
+        for (only,) in losers:
+            assert isinstance(only, Failed)
+            assert only.problems == [f"run mine: process {started.pid} trains it, {OUTRUN}"]
+
+
+async def _together(clients: list[EngineClient], steps: int) -> list[list[AnyEvent]]:
+    return await asyncio.gather(*(_all(client, steps) for client in clients))
+
+
+def test_a_run_without_events_is_left_to_the_one_that_trains_it(mine: Path) -> None:
+    """It looks as if it were new, and what is new is discarded where it cannot begin."""
+    (mine / "events.jsonl").unlink()
+    both = [resumed(4) for _ in range(2)]
+    outputs = [process.communicate(timeout=240) for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2], outputs
+    assert (mine / "run.json").exists()
+    assert (mine / "checkpoints/4").is_dir()
+
+
+def test_the_ui_says_so_too(mine: Path) -> None:
+    resuming = resumed(100_000)
+    assert resuming.stdout
+    next(line for line in resuming.stdout if '"StepDone"' in line)
+    stopped = run("stop", "mine")
+    assert (stopped.returncode, resuming.wait(timeout=30)) == (0, 0), stopped
+    both = [Terminal("run", "--resume=mine") for _ in range(2)]
+    try:
+        winner = _first_to_train(both)
+        (loser,) = [terminal for terminal in both if terminal is not winner]
+        assert loser.exit_code() == 2
+        said = " ".join(loser.output.decode(errors="replace").split())
+        assert OUTRUN in said
+        winner.send("d")
+        assert winner.exit_code() == 0
+        holder = run_directory.find("mine").holder()
+        assert holder and holder.is_here
+    finally:
+        for terminal in both:
+            terminal.process.kill()
+        stopped = run("stop", "mine")
+    assert stopped.returncode == 0, stopped
+    assert (mine / "run.json").exists()
+
+
+def _first_to_train(terminals: list[Terminal]) -> Terminal:
+    for _ in range(600):
+        for terminal in terminals:
+            terminal.read(0.05)
+            if training("\n".join(terminal.screen.display)):
+                return terminal
+    raise AssertionError("none of them trains")

@@ -1,0 +1,322 @@
+"""Events in, what a viewer knows out."""
+
+import math
+
+import msgspec
+import pytest
+from shardtui.engine.spec.pipeline_info import PipelineInfo
+from shardtui.engine.wire.protocol import (
+    AnyEvent,
+    CheckpointDamaged,
+    CheckpointFailed,
+    CheckpointInfo,
+    CheckpointSaved,
+    CheckpointSaving,
+    CheckpointsKept,
+    CommandRefused,
+    EngineLost,
+    EngineStarted,
+    EngineStopped,
+    HostInfo,
+    MeshInfo,
+    Paused,
+    PresetCompiled,
+    PresetCompiling,
+    PresetInfo,
+    Profiled,
+    ProfileWriting,
+    Profiling,
+    Restored,
+    RestoreFailed,
+    Resumed,
+    StepsDone,
+    SwitchCancelled,
+    Switched,
+    SwitchFailed,
+    Switching,
+    TrainingStarted,
+)
+from shardtui.tui.state.log_lines import in_words
+from shardtui.tui.state.run_state import Phase, RunState
+from shardtui.tui.widgets.panels import AboutPreset, ThisStep
+from shardtui.tui.widgets.status_bar import status_line
+
+from ..conftest import READY, tiny_config
+
+START: list[AnyEvent] = [
+    EngineStarted(protocol=1, pid=7, config=tiny_config()),
+    PresetCompiling(preset="dp"),
+    PresetCompiled(
+        preset="dp",
+        compile_seconds=1.0,
+        from_cache=False,
+        mesh=MeshInfo({"data": 8}, list(range(8))),
+        arrays=[],
+        collectives=[],
+        memory=None,
+    ),
+    TrainingStarted(preset="dp"),
+]
+
+
+def steps(last: int, *losses: float | None, seconds: float = 0.1) -> StepsDone:
+    return StepsDone(step=last, losses=list(losses), step_seconds=[seconds] * len(losses), input_wait_seconds=0.01)
+
+
+def switched(**changes: object) -> Switched:
+    values: dict[str, object] = {
+        "from_preset": "dp",
+        "to_preset": "tp",
+        "step": 3,
+        "arrays": 64,
+        "bytes_moved": 1_500_000,
+        "stall_seconds": 0.031,
+        "compile_seconds": 2.0,
+        "digests_equal": True,
+        "digest": "mix64",
+        "loss_before": 2.0,
+    }
+    return Switched(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def after(*events: AnyEvent) -> RunState:
+    state = RunState()
+    for event in [*START, *events]:
+        state.apply(event)
+    return state
+
+
+def phases(*events: AnyEvent) -> list[Phase]:
+    return [after(*events[:n]).phase for n in range(len(events) + 1)]
+
+
+def test_phases_of_a_start() -> None:
+    state = RunState()
+    seen = [state.phase]
+    for event in START:
+        state.apply(event)
+        seen.append(state.phase)
+    assert seen == [Phase.STARTING, Phase.STARTING, Phase.COMPILING, Phase.COMPILING, Phase.TRAINING]
+
+
+def test_phases_of_a_switch_and_of_a_pause_across_it() -> None:
+    assert phases(PresetCompiling(preset="tp"), Switching(to_preset="tp", step=3), switched()) == [
+        Phase.TRAINING,
+        Phase.TRAINING,
+        Phase.SWITCHING,
+        Phase.TRAINING,
+    ]
+    assert phases(Paused(step=3), Switching(to_preset="tp", step=3), switched(), Resumed(step=3)) == [
+        Phase.TRAINING,
+        Phase.PAUSED,
+        Phase.SWITCHING,
+        Phase.PAUSED,
+        Phase.TRAINING,
+    ]
+
+
+def test_steps_are_kept_whole_and_timed_by_preset() -> None:
+    state = after(steps(2, 3.0, 2.5), steps(3, None), switched(), steps(5, 2.0, 1.9, seconds=0.2))
+    assert state.step == 5
+    assert list(state.losses[:2]) == [3.0, 2.5]
+    assert math.isnan(state.losses[2])
+    assert (state.seconds_under("dp"), state.seconds_under("tp")) == (0.1, 0.2)
+    assert state.preset == "tp"
+    assert [switch.step for switch in state.switches] == [3]
+    assert state.input_wait == 0.01 / 0.4
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_lost_line_of_the_history_shifts_no_loss(lost: int) -> None:
+    """Where the disk was full for a moment. The others keep their steps, also where all are taken up at once."""
+    reports = [steps(last, last - 1.0, float(last)) for last in (2, 4, 6)]
+    told = [report for number, report in enumerate(reports) if number != lost]
+    known = {float(step) for report in told for step in report.losses}
+    at_once = RunState()
+    at_once.apply_all([*START, *told])
+    for state in (after(*told), at_once):
+        assert len(state.losses) == told[-1].step == state.step
+        assert [loss for loss in state.losses if loss == loss] == sorted(known)
+        assert all(state.losses[int(loss) - 1] == loss for loss in known)
+
+
+def test_losses_told_again_take_the_place_of_those_from_before() -> None:
+    """Where the line that told of the way back is lost."""
+    state = after(steps(4, 4.0, 3.0, 2.0, 1.0), steps(3, 2.5))
+    assert (state.step, list(state.losses)) == (3, [4.0, 3.0, 2.5])
+    state.apply(TrainingStarted(preset="dp", step=1))
+    assert list(state.losses) == [4.0]
+
+
+def test_steps_beside_a_compilation_do_not_count_for_their_preset() -> None:
+    state = after(steps(1, 2.0, seconds=0.1), PresetCompiling(preset="tp"), steps(4, 2.0, 2.0, 2.0, seconds=0.5))
+    assert state.seconds_under("dp") == 0.1
+    assert state.seconds_per_step == 0.5
+    state.apply(SwitchCancelled(to_preset="tp"))
+    state.apply(steps(5, 2.0, seconds=0.2))
+    assert state.seconds_under("dp") == 0.2 == state.seconds_per_step
+
+
+def test_a_failed_or_cancelled_switch_changes_nothing() -> None:
+    failed = SwitchFailed(to_preset="tp", step=3, problems=["out of memory"])
+    state = after(PresetCompiling(preset="tp"), Switching(to_preset="tp", step=3), failed)
+    assert (state.preset, state.phase, state.compiling, state.refused) == ("dp", Phase.TRAINING, None, failed)
+    assert after(PresetCompiling(preset="tp"), SwitchCancelled(to_preset="tp")).compiling is None
+
+
+def test_the_preset_is_the_one_that_trains_after_a_failed_first_step() -> None:
+    """Also where the state was the newest checkpoint's, which is told before."""
+    back = Restored(
+        step=2,
+        from_preset="tp",
+        from_devices=8,
+        preset="dp",
+        arrays=64,
+        seconds=0.1,
+        digests_equal=True,
+        rolled_back=[],
+    )
+    failed = SwitchFailed(to_preset="tp", step=2, problems=["out of memory"], preset="dp")
+    assert after(switched(), back).preset == "dp"
+    assert after(switched(), back, failed).preset == "dp"
+    assert after(switched(), msgspec.structs.replace(failed, step=3)).preset == "dp"
+
+
+def test_ends() -> None:
+    assert after(EngineStopped(step=3, reason="stopped")).is_over
+    lost = after(EngineLost(reason="killed"))
+    assert (lost.phase, lost.problems) == (Phase.LOST, ["killed"])
+
+
+def test_of_several_processes_the_one_that_was_gone_first_is_named() -> None:
+    hosts = [HostInfo(process=number, processes=2, name=f"host-{number}", pid=100 + number) for number in range(2)]
+    state = after(msgspec.structs.replace(READY, hosts=hosts), steps(3, 2.0), EngineLost(reason="killed", process=1))
+    assert state.hosts_lost == {1: "killed"}
+    assert state.problems == ["process 1 (host-1, pid 101) is lost after step 3: killed"]
+
+
+def test_every_event_but_the_steps_is_logged_in_words() -> None:
+    state = after(steps(1, 2.0), switched(), CommandRefused(problem="too long"))
+    words = [in_words(event) for event in state.events]
+    assert len(words) == len(START) + 2
+    assert words[-2] == (
+        "dp → tp after step 3: moved 1.5 MB, stalled 31 ms, compiled 2.0 s beside the steps, "
+        "all 64 digests equal (64 bits each)"
+    )
+    of_before = switched(digest="sum32")
+    assert in_words(of_before).endswith("all 64 sums equal (32 bits each, of an older version)")
+    assert "DIGESTS DIFFER" in in_words(switched(digests_equal=False))
+
+
+def kept(*steps: int) -> CheckpointsKept:
+    return CheckpointsKept(
+        checkpoints=[
+            CheckpointInfo(step=step, time=0.0, preset="dp", devices=8, loss=2.0, bytes=1000) for step in steps
+        ]
+    )
+
+
+def restored(step: int, *rolled_back: int) -> Restored:
+    return Restored(
+        step=step,
+        from_preset="dp",
+        from_devices=8,
+        preset="tp",
+        arrays=52,
+        seconds=0.5,
+        digests_equal=True,
+        rolled_back=list(rolled_back),
+    )
+
+
+def test_a_save_goes_on_beside_the_steps() -> None:
+    saving, saved = CheckpointSaving(step=2, stall_seconds=0.01), CheckpointSaved(step=2, bytes=9, arrays=52, seconds=1)
+    state = after(steps(2, 3.0, 2.5), saving)
+    assert (state.saving, state.newest, state.phase) == (2, None, Phase.TRAINING)
+    state.apply(saved)
+    state.apply(kept(2))
+    assert (state.saving, state.last_checkpoint) == (None, saved)
+    assert state.newest is not None
+    assert state.newest.step == 2
+
+
+def test_a_failed_save_leaves_those_from_before() -> None:
+    failed = CheckpointFailed(step=3, problems=["the disk is full"])
+    state = after(kept(2), CheckpointSaving(step=3, stall_seconds=0.01), failed)
+    assert (state.saving, state.last_checkpoint, [info.step for info in state.checkpoints]) == (None, failed, [2])
+    damaged = CheckpointDamaged(step=2, problems=["x: 0 bytes"], set_aside="2.damaged")
+    state.apply(damaged)
+    state.apply(kept())
+    assert (state.last_checkpoint, state.newest) == (damaged, None)
+    assert "set aside as 2.damaged: x: 0 bytes" in in_words(damaged)
+
+
+def test_going_back_forgets_what_was_done_after() -> None:
+    state = after(steps(3, 3.0, 2.5, 2.0), switched(step=3), steps(5, 1.0, None), Paused(step=5, problem="not finite"))
+    assert (state.paused_by, state.marks) == ("not finite", [(3, "tp")])
+    state.apply(restored(2, 4))
+    assert (state.step, list(state.losses), state.marks) == (2, [3.0, 2.5], [(2, "↺tp")])
+    assert (state.paused_by, state.phase) == (None, Phase.PAUSED)
+    state.apply(Resumed(step=2))
+    state.apply(steps(3, 2.25))
+    assert (state.step, list(state.losses), state.phase) == (3, [3.0, 2.5, 2.25], Phase.TRAINING)
+    assert in_words(restored(2, 4)).endswith("; set aside: 4")
+    failed = RestoreFailed(step=1, problems=["no such step"])
+    state.apply(failed)
+    assert (state.step, state.last_checkpoint) == (3, failed)
+
+
+def test_another_engine_goes_on_where_the_checkpoint_was() -> None:
+    before: list[AnyEvent] = [steps(4, 3.0, 2.5, 2.0, 1.5), kept(2), EngineStopped(step=4, reason="signalled")]
+    state = after(*before, START[0])
+    assert (state.phase, state.preset, state.compiled, state.is_over) == (Phase.STARTING, "", {}, False)
+    for event in (*START[1:3], restored(2), TrainingStarted(preset="tp", step=2)):
+        state.apply(event)
+    assert (state.step, list(state.losses), state.preset, state.phase) == (2, [3.0, 2.5], "tp", Phase.TRAINING)
+    assert [info.step for info in state.checkpoints] == [2]
+
+
+def test_another_engine_without_a_checkpoint_begins_anew() -> None:
+    state = after(steps(2, 3.0, 2.5), switched(step=2), EngineLost(reason="killed"), *START)
+    assert (state.step, list(state.losses), state.marks, state.problems) == (0, [], [], [])
+
+
+def test_many_events_at_once_say_what_each_said() -> None:
+    events = [*START, steps(2, 4.0, None), steps(3, 3.0), Paused(step=3), steps(4, 2.0, seconds=0.3), switched(step=4)]
+    events += [steps(step, 1.0, seconds=step) for step in range(5, 100)]
+    at_once = RunState()
+    at_once.apply_all(events)
+    one_by_one = after(*events[len(START) :])
+    assert [*map(str, at_once.losses)] == [*map(str, one_by_one.losses)] == ["4.0", "nan", "3.0", "2.0", *["1.0"] * 95]
+    one_by_one.losses = at_once.losses
+    assert at_once == one_by_one
+
+
+def test_watch_tells_the_bubble_of_a_pipeline_before_and_while_it_trains() -> None:
+    pipeline = PipelineInfo(axes=["pipeline"], stages=2, microbatches=4, bubble=0.2)
+    info = PresetInfo(
+        name="dp", summary="", teaches="Cut.", source="", mesh={}, fits=True, problems=[], pipeline=pipeline
+    )
+    ready = msgspec.structs.replace(READY, presets=[info])
+    compiled = next(event for event in START if isinstance(event, PresetCompiled))
+    state = after(ready, msgspec.structs.replace(compiled, pipeline=pipeline), steps(1, 2.0))
+    about = AboutPreset()
+    about.preset = "dp"
+    assert [line.plain for line in about.lines_for(state, 60)] == ["2 stages, 4 micro-batches, bubble 20 %. Cut."]
+    assert [line.plain.split() for line in ThisStep().lines_for(state, 30)][-1] == ["bubble", "20", "%"]
+    state.apply(compiled)
+    assert all("bubble" not in line.plain for line in ThisStep().lines_for(state, 30))
+
+
+def test_a_trace_is_said_to_be_taken_and_to_be_written() -> None:
+    """Training stands still while it is written, which may take longer than the steps."""
+    profiled = Profiled(step=8, steps=5, directory="/tmp/profile")
+    events = (Profiling(step=3, steps=5), ProfileWriting(step=8, steps=5, time=100.0), profiled)
+    states = [after(*events[:number]) for number in range(4)]
+    assert [status_line(state, 80, 112.0).plain.split("  ")[-1].strip() for state in states] == [
+        "● training",
+        "● tracing 5 steps",
+        "● writing the trace 12 s",
+        "● training",
+    ]
+    assert [state.is_quiet for state in states] == [True, False, False, True]

@@ -1,0 +1,129 @@
+"""The UI on a real terminal: what it needs of one, and what its death does to the engine."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.event_log import EventLog, LogReader
+from shardtui.engine.wire.protocol import EngineStopped, StepsDone
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.terminal.splash import ERASE, SPLASH
+
+from ..conftest import tiny_config
+from ..terminal import NEW_RUN, WITHOUT_HANG_UP, Terminal, training
+
+OTHER_SCREEN = b"\x1b[?1049h"
+"""The one that the UI draws on."""
+
+
+def steps_of(directory: RunDirectory) -> int:
+    events = [event for events in LogReader(directory.events).read() for event in events]
+    return next((event.step for event in reversed(events) if isinstance(event, StepsDone)), 0)
+
+
+def assert_goes_on(directory: RunDirectory) -> None:
+    before = steps_of(directory)
+    end = time.monotonic() + 20
+    while steps_of(directory) <= before + 3:
+        assert time.monotonic() < end, "the engine stands still"
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def terminal(home: Path) -> Terminal:
+    terminal = Terminal(*NEW_RUN)
+    terminal.until(training, "training")
+    return terminal
+
+
+def test_the_engine_outlives_every_death_of_the_ui(terminal: Terminal) -> None:
+    directory = run_directory.find("tiny")
+    engine = directory.holder()
+    assert engine
+    try:
+        terminal.process.kill()
+        assert_goes_on(directory)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            viewer = Terminal("attach", "tiny")
+            viewer.until(training, "training")
+            os.write(viewer.master, b"\xff\xe9")  # typed in another encoding
+            time.sleep(0.3)
+            viewer.send("0")
+            viewer.until(lambda text: "loading jax" in text, "the log")
+            viewer.process.send_signal(number)
+            viewer.exit_code()
+            assert viewer.is_restored()
+            assert_goes_on(directory)
+        for viewer in (Terminal("attach", "tiny"), Terminal("attach", "tiny", start=WITHOUT_HANG_UP)):
+            viewer.until(training, "training")
+            viewer.hang_up()
+            viewer.process.wait(timeout=20)
+        assert_goes_on(directory)
+        assert directory.holder() == engine
+    finally:
+        os.kill(engine.pid, signal.SIGTERM)
+
+
+def test_the_ui_outlives_the_engine(terminal: Terminal) -> None:
+    engine = run_directory.find("tiny").holder()
+    assert engine
+    os.kill(engine.pid, signal.SIGKILL)
+    terminal.until(lambda text: "✗ crashed" in text, "the crash to show")
+    terminal.send("0")
+    terminal.until(lambda text: "SIGKILL" in text, "the reason")
+    terminal.send("d")
+    assert terminal.exit_code() == 1
+
+
+def test_without_colour(home: Path) -> None:
+    terminal = Terminal(*NEW_RUN, NO_COLOR="1")
+    terminal.until(training, "training")
+    terminal.send("2")
+    terminal.until(lambda text: "blocks.attention.qkv.kernel" in text, "the arrays")
+    terminal.send("x")
+    terminal.until(lambda text: "End run tiny" in text, "the question")
+    terminal.send("y")
+    terminal.until(lambda text: "■ stopped" in text, "the end")
+    terminal.send("d")
+    assert terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_a_terminal_that_cannot_be_drawn_on_is_refused(home: Path, term: str) -> None:
+    terminal = Terminal(*NEW_RUN, TERM=term)
+    assert terminal.exit_code() == 2
+    assert terminal.output.startswith(b"shardtui: the UI needs a terminal")
+    assert b"TERM is dumb or unset: use `shardtui train --steps N`" in terminal.output
+    assert not (home / "state").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--preset=none"], ["run", "--nonsense"], ["attach"]])
+def test_nothing_of_the_splash_stays_where_the_ui_does_not_open(home: Path, arguments: list[str]) -> None:
+    terminal = Terminal(*arguments)
+    assert terminal.exit_code() == 2
+    assert terminal.output.startswith(SPLASH.encode())
+    assert SPLASH.strip() not in "\n".join(terminal.screen.display)
+    assert terminal.screen.display[0].startswith(("shardtui: ", "usage: "))
+    assert terminal.screen.cursor.x == 0
+
+
+def test_no_splash_for_what_opens_no_ui(home: Path) -> None:
+    for arguments in (["ls"], ["run", "--help"], ["--version"]):
+        terminal = Terminal(*arguments)
+        terminal.exit_code()
+        assert SPLASH.encode() not in terminal.output
+
+
+def test_the_splash_is_gone_before_the_ui_is_drawn_and_when_it_ends(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+    EventLog(directory.events, lambda event: None).append(EngineStopped(step=0, reason="stopped"))
+    terminal = Terminal("attach", directory.name)
+    terminal.until(lambda text: "■ stopped" in text and "1 Watch" in text, "the end, and the keys")
+    terminal.send("d")
+    assert terminal.exit_code() == 0
+    before, after = terminal.output.split(OTHER_SCREEN, 1)
+    assert before == (SPLASH + ERASE).encode()
+    assert SPLASH.strip().encode() not in after

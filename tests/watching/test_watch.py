@@ -1,0 +1,623 @@
+"""A training loop that is not ours: what its program tells, what a viewer sees of it, and what is left alone."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from flax.training.train_state import TrainState
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from shardtui.engine.analysis.lint import lint
+from shardtui.engine.program.leaves import leaves
+from shardtui.engine.watch import watch
+from shardtui.engine.watching.external import Described, describe
+from shardtui.engine.watching.external_step import Step, compile_step
+from shardtui.engine.wire.protocol import (
+    ArrayInfo,
+    CommandRefused,
+    EngineLost,
+    EngineReady,
+    EngineStopped,
+    Failed,
+    PresetCompiled,
+    SaveCheckpoint,
+    StepsDone,
+    Stop,
+    SwitchPreset,
+)
+from shardtui.engine.wire.run_directory import RunDirectory, all_runs, find
+from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.state.availability import OURS
+from shardtui.tui.state.run_state import Phase, RunState
+from shardtui.tui.terminal.export import screen_text
+
+from ..tui.test_app import shown, status, until
+from ..tui.test_cli import run
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+LOGICAL = {"embed": None, "mlp": "model"}
+
+
+class OwnLoop:
+    """`tests.own_loop` in a process of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.own_loop", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parent.parent,
+            text=True,
+        )
+        self.specs: dict[str, str] = self.answer()["specs"]
+        self.losses: list[float] = []
+        self.name: str = self.answer()["began"]
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout
+        return json.loads(self.process.stdout.readline())
+
+    def tell(self, text: str) -> dict[str, Any]:
+        assert self.process.stdin
+        self.process.stdin.write(f"{text}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def go(self, steps: int) -> None:
+        self.losses += self.tell(f"go {steps}")["losses"]
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnLoop]:
+    """One that has made five steps and goes on when it is told to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        loop = OwnLoop("mine")
+        loop.go(5)
+        yield loop
+        loop.end()
+
+
+async def seen(client: EngineClient, state: RunState, until_step: int) -> list[CommandRefused]:
+    """Takes up what is told until so many steps are known. Returns what was refused meanwhile."""
+    refused: list[CommandRefused] = []
+    async for events in client.events():
+        state.apply_all(events)
+        refused += [event for event in events if isinstance(event, CommandRefused)]
+        if state.step >= until_step:
+            break
+    return refused
+
+
+def test_a_viewer_sees_what_the_program_has(loop: OwnLoop) -> None:
+    state = RunState()
+    asyncio.run(asyncio.wait_for(seen(EngineClient(find("mine")), state, len(loop.losses)), 60))
+    assert list(state.losses) == pytest.approx(loop.losses, rel=1e-6)
+    assert (state.phase, state.preset, state.pid) == (Phase.TRAINING, "as-run", loop.process.pid)
+    assert state.layout
+    assert state.layout.mesh.axes == {"data": 4, "model": 2}
+    arrays = {array.name: array for array in state.layout.arrays}
+    kinds = {name: array.kind for name, array in arrays.items()}
+    assert kinds == {
+        "up.kernel": "parameter",
+        "down.kernel": "parameter",
+        **{f"{moment}.{name}.kernel": "moment" for moment in ("mu", "nu") for name in ("up", "down")},
+        "count": "scalar",
+        "step": "scalar",
+        "batch.inputs": "batch",
+        "batch.targets": "batch",
+    }
+    for name in ("up.kernel", "mu.up.kernel", "nu.down.kernel"):
+        array = arrays[name]
+        assert array.compiled_spec == [[LOGICAL[axis]] if LOGICAL[axis] else [] for axis in array.logical_axes if axis]
+    assert loop.specs["['params']['up']['kernel'].value"] == "P(None, 'model')"
+    assert arrays["up.kernel"].compiled_spec == [[], ["model"]]
+    assert arrays["batch.inputs"].compiled_spec == [["data"], []]
+    memory = state.layout.memory
+    assert memory
+    assert (memory.parameters, memory.moments, memory.batch) == (2 * 4096, 4 * 4096, 2 * 512)
+    assert memory.padding >= 0
+    flows = {(info.kind, *info.axes): info.bytes_each for info in state.layout.collectives or ()}
+    assert flows["all-reduce", "data"] >= 2 * 4096, "the gradients, which are split over model"
+    assert ("all-reduce", "model") in flows, "the product whose contraction is split"
+    assert state.ready
+    assert (state.ready.parameters, state.ready.tokens_per_step, state.ready.flops_per_step) == (4096, 16, None)
+    assert state.flops_per_second is None
+    assert state.input_wait is None
+
+
+def test_commands_are_refused_in_words_and_the_loop_goes_on(loop: OwnLoop) -> None:
+    state, client = RunState(), EngineClient(find("mine"))
+    words = "run mine is only watched: its own program starts it, saves it and ends it"
+
+    async def scenario() -> None:
+        watching = asyncio.create_task(seen(client, state, len(loop.losses) + 3))
+        await until(lambda: state.step, "the history")
+        for command in (Stop(), SwitchPreset("fsdp"), SaveCheckpoint()):
+            await client.send(command)
+        await until(lambda: sum(isinstance(event, CommandRefused) for event in state.events) == 3, "the answers")
+        loop.go(3)
+        assert [event.problem for event in await watching] == [words] * 3
+
+    asyncio.run(scenario())
+    assert list(state.losses) == pytest.approx(loop.losses, rel=1e-6)
+    for arguments in (["stop", "mine"], ["train", "--resume", "mine"], ["verify", "mine"]):
+        result = run(*arguments)
+        assert (result.returncode, result.stdout) == (2, ""), arguments
+        assert result.stderr == f"shardtui: {words}\n", arguments
+    (listed,) = json.loads(run("ls", "--json").stdout)["runs"]
+    assert (listed["run"], listed["state"], listed["step"]) == ("mine", "training", len(loop.losses))
+    assert (listed["model"], listed["preset"]) == ("own_loop.py", "as-run")
+
+
+def test_every_view_and_no_key_that_commands(loop: OwnLoop) -> None:
+    told = {
+        "2": ["up.kernel", "not asked of a run that is only watched", "as its own program laid it"],
+        "3": ["data 4 × model 2", "parameter bytes 8.19 kB in 2 shards"],
+        "4": ["all-reduce", "own_loop.py:"],
+        "5": ["✓ no findings so far"],
+        "6": ["as-run", "only watched: its own loop decides"],
+        "7": ["run mine is only watched", "not planned"],
+        "0": ["watching mine", "training under as-run"],
+        "1": ["● as-run", "only watched: its own loop", "tokens/s"],
+    }
+
+    async def scenario() -> None:
+        async with shown(find("mine"), False, (80, 24)) as (app, pilot):
+            await until(lambda: app.state.step == len(loop.losses), "the history")
+            for key, texts in told.items():
+                await pilot.press(key)
+                await until(lambda texts=texts: all(text in screen_text(app) for text in texts), f"{key}: {texts}")
+                offered = {active.binding.action for active in app.screen.active_bindings.values()}
+                assert not offered & {*OURS, "measure", "slice", "find"}, key
+                assert key != "1" or "select" not in offered, "of another preset"
+                assert {"detach", "export"} <= offered
+                if key in "16":
+                    await pilot.press("space", "s", "w", "p", "c", "r", "x", "m", "enter", "8")
+                    await pilot.pause()
+                assert app.current_mode != "rules"
+                assert len(app.screen_stack) == 1, f"a question after {key}"
+            titles = {command.title for command in app.get_system_commands(app.screen)}
+            assert {"Detach", "Export this view"} <= titles
+            assert not {"Pause or resume", "End run", "Restart", "Switch to as-run"} & titles
+            step = app.state.step
+            loop.go(2)
+            await until(lambda: app.state.step == step + 2, "the next steps")
+            assert "watched  step" in status(app)
+            assert "● training" in status(app)
+            refused = [event for event in app.state.events if isinstance(event, CommandRefused)]
+            assert not refused, "the viewer does not ask"
+            assert any("its own loop" in said.message or "watched" in said.message for said in app._notifications)
+            assert "FLOP" not in screen_text(app)
+            assert "input wait" not in screen_text(app)
+            await pilot.press("d")
+        assert app.last_words() == ["run mine goes on training: `shardtui attach mine` returns to it"]
+
+    asyncio.run(scenario())
+
+
+def test_a_loop_that_fails_and_one_that_is_killed(home: Path) -> None:
+    loop = OwnLoop("mine")
+
+    async def first() -> None:
+        async with shown(find("mine"), False, (80, 24)) as (app, _):
+            loop.go(2)
+            assert loop.tell("raise") == {"raised": "'no such batch'"}, "it is the program's to handle"
+            await until(lambda: app.state.phase is Phase.FAILED, "the failure")
+            assert app.state.step == 2
+            (problem,) = app.state.problems
+            assert problem.startswith("KeyError: 'no such batch', at ")
+            assert "own_loop.py:" in problem
+            assert any("it was only watched: start its program again" in said.message for said in app._notifications)
+
+    async def second() -> None:
+        async with shown(find("mine-2"), False, (80, 24)) as (app, _):
+            loop.go(1)
+            await until(lambda: app.state.step == 1, "a step")
+            child = loop.tell("fork")["forked"]
+            os.kill(loop.process.pid, signal.SIGKILL)
+            try:
+                await until(lambda: app.state.phase is Phase.LOST, "the loss")
+                assert app.state.problems == ["its process is gone without a word: killed, or out of memory"]
+                assert find("mine-2").holder() is None, "the child of a killed process holds the lock"
+            finally:
+                os.kill(child, signal.SIGKILL)
+
+    try:
+        asyncio.run(first())
+        assert loop.answer() == {"over": "mine"}
+        assert loop.answer() == {"began": "mine-2"}
+        asyncio.run(second())
+    finally:
+        loop.end()
+    states = {each["run"]: each["state"] for each in json.loads(run("ls", "--json").stdout)["runs"]}
+    assert states == {"mine": "failed", "mine-2": "crashed"}
+
+
+def mesh_of(*shape: int, axes: tuple[str, ...] = ("data", "model")) -> Mesh:
+    devices = np.array(jax.devices()[: int(np.prod(shape))])
+    return Mesh(devices.reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
+
+
+def on(mesh: Mesh, shape: tuple[int, ...], *spec: str | None) -> jax.Array:
+    return jax.device_put(jnp.zeros(shape), NamedSharding(mesh, P(*spec)))
+
+
+def described(state: Any, step: Step | None = None) -> dict[str, ArrayInfo]:
+    return {array.name: array for array in describe("as-run", list(leaves(state)), step, None).layout.arrays}
+
+
+def specs_of(found: Described) -> dict[str, list[list[str]]]:
+    return {array.name: array.compiled_spec for array in found.layout.arrays}
+
+
+def steady(state: Any, step: Any, *args: Any) -> Described:
+    """As `watch` shows a jitted function."""
+    known, lies = compile_step(step, args).steady(step, list(leaves(state)))
+    return describe("as-run", lies, known, None)
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        init = nnx.with_partitioning(nnx.initializers.ones, ("embed", "model"))
+        self.layers = nnx.List([nnx.Linear(8, 8, kernel_init=init, rngs=rngs) for _ in range(2)])
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+
+
+def test_flax_modules_and_their_states_have_names_as_ours(home: Path) -> None:
+    with jax.set_mesh(mesh_of(4, 2)), nnx.logical_axis_rules((("embed", "data"), ("model", "model"))):
+        model = Block(nnx.Rngs(0))
+        adam = nnx.Optimizer(model, optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), wrt=nnx.Param)
+    parameters = {f"layers.{n}.{name}" for n in (0, 1) for name in ("kernel", "bias")}
+    parameters |= {f"norm.{name}" for name in ("scale", "bias")}
+    moments = {f"{moment}.{name}" for moment in ("mu", "nu") for name in parameters}
+    statistics = {"norm.mean", "norm.var"}
+    scalars = {"dropout.rngs.count", "dropout.rngs.key", "count", "step"}
+    for state in ((model, adam), nnx.state((model, adam)), {"model": model, "optimizer": adam}):
+        arrays = described(state)
+        kinds = {name: array.kind for name, array in arrays.items()}
+        assert {name for name, kind in kinds.items() if kind == "parameter"} == parameters | statistics
+        assert {name for name, kind in kinds.items() if kind == "moment"} == moments
+        assert {name for name, kind in kinds.items() if kind == "scalar"} == scalars
+        kernel = arrays["mu.layers.1.kernel"]
+        assert kernel.compiled_spec == [["data"], ["model"]]
+        assert kernel.logical_axes == ["embed", None], "the name of a mesh axis is no logical axis"
+        assert arrays["dropout.rngs.key"].dtype == "key<fry>"
+
+
+def test_other_pytrees(home: Path) -> None:
+    mesh = mesh_of(4, 2)
+    layer = nn.Dense(8, kernel_init=nn.with_partitioning(nn.initializers.ones, ("embed", "mlp")))
+    params = layer.init(jax.random.key(0), jnp.ones((1, 4)))["params"]
+    params = jax.device_put(params, NamedSharding(mesh, P()))
+    state = TrainState.create(apply_fn=layer.apply, params=params, tx=optax.sgd(0.1, momentum=0.9))
+    arrays = described(state)
+    assert {name: array.kind for name, array in arrays.items()} == {
+        "kernel": "parameter",
+        "bias": "parameter",
+        "trace.kernel": "moment",
+        "trace.bias": "moment",
+    }, "the step of a new TrainState is a number of Python, and no array"
+    layout = describe("as-run", list(leaves(state)), None, None).layout
+    assert lint(layout, None, None) == [], "nobody knows how the batch is split, nor how much there is to compute"
+    assert arrays["kernel"].logical_axes == arrays["trace.kernel"].logical_axes == ["embed", "mlp"]
+    layers = [{"w": on(mesh, (8, 8), None, "model"), "b": on(mesh, (8,))} for _ in range(2)]
+    assert set(described((layers, optax.adam(1e-3).init(layers)))) >= {"0.0.w", "0.1.b", "mu.0.w", "nu.1.b"}
+    assert set(described(on(mesh, (8, 8)))) == {"state"}
+
+
+def test_arrays_that_lie_elsewhere(home: Path) -> None:
+    """What has not been placed lies as the step takes it; what lies on another mesh is told of."""
+    mesh = mesh_of(4, 2)
+    state = {
+        "w": on(mesh, (16, 16), "data", "model"),
+        "count": jnp.zeros((), jnp.int32),
+        "other": on(mesh_of(8, 1), (16, 2), "data"),
+        "same": on(mesh_of(4, 2), (4, 2), "data"),
+        "whole": on(mesh_of(8, 1), (16, 3)),
+        "alone": jax.device_put(jnp.zeros((3, 3)), jax.devices()[3]),
+        "name": "text",
+    }
+    found = describe("as-run", list(leaves(state)), None, None)
+    specs = {array.name: array.compiled_spec for array in found.layout.arrays}
+    assert specs == {"w": [["data"], ["model"]], "same": [["data"], []], "whole": [[], []]}
+    assert found.problems == [
+        "3 arrays are not shown, on other devices or another mesh than the rest: alone, count, other"
+    ]
+    taken = {name: state[name] for name in ("w", "count")}
+    step = jax.jit(lambda state, batch, key: (state["w"] @ batch).sum() + state["count"], donate_argnums=0)
+    compiled = step.lower(taken, on(mesh, (16, 4), "model"), jax.random.key(0)).compile()
+    found = describe("as-run", list(leaves(taken)), Step(compiled), None)
+    specs = {array.name: array.compiled_spec for array in found.layout.arrays}
+    assert specs == {"w": [["data"], ["model"]], "count": [], "batch.1": [["model"], []]}, "the key is not used"
+    assert found.problems == []
+    assert found.layout.memory
+    assert found.layout.memory.padding == 0
+
+
+WHOLE, SPLIT = [[], []], [["data"], []]
+
+
+def zero_1(mesh: Mesh) -> tuple[Any, ...]:
+    """A step whose parameters are whole and whose moments are split, and what it is called with, none of it placed:
+    all of one shape."""
+    whole, split = (NamedSharding(mesh, P(*spec)) for spec in ((), ("data",)))
+    step = jax.jit(
+        lambda p, o, x: ({"w": p["w"] - o["w"]}, {"w": o["w"] + x}, (x @ p["w"]).sum()),
+        in_shardings=(whole, split, split),
+        out_shardings=(whole, split, None),
+    )
+    return step, {"w": jnp.ones((8, 8))}, {"w": jnp.ones((8, 8))}, jnp.ones((8, 8))
+
+
+def test_arrays_of_one_shape_are_told_apart_by_their_places(home: Path) -> None:
+    step, p, o, x = zero_1(mesh_of(4, 2))
+    for state in ({"params": p, "opt_state": o}, {"opt_state": o, "params": p}):
+        for known in (compile_step(step, (p, o, x)), Step(step.lower(p, o, x).compile(), (p, o, x))):
+            found = describe("as-run", list(leaves(state)), known, None)
+            assert specs_of(found) == {"params.w": WHOLE, "opt_state.w": SPLIT, "batch.2": SPLIT}
+            assert found.problems == []
+            memory = found.layout.memory
+            assert memory
+            assert (memory.parameters, memory.moments, memory.batch, memory.padding) == (256, 64, 64, 0)
+
+
+def test_what_cannot_be_told_apart_is_unknown(home: Path) -> None:
+    """Without the arguments; nothing is guessed, and nothing of the state passes for the batch."""
+    step, p, o, x = zero_1(mesh_of(4, 2))
+    compiled = Step(step.lower(p, o, x).compile())
+    found = describe("as-run", list(leaves({"params": p, "opt_state": o})), compiled, None)
+    assert specs_of(found) == {"batch.2": SPLIT}
+    assert found.layout.memory is None
+    assert found.problems == [
+        "the layout of 2 arrays is unknown, and so is the memory of a step: several arguments or results of the step "
+        "have the shape: give watch args=, the arrays that it is called with: opt_state.w, params.w"
+    ]
+
+
+def test_a_batch_with_the_shape_of_a_weight(home: Path) -> None:
+    mesh = mesh_of(4, 2)
+    whole, split = (NamedSharding(mesh, P(*spec)) for spec in ((), ("data",)))
+    for order in (1, -1):
+        taken = (whole, split)[::order]
+
+        def step(*args: Any, order: int = order) -> Any:
+            state, x = args[::order]
+            return state, (x @ state["params"]["w"]).sum()
+
+        state = {"params": {"w": jnp.ones((8, 8))}}
+        compiled = jax.jit(step, in_shardings=taken).lower(*(state, jnp.ones((8, 8)))[::order]).compile()
+        specs = specs_of(describe("as-run", list(leaves(state)), Step(compiled), None))
+        assert specs == {"w": WHOLE, f"batch.{1 if order == 1 else 0}": SPLIT}
+
+
+def test_an_argument_that_the_step_does_not_use_takes_no_memory(home: Path) -> None:
+    mesh = mesh_of(4, 2)
+    state = {"w": on(mesh, (8, 8)), "idle": on(mesh, (8, 8), "data")}
+    step = jax.jit(lambda state, rate, x: (state["w"] * rate, (x @ state["w"]).sum()))
+    known = compile_step(step, (state, 0.5, on(mesh, (8, 8), "data")))
+    found = describe("as-run", list(leaves(state)), known, None)
+    assert specs_of(found) == {"idle": SPLIT, "w": WHOLE, "argument.1": [], "batch.2": SPLIT}
+    memory = found.layout.memory
+    assert memory
+    assert (memory.parameters, memory.batch, memory.padding) == (256, 64, 0)
+
+
+def test_a_state_that_the_first_step_lays_out_anew(home: Path) -> None:
+    """It is shown as it lies from then on, with the program that runs from then on, and jax compiles nothing more."""
+    mesh = mesh_of(4, 2)
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: compiled.append(event))
+    step = jax.jit(
+        lambda state, x: ({"w": state["w"] - 0.1 * x.sum(), "n": state["n"] + 1}, (x @ state["w"]).sum()),
+        out_shardings=({"w": NamedSharding(mesh, P("model")), "n": NamedSharding(mesh, P())}, None),
+        donate_argnums=0,
+    )
+    state = {"w": on(mesh, (8, 8)), "n": jax.device_put(jnp.zeros((), jnp.int32), NamedSharding(mesh, P()))}
+    x = on(mesh, (16, 8), "data")
+    with watch("anew", state=state, step=step, args=(state, x)) as run:
+        compiled.clear()
+        for _ in range(3):
+            state, loss = step(state, x)
+            run.step(loss)
+        assert COMPILED not in compiled
+    seen = RunState()
+    seen.apply_all(events(find("anew")))
+    assert seen.layout and seen.layout.memory
+    arrays = {array.name: array.compiled_spec for array in seen.layout.arrays}
+    assert arrays == {"w": [["model"], []], "n": [], "batch.1": SPLIT}
+    assert seen.layout.memory.parameters == state["w"].addressable_shards[0].data.nbytes == 128
+    assert seen.layout.memory.padding == 0
+
+
+def test_names_and_sizes(home: Path) -> None:
+    mesh = mesh_of(4, 2)
+    state = {"a": {"b": on(mesh, (8, 8)), "c": on(mesh, (8, 3))}, "a.b": on(mesh, (8, 2))}
+    assert {name: array.shape for name, array in described(state).items()} == {
+        "['a']['b']": [8, 8],
+        "a.c": [8, 3],
+        "['a.b']": [8, 2],
+    }
+    packed = {"w": jax.device_put(jnp.zeros((8, 8), jnp.int4), NamedSharding(mesh, P("model")))}
+    found = steady(packed, jax.jit(lambda state: (state, state["w"].astype(jnp.float32).sum())), packed)
+    (array,) = found.layout.arrays
+    memory = found.layout.memory
+    assert memory
+    assert (array.bytes, memory.parameters, memory.padding) == (32, 16, 0)
+
+
+def test_one_device_and_no_mesh(home: Path) -> None:
+    """And a jitted function, which jax does not compile again."""
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: compiled.append(event))
+    step = jax.jit(lambda w, x: (w - 0.1, (w @ x).sum()))
+    w, x = jnp.ones((4, 4)), jnp.ones((4, 2))
+    with watch("single", state=w, step=step, args=(w, x), steps_done=7) as run:
+        assert COMPILED in compiled
+        compiled.clear()
+        for _ in range(3):
+            w, loss = step(w, x)
+            run.step(loss)
+        assert COMPILED not in compiled
+    state = RunState()
+    state.apply_all(events(find("single")))
+    assert state.step == 10
+    assert np.isnan(state.losses[:7]).all()
+    assert list(state.losses[7:]) == pytest.approx([32.0, 28.8, 25.6])
+    assert state.layout
+    assert (state.layout.mesh.axes, state.layout.mesh.device_ids) == ({"device": 1}, [0])
+    assert [(array.name, array.kind) for array in state.layout.arrays] == [("state", "parameter"), ("batch.1", "batch")]
+    assert state.layout.collectives == []
+    assert state.layout.compile_seconds
+
+
+def events(directory: RunDirectory) -> list[Any]:
+    async def all_of() -> list[Any]:
+        return [event async for found in EngineClient(directory).events() for event in found]
+
+    return asyncio.run(all_of())
+
+
+def test_wrong_arguments_are_told_at_once_and_leave_nothing(home: Path) -> None:
+    with pytest.raises(ValueError, match="watch: ") as told:
+        watch("A/b", state={"n": 3}, step=len, preset="../x", tokens_per_step=0, flops_per_step=-1.0, steps_done=-1)
+    says = str(told.value).splitlines()
+    assert [line.split(":")[1].split("=")[0].strip() for line in says] == [
+        "run 'A/b'",
+        "preset",
+        "state",
+        "steps_done",
+        "step",
+        "tokens_per_step",
+        "flops_per_step",
+    ]
+    with pytest.raises(ValueError, match=r"step: a jitted function without args: add args="):
+        watch("mine", state=jnp.ones(3), step=jax.jit(jnp.sum))
+    with (
+        watch("mine", state=jnp.ones(3)) as run,
+        pytest.raises(TypeError, match=r"of shape \(3,\): a scalar is needed"),
+    ):
+        run.step(jnp.ones(3))
+    assert [directory.name for directory in all_runs()] == ["mine"]
+
+
+def test_nothing_that_goes_wrong_reaches_the_training(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A state directory that cannot be, then a disk that fills up, then a loss that cannot be read."""
+    with watch("fine", state=jnp.ones(3)) as run:
+        run.step(1.0)
+        run.step("no number")
+        run._teller._thread.join()
+        run.step(2.0)
+    *_, last = events(find("fine"))
+    assert isinstance(last, Failed)
+    assert "not watched any more: a loss cannot be read: could not convert string" in last.problems[0]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    caplog.clear()
+    (home / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
+    with watch("mine", state=jnp.ones(3)) as run:
+        assert run.name is None
+        for _ in range(3):
+            run.step(1.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"mine is not watched: {home}/file/shardtui/runs/mine: cannot be written: Not a directory: "
+        "set XDG_STATE_HOME to a directory of yours"
+    ]
+
+
+def test_no_array_is_held_and_nothing_of_the_process_is_changed(home: Path) -> None:
+    before = (dict(os.environ), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
+    state = {"w": jnp.full((5, 7), 1.0)}
+    step = jax.jit(lambda state: ({"w": state["w"] * 0.5}, state["w"].sum()))
+    with warnings.catch_warnings(), watch("held", state=state, step=step, args=(state,)) as run:
+        warnings.simplefilter("error")
+        del state
+        assert [array.shape for array in jax.live_arrays() if array.shape == (5, 7)] == []
+        run.step(np.float32(3.0))
+    assert before == (dict(os.environ), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
+    kinds = [type(event) for event in events(find("held"))]
+    assert kinds[:3][1:] == [EngineReady, PresetCompiled]
+    assert [kind for kind in kinds if kind in (StepsDone, EngineStopped, EngineLost)] == [StepsDone, EngineStopped]
+
+
+def test_the_program_of_the_docs(home: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "watching.md").read_text()
+    exec(text.split("```python\n")[1].split("```")[0].replace("range(1000)", "range(50)"), {})
+    state = RunState()
+    state.apply_all(events(find("mine")))
+    assert (state.phase, state.step) == (Phase.STOPPED, 50)
+    assert state.losses[-1] < state.losses[0] / 2
+    assert state.layout
+    assert [array.compiled_spec for array in state.layout.arrays] == [[[], []], [["data"], []]]
+    assert [info.kind for info in state.layout.collectives or ()] == ["all-reduce"]
+
+
+def test_what_it_takes_to_import() -> None:
+    """Whoever does not use flax does not wait for it."""
+    heavy = {"flax", "optax", "orbax", "grain", "textual"}
+    code = f"import sys, shardtui.engine.watch; print(sorted({heavy} & {{*sys.modules}}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+PROCESS = """
+import sys, jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from shardtui.engine.watch import watch
+jax.distributed.initialize(coordinator_address=f"127.0.0.1:{sys.argv[1]}", num_processes=2, process_id=int(sys.argv[2]))
+mesh = Mesh(np.array(jax.devices()), ("data",))
+w = jax.jit(lambda: jnp.ones((8, 4)), out_shardings=NamedSharding(mesh, P("data")))()
+step = jax.jit(lambda w: (w * 0.5, w.sum()))
+with watch("two", state=w, step=step, args=(w,)) as run:
+    for _ in range(3):
+        w, loss = step(w)
+        run.step(loss)
+print(run.name, float(loss), flush=True)
+"""
+
+
+def test_of_two_processes_the_first_one_tells(home: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(port), str(number)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        for number in range(2)
+    ]
+    told = [process.communicate(timeout=240)[0].splitlines()[-1] for process in processes]  # gloo talks, too
+    assert told == ["two 8.0", "None 8.0"]
+    state = RunState()
+    state.apply_all(events(find("two")))
+    assert list(state.losses) == [32.0, 16.0, 8.0]
+    assert state.ready
+    assert [device.process for device in state.ready.devices] == [0, 0, 1, 1]
+    assert [directory.name for directory in all_runs()] == ["two"]

@@ -1,0 +1,134 @@
+"""Who holds the lock of a run: a process id says so only together with what tells it from others."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.lock import Holder
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.client import stopping
+
+from ..conftest import tiny_config
+from ..tui.test_cli import run
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from shardtui.engine.wire.run_directory import RunDirectory
+lock = RunDirectory(Path(sys.argv[1])).hold()
+{then}
+print("held", flush=True)
+time.sleep(60)
+"""
+FORKED_BY_C = "import ctypes, os; ctypes.PyDLL(None).fork() and (time.sleep(0.3), os._exit(0))"
+"""Where no hook of Python's runs."""
+
+
+@contextmanager
+def held(directory: RunDirectory, then: str = "") -> Iterator[subprocess.Popen[str]]:
+    """By another process."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDING.format(then=then), str(directory.path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "held\n"
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def claimed(directory: RunDirectory, change: Callable[[list[str]], list[str]]) -> Iterator[int]:
+    """Gives a process that has nothing to do with the run, whose id is in its lock; `change` is made to the text."""
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        with held(directory):
+            text = directory.lock.read_text().split()
+            directory.lock.write_text(" ".join(change([str(other.pid), *text[1:]])) + "\n")
+            yield other.pid
+            assert other.poll() is None, "it was signalled"
+    finally:
+        other.kill()
+        other.wait()
+
+
+def listed() -> dict[str, object]:
+    (found,) = json.loads(run("ls", "--json").stdout)["runs"]
+    return found
+
+
+def test_a_process_that_holds_the_lock_is_known(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+    with held(directory) as process:
+        assert directory.holder() == Holder(process.pid, "here")
+        assert listed()["pid"] == process.pid
+        refused = run("train", "--resume=tiny-1", "--steps=3")
+        assert (refused.returncode, f"process {process.pid} trains it" in refused.stderr) == (2, True)
+    assert directory.holder() is None
+    assert listed()["pid"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "words"),
+    [
+        (lambda text: [text[0], "another-boot", *text[2:]], "elsewhere", "of another host or container"),
+        (lambda text: [*text[:2], "pid:[1]", text[3]], "elsewhere", "of another host or container"),
+        (lambda text: [*text[:3], "12345"], "gone", "which has ended"),
+    ],
+    ids=("another host", "another container", "another process since"),
+)
+def test_a_process_of_the_same_id_is_not_taken_for_the_engine(
+    home: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[str]], list[str]], where: str, words: str
+) -> None:
+    monkeypatch.setattr(stopping, "KILLED_SECONDS", 0.5)
+    directory = run_directory.create(tiny_config())
+    with claimed(directory, change):
+        holder = directory.holder()
+        assert holder and holder.where == where
+        asyncio.run(stopping.kill(directory))
+        assert listed()["pid"] is None
+        refused = run("train", "--resume=tiny-1", "--steps=3")
+        assert (refused.returncode, words in refused.stderr) == (2, True)
+
+
+def test_the_lock_of_an_earlier_version_is_read(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+    with claimed(directory, lambda text: text[:1]) as pid:
+        assert directory.holder() == Holder(pid, "here")
+        assert listed()["pid"] == pid
+
+
+def test_a_child_that_no_hook_of_ours_saw_is_not_the_engine(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+    with held(directory, FORKED_BY_C) as process:
+        process.wait()
+        assert directory.holder() == Holder(process.pid, "gone")
+        assert listed()["state"] == "crashed"
+        stopped = run("stop", "tiny-1")
+        assert (stopped.returncode, stopped.stdout) == (0, "run tiny-1 has ended already\n")
+        child = Path(f"/proc/{process.pid}")
+        assert not child.exists()
+
+
+@pytest.mark.parametrize("name", ["lock", "events.jsonl", "engine.log"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_holds_nothing_up(home: Path, name: str, make: Callable[[Path], None]) -> None:
+    directory = run_directory.create(tiny_config(steps=3))
+    make(directory.path / name)
+    found = run("ls", "--json")
+    assert [run["pid"] for run in json.loads(found.stdout)["runs"]] == [None] * (name != "events.jsonl")
+    assert (f"{directory.path / name}: " in found.stderr) == (name == "events.jsonl")
+    assert run("stop", "tiny-1").stdout == "run tiny-1 has ended already\n"
+    refused = run("train", "--resume=tiny-1")
+    assert refused.returncode == 2
+    assert f"{directory.path / name}: cannot be" in refused.stderr
+    assert (directory.path / "run.json").exists()

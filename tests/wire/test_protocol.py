@@ -1,0 +1,223 @@
+"""Frames, the event log and the server: what comes in broken is answered, and the engine's side goes on."""
+
+import asyncio
+import json
+import os
+import queue
+import struct
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardtui.engine.wire import protocol
+from shardtui.engine.wire.event_log import EventLog, LogReader, last_seq
+from shardtui.engine.wire.protocol import (
+    BadFrame,
+    Command,
+    CommandRefused,
+    Event,
+    Failed,
+    Hello,
+    Pause,
+    Paused,
+    StepsDone,
+    Stop,
+    SwitchPreset,
+    Welcome,
+    frame,
+    read_command,
+    read_event,
+)
+from shardtui.engine.wire.server import MOST_VIEWERS, Server
+
+
+def stream(data: bytes) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    return reader
+
+
+async def command_from(data: bytes) -> Command:
+    return await read_command(stream(data))
+
+
+@pytest.mark.parametrize("command", [SwitchPreset("fsdp"), Pause(), Stop()])
+def test_commands_survive_the_wire(command: Command) -> None:
+    assert asyncio.run(command_from(frame(command))) == command
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_command_or_a_bad_frame(body: bytes) -> None:
+    try:
+        asyncio.run(command_from(struct.pack(">I", len(body)) + body))
+    except BadFrame as error:
+        assert f"not a message of protocol {protocol.VERSION}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (struct.pack(">I", 2**31), "a frame of 2147483648 bytes: at most 65536"),
+        (struct.pack(">I", 4) + b"\x81\xa1a\x01", "not a message"),
+        (struct.pack(">I", 60_000) + b"\x91" * 60_000, "not a message"),
+        (frame(SwitchPreset("../dp")), "matching regex"),
+        (frame(SwitchPreset("dp\n")), "matching regex"),
+    ],
+    ids=["oversized", "another map", "deeply nested", "a path", "a line end"],
+)
+def test_bad_frames(data: bytes, says: str) -> None:
+    with pytest.raises(BadFrame, match=says):
+        asyncio.run(command_from(data))
+
+
+def steps(step: int, loss: float | None = 2.0) -> StepsDone:
+    return StepsDone(
+        step=step,
+        losses=[loss],
+        step_seconds=[0.1],
+        input_wait_seconds=0.0,
+        nonfinite=["losses"] if loss is None else [],
+    )
+
+
+def test_the_log_numbers_events_and_is_json(tmp_path: Path) -> None:
+    told: list[Event] = []
+    log = EventLog(tmp_path / "events.jsonl", told.append)
+    log.append(steps(1))
+    log.append(steps(2, None))
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [line["seq"] for line in lines] == [1, 2] == [event.seq for event in told]
+    assert lines[1]["type"] == "StepsDone"
+    assert lines[1]["losses"] == [None]
+    assert lines[1]["nonfinite"] == ["losses"]
+
+
+@pytest.mark.parametrize("torn", [b"", b"\n", b'{"type":"Paused","seq":9', b"\0" * 40, b"not json\n"])
+def test_another_engine_goes_on_with_the_numbers(tmp_path: Path, torn: bytes) -> None:
+    """Also after a line that the one before it could not end: that one is lost, and no other."""
+    path = tmp_path / "events.jsonl"
+    for first in (1, 3):
+        log = EventLog(path, lambda event: None)
+        assert last_seq(path) == first - 1
+        for step in (first, first + 1):
+            log.append(steps(step))
+        with path.open("ab") as file:
+            file.write(torn)
+    found = [event for events in LogReader(path).read() for event in events]
+    assert [(event.seq, event.step) for event in found] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_a_log_that_is_not_there_has_no_numbers(tmp_path: Path) -> None:
+    assert last_seq(tmp_path / "events.jsonl") == 0
+
+
+def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """/dev/full refuses every write; once is enough to say so."""
+    told: list[Event] = []
+    log = EventLog(tmp_path / "events.jsonl", told.append)
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), log.descriptor)
+    for step in (1, 2):
+        log.append(steps(step))
+    assert [event.seq for event in told] == [1, 2]
+    assert capsys.readouterr().err.splitlines() == ["event 1 not written: [Errno 28] No space left on device"]
+
+
+def test_a_reader_leaves_a_line_that_is_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, lambda event: None)
+    reader = LogReader(path)
+    log.append(steps(1))
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"type":"Pau')
+    assert [event.seq for events in reader.read() for event in events] == [1]
+    path.write_bytes(whole + msgspec.json.encode(Paused(step=1, seq=2)) + b"\nnot json\n")
+    assert [event for events in reader.read(after=1) for event in events] == [Paused(step=1, seq=2)]
+    assert list(reader.read(after=2)) == []
+
+
+def test_a_long_history_comes_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtui.engine.wire.event_log.CHUNK", 1000)
+    log = EventLog(tmp_path / "events.jsonl", lambda event: None)
+    for step in range(1, 101):
+        log.append(steps(step))
+    chunks = list(LogReader(tmp_path / "events.jsonl").read(after=10))
+    assert len(chunks) > 5
+    assert [event.seq for events in chunks for event in events] == list(range(11, 101))
+
+
+def test_a_line_longer_than_a_chunk_and_a_damaged_one_cost_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardtui.engine.wire.event_log.CHUNK", 1000)
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, lambda event: None)
+    log.append(Failed(problems=["x" * 5000], refused=False))
+    for step in range(1, 11):
+        log.append(steps(step))
+    path.write_bytes(path.read_bytes().replace(b'"step":3', b'"step":"3'))
+    found = [event.seq for events in LogReader(path).read() for event in events]
+    assert found == [1, 2, 3, *range(5, 12)]
+
+
+def test_a_server_takes_so_many_viewers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtui.engine.wire.server.GUEST_SECONDS", 0.2)
+    socket = Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
+    server = Server(socket, lambda command: None)
+    server.start()
+
+    async def viewers() -> None:
+        pairs = [await asyncio.open_unix_connection(socket) for _ in range(MOST_VIEWERS)]
+        pairs[0][1].write(frame(Hello()) + struct.pack(">I", 1000))  # and no more: it holds its own place only
+        reader, _ = await asyncio.open_unix_connection(socket)
+        refused = await read_event(reader)
+        assert isinstance(refused, CommandRefused)
+        assert "64 viewers watch this run already" in refused.problem
+        assert await reader.read() == b""
+        pairs[1][1].close()
+        await asyncio.sleep(0.1)
+        reader, writer = await asyncio.open_unix_connection(socket)
+        writer.write(frame(Hello()))
+        for told in (reader, pairs[0][0]):
+            assert await asyncio.wait_for(read_event(told), 5) == Welcome()
+        server.publish(Paused(step=7, seq=1))
+        for told in (reader, pairs[0][0]):
+            assert await asyncio.wait_for(read_event(told), 5) == Paused(step=7, seq=1)
+
+    try:
+        asyncio.run(viewers())
+    finally:
+        server.close()
+
+
+def test_a_server_tells_all_viewers_and_outlives_bad_frames(home: Path) -> None:
+    socket = Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
+    inbox: queue.SimpleQueue[protocol.AnyCommand] = queue.SimpleQueue()
+    server = Server(socket, inbox.put)
+    server.start()
+
+    async def viewers() -> None:
+        pairs = [await asyncio.open_unix_connection(socket) for _ in range(3)]
+        for _, writer in pairs[:2]:
+            writer.write(frame(Hello()) + frame(Pause()))
+        pairs[2][1].write(struct.pack(">I", 5) + b"hello")
+        refused = await read_event(pairs[2][0])
+        assert isinstance(refused, CommandRefused)
+        assert refused.seq == 0
+        assert await pairs[2][0].read() == b""
+        while inbox.qsize() < 2:
+            await asyncio.sleep(0.01)
+        server.publish(Paused(step=7, seq=1))
+        for reader, _ in pairs[:2]:
+            assert await asyncio.wait_for(read_event(reader), 5) == Welcome()
+            assert await asyncio.wait_for(read_event(reader), 5) == Paused(step=7, seq=1)
+
+    try:
+        asyncio.run(viewers())
+        assert [inbox.get(), inbox.get()] == [Pause(), Pause()]
+    finally:
+        server.close()
+    assert not socket.exists()

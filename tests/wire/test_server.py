@@ -1,0 +1,224 @@
+"""The engine's socket under viewers that are too many, silent, cut short or hasty."""
+
+import asyncio
+import json
+import os
+import queue
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from shardtui.engine.wire import protocol
+from shardtui.engine.wire import server as server_module
+from shardtui.engine.wire.protocol import (
+    CommandRefused,
+    Hello,
+    Paused,
+    PresetWeighed,
+    Stop,
+    Weighed,
+    WeighPreset,
+    Welcome,
+    frame,
+)
+from shardtui.engine.wire.run_directory import find
+from shardtui.engine.wire.server import MOST_GUESTS, MOST_VIEWERS, Server
+
+from ..conftest import SETTINGS, SHARDTUI
+from ..tui.test_cli import run
+
+
+class Run:
+    """`shardtui train` that makes steps."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [*SHARDTUI, "train", "--json", "--run=mine", "--steps=10000000", *SETTINGS],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout
+        self._lines = iter(self.process.stdout)
+        self.until("StepDone")
+        self.socket = str(find("mine").socket)
+        holder = find("mine").holder()
+        assert holder
+        self.descriptors = Path(f"/proc/{holder.pid}/fd")
+
+    def until(self, kind: str) -> None:
+        next(line for line in self._lines if json.loads(line)["type"] == kind)
+
+    def ends(self) -> int:
+        for _ in self._lines:
+            pass
+        return self.process.wait(timeout=30)
+
+
+@pytest.fixture
+def training(home: Path) -> Iterator[Run]:
+    try:
+        yield Run()
+    finally:
+        if (holder := find("mine").holder()) and holder.is_here:
+            os.kill(holder.pid, 9)
+
+
+def connected(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    return connection
+
+
+def test_a_run_with_as_many_viewers_as_it_takes_is_stopped(training: Run) -> None:
+    with ExitStack() as idle:
+        for _ in range(MOST_VIEWERS + 2 * MOST_GUESTS):
+            idle.enter_context(connected(training.socket))
+        stopped = run("stop", "mine")
+    assert stopped.returncode == 0, stopped
+    assert stopped.stdout.startswith("run mine: engine stopped (stopped) after step "), stopped
+    assert training.ends() == 0
+
+
+def test_a_flood_of_connections_keeps_nobody_from_stopping_the_run(training: Run) -> None:
+    is_over = threading.Event()
+    made = 0
+
+    def flood() -> None:
+        nonlocal made
+        kept: list[socket.socket] = []
+        while not is_over.is_set():
+            with suppress(OSError):
+                connection = connected(training.socket)
+                connection.send(struct.pack(">I", 1000) + b"half a frame")
+                kept.append(connection)
+                made += 1
+            if len(kept) > 200:
+                kept.pop(0).close()
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        most = 0
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            training.until("StepDone")
+            most = max(most, len(list(training.descriptors.iterdir())))
+        stopped = run("stop", "mine")
+    finally:
+        is_over.set()
+        thread.join()
+    assert made > 1000
+    assert most < 500
+    assert (stopped.returncode, training.ends()) == (0, 0), stopped
+
+
+def test_a_run_that_is_killed_meanwhile_was_not_stopped(training: Run) -> None:
+    """It stands still, so that it cannot obey."""
+    holder = find("mine").holder()
+    assert holder
+    os.kill(holder.pid, 19)
+    stopping = subprocess.Popen([*SHARDTUI, "stop", "mine"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert stopping.stderr
+    assert stopping.stderr.readline() == "waiting for the current step to end\n"
+    time.sleep(1)
+    assert stopping.poll() is None
+    os.kill(holder.pid, 9)
+    assert "its process is gone without a word" in stopping.communicate(timeout=30)[0]
+    assert stopping.returncode == 1
+
+
+@pytest.fixture
+def path(home: Path) -> Path:
+    return Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
+
+
+def test_commands_of_a_guest_are_heard_for_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "GUEST_SECONDS", 1.0)
+    inbox: queue.SimpleQueue[protocol.AnyCommand] = queue.SimpleQueue()
+    server = Server(path, inbox.put)
+    server.start()
+
+    async def guests() -> None:
+        viewers = [await asyncio.open_unix_connection(path) for _ in range(MOST_VIEWERS)]
+        viewers[0][1].write(frame(Hello()))
+        assert await protocol.read_event(viewers[0][0]) == Welcome()
+        late = [await asyncio.open_unix_connection(path) for _ in range(MOST_GUESTS + 1)]
+        for reader, _ in late:
+            assert isinstance(await protocol.read_event(reader), CommandRefused)
+        assert await asyncio.wait_for(late[0][0].read(), 0.9) == b"", "the first one went for the last one"
+        server.publish(Paused(step=7, seq=1))
+        assert await protocol.read_event(viewers[0][0]) == Paused(step=7, seq=1)
+        late[1][1].write(frame(Stop()))
+        assert await asyncio.to_thread(inbox.get, timeout=5) == Stop()
+        for reader, _ in late[1:]:
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+
+    try:
+        asyncio.run(guests())
+    finally:
+        server.close()
+
+
+def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None:
+    """Of those that a viewer asks meanwhile, the last one; its commands do not wait for an answer."""
+    inbox: queue.SimpleQueue[protocol.AnyCommand] = queue.SimpleQueue()
+    server = Server(path, inbox.put)
+    answering, most, asked = 0, 0, list[int]()
+
+    def answer(question: WeighPreset) -> PresetWeighed:
+        nonlocal answering, most
+        answering += 1
+        most = max(most, answering)
+        asked.append(question.number)
+        time.sleep(0.05)
+        answering -= 1
+        return PresetWeighed(number=question.number, before=Weighed(problems=[]), after=Weighed(problems=[]))
+
+    server.answer_with(answer)
+    server.start()
+
+    async def viewers() -> None:
+        pairs = [await asyncio.open_unix_connection(path) for _ in range(8)]
+        for _, writer in pairs:
+            writer.write(
+                frame(Hello())
+                + b"".join(frame(WeighPreset(number, "p", "", "")) for number in range(500))
+                + frame(Stop())
+            )
+        began = time.monotonic()
+        for _ in pairs:
+            assert await asyncio.to_thread(inbox.get, timeout=5) == Stop()
+        assert time.monotonic() - began < 2
+        for reader, _ in pairs:
+            number = -1
+            while number != 499:
+                told = await asyncio.wait_for(protocol.read_event(reader), 10)
+                if isinstance(told, Welcome):
+                    continue
+                assert isinstance(told, PresetWeighed)
+                number = told.number
+
+    try:
+        asyncio.run(viewers())
+    finally:
+        server.close()
+    assert most == 1
+    assert 8 <= len(asked) < 100
+
+
+def test_a_server_leaves_the_socket_of_another_one(path: Path) -> None:
+    """Of an engine that has taken the place of one whose directory was removed."""
+    servers = [Server(path, lambda _: None) for _ in range(2)]
+    for server in servers:
+        server.start()
+    servers[0].close()
+    connected(str(path)).close()
+    servers[1].close()
+    assert not path.exists()

@@ -1,0 +1,1 @@
+"""The commands, one file each, and the JSON that they print."""

@@ -1,0 +1,277 @@
+"""`shardtui compare`: presets measured one after the other in one engine, beside what was predicted of them."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+from rich import box
+from rich.table import Column, Table
+from rich.text import Text
+
+from ...engine.base import figures
+from ...engine.planning.ranking import Row
+from ...engine.spec.config import Invalid, RunConfig
+from ...engine.wire import run_directory
+from ...engine.wire.protocol import (
+    AnyCommand,
+    AnyEvent,
+    EngineReady,
+    Failed,
+    Paused,
+    PresetCompiled,
+    PresetCompiling,
+    PresetInfo,
+    PresetListing,
+    Resume,
+    Resumed,
+    StepsDone,
+    Stop,
+    Switched,
+    SwitchFailed,
+    TrainingStarted,
+)
+from ..client.engine_client import EngineClient, ask_engine
+from ..client.estimating import estimates
+from ..state import board_rows
+from ..state.comparison import WARM_UP, Comparison, in_progress, worth_comparing
+from ..state.log_lines import in_words
+from ..state.measured_rows import cells, devices, in_order, row_of, verdict
+from ..state.run_state import Phase, RunState
+from ..terminal.clean import clean, json_line, printable, warn
+from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
+from ..terminal.plain_console import table_console
+from .audience import Audience
+from .compare_report import CompareReport, row_report
+from .interrupts import Interrupts
+
+HEADS = (
+    "step time\nmedian",
+    "half of them\nwithin",
+    "{counted}/s\n",
+    "memory\nin use",
+    "predicted\narguments",
+    "predicted\npeak",
+    "sent a step\nas compiled",
+    "sent a step\nby formula",
+)
+"""Of `cells`; memory and what is sent are of one device."""
+PROGRESS_SECONDS = 2.0
+TOLD = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Resumed | Failed
+
+
+def compare(config: RunConfig, named: Sequence[str], steps: int, as_json: bool) -> int:
+    """Prints the board. `named`: the presets; none for all that fit, but those to learn from. 1 where one of them was
+    not measured. Raises Invalid where the engine refuses."""
+    _say("looking for devices")
+    listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
+    warn(*listing.problems)
+    infos = {info.name: info for info in listing.presets}
+    wanted = [infos[name] for name in dict.fromkeys(named or worth_comparing(listing.presets))]
+    session = _Session(config, wanted, steps)
+    code = asyncio.run(session.measure())
+    report = session.report()
+    if as_json:
+        print(json_line(report))
+    else:
+        _print_board(session)
+    return code or (FINE if report.complete else FAILED)
+
+
+class _Session:
+    """One engine measures all presets; where it is lost, another one goes on with those that are left."""
+
+    def __init__(self, config: RunConfig, presets: Sequence[PresetInfo], steps: int) -> None:
+        self.ready: EngineReady | None = None
+        self._config = config
+        self._infos = {info.name: info for info in presets}
+        self._steps = steps
+        self._state = RunState()
+        self._rows = {name: row_of(info, self._state) for name, info in self._infos.items()}
+        self._left = [info.name for info in presets if info.fits]
+        self._estimates: dict[str, Row] = {}
+        self._progress = _Progress()
+
+    @property
+    def rows(self) -> list[Row]:
+        return in_order([self._with_estimate(row) for row in self._rows.values()])
+
+    def _with_estimate(self, row: Row) -> Row:
+        """Also where the engine was gone before there was one."""
+        known = self._estimates.get(row.preset)
+        return msgspec.structs.replace(row, estimate=known.estimate, no_estimate=known.no_estimate) if known else row
+
+    def report(self) -> CompareReport:
+        ready, memory = self.ready, self._state.memory
+        return CompareReport(
+            model=self._config.model_name,
+            devices=ready.devices if ready else [],
+            versions=ready.versions if ready else {},
+            memory_source=memory.source if memory else None,
+            steps=self._steps,
+            warm_up=WARM_UP,
+            rows=[row_report(row) for row in self.rows],
+            recommendation=verdict(self.rows, devices(ready)),
+            complete=all(row.measured and row.measured.steps == self._steps for row in self.rows),
+        )
+
+    async def measure(self) -> int:
+        """The exit code, as far as it does not follow from what was measured. Raises Invalid."""
+        code = 0
+        while self._left and not code:
+            code = await self._run()
+            self._take_rows("interrupted" if code else None)
+        return code
+
+    def _take_rows(self, why: str | None) -> None:
+        """From the engine that has ended. What it was at when it was lost is not tried again."""
+        found = {name: row_of(self._infos[name], self._state) for name in self._left}
+        if culprit := None if why else self._lost_at():
+            found[culprit] = msgspec.structs.replace(found[culprit], measured=None, problems=self._state.problems)
+        left = [name for name, row in found.items() if not (row.measured or row.problems)]
+        if not culprit:
+            comparison = self._state.comparison
+            why = why or (comparison and comparison.ended_by) or "the run ended"
+            found |= {name: msgspec.structs.replace(found[name], problems=[f"not measured: {why}"]) for name in left}
+        self._left = left if culprit else []
+        self._rows |= found
+
+    def _lost_at(self) -> str | None:
+        """The preset that the engine was at when it was lost; None where it was not, or had measured all."""
+        comparison = self._state.comparison
+        if self._state.phase not in (Phase.FAILED, Phase.LOST):
+            return None
+        if comparison is None:
+            return self._left[0]
+        return comparison.current if comparison.ended_by else None
+
+    async def _run(self) -> int:
+        """One engine, to its end; the exit code where there is to be no other."""
+        name = run_directory.free_name(self._config.run)
+        client = EngineClient(
+            run_directory.create(msgspec.structs.replace(self._config, run=name, preset=self._left[0]))
+        )
+        interrupts = Interrupts(client, "stopping after this step; again to kill the engine")
+        estimating: asyncio.Task[None] | None = None
+        self._state = RunState()
+        client.start_engine()
+        audience = Audience(client, "stopping after this step")
+        async for events in client.events(cleaned=False):
+            for event in events:
+                self._state.apply(event)
+                if isinstance(event, EngineReady):
+                    self.ready = event
+                    with audience.reads():
+                        warn(*event.warnings)
+                    estimating = asyncio.create_task(self._estimate(event))
+                command = self._next(event, estimating is not None and estimating.done())
+                if interrupts.count or audience.is_gone:
+                    command = Stop()  # again: it may not have listened before
+                if command:
+                    await client.send(command)
+                with audience.reads():
+                    self._progress.report(event, self._state)
+        if estimating:
+            estimating.cancel()
+            with suppress(asyncio.CancelledError):
+                await estimating
+        if not await client.has_ended():
+            client.kill_engine()  # it has reported its end, or nobody follows it any more
+        return self._end(client, interrupts, audience)
+
+    def _end(self, client: EngineClient, interrupts: Interrupts, audience: Audience) -> int:
+        """Its directory goes with it, unless there is something in it to look into. Raises Invalid, SystemExit."""
+        last = self._state.events[-1]
+        is_refused = isinstance(last, Failed) and last.refused
+        is_unwanted = bool(interrupts.count) or audience.is_gone
+        if self._state.phase is Phase.STOPPED or is_refused or is_unwanted:
+            client.directory.discard()
+        else:
+            warn(*self._state.problems, f"what the engine left is in {client.directory.path}")
+        if is_unwanted:
+            return INTERRUPTED if interrupts.by_keyboard else FAILED
+        if self.ready is None and is_refused:
+            raise Invalid(*self._state.problems)
+        if self.ready is None:  # no other engine would come further
+            raise SystemExit(FAILED)
+        return FINE
+
+    def _next(self, event: AnyEvent, is_estimated: bool) -> AnyCommand | None:
+        """What to ask of the engine. Nothing is measured beside the estimates, nor before the first step is done."""
+        state, comparison = self._state, self._state.comparison
+        if comparison is None:
+            if not state.step or not is_estimated:
+                return None
+            state.comparison = comparison = Comparison(self._left, state.preset, self._steps)
+            command = comparison.begin()
+        else:
+            was_over = comparison.is_over
+            command = comparison.follow(event, state.preset, state.is_quiet)
+            if was_over:
+                return None
+        if isinstance(event, Paused) and event.problem:
+            return Resume()  # the loss is not what is measured
+        return Stop() if comparison.is_over else command
+
+    async def _estimate(self, ready: EngineReady) -> None:
+        """Once. A board is one also without."""
+        if self._estimates:
+            return
+        try:
+            self._estimates = await estimates(self._config, ready)
+        except Invalid as error:
+            warn(*(f"no estimates: {problem}" for problem in error.problems[-1:]))
+
+
+class _Progress:
+    """On stderr: what was compiled, moved and measured."""
+
+    def __init__(self) -> None:
+        self._at: str | None = None
+        self._told = 0.0
+
+    def report(self, event: AnyEvent, state: RunState) -> None:
+        compiles = isinstance(event, PresetCompiling) and event.phase == "compile"
+        if compiles or (isinstance(event, TOLD) and state.ready):  # before, it is refused, and that is told once
+            _say(in_words(event))
+        comparison = state.comparison
+        if comparison is None:
+            return
+        if self._at not in (None, comparison.current) or comparison.is_over:
+            self._tell_measured(state)
+        self._at = None if comparison.is_over else comparison.current
+        if isinstance(event, StepsDone) and comparison.done and time.monotonic() - self._told > PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            _say(in_progress(comparison))
+
+    def _tell_measured(self, state: RunState) -> None:
+        found = self._at and state.comparison and state.ready and state.comparison.measured(self._at, 1)
+        if found:
+            _say(f"{self._at}: {figures.seconds(found.step_seconds)} a step, {found.steps} steps")
+
+
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def _print_board(session: _Session) -> None:
+    rows = [clean(row) for row in session.rows]
+    counted = session.ready.counted if session.ready else "tokens"
+    table_console().print(
+        _table(rows, counted), *_problems(rows), printable(verdict(rows, devices(session.ready))), sep="\n"
+    )
+
+
+def _table(rows: Sequence[Row], counted: str) -> Table:
+    heads = (Column(name.format(counted=counted), justify="right") for name in HEADS)
+    table = Table("preset", "mesh", *heads, box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(Text(row.preset), figures.axes(row.mesh), *cells(row))
+    return table
+
+
+def _problems(rows: Sequence[Row]) -> list[Text]:
+    wrong = [Text(f"✗ {line}") for row in rows for line in board_rows.problems([row])]
+    return [*wrong, *(Text(line, "dim") for line in board_rows.no_estimates(rows))]

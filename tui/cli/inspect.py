@@ -1,0 +1,252 @@
+"""`shardtui inspect` and `shardtui lint`: one preset's compiled step, described without training."""
+
+import io
+import math
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from ...engine.analysis.collectives import inventory
+from ...engine.analysis.hlo import parse
+from ...engine.analysis.layout import bytes_per_device, notation, replicas, wasted_bytes
+from ...engine.analysis.lint import Finding
+from ...engine.analysis.traffic import FlowChange, flows
+from ...engine.base import figures
+from ...engine.spec.config import Invalid, RunConfig
+from ...engine.wire.protocol import ArrayInfo, CollectiveInfo, Inspection, MemoryInfo, MeshInfo
+from ..client.engine_client import ask_engine
+from ..terminal.clean import clean, json_line, printable
+from ..terminal.exit_codes import FAILED, FINE
+from ..terminal.export import without_fonts
+from ..terminal.plain_console import PIPE_WIDTH, plain_console, table_console
+from .inspect_report import DiffReport, HloReport, LintReport, all_arrays, diff_report, findings, inspect_report
+
+MOST_ROWS = 500
+"""Of the table of collectives, which the one that moves most begins."""
+MOST_CELL = 500
+"""Characters of an op or a source."""
+
+
+def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
+    """Describes the preset of `config`; with `other`, what differs between the two."""
+    if svg:
+        with _written(svg):  # what is wrong with its directory is known before anything is compiled
+            os.stat(f"{Path(svg).parent}/.")  # noqa: PTH116 (a Path drops the dot that asks for a directory)
+    inspections = _inspections(config, *([other] if other else []))
+    if other:
+        difference = diff_report(*inspections)
+        return _answer(difference, _diff_tables(clean(difference)), as_json, svg)
+    return _answer(inspect_report(inspections[0]), _tables(clean(inspections[0])), as_json, svg)
+
+
+def lint(config: RunConfig, as_json: bool) -> int:
+    """0 without findings, 1 with some."""
+    (inspection,) = _inspections(config)
+    found = findings(inspection)
+    tables: list[RenderableType] = (
+        [_findings_table([clean(finding) for finding in found])] if found else [Text(f"{config.preset}: no findings")]
+    )
+    if inspection.inspected.problem:
+        tables.append(Text(printable(inspection.inspected.problem), "red"))
+    _answer(LintReport(preset=inspection.compiled.preset, findings=found), tables, as_json, None)
+    return FAILED if found else FINE
+
+
+def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
+    """The collectives of a compiled module's text. Raises Invalid."""
+    count = math.prod(mesh.values())
+    try:
+        module = parse(Path(path).read_text(encoding="utf-8"))
+        collectives = inventory(module, mesh) if module.partitions == count else []
+    except OSError as error:
+        raise Invalid(f"--hlo {path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a UnicodeDecodeError, too
+        raise Invalid(f"--hlo {path}: not the text of a compiled module: {error}") from error
+    if module.partitions != count:
+        raise Invalid(
+            f"--mesh {figures.axes(mesh)} makes {count} devices, the module was compiled for {module.partitions}: "
+            "give the mesh that it was compiled with"
+        )
+    return _answer(HloReport(mesh=mesh, collectives=collectives), _traffic(collectives), as_json, svg)
+
+
+def save_svg(svg: str, path: str) -> None:
+    """Raises Invalid."""
+    with _written(path):
+        Path(path).write_text(without_fonts(svg), encoding="utf-8")
+
+
+@contextmanager
+def _written(path: str) -> Generator[None]:
+    """Raises Invalid where the system does not let the picture be written."""
+    try:
+        yield
+    except OSError as error:
+        raise Invalid(f"--svg {path}: cannot be written: {error.strerror}") from error
+
+
+def _inspections(config: RunConfig, *others: str) -> list[Inspection]:
+    lines = ask_engine("inspect", config, *others).splitlines()
+    return [msgspec.json.decode(line, type=Inspection) for line in lines]
+
+
+def _answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: bool, svg: str | None) -> int:
+    if svg:
+        console = plain_console(record=True, file=io.StringIO(), width=PIPE_WIDTH)
+        console.print(Group(*tables))
+        save_svg(console.export_svg(title="shardtui"), svg)
+    if as_json:
+        print(json_line(report))
+    elif not svg:
+        table_console().print(*tables, sep="\n")
+    return FINE
+
+
+def _tables(inspection: Inspection) -> list[RenderableType]:
+    compiled, mesh = inspection.compiled, inspection.compiled.mesh
+    device = inspection.devices[0]
+    title = f"{compiled.preset}: {figures.axes(mesh.axes)} on {len(inspection.devices)} × {device.kind}"
+    title += f", {compiled.pipeline.words}" if compiled.pipeline else ""
+    arrays = sorted(all_arrays(inspection), key=lambda array: -wasted_bytes(array, mesh))
+    tables: list[RenderableType] = [Text(title, "bold"), _array_table(arrays, mesh)]
+    if inspection.inspected.problem:
+        tables.append(Text(f"no gradients and activations: {inspection.inspected.problem}", "red"))
+    if compiled.memory:
+        tables.append(_memory_table(compiled.memory))
+    tables += _traffic(compiled.collectives) if compiled.collectives is not None else ["collectives: not readable"]
+    found = findings(inspection)
+    return [*tables, _findings_table(found) if found else Text("no findings", "green")]
+
+
+def _array_table(arrays: Sequence[ArrayInfo], mesh: MeshInfo) -> Table:
+    table = _table(
+        Column("array", overflow="fold"),
+        "kind",
+        "dtype",
+        "shape",
+        _right("bytes"),
+        _right("per device"),
+        _right("copies"),
+        _right("wasted"),
+        title="arrays, dims with their mesh axes as subscript",
+    )
+    for array in arrays:
+        table.add_row(
+            Text(array.name + notation(array)),
+            array.kind,
+            array.dtype,
+            figures.shape(array.shape),
+            figures.size(array.bytes),
+            figures.size(bytes_per_device(array, mesh)),
+            str(replicas(array.compiled_spec, mesh)),
+            figures.size(wasted_bytes(array, mesh)),
+        )
+    return table
+
+
+def _memory_table(memory: MemoryInfo) -> Table:
+    table = _table("memory per device", _right("predicted"))
+    names = ["parameters", "moments", "variables", "scalars", "batch", "padding", "temporaries"]
+    for name in names if memory.variables else [name for name in names if name != "variables"]:
+        table.add_row(name, figures.size(getattr(memory, name)))
+    of = "the compiler's figure" if memory.peak_source == "compiler" else "arguments + outputs - aliased + temporaries"
+    table.add_row(f"peak ({of})", figures.size(memory.peak))
+    return table
+
+
+def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
+    """In sums and one by one: the largest, where there are too many to read."""
+    if not collectives:
+        return ["no collectives"]
+    sums = _table("collectives", "over", _right("times"), _right("bytes a device and step"), title="traffic")
+    for flow in flows(collectives):
+        sums.add_row(
+            flow.kind, figures.over(flow.axes), figures.times(flow.count), figures.in_step(flow.bytes_per_device)
+        )
+    each = _table(
+        "collective",
+        "over",
+        _right("times"),
+        _right("each"),
+        _right("a step"),
+        "by",
+        "op",
+        Column("source", overflow="fold"),
+    )
+    for info in map(clean, collectives[:MOST_ROWS]):
+        each.add_row(
+            info.kind,
+            figures.over(info.axes),
+            figures.times(info.count),
+            figures.size(info.bytes_each),
+            figures.in_step(info.bytes_per_device),
+            "user" if info.written else "compiler",
+            Text(_cut(figures.op(info.op_name))),
+            Text(_cut(info.source)),
+        )
+    left = len(collectives) - MOST_ROWS
+    return [sums, each, Text(f"and {left:,} more, none larger: --json lists all")] if left > 0 else [sums, each]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CELL else f"{text[:MOST_CELL]}…"
+
+
+def _findings_table(found: Sequence[Finding]) -> Table:
+    table = _table("code", "finding", "what to do", title="findings", lines=True)
+    for finding in found:
+        table.add_row(f"{finding.code}\n{finding.name}", Text(finding.message), Text(finding.fix))
+    return table
+
+
+def _diff_tables(difference: DiffReport) -> list[RenderableType]:
+    one, other = difference.preset, difference.other
+    arrays = _table("array", one, other, _right(f"a device, {one}"), _right(other), title="arrays laid out differently")
+    for change in difference.arrays:
+        arrays.add_row(
+            Text(change.name),
+            Text(figures.spec(change.compiled_spec)),
+            Text(figures.spec(change.other_compiled_spec)),
+            figures.size(change.bytes_per_device),
+            figures.size(change.other_bytes_per_device),
+        )
+    moved = _table(
+        "collectives", "over", _right(f"times, {one}"), _right(other), _right(f"a step, {one}"), _right(other)
+    )
+    moved.title = "traffic"
+    for change in difference.collectives:
+        moved.add_row(*_flow_cells(change))
+    tables: list[RenderableType] = [arrays, moved]
+    if difference.memory and difference.other_memory:
+        memory = _table("memory per device, predicted", _right(one), _right(other))
+        for name in ("parameters", "moments", "batch", "temporaries", "peak"):
+            sizes = (figures.size(getattr(side, name)) for side in (difference.memory, difference.other_memory))
+            memory.add_row(name, *sizes)
+        tables.append(memory)
+    return tables
+
+
+def _flow_cells(change: FlowChange) -> list[str]:
+    return [
+        change.kind,
+        figures.over(change.axes),
+        figures.times(change.count),
+        figures.times(change.other_count),
+        figures.in_step(change.bytes_per_device),
+        figures.in_step(change.other_bytes_per_device),
+    ]
+
+
+def _table(*columns: str | Column, title: str | None = None, lines: bool = False) -> Table:
+    return Table(*columns, title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left", show_lines=lines)
+
+
+def _right(name: str) -> Column:
+    return Column(name, justify="right", no_wrap=True)

@@ -1,0 +1,1 @@
+"""The engine as seen from the UI: started, reached, asked, and stopped."""

@@ -1,0 +1,197 @@
+"""Events in words, one line each: for the Log view and for `shardtui train`."""
+
+import shlex
+
+from ...engine.base import figures
+from ...engine.spec.preset import name_of
+from ...engine.wire.protocol import (
+    AheadEnded,
+    AnyEvent,
+    CheckpointDamaged,
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointSaving,
+    CheckpointsKept,
+    CommandRefused,
+    CorpusInfo,
+    Disconnected,
+    EngineLost,
+    EngineReady,
+    EngineStarted,
+    EngineStopped,
+    Failed,
+    HostsLost,
+    HostsMeasured,
+    MemoryMeasured,
+    Paused,
+    PresetAdded,
+    PresetCompiled,
+    PresetCompiling,
+    PresetInspected,
+    PresetWeighed,
+    Profiled,
+    ProfileFailed,
+    ProfileWriting,
+    Profiling,
+    ProgramsKept,
+    Restored,
+    RestoreFailed,
+    Resumed,
+    Stalled,
+    StepsDone,
+    SwitchCancelled,
+    Switched,
+    SwitchFailed,
+    Switching,
+    TrainingStarted,
+    Welcome,
+)
+
+PHASES = {
+    "wait": "waiting for the compiler",
+    "trace": "tracing",
+    "lower": "lowering",
+    "compile": "compiling",
+    "movers": "compiling the moves",
+}
+
+EQUAL = {
+    "mix64": "digests equal (64 bits each)",
+    "sum32": "sums equal (32 bits each, of an older version)",
+}
+
+
+def in_words(event: AnyEvent) -> str:
+    match event:
+        case EngineStarted():
+            begun = "watching" if event.watched else "engine started: run"
+            return f"{begun} {event.about.run}, process {event.pid}{'' if event.watched else '; loading jax'}"
+        case EngineReady():
+            return _ready(event)
+        case PresetCompiling():
+            return f"{event.preset}: {PHASES[event.phase]}{' ahead' if event.ahead else ''}"
+        case PresetCompiled():
+            source = ", from the compilation cache" if event.from_cache else ""
+            seconds = "" if event.compile_seconds is None else f" in {figures.seconds(event.compile_seconds)}"
+            return f"compiled {event.preset}{seconds}{source}: {figures.axes(event.mesh.axes)}"
+        case AheadEnded():
+            return f"{event.preset}: {f'not compiled ahead: {event.problem}' if event.problem else 'compiled ahead'}"
+        case ProgramsKept():
+            size, limit = figures.size(event.bytes), figures.size(event.limit_bytes)
+            return f"compiled programs in memory: {', '.join(event.presets)}: {size} of {limit} (estimated)"
+        case Stalled():
+            return f"stalled for {figures.seconds(event.seconds)} in {event.where}"
+        case PresetInspected():
+            return f"looked into {event.preset}: {event.problem or f'{len(event.arrays)} gradients and activations'}"
+        case PresetAdded(preset=info):
+            return f"new preset {info.name}, {info.summary}: {figures.axes(info.mesh)}"
+        case PresetWeighed():
+            return "weighed a preset"
+        case MemoryMeasured():
+            return f"memory in use on a device: {figures.size(event.bytes_in_use)} ({event.source})"
+        case HostsMeasured():
+            return f"{len(event.hosts)} processes: {', '.join(f'step {host.step:,}' for host in event.hosts)}"
+        case HostsLost():
+            return "; ".join(f"process {process} is lost: {reason}" for process, reason in event.reasons.items())
+        case TrainingStarted():
+            return f"training under {event.preset}" + (f" from step {event.step:,} on" if event.step else "")
+        case StepsDone():
+            loss = event.losses[-1]
+            return f"step {event.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}"
+        case Switching():
+            return f"moving the state to {event.to_preset} after step {event.step:,}"
+        case Switched():
+            return receipt(event)
+        case SwitchFailed():
+            return f"no switch to {event.to_preset}: {'; '.join(event.problems)}"
+        case SwitchCancelled():
+            return f"switch to {event.to_preset} taken back"
+        case CheckpointSaving():
+            return f"saving step {event.step:,}: stalled {figures.seconds(event.stall_seconds)} to copy it"
+        case CheckpointSaved():
+            size, seconds = figures.size(event.bytes), figures.seconds(event.seconds)
+            return f"checkpoint of step {event.step:,}: {event.arrays} arrays, {size} on disk after {seconds}"
+        case CheckpointFailed():
+            return f"no checkpoint of step {event.step:,}: {'; '.join(event.problems)}"
+        case CheckpointDamaged():
+            aside = f", set aside as {event.set_aside}" if event.set_aside else ""
+            return f"checkpoint of step {event.step:,} is damaged{aside}: {'; '.join(event.problems)}"
+        case CheckpointsKept():
+            return f"checkpoints kept: {', '.join(f'{kept.step:,}' for kept in event.checkpoints) or 'none'}"
+        case Restored():
+            return restored(event)
+        case RestoreFailed():
+            return f"not back to step {event.step:,}: {'; '.join(event.problems)}"
+        case Profiling():
+            return f"tracing {event.steps} steps after step {event.step:,}"
+        case ProfileWriting():
+            return f"writing the trace of {event.steps} steps"
+        case Profiled():
+            return f"{profile(event)}; to see it: {opened_by(event)}"
+        case ProfileFailed():
+            return f"no profile up to step {event.step:,}: {'; '.join(event.problems)}"
+        case Paused():
+            return f"paused after step {event.step:,}" + (f": {event.problem}" if event.problem else "")
+        case Resumed():
+            return f"resumed after step {event.step:,}"
+        case CommandRefused():
+            return f"command refused: {event.problem}"
+        case Failed():
+            return f"{'refused' if event.refused else 'failed'}: {'; '.join(event.problems)}"
+        case EngineStopped():
+            return f"engine stopped ({event.reason}) after step {event.step:,}"
+        case EngineLost():
+            return f"engine lost: {event.reason}"
+        case Disconnected():
+            return f"disconnected: {event.reason}"
+        case Welcome():
+            return f"connected, protocol {event.protocol}"
+
+
+def receipt(event: Switched) -> str:
+    digests = f"all {event.arrays} {EQUAL[event.digest]}" if event.digests_equal else "DIGESTS DIFFER"
+    compiled = f", compiled {figures.seconds(event.compile_seconds)} beside the steps" if event.compile_seconds else ""
+    return (
+        f"{event.from_preset} → {event.to_preset} after step {event.step:,}: moved {figures.size(event.bytes_moved)}, "
+        f"stalled {figures.seconds(event.stall_seconds)}{compiled}, {digests}"
+    )
+
+
+def restored(event: Restored) -> str:
+    later = ", ".join(f"{step:,}" for step in event.rolled_back)
+    return (
+        f"restored step {event.step:,}, saved under {name_of(event.from_preset)} on {event.from_devices} devices: "
+        f"{event.arrays} {EQUAL[event.digest]}, {figures.seconds(event.seconds)}"
+        + (f"; set aside: {later}" if later else "")
+    )
+
+
+def profile(event: Profiled) -> str:
+    first = event.step - event.steps + 1
+    return f"profile of steps {first:,} to {event.step:,} written"
+
+
+def opened_by(event: Profiled) -> str:
+    return f"`pip install xprof`, then `xprof --port 6006 --logdir {shlex.quote(event.directory)}`"
+
+
+def _ready(event: EngineReady) -> str:
+    device = event.devices[0]
+    dtype = f" computed in {event.dtype}" if event.dtype else ""
+    padding = f" (+ {figures.count(event.padding_parameters)} padding)" if event.padding_parameters else ""
+    versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
+    dtype = f" computed in {event.dtype}" if event.dtype else ""
+    corpus = f", {_corpus(event.corpus)}" if event.corpus else ""
+    return (
+        f"{len(event.devices)} × {device.kind}{' (simulated)' if event.simulated else ''}, "
+        f"{figures.count(event.parameters)} parameters{padding}{dtype}{corpus}; {versions}"
+        + "".join(f"; preset left out: {problem}" for problem in event.preset_problems)
+        + "".join(f"; {warning}" for warning in event.warnings)
+    )
+
+
+def _corpus(corpus: CorpusInfo) -> str:
+    if not corpus.files:
+        return f"batches from {corpus.source} (the first: {figures.size(corpus.bytes)}, sha256 {corpus.sha256[:12]})"
+    read = f"{corpus.files} files, sha256 {corpus.sha256[:12]}"
+    return f"{figures.size(corpus.bytes)} of text from {corpus.source} ({read})"
