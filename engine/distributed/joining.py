@@ -9,7 +9,7 @@ from jax._src.distributed import global_state  # no public name says what jax ha
 from jaxlib import _jax  # type: ignore[attr-defined] # nor where CPU collectives listen
 
 from ..base.advice import in_a_line
-from ..spec.config import Invalid, Membership, RunConfig
+from ..spec.config import Invalid, Membership, Restart, RunConfig
 from ..wire.run_directory import RunDirectory
 from .seal import JOIN_SECONDS, Seal, given_secret, is_local, secret_problem, shared_secret
 
@@ -52,6 +52,13 @@ def connect(membership: Membership, config: RunConfig) -> bool:
         raise Invalid(_why_alone(membership, error)) from error
     _refuse_open(membership, config)
     return True
+
+
+def join(membership: Membership, directory: RunDirectory, restart: Restart) -> Seal:
+    """Connects to the other processes of a run on this machine, and gives its seal. Raises Invalid."""
+    config = restart.config or directory.config
+    connect(membership, config)
+    return seal(membership, directory, config)
 
 
 def seal(membership: Membership, directory: RunDirectory, config: RunConfig) -> Seal:

@@ -1,0 +1,162 @@
+"""Everything that is checked before the first step, and the loop. Raises Invalid before any device work."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import jax
+import msgspec
+from etils import epath
+
+from ..base.versions import versions
+from ..checkpoint.directory import Place, array_types
+from ..checkpoint.manifest import Manifest, edits
+from ..checkpoint.saver import Saver
+from ..distributed.agreement import corpus_fact, differences, facts, fingerprints
+from ..distributed.cluster import Cluster
+from ..models.task import Task
+from ..models.user_model import OwnBatches
+from ..parallel.mesh import describe_device, fallback
+from ..planning.preview import weigh
+from ..program.compiler import Compiler
+from ..program.memory import keep_freed_blocks, limit
+from ..program.presets import known_presets, listed, problems_of_named
+from ..program.setup import devices_and_task
+from ..spec.config import Invalid, Restart, RunConfig, UserModel, problems_of
+from ..wire.inbox import Inbox
+from ..wire.protocol import CorpusInfo, EngineReady, Event, HostInfo, PresetInfo
+from ..wire.run_directory import RunDirectory
+from ..wire.server import Answer
+from .data import Batches, read_corpus
+from .loop import Loop
+from .profiler import Profiler
+
+
+def train(
+    directory: RunDirectory,
+    restart: Restart,
+    publish: Callable[[Event], None],
+    inbox: Inbox,
+    cluster: Cluster,
+    answer_with: Callable[[Answer], None],
+) -> int:
+    """Checks everything, says that it is ready, and trains. Raises Invalid before any device work. Returns the number
+    of steps done."""
+    hosts = cluster.meet()
+    config = restart.config or directory.config
+    _compare_what_was_given(cluster, hosts, directory, restart, config)
+    devices, task = cluster.together(lambda: devices_and_task(config, cluster.count))
+    if devices[0].platform == "cpu" and not config.low_memory:
+        keep_freed_blocks()
+    batches, corpus = cluster.together(lambda: _batches_of_valid(config, task, devices, directory))
+    _compare(cluster, hosts, corpus_fact(corpus))
+
+    within = None if config.checkpoints.directory else directory.path
+    place = Place(epath.Path(directory.checkpoints(config)), within)
+    saver = Saver(place, config, task, corpus, devices, cluster, publish, inbox.wake)
+    origin = saver.newest(restart.step)
+    problems = origin.problems_with(config, array_types(task), corpus, devices[0].platform, restart) if origin else []
+    edited = edits(directory.config, config, origin) if origin and cluster.process == 0 else []
+    config = _resumed(config, origin, restart)
+    known, infos, preset_problems = listed(config, task, devices, directory.presets)
+    problems += problems_of_named(config, infos)
+    if problems:
+        raise Invalid(*problems)
+    if restart.config is not None and (cluster.process == 0 or directory.holder() is None):
+        directory.write_config(restart.config)  # each host goes on with what it was given itself
+
+    answer_with(partial(weigh, task, devices))
+    met = hosts if cluster.count > 1 else []
+    publish(_ready(config, task, devices, corpus, infos, preset_problems, edited, met))
+    traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
+    compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
+    loop = Loop(config, batches, compiler, saver, Profiler(traces, publish), publish, inbox, cluster)
+    return loop.run(origin, restart.profile)
+
+
+def _compare_what_was_given(
+    cluster: Cluster, hosts: Sequence[HostInfo], directory: RunDirectory, restart: Restart, config: RunConfig
+) -> None:
+    """To each process. Raises Invalid where it differs."""
+    given, _ = cluster.together(lambda: known_presets(config, directory.presets))
+    if different := _differences(cluster, hosts, facts(config, restart, versions(), given)):
+        text = cluster.together(lambda: _text_fact(config))
+        raise Invalid(*different, *_differences(cluster, hosts, text))
+
+
+def _compare(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> None:
+    if different := _differences(cluster, hosts, own):
+        raise Invalid(*different)
+
+
+def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> list[str]:
+    """What each process was given is compared, and not sent."""
+    found = cluster.gather(fingerprints(own, cluster.fingerprint), dict[str, str])
+    return differences(hosts, cluster.process, own, found, cluster.fingerprint)
+
+
+def _text_fact(config: RunConfig) -> dict[str, str]:
+    """Where the model is ours: a user's function is not run before all else is known to be the same."""
+    return {} if isinstance(config.model, UserModel) else corpus_fact(read_corpus(config.data).describe())
+
+
+def _batches_of_valid(
+    config: RunConfig, task: Task, devices: list[jax.Device], directory: RunDirectory
+) -> tuple[Batches | OwnBatches, CorpusInfo]:
+    """Raises Invalid with all that is wrong: with the configuration, the data and the presets that it names."""
+    problems = problems_of(config)
+    try:
+        found = _batches(config, task)
+    except Invalid as error:
+        problems += error.problems
+    else:
+        if not problems:
+            return found
+    raise Invalid(*problems, *problems_of_named(config, listed(config, task, devices, directory.presets)[1]))
+
+
+def _batches(config: RunConfig, task: Task) -> tuple[Batches | OwnBatches, CorpusInfo]:
+    """And where they come from: the user's own, or text. Raises Invalid."""
+    if task.own_batches:
+        return task.own_batches, task.own_batches.describe()
+    corpus = read_corpus(config.data)
+    batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
+    return batches, corpus.describe()
+
+
+def _resumed(config: RunConfig, origin: Manifest | None, restart: Restart) -> RunConfig:
+    """Goes on under the preset of the checkpoint `origin` with the switches that are still to come, unless `restart`
+    names another preset."""
+    if origin is not None:
+        ahead = tuple(switch for switch in config.switches if switch.step >= origin.step)
+        config = msgspec.structs.replace(config, preset=origin.preset, switches=ahead)
+    return config if restart.preset is None else msgspec.structs.replace(config, preset=restart.preset)
+
+
+def _ready(
+    config: RunConfig,
+    task: Task,
+    devices: list[jax.Device],
+    corpus: CorpusInfo,
+    presets: list[PresetInfo],
+    preset_problems: list[str],
+    edited: list[str],
+    hosts: list[HostInfo],
+) -> EngineReady:
+    is_text = task.own_batches is None
+    return EngineReady(
+        versions=versions(),
+        devices=[describe_device(device) for device in devices],
+        simulated=devices[0].platform == "cpu" and len(devices) > 1,
+        memory_limit=limit(devices, config.device_memory),
+        warnings=[*fallback(devices, config.platform), *edited],
+        dtype=task.dtype,
+        parameters=task.parameters,
+        padding_parameters=task.model.padding_parameters,
+        tokens_per_step=config.training.tokens_per_step if is_text else config.training.batch_size,
+        counted="tokens" if is_text else "examples",
+        flops_per_step=task.flops_per_step,
+        corpus=corpus,
+        presets=presets,
+        preset_problems=preset_problems,
+        hosts=hosts,
+    )

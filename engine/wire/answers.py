@@ -1,0 +1,26 @@
+"""What a process that answers one question and ends prints: JSON on stdout, problems on stderr."""
+
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+
+from msgspec import Struct
+
+from ..spec.config import Invalid
+from .protocol import encode_json
+
+
+def answered(answer: Callable[..., int | None], *arguments: object) -> int:
+    """Runs `answer`. Returns its exit code; 2, with the problems on stderr, where it raises Invalid."""
+    try:
+        with redirect_stdout(sys.stderr):  # a user's model may print
+            return answer(*arguments) or 0
+    except Invalid as error:
+        print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+        return 2
+
+
+def print_answer(answer: Struct) -> None:
+    """As one line of JSON on the real stdout."""
+    assert sys.__stdout__ is not None
+    sys.__stdout__.buffer.write(encode_json(answer) + b"\n")
