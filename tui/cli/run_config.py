@@ -1,0 +1,229 @@
+"""From the options of a command to what a run is made of. All that needs no jax is checked here."""
+
+import argparse
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...engine.spec.config import (
+    CheckpointConfig,
+    Invalid,
+    ModelConfig,
+    Restart,
+    RunConfig,
+    ScheduledSwitch,
+    TrainingConfig,
+    UserModel,
+    choose_model,
+    problems_of,
+    with_settings,
+    with_user_settings,
+)
+from ...engine.spec.preset import is_file, load_preset, name_of
+from ...engine.spec.topology import load_topology
+from ...engine.wire import run_directory
+from ...engine.wire.run_directory import RunDirectory
+
+T = TypeVar("T")
+
+
+def new_config(options: argparse.Namespace) -> RunConfig:
+    """Of a new run. All that can be checked without jax is checked here. Raises Invalid with every problem."""
+    name = options.model or "nano"
+    preset = absolute(options.preset or "dp")
+    problems = _preset_problems(preset, options)
+    try:
+        model = choose_model(name, _settings(options))
+        config = RunConfig(
+            run=options.run_name or run_directory.free_name(model.run_name),
+            model_name=model.name,
+            model=model.model,
+            training=model.training,
+            preset=preset,
+            seed=options.seed or 0,
+            **_where_and_when(options),
+        )
+    except Invalid as error:
+        raise Invalid(*problems, *error.problems) from error
+    problems += problems_of(config)
+    if problems:
+        raise Invalid(*problems)
+    return config
+
+
+def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
+    """How a run goes on. Raises Invalid with every problem."""
+    config = directory.config
+    if (holder := directory.holder()) and holder.is_alive:
+        raise Invalid(
+            f"run {directory.name}: {holder.words} trains it: `shardtui attach {directory.name}` shows it, "
+            f"`shardtui stop {directory.name}` ends it"
+        )
+    if holder:
+        raise Invalid(f"run {directory.name}: {holder.words} holds {directory.lock}: end it: `fuser` names it")
+    given = {"--model": options.model, "--seed": options.seed, "--run": options.run_name}
+    problems = [
+        f"{flag} {value}: a run that goes on keeps its own: leave it out, or begin a new run"
+        for flag, value in given.items()
+        if value is not None
+    ]
+    preset = absolute(options.preset) if options.preset else None
+    problems += _preset_problems(preset, options)
+    try:
+        model, training = _set_anew(config, _settings(options))
+    except Invalid as error:
+        raise Invalid(*problems, *error.problems) from error
+    config = msgspec.structs.replace(config, model=model, training=training, **_where_and_when(options, config))
+    problems += problems_of(config)
+    if problems:
+        raise Invalid(*problems)
+    return restart_of(options, config)
+
+
+def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
+    preset = absolute(options.preset) if options.preset else None
+    return Restart(
+        step=options.from_step, preset=preset, other_data=options.other_data, profile=options.profile, config=config
+    )
+
+
+def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
+    """What to plan, and the presets by name or file, none where none was named. Raises Invalid with every problem.
+
+    A preset that was named has to fill the slice. Why the model cannot be laid out so is told by the board.
+    """
+    problems: list[str] = []
+    name, presets = options.model or "nano", list(dict.fromkeys(map(absolute, options.preset)))
+    model = _attempt(problems, choose_model, name, _settings(options))
+    topology = _attempt(problems, load_topology, options.topology)
+    found = list(filter(None, [_attempt(problems, load_preset, preset) for preset in presets]))
+    names = [preset.name for preset in found]
+    problems += [f"--preset {name}: {names.count(name)} are called so: rename one" for name in _twice(names)]
+    for preset in found:
+        misfit = preset.size_problem(topology.devices) if topology else None
+        problems += [*preset.problems, *filter(None, [misfit])]
+    config = (
+        RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
+        if model
+        else None
+    )
+    problems += problems_of(config) if config else []
+    if problems or config is None:
+        raise Invalid(*problems)
+    return config, presets
+
+
+def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
+    """The run in which presets are measured, and their names, none where none was named. Raises Invalid."""
+    options.preset, options.run_name = None, None
+    named = list(map(name_of, options.presets))
+    problems = [] if options.measured >= 1 else [f"--steps {options.measured}: at least 1"]
+    files = tuple(absolute(name) for name in options.presets if is_file(name))
+    problems += _same_names(options.presets)
+    try:
+        config = new_config(options)
+    except Invalid as error:
+        raise Invalid(*problems, *error.problems) from error
+    if problems:
+        raise Invalid(*problems)
+    checkpoints = CheckpointConfig(every_minutes=None, at_end=False)
+    config = msgspec.structs.replace(config, run="compare", checkpoints=checkpoints, preset_files=files)
+    return config, named
+
+
+def _same_names(presets: list[str]) -> list[str]:
+    """Of presets that a run would not tell apart."""
+    places = {name_of(name): name for name in presets}
+    return [
+        f"preset {name}: {places[name_of(name)]} has the same name: rename its file"
+        for name in dict.fromkeys(presets)
+        if name != places[name_of(name)]
+    ]
+
+
+def _twice(names: list[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
+def _attempt(problems: list[str], load: Callable[..., T], *arguments: object) -> T | None:
+    """What `load` gives; None where that cannot be, and why is added to `problems`."""
+    try:
+        return load(*arguments)
+    except Invalid as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _set_anew(config: RunConfig, settings: tuple[str, ...]) -> tuple[ModelConfig | UserModel, TrainingConfig]:
+    """Model and training of a run that goes on, with `settings` put over them. Raises Invalid."""
+    if isinstance(config.model, UserModel):
+        return with_user_settings(config.model, config.training, settings)
+    tables = {"summary": "", "model": msgspec.to_builtins(config.model)}
+    tables["training"] = msgspec.to_builtins(config.training)
+    preset = with_settings(tables, settings, f"--set {' '.join(settings)}")
+    return preset.model, preset.training
+
+
+def _where_and_when(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:
+    """What may be chosen anew when a run goes on; what is not given stays as it was `before`."""
+    given = {
+        "data": options.data and str(Path(options.data).absolute()),
+        "devices": options.devices,
+        "platform": options.platform,
+        "processes": getattr(options, "processes", None),
+        "device_memory": options.device_memory,
+        "low_memory": getattr(options, "low_memory", None),
+        "keep_programs": getattr(options, "keep_programs", None),
+        "steps": getattr(options, "steps", None),
+        "switches": tuple(getattr(options, "switch", ())) or None,
+        "checkpoints": _checkpoints(options, before.checkpoints if before else CheckpointConfig()),
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    stop = getattr(options, "stop_timeout", None)
+    return changes if stop is None else changes | {"stop_seconds": stop or None}
+
+
+def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> CheckpointConfig:
+    if "resume" not in options:  # a command that trains nothing
+        return before
+    directory = options.checkpoint_dir
+    given = {
+        "every_steps": options.checkpoint_every,
+        "every_minutes": options.checkpoint_minutes,
+        "keep": options.keep,
+        "directory": directory and (directory if "://" in directory else str(Path(directory).absolute())),
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    if options.checkpoint_minutes == 0:
+        changes["every_minutes"] = None
+    return msgspec.structs.replace(before, **changes)
+
+
+def _settings(options: argparse.Namespace) -> tuple[str, ...]:
+    given = {"batch_size": options.batch_size, "seq_len": options.seq_len}
+    return (*(f"{key}={value}" for key, value in given.items() if value is not None), *options.set)
+
+
+def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[str]:
+    switches: list[ScheduledSwitch] = getattr(options, "switch", [])
+    others: list[str] = getattr(options, "presets", [])
+    named = dict.fromkeys((*filter(None, [preset]), *others), "")
+    for switch in switches:
+        named.setdefault(switch.preset, f"--switch {switch.step}:{switch.preset}: ")
+    problems: list[str] = []
+    for name, flag in named.items():
+        try:
+            load_preset(name)
+        except Invalid as error:
+            problems += (f"{flag}{problem}" for problem in error.problems)
+    return problems
+
+
+def absolute(preset: str) -> str:
+    """A preset file is found again when the run goes on from another directory."""
+    with contextlib.suppress(RuntimeError):  # a ~user that there is not: told when it is read
+        return str(Path(preset).expanduser().absolute()) if is_file(preset) else preset
+    return preset
