@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardtui.engine.spec.config import RunConfig, load_model
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import Stop
+from shardtui.engine.wire.commands import Stop
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.terminal.export import screen_svg

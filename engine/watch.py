@@ -26,7 +26,8 @@ from .spec.config import FILE_NAME, Invalid, WatchedRun
 from .watching.external import Described, describe
 from .watching.external_step import Step, compile_step
 from .watching.reporter import Teller
-from .wire.protocol import EngineReady, Event, PresetInfo, PresetInspected, TrainingStarted
+from .wire.descriptions import PresetInfo
+from .wire.events import EngineReady, Event, PresetInspected, TrainingStarted
 from .wire.run_directory import checked_name
 
 NOT_ASKED = "not asked of a run that is only watched"

@@ -28,7 +28,8 @@ from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.program import Program, compile_program, place
 from shardtui.engine.spec.config import PRESETS, ModelConfig, RunConfig, TrainingConfig
 from shardtui.engine.spec.preset import read_preset
-from shardtui.engine.wire.protocol import CorpusInfo, EngineReady, PresetInspected
+from shardtui.engine.wire.descriptions import CorpusInfo
+from shardtui.engine.wire.events import EngineReady, PresetInspected
 
 from .compilers import Compilers
 

@@ -35,28 +35,30 @@ from shardtui.engine.spec.preset import Preset, read_preset
 from shardtui.engine.training.data import Batches, read_corpus
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
-from shardtui.engine.wire.inbox import Inbox
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.commands import (
     AddPreset,
+    Pause,
+    RestoreCheckpoint,
+    Resume,
+    SaveCheckpoint,
+    StepOnce,
+    Stop,
+    SwitchPreset,
+)
+from shardtui.engine.wire.events import (
     CheckpointDamaged,
     CheckpointFailed,
     CheckpointSaved,
     CheckpointsKept,
     EngineStarted,
     Event,
-    Pause,
     Paused,
-    RestoreCheckpoint,
     Restored,
     RestoreFailed,
-    Resume,
-    SaveCheckpoint,
-    StepOnce,
-    Stop,
     Switched,
     SwitchFailed,
-    SwitchPreset,
 )
+from shardtui.engine.wire.inbox import Inbox
 from shardtui.tui.state.run_state import Phase, RunState
 
 from .conftest import READY, tiny_config, tiny_model

@@ -30,7 +30,7 @@ from shardtui.engine.program.reshard import Movers
 from shardtui.engine.spec.config import ModelConfig
 from shardtui.engine.spec.preset import Preset, load_preset, parse_preset
 from shardtui.engine.spec.preset_file import preset_text
-from shardtui.engine.wire.protocol import ArrayInfo, MeshInfo, PresetInfo
+from shardtui.engine.wire.descriptions import ArrayInfo, MeshInfo, PresetInfo
 
 from . import second_reader
 from .random_presets import Case

@@ -2,19 +2,9 @@
 
 import msgspec
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import (
-    VERSION,
-    CheckpointInfo,
-    CheckpointsKept,
-    DeviceInfo,
-    EngineStarted,
-    EngineStopped,
-    Event,
-    PresetInfo,
-    StepsDone,
-    TrainingStarted,
-    encode_json,
-)
+from shardtui.engine.wire.descriptions import CheckpointInfo, DeviceInfo, PresetInfo
+from shardtui.engine.wire.events import CheckpointsKept, EngineStarted, EngineStopped, Event, StepsDone, TrainingStarted
+from shardtui.engine.wire.framing import VERSION, encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from .conftest import READY, tiny_config

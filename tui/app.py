@@ -20,26 +20,21 @@ from textual.widget import AwaitMount, MountError
 from textual.worker import Worker, WorkerError, WorkerFailed
 
 from ..engine.spec.config import Invalid, Restart, RunConfig
-from ..engine.wire.protocol import (
+from ..engine.wire.commands import (
     AddPreset,
     AnyCommand,
-    AnyEvent,
-    EngineReady,
-    Failed,
     InspectPreset,
-    MemoryMeasured,
     Pause,
     PreparePreset,
-    PresetAdded,
     ProfileSteps,
     RestoreCheckpoint,
     Resume,
     SaveCheckpoint,
     StepOnce,
-    StepsDone,
     Stop,
     SwitchPreset,
 )
+from ..engine.wire.events import AnyEvent, EngineReady, Failed, MemoryMeasured, PresetAdded, StepsDone
 from . import views
 from .client.engine_client import EngineClient
 from .messages import (

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
-from ..engine.wire.protocol import AnyEvent, WeighPreset
+from ..engine.wire.commands import WeighPreset
+from ..engine.wire.events import AnyEvent
 
 
 @dataclass

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..wire.protocol import CollectiveInfo
+from ..wire.descriptions import CollectiveInfo
 from .dataflow import Dataflow
 from .device_groups import axes_of, grouping, groups_of
 from .execution_counts import runs

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ..wire.protocol import ArrayInfo, CollectiveInfo, MeshInfo, PresetInspected, ProductInfo
+from ..wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, ProductInfo
+from ..wire.events import PresetInspected
 from .layout import used_axes
 
 RULES = {

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from ..base import figures
-from ..wire.protocol import ArrayInfo, CollectiveInfo
+from ..wire.descriptions import ArrayInfo, CollectiveInfo
 from .finding import Finding, Subject, finding
 from .layout import used_axes
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ..wire.protocol import ArrayInfo, MeshInfo
+from ..wire.descriptions import ArrayInfo, MeshInfo
 
 
 class Shard(Struct, frozen=True):

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ..base import figures
-from ..wire.protocol import ArrayInfo, MeshInfo, PresetCompiled, PresetInspected
+from ..wire.descriptions import ArrayInfo, MeshInfo
+from ..wire.events import PresetCompiled, PresetInspected
 from .finding import RULES, Finding, Subject, finding
 from .gathers import gathered_parameters
 from .layout import bytes_per_device, dim_name, is_same_layout, replicas, shard_shape, used_axes

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ..wire.protocol import ProductInfo
+from ..wire.descriptions import ProductInfo
 from .convolution import Dim, multiplied
 from .dataflow import Dataflow, is_product
 from .execution_counts import runs

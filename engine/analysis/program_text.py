@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..wire.protocol import CollectiveInfo, ProductInfo
+from ..wire.descriptions import CollectiveInfo, ProductInfo
 from .collectives import inventory
 from .hlo import parse
 from .products import products

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ..base import figures
-from ..wire.protocol import ProductInfo
+from ..wire.descriptions import ProductInfo
 from .finding import Finding, Subject, finding
 from .layout import dim_name, used_axes
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ..wire.protocol import CollectiveInfo
+from ..wire.descriptions import CollectiveInfo
 
 Key = tuple[str, tuple[str, ...]]
 """Kind and axes."""

@@ -21,7 +21,7 @@ from ..distributed.outcomes import Damaged
 from ..models.task import Task, TrainState
 from ..program.digest import digests, joined, linear_sums
 from ..spec.config import Invalid, RunConfig
-from ..wire.protocol import CheckedInfo, Verification
+from ..wire.descriptions import CheckedInfo, Verification
 from .leak import stop_leaks
 from .manifest import FILE_NAME, Manifest, check_files, read_manifest
 from .stored import stored_arrays, stored_names

@@ -15,7 +15,7 @@ from msgspec import Struct
 from ..base.regular_file import open_regular
 from ..distributed.outcomes import Damaged
 from ..spec.config import Restart, RunConfig, UserModel
-from ..wire.protocol import CheckpointInfo, CorpusInfo, Digest
+from ..wire.descriptions import CheckpointInfo, CorpusInfo, Digest
 
 FILE_NAME = "checkpoint.json"
 

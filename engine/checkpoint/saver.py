@@ -21,14 +21,13 @@ from ..models.task import Task, TrainState
 from ..program.digest import joined
 from ..program.program import Program
 from ..spec.config import Invalid, RunConfig
-from ..wire.protocol import (
+from ..wire.descriptions import CheckpointInfo, CorpusInfo
+from ..wire.events import (
     CheckpointDamaged,
     CheckpointFailed,
-    CheckpointInfo,
     CheckpointSaved,
     CheckpointSaving,
     CheckpointsKept,
-    CorpusInfo,
     Event,
     Restored,
 )

@@ -8,7 +8,7 @@ import msgspec
 
 from ..spec.config import Restart, RunConfig
 from ..spec.preset import Preset
-from ..wire.protocol import CorpusInfo, HostInfo
+from ..wire.descriptions import CorpusInfo, HostInfo
 
 OF_THE_HOST = {"data", "checkpoints.directory"}
 """Paths, which each host may have its own of."""

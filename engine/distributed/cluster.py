@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..wire.protocol import HostInfo, HostStatus
+from ..wire.descriptions import HostInfo, HostStatus
 from .outcomes import unsuccessful
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from ..base.advice import TRACEBACK, problems_in
 from ..spec.config import Invalid
-from ..wire.protocol import HostInfo, HostStatus
+from ..wire.descriptions import HostInfo, HostStatus
 from .cluster import Cluster
 from .joining import HEARTBEAT_SECONDS
 from .outcomes import Outcome, Stranded, error_of, outcome_of, unsuccessful, worst

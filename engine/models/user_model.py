@@ -25,7 +25,7 @@ from flax import nnx
 
 from ..base.advice import named
 from ..spec.config import Invalid, RunConfig, UserModel
-from ..wire.protocol import CorpusInfo
+from ..wire.descriptions import CorpusInfo
 from .array import Array, Batch, name_of, text_batch
 from .decoder import loss as cross_entropy
 

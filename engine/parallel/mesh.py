@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh
 
 from ..base.advice import advice
 from ..spec.config import Invalid
-from ..wire.protocol import DeviceInfo, MeshInfo
+from ..wire.descriptions import DeviceInfo, MeshInfo
 
 ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
 """Device files of TPUs and GPUs."""

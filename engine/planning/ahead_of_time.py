@@ -14,7 +14,7 @@ from ..program.program import argument_bytes, compile_program, place
 from ..spec.config import Invalid, UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology
-from ..wire.protocol import PresetCompiled
+from ..wire.events import PresetCompiled
 from . import tpu_compiler
 from .estimate import Step
 from .ranking import Cost, timed

@@ -12,7 +12,9 @@ from ..parallel.mesh import describe_mesh
 from ..program.program import argument_bytes, place
 from ..spec.config import Invalid
 from ..spec.preset import parse_preset
-from ..wire.protocol import PresetWeighed, Weighed, WeighPreset
+from ..wire.commands import WeighPreset
+from ..wire.descriptions import Weighed
+from ..wire.events import PresetWeighed
 from .estimate import estimate_row
 
 

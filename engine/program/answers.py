@@ -5,7 +5,8 @@ from ..parallel.mesh import describe_device
 from ..spec.config import Invalid, RunConfig, problems_of
 from ..spec.preset import load_preset
 from ..wire.answers import print_answer
-from ..wire.protocol import Inspection, PresetListing
+from ..wire.descriptions import PresetListing
+from ..wire.events import Inspection
 from .inspection import inspect_program
 from .presets import listed
 from .program import compile_program, place

@@ -14,7 +14,8 @@ from ..models.task import Task, TrainState
 from ..spec.config import KEEP_PROGRAMS, Invalid
 from ..spec.preset import Preset, load_preset, name_of, parse_preset
 from ..spec.preset_file import write_preset
-from ..wire.protocol import Phase, PresetInfo, PresetInspected
+from ..wire.descriptions import PresetInfo
+from ..wire.events import Phase, PresetInspected
 from .compile_queue import CompileQueue, Urgency
 from .inspection import inspect_program
 from .kept_programs import KeptPrograms

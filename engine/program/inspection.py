@@ -19,7 +19,8 @@ from ..base.advice import in_a_line
 from ..models.task import Array, Task, gradient_name
 from ..parallel.constraints import Observed
 from ..parallel.rules import Decision
-from ..wire.protocol import ArrayInfo, PresetInspected, RematerializationInfo
+from ..wire.descriptions import ArrayInfo, RematerializationInfo
+from ..wire.events import PresetInspected
 from .program import Placement, trace_step
 
 REMATERIALIZATION = re.compile(

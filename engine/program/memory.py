@@ -11,7 +11,8 @@ from jax.stages import Compiled
 from ..analysis.layout import bytes_per_device
 from ..base.figures import size
 from ..base.machine import machine_memory
-from ..wire.protocol import ArrayInfo, MemoryInfo, MemoryMeasured, MeshInfo
+from ..wire.descriptions import ArrayInfo, MemoryInfo, MeshInfo
+from ..wire.events import MemoryMeasured
 
 M_MMAP_THRESHOLD = -3
 """glibc's malloc.h"""

@@ -7,7 +7,7 @@ import jax
 from ..models.task import Task
 from ..spec.config import RunConfig
 from ..spec.preset import Preset, load_preset, load_presets, name_of
-from ..wire.protocol import PresetInfo
+from ..wire.descriptions import PresetInfo
 from .program import describe_preset
 
 

@@ -21,7 +21,8 @@ from ..parallel.rules import Decision, decide, flax_rules, preset_problems, spec
 from ..spec.config import Invalid
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.preset import Preset
-from ..wire.protocol import ArrayInfo, Phase, PresetCompiled, PresetInfo
+from ..wire.descriptions import ArrayInfo, PresetInfo
+from ..wire.events import Phase, PresetCompiled
 from .compilation_cache import cache_hits, of_code_in
 from .digest import digests, is_finite
 from .explicit import refused

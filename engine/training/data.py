@@ -15,7 +15,7 @@ from ..base.figures import size
 from ..base.machine import machine_memory
 from ..base.regular_file import NotRegular, open_regular
 from ..spec.config import Invalid
-from ..wire.protocol import CorpusInfo
+from ..wire.descriptions import CorpusInfo
 
 STANDARD_LIBRARY = "the Python standard library's sources"
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "__pycache__"}

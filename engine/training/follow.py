@@ -13,8 +13,9 @@ from ..distributed.jax_cluster import JaxCluster
 from ..distributed.joining import connect, number, seal
 from ..distributed.seal import Seal
 from ..spec.config import Invalid, Membership, Restart, RunConfig
+from ..wire.commands import Stop
+from ..wire.events import Event, Stalled
 from ..wire.inbox import Inbox
-from ..wire.protocol import Event, Stalled, Stop
 from ..wire.run_directory import RunDirectory, create, find, state_home
 from .serve import serve, user_directory
 from .train import train

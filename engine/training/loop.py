@@ -20,30 +20,32 @@ from ..program.compiler import Compiler
 from ..program.memory import measure
 from ..program.program import Program
 from ..spec.config import Invalid, RunConfig
-from ..wire.inbox import Inbox
-from ..wire.protocol import (
+from ..wire.commands import (
     AddPreset,
     AnyCommand,
-    CheckpointFailed,
-    Event,
     InspectPreset,
     Pause,
-    Paused,
     PreparePreset,
-    PresetAdded,
     ProfileSteps,
     RestoreCheckpoint,
-    RestoreFailed,
     Resume,
-    Resumed,
     SaveCheckpoint,
     StepOnce,
     Stop,
+    SwitchPreset,
+)
+from ..wire.events import (
+    CheckpointFailed,
+    Event,
+    Paused,
+    PresetAdded,
+    RestoreFailed,
+    Resumed,
     SwitchCancelled,
     SwitchFailed,
-    SwitchPreset,
     TrainingStarted,
 )
+from ..wire.inbox import Inbox
 from .data import Batches
 from .feed import Feed
 from .orders import Order, Orders, ReadPreset, SwitchNow

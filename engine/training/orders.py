@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from ..wire.protocol import AnyCommand
+from ..wire.commands import AnyCommand
 
 
 class SwitchNow(Struct, frozen=True, tag=True):

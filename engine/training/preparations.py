@@ -14,7 +14,7 @@ from ..program.compile_queue import Urgency
 from ..program.compiler import Compiler, Ready
 from ..program.program import Program
 from ..spec.config import ScheduledSwitch
-from ..wire.protocol import AheadEnded, Event, Phase, PresetCompiling, PresetInspected, ProgramsKept, SwitchCancelled
+from ..wire.events import AheadEnded, Event, Phase, PresetCompiling, PresetInspected, ProgramsKept, SwitchCancelled
 
 MOST_AHEAD = 3
 """Presets that were compiled because they were likely, and that no switch went to: each takes memory of the host."""

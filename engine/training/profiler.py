@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 from ..base.advice import problems_in
-from ..wire.protocol import Event, Profiled, ProfileFailed, ProfileWriting, Profiling
+from ..wire.events import Event, Profiled, ProfileFailed, ProfileWriting, Profiling
 
 WARM_UP = 3
 """Steps that are left out where a run is traced from its start."""

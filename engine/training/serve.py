@@ -11,13 +11,14 @@ from ..base.advice import problems_in
 from ..distributed.cluster import Cluster
 from ..distributed.seal import Seal
 from ..spec.config import Invalid, Restart, RunConfig, UserModel
-from ..wire import protocol
+from ..wire.commands import Stop
 from ..wire.custody import Custody
 from ..wire.event_log import EventLog
+from ..wire.events import EngineStarted, EngineStopped, Event, Failed, HostsLost
 from ..wire.inbox import Inbox
-from ..wire.protocol import EngineStarted, EngineStopped, Event, Failed, HostsLost, Stop
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Server
+from ..wire.version import VERSION
 from .forks import leave_to_parent
 from .watchdog import Watchdog
 
@@ -42,7 +43,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
     leave_to_parent(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
     custody = Custody(directory, lock, lambda: inbox.put(Stop()))
     config = restart.config or directory.config
-    log.append(EngineStarted(protocol=protocol.VERSION, pid=os.getpid(), config=config))
+    log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=config))
     cluster = Cluster()
     watchdog = Watchdog(
         inbox,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 
 from ..distributed.cluster import Cluster
-from ..wire.protocol import Event, HostsMeasured, MemoryMeasured, StepsDone
+from ..wire.events import Event, HostsMeasured, MemoryMeasured, StepsDone
 
 REPORT_SECONDS = 0.5
 HOSTS_SECONDS = 5.0

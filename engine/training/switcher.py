@@ -10,7 +10,7 @@ from ..program.memory import limit, shortage
 from ..program.program import Program
 from ..program.reshard import bytes_moved, move_state
 from ..spec.config import Invalid, RunConfig
-from ..wire.protocol import Event, Switched, Switching
+from ..wire.events import Event, Switched, Switching
 from .progress import Progress
 
 

@@ -22,8 +22,9 @@ from ..program.memory import keep_freed_blocks, limit
 from ..program.presets import known_presets, listed, problems_of_named
 from ..program.setup import devices_and_task
 from ..spec.config import Invalid, Restart, RunConfig, UserModel, problems_of
+from ..wire.descriptions import CorpusInfo, HostInfo, PresetInfo
+from ..wire.events import EngineReady, Event
 from ..wire.inbox import Inbox
-from ..wire.protocol import CorpusInfo, EngineReady, Event, HostInfo, PresetInfo
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Answer
 from .data import Batches, read_corpus

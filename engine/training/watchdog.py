@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from ..wire.events import CheckpointSaved, Event, Failed, Restored, Stalled, StepsDone, TrainingStarted
 from ..wire.inbox import Inbox
-from ..wire.protocol import CheckpointSaved, Event, Failed, Restored, Stalled, StepsDone, TrainingStarted
 
 STALL_SECONDS = 30.0
 """Without an event, a step, a save, a phase of a compilation, though nothing is waited for."""

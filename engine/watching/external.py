@@ -12,7 +12,8 @@ from ..parallel.mesh import describe_mesh
 from ..parallel.rules import spec_of
 from ..program.leaves import Leaf, named
 from ..program.memory import predict
-from ..wire.protocol import ArrayInfo, CollectiveInfo, MeshInfo, PresetCompiled
+from ..wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
+from ..wire.events import PresetCompiled
 from .external_step import Step, is_told, lie_alike
 
 NO_MESH = "device"

@@ -19,10 +19,11 @@ from ..distributed.cluster import Cluster
 from ..spec.config import WatchedRun
 from ..training.forks import lead_nowhere
 from ..training.step_reports import REPORT_SECONDS, StepReports
-from ..wire import protocol, run_directory
+from ..wire import run_directory
 from ..wire.event_log import EventLog
-from ..wire.protocol import EngineStarted, EngineStopped, Event, Failed, MemoryMeasured
+from ..wire.events import EngineStarted, EngineStopped, Event, Failed, MemoryMeasured
 from ..wire.server import Server
+from ..wire.version import VERSION
 
 PATIENCE_SECONDS = 2.0
 """For the last losses of a loop that failed: its devices may never make them."""
@@ -49,7 +50,7 @@ class Teller:
             self.about = msgspec.structs.replace(about, run=directory.name)
             self._server = Server(directory.socket, lambda _: self.about.refusal)
             self._log = EventLog(directory.events, self._server.publish)
-            self._log.append(EngineStarted(protocol=protocol.VERSION, pid=os.getpid(), config=None, watched=self.about))
+            self._log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=None, watched=self.about))
             self._server.start()
             undone.pop_all()
         for event in opening:

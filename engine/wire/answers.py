@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 from msgspec import Struct
 
 from ..spec.config import Invalid
-from .protocol import encode_json
+from .framing import encode_json
 
 
 def answered(answer: Callable[..., int | None], *arguments: object) -> int:

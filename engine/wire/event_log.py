@@ -14,7 +14,8 @@ import msgspec
 from ..base.append import append_regular
 from ..base.regular_file import open_regular
 from ..spec.config import Invalid
-from .protocol import LARGEST_EVENT, AnyEvent, Event, decode_event_json, decode_event_lines, encode_json
+from .events import AnyEvent, Event
+from .framing import LARGEST_EVENT, decode_event_json, decode_event_lines, encode_json
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 Listener = Callable[[Event], None]

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from .protocol import AnyCommand, PreparePreset, ProfileSteps, RestoreCheckpoint, StepOnce, Stop, SwitchPreset
+from .commands import AnyCommand, PreparePreset, ProfileSteps, RestoreCheckpoint, StepOnce, Stop, SwitchPreset
 
 MOST_WAITING = 256
 """Commands that may wait; what comes on top is refused, but for `Stop`."""

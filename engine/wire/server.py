@@ -10,8 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import protocol
-from .protocol import AnyCommand, BadFrame, CommandRefused, Event, Hello, Stop, WeighPreset, Welcome, mismatch
+from . import framing
+from .commands import AnyCommand, Hello, Stop, WeighPreset
+from .events import CommandRefused, Event, Welcome
+from .framing import BadFrame, mismatch
+from .version import VERSION
 
 MOST_VIEWERS = 64
 MOST_GUESTS = 16
@@ -32,7 +35,7 @@ class OtherProtocol(Exception):
     """The viewer speaks another one."""
 
     def __init__(self, spoken: int) -> None:
-        super().__init__(mismatch(spoken, protocol.VERSION))
+        super().__init__(mismatch(spoken, VERSION))
 
 
 class Server:
@@ -106,7 +109,7 @@ class Server:
                 self._path.unlink()
 
     def _broadcast(self, event: Event) -> None:
-        frame = protocol.frame(event)
+        frame = framing.frame(event)
         for viewer in self._greeted:
             _write(viewer, frame)
 
@@ -119,9 +122,9 @@ class Server:
             else:
                 await self._attend_guest(reader, connection)
         except OtherProtocol as error:
-            _write(connection, protocol.frame(CommandRefused(problem=str(error), protocol=protocol.VERSION)))
+            _write(connection, framing.frame(CommandRefused(problem=str(error), protocol=VERSION)))
         except BadFrame as error:
-            _write(connection, protocol.frame(CommandRefused(problem=str(error))))
+            _write(connection, framing.frame(CommandRefused(problem=str(error))))
         except (asyncio.IncompleteReadError, OSError):  # TimeoutError is one
             pass
         finally:
@@ -131,7 +134,7 @@ class Server:
         self._viewers.add(viewer)
         try:
             await self._meet(reader)
-            _write(viewer, protocol.frame(Welcome()))
+            _write(viewer, framing.frame(Welcome()))
             self._greeted.add(viewer)
             await self._hear(reader, viewer)
         finally:
@@ -141,7 +144,7 @@ class Server:
     async def _attend_guest(self, reader: asyncio.StreamReader, guest: asyncio.StreamWriter) -> None:
         """Where they are too many, the first one goes: the newest may want to stop the run."""
         problem = f"{MOST_VIEWERS} viewers watch this run already: close one of them"
-        _write(guest, protocol.frame(CommandRefused(problem=problem)))
+        _write(guest, framing.frame(CommandRefused(problem=problem)))
         if len(self._guests) >= MOST_GUESTS:
             first = next(iter(self._guests))
             del self._guests[first]
@@ -161,11 +164,11 @@ class Server:
         while True:
             try:
                 async with asyncio.timeout(seconds):
-                    command = await protocol.read_command(reader)
+                    command = await framing.read_command(reader)
             except TimeoutError:
                 raise OtherProtocol(SILENT) from None
             match command:
-                case Hello(protocol=spoken) if spoken != protocol.VERSION:
+                case Hello(protocol=spoken) if spoken != VERSION:
                     raise OtherProtocol(spoken)
                 case Hello():
                     return
@@ -182,7 +185,7 @@ class Server:
         answering = asyncio.ensure_future(self._answer_all(questions, connection))
         try:
             while True:
-                command = await protocol.read_command(reader)
+                command = await framing.read_command(reader)
                 if isinstance(command, Hello):
                     continue
                 if isinstance(command, WeighPreset):
@@ -190,7 +193,7 @@ class Server:
                         questions.get_nowait()
                     questions.put_nowait(command)
                 elif problem := self._obey(command):
-                    _write(connection, protocol.frame(CommandRefused(problem=problem)))
+                    _write(connection, framing.frame(CommandRefused(problem=problem)))
         finally:
             answering.cancel()
 
@@ -199,7 +202,7 @@ class Server:
             question = await questions.get()
             if self._answer is None:
                 problem = "the engine does not know its devices yet: ask once it is ready"
-                _write(connection, protocol.frame(CommandRefused(problem=problem)))
+                _write(connection, framing.frame(CommandRefused(problem=problem)))
             else:
                 _write(
                     connection,
@@ -208,7 +211,7 @@ class Server:
 
 
 def _answered(answer: Answer, question: WeighPreset) -> bytes:
-    return protocol.frame(answer(question))
+    return framing.frame(answer(question))
 
 
 def _write(connection: asyncio.StreamWriter, frame: bytes) -> None:

@@ -17,7 +17,8 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import compile_program, place
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.preset import load_preset, read_preset
-from shardtui.engine.wire.protocol import CollectiveInfo, PresetCompiled
+from shardtui.engine.wire.descriptions import CollectiveInfo
+from shardtui.engine.wire.events import PresetCompiled
 
 from ..collective_programs import LAYERS, WIDTH, Program, lower_fsdp, programs
 from ..conftest import tiny_config

@@ -15,7 +15,7 @@ from shardtui.engine.analysis.collectives import inventory
 from shardtui.engine.analysis.device_groups import axes_of
 from shardtui.engine.analysis.execution_counts import runs
 from shardtui.engine.analysis.hlo import arrays, closing, parse
-from shardtui.engine.wire.protocol import CollectiveInfo
+from shardtui.engine.wire.descriptions import CollectiveInfo
 from shardtui.tui.cli.main import main
 
 from ..hlo_texts import HOSTILE, MESH, chain, collectives, loops, module, nested, reduced, repeated

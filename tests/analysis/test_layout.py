@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.analysis.layout import bytes_per_device, replicas, shards
 from shardtui.engine.parallel.mesh import build_mesh, describe_mesh
-from shardtui.engine.wire.protocol import ArrayInfo, MeshInfo
+from shardtui.engine.wire.descriptions import ArrayInfo, MeshInfo
 from shardtui.tui.widgets.sharding_pane import Subject, draw_sharding, label, next_slice, subject
 
 Spec = list[list[str]]

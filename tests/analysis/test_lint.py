@@ -15,13 +15,8 @@ from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.program import Program, compile_program, place
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.preset import read_preset
-from shardtui.engine.wire.protocol import (
-    CollectiveInfo,
-    Inspection,
-    PresetCompiled,
-    PresetInspected,
-    RematerializationInfo,
-)
+from shardtui.engine.wire.descriptions import CollectiveInfo, RematerializationInfo
+from shardtui.engine.wire.events import Inspection, PresetCompiled, PresetInspected
 
 from ..conftest import BATCHES, KINDS, WIDE, tiny_config
 

@@ -8,7 +8,7 @@ from statistics import median
 import jax
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.protocol import StepsDone
+from shardtui.engine.wire.events import StepsDone
 
 from ..conftest import SHARDTUI
 from .figure import Figure, at_least, at_most

@@ -7,7 +7,8 @@ from statistics import median
 
 import msgspec
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import AnyEvent, EngineStarted, EngineStopped, StepsDone, encode_json
+from shardtui.engine.wire.events import AnyEvent, EngineStarted, EngineStopped, StepsDone
+from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.state.losses import Losses
 from shardtui.tui.widgets.loss_chart import draw_chart

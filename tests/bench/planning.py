@@ -10,7 +10,7 @@ import tempfile
 import time
 
 from shardtui.engine.spec.config import RunConfig, load_model
-from shardtui.engine.wire.protocol import encode_json
+from shardtui.engine.wire.framing import encode_json
 
 from .figure import Figure, at_most
 

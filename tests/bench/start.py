@@ -14,7 +14,7 @@ from statistics import median
 
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.protocol import PresetCompiled
+from shardtui.engine.wire.events import PresetCompiled
 
 from ..conftest import SHARDTUI
 from .figure import Figure, at_most

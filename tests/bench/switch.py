@@ -8,7 +8,8 @@ from statistics import median
 import msgspec
 import numpy as np
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import AnyEvent, StepsDone, Stop, Switched, SwitchPreset
+from shardtui.engine.wire.commands import Stop, SwitchPreset
+from shardtui.engine.wire.events import AnyEvent, StepsDone, Switched
 from shardtui.tui.client.engine_client import EngineClient
 
 from .figure import Figure, at_least, at_most

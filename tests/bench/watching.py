@@ -20,9 +20,10 @@ from shardtui.engine.training.data import read_corpus
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
 from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.commands import Pause, Resume, Stop
 from shardtui.engine.wire.event_log import EventLog, LogReader
+from shardtui.engine.wire.events import Event, Paused, Resumed, StepsDone
 from shardtui.engine.wire.inbox import Inbox
-from shardtui.engine.wire.protocol import Event, Pause, Paused, Resume, Resumed, StepsDone, Stop
 from shardtui.engine.wire.server import Server
 
 from ..conftest import SHARDTUI

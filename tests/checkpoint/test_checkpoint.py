@@ -27,13 +27,13 @@ from shardtui.engine.program.digest import linear_sums
 from shardtui.engine.program.program import Program, compile_initial_state, place
 from shardtui.engine.spec.config import PRESETS, CheckpointConfig, Invalid, Restart, RunConfig
 from shardtui.engine.spec.preset import read_preset
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.descriptions import CorpusInfo
+from shardtui.engine.wire.events import (
     CheckpointDamaged,
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSaving,
     CheckpointsKept,
-    CorpusInfo,
     Event,
 )
 

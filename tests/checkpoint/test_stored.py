@@ -34,7 +34,7 @@ from shardtui.engine.program.program import place
 from shardtui.engine.spec.config import RunConfig, choose_model
 from shardtui.engine.spec.preset import load_preset
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import CorpusInfo
+from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.tui.cli.verify import _print_table
 
 from ..conftest import SHARDTUI, TINY, tiny_config

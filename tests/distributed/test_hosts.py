@@ -17,7 +17,7 @@ from shardtui.engine.distributed.jax_cluster import stride
 from shardtui.engine.distributed.seal import Seal
 from shardtui.engine.spec.config import Restart
 from shardtui.engine.spec.preset import load_preset
-from shardtui.engine.wire.protocol import HostInfo
+from shardtui.engine.wire.descriptions import HostInfo
 
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 from shardtui.engine.spec.config import RunConfig, UserModel
-from shardtui.engine.wire.protocol import HostStatus
+from shardtui.engine.wire.descriptions import HostStatus
 
 from ..attacker import Attacker
 from ..conftest import SETTINGS, SHARDTUI, tiny_config

@@ -16,28 +16,31 @@ from typing import get_args
 
 from shardtui.engine.spec.preset import load_preset
 from shardtui.engine.spec.preset_file import preset_text
-from shardtui.engine.wire import protocol
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire import framing
+from shardtui.engine.wire.commands import (
     AddPreset,
     AnyCommand,
-    AnyEvent,
-    CheckpointSaved,
-    EngineStopped,
+    Hello,
     InspectPreset,
     Pause,
     PreparePreset,
-    PresetAdded,
-    PresetCompiled,
     ProfileSteps,
     RestoreCheckpoint,
     Resume,
     SaveCheckpoint,
     StepOnce,
-    StepsDone,
     Stop,
-    Switched,
     SwitchPreset,
     WeighPreset,
+)
+from shardtui.engine.wire.events import (
+    AnyEvent,
+    CheckpointSaved,
+    EngineStopped,
+    PresetAdded,
+    PresetCompiled,
+    StepsDone,
+    Switched,
 )
 
 from ..conftest import SHARDTUI
@@ -69,10 +72,10 @@ def _send(living: Living, commands: Iterable[AnyCommand], apart: float = 0.0) ->
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(living.directory.socket))
         connection.settimeout(60)
-        for command in (protocol.Hello(), *commands):
+        for command in (Hello(), *commands):
             while select.select([connection], [], [], 0)[0]:
                 connection.recv(1 << 20)
-            connection.sendall(protocol.frame(command))
+            connection.sendall(framing.frame(command))
             time.sleep(apart)
         time.sleep(0.2)
 

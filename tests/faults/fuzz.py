@@ -18,17 +18,9 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import place
 from shardtui.engine.spec.config import PRESETS, Invalid
 from shardtui.engine.spec.preset import read_preset
-from shardtui.engine.wire import protocol
-from shardtui.engine.wire.protocol import (
-    AnyCommand,
-    InspectPreset,
-    Pause,
-    Resume,
-    StepOnce,
-    Stop,
-    SwitchFailed,
-    SwitchPreset,
-)
+from shardtui.engine.wire import framing
+from shardtui.engine.wire.commands import AnyCommand, Hello, InspectPreset, Pause, Resume, StepOnce, Stop, SwitchPreset
+from shardtui.engine.wire.events import PresetCompiling, SwitchCancelled, SwitchFailed
 from shardtui.engine.wire.server import MOST_VIEWERS
 
 from ..conftest import SHARDTUI, tiny_config
@@ -172,7 +164,7 @@ def _connected(engine: Living, greets: bool = True) -> socket.socket:
     viewer.connect(str(engine.directory.socket))
     viewer.settimeout(20)
     if greets:
-        viewer.sendall(protocol.frame(protocol.Hello()))
+        viewer.sendall(framing.frame(Hello()))
     return viewer
 
 
@@ -187,10 +179,10 @@ def _heard(engine: Living) -> str:
 
 def _unknown_presets(engine: Living, times: int) -> Row:
     def inject() -> bool:
-        return _send(engine, protocol.frame(SwitchPreset("no-such")) + protocol.frame(SwitchPreset("no.toml")))
+        return _send(engine, framing.frame(SwitchPreset("no-such")) + framing.frame(SwitchPreset("no.toml")))
 
     answered = sum(inject() for _ in range(20 * times))
-    told = (SwitchFailed, protocol.PresetCompiling, protocol.SwitchCancelled)
+    told = (SwitchFailed, PresetCompiling, SwitchCancelled)
     problem = engine.problem(told)
     return Row("switches to presets that are not there", 20 * times, 0 if problem else answered, problem)
 

@@ -12,32 +12,34 @@ from pathlib import Path
 import msgspec
 from shardtui.engine.spec.config import PRESETS, user_presets
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.descriptions import (
+    CheckpointInfo,
+    CollectiveInfo,
+    CorpusInfo,
+    DeviceInfo,
+    PresetInfo,
+    RematerializationInfo,
+)
+from shardtui.engine.wire.events import (
     AheadEnded,
     AnyEvent,
     CheckpointDamaged,
     CheckpointFailed,
-    CheckpointInfo,
     CheckpointsKept,
-    CollectiveInfo,
     CommandRefused,
-    CorpusInfo,
-    DeviceInfo,
     EngineReady,
     EngineStarted,
     Failed,
     Inspection,
     Paused,
     PresetCompiling,
-    PresetInfo,
     ProfileFailed,
-    RematerializationInfo,
     RestoreFailed,
     StepsDone,
     SwitchFailed,
     TrainingStarted,
-    encode_json,
 )
+from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import TINY, tiny_config

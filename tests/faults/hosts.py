@@ -11,7 +11,7 @@ from etils import epath
 from shardtui.engine.checkpoint.directory import Place
 from shardtui.engine.spec.config import CheckpointConfig, Restart
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import CheckpointSaved, EngineReady, Restored, TrainingStarted
+from shardtui.engine.wire.events import CheckpointSaved, EngineReady, Restored, TrainingStarted
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.state.run_state import RunState

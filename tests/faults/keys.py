@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.protocol import AnyEvent, EngineStarted, Failed, Switched
+from shardtui.engine.wire.events import AnyEvent, EngineStarted, Failed, Switched
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS

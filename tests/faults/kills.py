@@ -12,7 +12,8 @@ from shardtui.engine.checkpoint.directory import Place
 from shardtui.engine.distributed.outcomes import Damaged
 from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.commands import SwitchPreset
+from shardtui.engine.wire.events import (
     AnyEvent,
     CheckpointSaved,
     CheckpointSaving,
@@ -20,7 +21,6 @@ from shardtui.engine.wire.protocol import (
     Restored,
     StepsDone,
     Switching,
-    SwitchPreset,
     TrainingStarted,
 )
 from shardtui.engine.wire.run_directory import RunDirectory

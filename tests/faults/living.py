@@ -14,7 +14,7 @@ from pathlib import Path
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.protocol import AnyEvent, StepsDone, TrainingStarted
+from shardtui.engine.wire.events import AnyEvent, StepsDone, TrainingStarted
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import tiny_config

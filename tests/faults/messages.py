@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 from etils import epath
 from shardtui.engine.checkpoint.manifest import read_manifest, write_manifest
-from shardtui.engine.wire import protocol, run_directory
-from shardtui.engine.wire.protocol import AnyCommand, InspectPreset, SaveCheckpoint, Stop, SwitchPreset
+from shardtui.engine.wire import framing, run_directory
+from shardtui.engine.wire.commands import AnyCommand, Hello, InspectPreset, SaveCheckpoint, Stop, SwitchPreset
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS, SHARDTUI, TINY
@@ -136,7 +136,7 @@ class Living:
     def send(self, command: AnyCommand) -> None:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.directory.socket))
-            connection.sendall(protocol.frame(protocol.Hello()) + protocol.frame(command))
+            connection.sendall(framing.frame(Hello()) + framing.frame(command))
 
     @property
     def engine(self) -> int:

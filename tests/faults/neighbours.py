@@ -11,9 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-from shardtui.engine.wire import protocol, run_directory
+from shardtui.engine.wire import framing, run_directory
+from shardtui.engine.wire.commands import Stop
+from shardtui.engine.wire.descriptions import HostStatus
 from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.protocol import AnyEvent, EngineReady, EngineStopped, Failed, HostStatus, StepsDone, Stop
+from shardtui.engine.wire.events import AnyEvent, EngineReady, EngineStopped, Failed, StepsDone
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..attacker import Attacker
@@ -236,7 +238,7 @@ except OSError as error:
 
 
 def _at_socket(directory: RunDirectory, pids: list[int]) -> str:
-    path, stop = directory.socket, protocol.frame(Stop()).hex()
+    path, stop = directory.socket, framing.frame(Stop()).hex()
     refused = _nobody(CONNECT, path, stop)
     assert refused == "PermissionError", refused
     opened = (path.parent.parent, path.parent)  # as if the user had opened them

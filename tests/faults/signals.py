@@ -13,17 +13,15 @@ from etils import epath
 from shardtui.engine.checkpoint.directory import Place
 from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.commands import Pause, SaveCheckpoint, SwitchPreset
+from shardtui.engine.wire.events import (
     AnyEvent,
     CheckpointSaving,
     EngineStopped,
-    Pause,
     Paused,
     PresetCompiling,
-    SaveCheckpoint,
     StepsDone,
     Switching,
-    SwitchPreset,
     TrainingStarted,
 )
 from shardtui.engine.wire.run_directory import RunDirectory

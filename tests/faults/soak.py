@@ -6,15 +6,8 @@ from pathlib import Path
 
 from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import (
-    AnyEvent,
-    CheckpointSaved,
-    SaveCheckpoint,
-    StepsDone,
-    Stop,
-    Switched,
-    SwitchPreset,
-)
+from shardtui.engine.wire.commands import SaveCheckpoint, Stop, SwitchPreset
+from shardtui.engine.wire.events import AnyEvent, CheckpointSaved, StepsDone, Switched
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client.engine_client import EngineClient
 

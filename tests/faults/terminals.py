@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from shardtui.engine.wire.protocol import PresetInspected
+from shardtui.engine.wire.events import PresetInspected
 
 from ..terminal import ON_ITS_TERMINAL, WITHOUT_HANG_UP, Terminal, training
 from .living import Living, living_engine, own_directories

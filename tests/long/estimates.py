@@ -13,7 +13,7 @@ import msgspec
 from shardtui.engine.base import figures
 from shardtui.engine.planning.ranking import Board, Cost
 from shardtui.engine.spec.config import RunConfig, load_model
-from shardtui.engine.wire.protocol import encode_json
+from shardtui.engine.wire.framing import encode_json
 
 CASES = """
 gpt2        v5e:2x4     dp          batch_size=64

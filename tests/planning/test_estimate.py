@@ -23,7 +23,7 @@ from shardtui.engine.spec.config import Invalid, RunConfig, load_model
 from shardtui.engine.spec.preset import load_preset, load_presets, mesh_preset, parse_preset
 from shardtui.engine.spec.preset_file import preset_text
 from shardtui.engine.spec.topology import load_topology
-from shardtui.engine.wire.protocol import WeighPreset
+from shardtui.engine.wire.commands import WeighPreset
 from shardtui.tui.cli.compare_report import row_report
 from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.state import board_rows

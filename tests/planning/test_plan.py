@@ -18,7 +18,8 @@ from shardtui.engine.planning.ranking import Cost, Row
 from shardtui.engine.spec.config import is_pitfall
 from shardtui.engine.spec.preset import Preset, load_preset, load_presets
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import EngineStarted, EngineStopped, encode_json
+from shardtui.engine.wire.events import EngineStarted, EngineStopped
+from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.cli.plan import board_tables

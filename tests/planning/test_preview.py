@@ -15,18 +15,9 @@ from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import Invalid
 from shardtui.engine.spec.preset import load_preset, load_presets
 from shardtui.engine.spec.preset_file import preset_text
-from shardtui.engine.wire import protocol
-from shardtui.engine.wire.protocol import (
-    CommandRefused,
-    Hello,
-    Pause,
-    Paused,
-    PresetWeighed,
-    WeighPreset,
-    Welcome,
-    frame,
-    read_event,
-)
+from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, WeighPreset
+from shardtui.engine.wire.events import CommandRefused, Paused, PresetWeighed, Welcome
+from shardtui.engine.wire.framing import frame, read_event
 from shardtui.engine.wire.server import Server
 from shardtui.tui.state.consequences import changes, costs
 
@@ -84,7 +75,7 @@ def test_problems_are_told_in_the_place_of_arrays(task: Task) -> None:
 
 def test_the_one_viewer_that_asks_is_told(task: Task, home: Path) -> None:
     socket = Path(f"/tmp/shardtui-test-weighing-{home.name[-8:]}.sock")
-    inbox: queue.SimpleQueue[protocol.AnyCommand] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
     server = Server(socket, inbox.put)
     server.start()
     question = WeighPreset(3, "p", text_of("dp"), text_of("fsdp"))

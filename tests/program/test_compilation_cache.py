@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from shardtui.engine.analysis.lint import lint
-from shardtui.engine.wire.protocol import Inspection
+from shardtui.engine.wire.events import Inspection
 
 from ..conftest import tiny_config
 from ..models.test_user_model import config_of, written

@@ -21,7 +21,8 @@ from shardtui.engine.program.program import (
 from shardtui.engine.spec.config import Invalid
 from shardtui.engine.spec.preset import Preset, load_preset, parse_preset
 from shardtui.engine.spec.preset_file import preset_text
-from shardtui.engine.wire.protocol import PresetInspected, WeighPreset
+from shardtui.engine.wire.commands import WeighPreset
+from shardtui.engine.wire.events import PresetInspected
 
 from ..conftest import BATCHES, WIDE, step, tiny_config, tiny_model
 from ..preset_checks import trained

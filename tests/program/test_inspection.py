@@ -16,7 +16,8 @@ from shardtui.engine.program.inspection import inspect_program, rematerializatio
 from shardtui.engine.program.memory import measure
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program, place, trace_step
 from shardtui.engine.spec.preset import load_preset
-from shardtui.engine.wire.protocol import ArrayInfo, PresetInspected
+from shardtui.engine.wire.descriptions import ArrayInfo
+from shardtui.engine.wire.events import PresetInspected
 
 from ..conftest import KINDS, step, tiny_config
 

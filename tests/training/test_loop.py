@@ -22,8 +22,7 @@ from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.training.data import Batches, read_corpus
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
-from shardtui.engine.wire.inbox import Inbox
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.events import (
     CheckpointSaved,
     Event,
     Profiled,
@@ -34,6 +33,7 @@ from shardtui.engine.wire.protocol import (
     Switched,
     SwitchFailed,
 )
+from shardtui.engine.wire.inbox import Inbox
 
 from ..conftest import Known
 

@@ -12,7 +12,7 @@ from shardtui.engine.program.compile_queue import Urgency
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import ScheduledSwitch
 from shardtui.engine.training.preparations import MOST_AHEAD, Preparations
-from shardtui.engine.wire.protocol import AheadEnded, Event, PresetCompiled, PresetCompiling
+from shardtui.engine.wire.events import AheadEnded, Event, PresetCompiled, PresetCompiling
 
 from ..conftest import Known
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from shardtui.engine.spec.config import ScheduledSwitch
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import Stop
+from shardtui.engine.wire.commands import Stop
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient

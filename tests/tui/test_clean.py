@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import CommandRefused
+from shardtui.engine.wire.events import CommandRefused
 from shardtui.tui.terminal.clean import clean, json_line, printable
 
 from ..conftest import SHARDTUI, tiny_config

@@ -1,8 +1,8 @@
 """What a comparison asks of the engine, and what it takes for measured: events in, commands out."""
 
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.commands import AnyCommand, SwitchPreset
+from shardtui.engine.wire.events import (
     AheadEnded,
-    AnyCommand,
     AnyEvent,
     CheckpointSaved,
     CheckpointSaving,
@@ -15,7 +15,6 @@ from shardtui.engine.wire.protocol import (
     Resumed,
     SwitchCancelled,
     SwitchFailed,
-    SwitchPreset,
 )
 from shardtui.tui.state.comparison import WARM_UP, Comparison, Stage, in_progress
 from shardtui.tui.state.run_state import RunState

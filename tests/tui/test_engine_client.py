@@ -7,7 +7,8 @@ import time
 from collections.abc import AsyncIterator
 
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import AnyEvent, EngineLost, EngineStopped, StepsDone, Stop
+from shardtui.engine.wire.commands import Stop
+from shardtui.engine.wire.events import AnyEvent, EngineLost, EngineStopped, StepsDone
 from shardtui.tui.client.engine_client import EngineClient
 
 from ..conftest import tiny_config

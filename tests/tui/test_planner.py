@@ -12,7 +12,7 @@ from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ranking import Board, Cost, Row
 from shardtui.engine.spec.config import Invalid, RunConfig, load_model
 from shardtui.engine.spec.preset import load_preset
-from shardtui.engine.wire.protocol import encode_json
+from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.client.planner import NoAnswer, Planner, usual_presets
 from shardtui.tui.state import board_rows
 

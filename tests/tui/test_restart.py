@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from shardtui.engine.spec.config import user_model
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import Restored, Stop
+from shardtui.engine.wire.commands import Stop
+from shardtui.engine.wire.events import Restored
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client import stopping
 from shardtui.tui.client.life_signs import LifeSigns

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from shardtui.engine.spec.config import Restart
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import AnyEvent, EngineStarted, EngineStopped, Failed
+from shardtui.engine.wire.events import AnyEvent, EngineStarted, EngineStopped, Failed
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client.engine_client import EngineClient
 

@@ -7,18 +7,9 @@ from pathlib import Path
 import msgspec
 from shardtui.engine.spec.preset import load_preset
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import (
-    ArrayInfo,
-    DeviceInfo,
-    EngineReady,
-    EngineStarted,
-    EngineStopped,
-    MeshInfo,
-    PresetInfo,
-    PresetWeighed,
-    Weighed,
-    encode_json,
-)
+from shardtui.engine.wire.descriptions import ArrayInfo, DeviceInfo, MeshInfo, PresetInfo, Weighed
+from shardtui.engine.wire.events import EngineReady, EngineStarted, EngineStopped, PresetWeighed
+from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.messages import EventsArrived
 from shardtui.tui.screens.rules import RulesScreen
 from shardtui.tui.state.run_state import Phase

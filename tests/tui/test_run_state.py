@@ -5,11 +5,11 @@ import math
 import msgspec
 import pytest
 from shardtui.engine.spec.pipeline_info import PipelineInfo
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.descriptions import CheckpointInfo, HostInfo, MeshInfo, PresetInfo
+from shardtui.engine.wire.events import (
     AnyEvent,
     CheckpointDamaged,
     CheckpointFailed,
-    CheckpointInfo,
     CheckpointSaved,
     CheckpointSaving,
     CheckpointsKept,
@@ -17,12 +17,9 @@ from shardtui.engine.wire.protocol import (
     EngineLost,
     EngineStarted,
     EngineStopped,
-    HostInfo,
-    MeshInfo,
     Paused,
     PresetCompiled,
     PresetCompiling,
-    PresetInfo,
     Profiled,
     ProfileWriting,
     Profiling,

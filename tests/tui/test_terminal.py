@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import EventLog, LogReader
-from shardtui.engine.wire.protocol import EngineStopped, StepsDone
+from shardtui.engine.wire.events import EngineStopped, StepsDone
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.terminal.splash import ERASE, SPLASH
 

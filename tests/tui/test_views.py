@@ -10,17 +10,17 @@ import msgspec
 import pytest
 from shardtui.engine.spec.config import load_model
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.descriptions import PresetInfo
+from shardtui.engine.wire.events import (
     AnyEvent,
     EngineStarted,
     EngineStopped,
     Inspection,
-    PresetInfo,
     StepsDone,
     Switched,
     TrainingStarted,
-    encode_json,
 )
+from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.messages import EventsArrived

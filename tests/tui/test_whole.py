@@ -6,16 +6,8 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.wire.protocol import (
-    ArrayInfo,
-    CollectiveInfo,
-    EngineStopped,
-    MemoryInfo,
-    MemoryMeasured,
-    MeshInfo,
-    PresetCompiled,
-    ProgramsKept,
-)
+from shardtui.engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
+from shardtui.engine.wire.events import EngineStopped, MemoryMeasured, PresetCompiled, ProgramsKept
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.preset_list import PresetList

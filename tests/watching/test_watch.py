@@ -28,18 +28,16 @@ from shardtui.engine.program.leaves import leaves
 from shardtui.engine.watch import watch
 from shardtui.engine.watching.external import Described, describe
 from shardtui.engine.watching.external_step import Step, compile_step
-from shardtui.engine.wire.protocol import (
-    ArrayInfo,
+from shardtui.engine.wire.commands import SaveCheckpoint, Stop, SwitchPreset
+from shardtui.engine.wire.descriptions import ArrayInfo
+from shardtui.engine.wire.events import (
     CommandRefused,
     EngineLost,
     EngineReady,
     EngineStopped,
     Failed,
     PresetCompiled,
-    SaveCheckpoint,
     StepsDone,
-    Stop,
-    SwitchPreset,
 )
 from shardtui.engine.wire.run_directory import RunDirectory, all_runs, find
 from shardtui.tui.client.engine_client import EngineClient

@@ -7,27 +7,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from shardtui.engine.wire import protocol, run_directory
+from shardtui.engine.wire import framing, run_directory
 from shardtui.engine.wire import server as server_module
+from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, Stop
 from shardtui.engine.wire.event_log import EventLog
-from shardtui.engine.wire.protocol import (
-    VERSION,
-    AnyCommand,
+from shardtui.engine.wire.events import (
     AnyEvent,
     CommandRefused,
     Disconnected,
     EngineStarted,
     EngineStopped,
     Event,
-    Hello,
-    Pause,
     Paused,
-    Stop,
     TrainingStarted,
     Welcome,
-    frame,
-    read_event,
 )
+from shardtui.engine.wire.framing import VERSION, frame, read_event
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.engine.wire.server import Server
 from shardtui.tui.client.engine_client import EngineClient
@@ -158,7 +153,7 @@ def test_where_the_history_says_nothing_the_refusal_does(directory: RunDirectory
     """Of an engine whose first event has another form."""
 
     async def refusing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await protocol.read_command(reader) == Hello()
+        assert await framing.read_command(reader) == Hello()
         writer.write(frame(CommandRefused(problem="of tomorrow", protocol=VERSION + 1)))
         writer.close()
 

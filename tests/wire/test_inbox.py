@@ -2,8 +2,7 @@
 
 import threading
 
-from shardtui.engine.wire.inbox import MOST_WAITING, Inbox
-from shardtui.engine.wire.protocol import (
+from shardtui.engine.wire.commands import (
     AddPreset,
     InspectPreset,
     Pause,
@@ -14,6 +13,7 @@ from shardtui.engine.wire.protocol import (
     Stop,
     SwitchPreset,
 )
+from shardtui.engine.wire.inbox import MOST_WAITING, Inbox
 
 
 def test_ten_thousand_alternating_switches_are_one() -> None:

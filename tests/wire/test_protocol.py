@@ -11,26 +11,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.wire import protocol
+from shardtui.engine.wire.commands import AnyCommand, Command, Hello, Pause, Stop, SwitchPreset
 from shardtui.engine.wire.event_log import EventLog, LogReader, last_seq
-from shardtui.engine.wire.protocol import (
-    BadFrame,
-    Command,
-    CommandRefused,
-    Event,
-    Failed,
-    Hello,
-    Pause,
-    Paused,
-    StepsDone,
-    Stop,
-    SwitchPreset,
-    Welcome,
-    frame,
-    read_command,
-    read_event,
-)
+from shardtui.engine.wire.events import CommandRefused, Event, Failed, Paused, StepsDone, Welcome
+from shardtui.engine.wire.framing import BadFrame, frame, read_command, read_event
 from shardtui.engine.wire.server import MOST_VIEWERS, Server
+from shardtui.engine.wire.version import VERSION
 
 
 def stream(data: bytes) -> asyncio.StreamReader:
@@ -54,7 +40,7 @@ def test_any_bytes_are_a_command_or_a_bad_frame(body: bytes) -> None:
     try:
         asyncio.run(command_from(struct.pack(">I", len(body)) + body))
     except BadFrame as error:
-        assert f"not a message of protocol {protocol.VERSION}" in str(error)
+        assert f"not a message of protocol {VERSION}" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +181,7 @@ def test_a_server_takes_so_many_viewers(home: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_server_tells_all_viewers_and_outlives_bad_frames(home: Path) -> None:
     socket = Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
-    inbox: queue.SimpleQueue[protocol.AnyCommand] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
     server = Server(socket, inbox.put)
     server.start()
 

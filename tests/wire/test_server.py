@@ -14,19 +14,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from shardtui.engine.wire import protocol
+from shardtui.engine.wire import framing
 from shardtui.engine.wire import server as server_module
-from shardtui.engine.wire.protocol import (
-    CommandRefused,
-    Hello,
-    Paused,
-    PresetWeighed,
-    Stop,
-    Weighed,
-    WeighPreset,
-    Welcome,
-    frame,
-)
+from shardtui.engine.wire.commands import AnyCommand, Hello, Stop, WeighPreset
+from shardtui.engine.wire.descriptions import Weighed
+from shardtui.engine.wire.events import CommandRefused, Paused, PresetWeighed, Welcome
+from shardtui.engine.wire.framing import frame
 from shardtui.engine.wire.run_directory import find
 from shardtui.engine.wire.server import MOST_GUESTS, MOST_VIEWERS, Server
 
@@ -141,20 +134,20 @@ def path(home: Path) -> Path:
 
 def test_commands_of_a_guest_are_heard_for_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "GUEST_SECONDS", 1.0)
-    inbox: queue.SimpleQueue[protocol.AnyCommand] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
     server = Server(path, inbox.put)
     server.start()
 
     async def guests() -> None:
         viewers = [await asyncio.open_unix_connection(path) for _ in range(MOST_VIEWERS)]
         viewers[0][1].write(frame(Hello()))
-        assert await protocol.read_event(viewers[0][0]) == Welcome()
+        assert await framing.read_event(viewers[0][0]) == Welcome()
         late = [await asyncio.open_unix_connection(path) for _ in range(MOST_GUESTS + 1)]
         for reader, _ in late:
-            assert isinstance(await protocol.read_event(reader), CommandRefused)
+            assert isinstance(await framing.read_event(reader), CommandRefused)
         assert await asyncio.wait_for(late[0][0].read(), 0.9) == b"", "the first one went for the last one"
         server.publish(Paused(step=7, seq=1))
-        assert await protocol.read_event(viewers[0][0]) == Paused(step=7, seq=1)
+        assert await framing.read_event(viewers[0][0]) == Paused(step=7, seq=1)
         late[1][1].write(frame(Stop()))
         assert await asyncio.to_thread(inbox.get, timeout=5) == Stop()
         for reader, _ in late[1:]:
@@ -168,7 +161,7 @@ def test_commands_of_a_guest_are_heard_for_a_while(path: Path, monkeypatch: pyte
 
 def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None:
     """Of those that a viewer asks meanwhile, the last one; its commands do not wait for an answer."""
-    inbox: queue.SimpleQueue[protocol.AnyCommand] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
     server = Server(path, inbox.put)
     answering, most, asked = 0, 0, list[int]()
 
@@ -199,7 +192,7 @@ def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None
         for reader, _ in pairs:
             number = -1
             while number != 499:
-                told = await asyncio.wait_for(protocol.read_event(reader), 10)
+                told = await asyncio.wait_for(framing.read_event(reader), 10)
                 if isinstance(told, Welcome):
                     continue
                 assert isinstance(told, PresetWeighed)

@@ -15,20 +15,17 @@ from ...engine.base import figures
 from ...engine.planning.ranking import Row
 from ...engine.spec.config import Invalid, RunConfig
 from ...engine.wire import run_directory
-from ...engine.wire.protocol import (
-    AnyCommand,
+from ...engine.wire.commands import AnyCommand, Resume, Stop
+from ...engine.wire.descriptions import PresetInfo, PresetListing
+from ...engine.wire.events import (
     AnyEvent,
     EngineReady,
     Failed,
     Paused,
     PresetCompiled,
     PresetCompiling,
-    PresetInfo,
-    PresetListing,
-    Resume,
     Resumed,
     StepsDone,
-    Stop,
     Switched,
     SwitchFailed,
     TrainingStarted,

@@ -5,7 +5,7 @@ from msgspec import Struct
 from ...engine.analysis.traffic import Flow
 from ...engine.planning.ranking import Cost, Measured, Row
 from ...engine.spec.pipeline_info import PipelineInfo
-from ...engine.wire.protocol import DeviceInfo
+from ...engine.wire.descriptions import DeviceInfo
 
 
 class CostReport(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,8 @@ from ...engine.analysis.lint import Finding
 from ...engine.analysis.traffic import FlowChange, flows
 from ...engine.base import figures
 from ...engine.spec.config import Invalid, RunConfig
-from ...engine.wire.protocol import ArrayInfo, CollectiveInfo, Inspection, MemoryInfo, MeshInfo
+from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
+from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
 from ..terminal.clean import clean, json_line, printable
 from ..terminal.exit_codes import FAILED, FINE

@@ -8,16 +8,16 @@ from ...engine.analysis.layout import Shard, bytes_per_device, replicas, shards,
 from ...engine.analysis.lint import Finding, lint
 from ...engine.analysis.traffic import FlowChange, changes
 from ...engine.spec.pipeline_info import PipelineInfo
-from ...engine.wire.protocol import (
+from ...engine.wire.descriptions import (
     ArrayInfo,
     CollectiveInfo,
     DeviceInfo,
-    Inspection,
     MemoryInfo,
     MeshInfo,
     ProductInfo,
     RematerializationInfo,
 )
+from ...engine.wire.events import Inspection
 
 SCHEMA = 1
 

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.spec.config import Invalid, RunConfig
+from ...engine.wire.descriptions import PresetListing
 from ...engine.wire.event_log import LogReader
-from ...engine.wire.protocol import PresetListing
 from ...engine.wire.run_directory import RunDirectory, all_runs, state_home
 from ..client.engine_client import ask_engine
 from ..state.run_state import RunState

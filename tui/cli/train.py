@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from ...engine.base import figures
 from ...engine.spec.config import Invalid, Restart
-from ...engine.wire.protocol import (
+from ...engine.wire.commands import Stop
+from ...engine.wire.events import (
     AnyEvent,
     CheckpointDamaged,
     CheckpointFailed,
@@ -22,7 +23,6 @@ from ...engine.wire.protocol import (
     Paused,
     ProfileFailed,
     StepsDone,
-    Stop,
     SwitchFailed,
 )
 from ..client import stopping

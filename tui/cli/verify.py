@@ -5,7 +5,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import figures
-from ...engine.wire.protocol import CheckedInfo, Verification
+from ...engine.wire.descriptions import CheckedInfo, Verification
 from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import ask_engine
 from ..terminal.clean import clean, json_line

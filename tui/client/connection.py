@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import time
 
-from ...engine.wire import protocol
-from ...engine.wire.protocol import AnyCommand, AnyEvent, BadFrame, Hello, UnknownMessage
+from ...engine.wire import framing
+from ...engine.wire.commands import AnyCommand, Hello
+from ...engine.wire.events import AnyEvent
+from ...engine.wire.framing import BadFrame, UnknownMessage
 from ...engine.wire.run_directory import RunDirectory
 from .started_engine import StartedEngine
 from .stopping import LISTENING_SECONDS
@@ -56,13 +58,13 @@ class Connection:
     def send(self, command: AnyCommand) -> None:
         """Waits for nobody: an engine that stands still must not hold up who leaves it."""
         if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(protocol.frame(command))
+            self._writer.write(framing.frame(command))
 
     async def read(self) -> AnyEvent | None:
         """The next event that is understood; None at the end."""
         while self._reader is not None:
             try:
-                return await protocol.read_event(self._reader)
+                return await framing.read_event(self._reader)
             except UnknownMessage:
                 continue
             except BadFrame as error:

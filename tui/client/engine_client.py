@@ -9,10 +9,10 @@ from tempfile import TemporaryFile
 
 from ...engine.base.advice import advice
 from ...engine.spec.config import Invalid, Restart, RunConfig
-from ...engine.wire import protocol
+from ...engine.wire import framing
+from ...engine.wire.commands import AnyCommand, Stop
 from ...engine.wire.event_log import LogReader
-from ...engine.wire.protocol import (
-    AnyCommand,
+from ...engine.wire.events import (
     AnyEvent,
     CommandRefused,
     Disconnected,
@@ -21,11 +21,11 @@ from ...engine.wire.protocol import (
     EngineStopped,
     Failed,
     StepsDone,
-    Stop,
     Welcome,
-    mismatch,
 )
+from ...engine.wire.framing import mismatch
 from ...engine.wire.run_directory import RunDirectory
+from ...engine.wire.version import VERSION
 from ..terminal.clean import clean, printable, warn
 from .connection import Connection
 from .last_words import exit_reason, last_words
@@ -41,7 +41,7 @@ GONE = "its process is gone without a word: killed, or out of memory"
 def ask_engine(question: str, subject: RunConfig | str, *names: str) -> bytes:
     """The answer of an engine process, which alone may touch the devices. Where it refuses it says why, and we end as
     it did: raises SystemExit."""
-    about = subject if isinstance(subject, str) else protocol.encode_json(subject).decode()
+    about = subject if isinstance(subject, str) else framing.encode_json(subject).decode()
     command = [sys.executable, "-P", "-m", "shardtui.engine", question, about, *names]
     with TemporaryFile() as answer, TemporaryFile() as said:  # a process that the user's model forks keeps pipes open
         status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=said, check=False).returncode
@@ -67,7 +67,7 @@ class EngineClient:
         """That engine was asked to, perhaps before it listened."""
         self._seq = 0
         """The last event that was told."""
-        self._protocol = protocol.VERSION
+        self._protocol = VERSION
         """Of the engine whose events were read last."""
         self.is_behind = False
         """More of the history follows at once."""
@@ -146,7 +146,7 @@ class EngineClient:
             await asyncio.sleep(0)  # keys and drawing have their turn
         self.is_behind = False
         yield []
-        if not connection.is_open or self._protocol != protocol.VERSION:
+        if not connection.is_open or self._protocol != VERSION:
             return
         while event := await connection.read():
             if event.seq > self._seq + 1 or isinstance(event, Welcome):
@@ -183,17 +183,17 @@ class EngineClient:
             return Disconnected(reason=printable(f"it goes on, but without this viewer: {why}"))
         if not await _ends(connection):
             return Disconnected(reason="it goes on, but the connection to it is lost: attach again")
-        if self._protocol > protocol.VERSION:
-            known = f"protocol {self._protocol}, and this viewer knows {protocol.VERSION}"
+        if self._protocol > VERSION:
+            known = f"protocol {self._protocol}, and this viewer knows {VERSION}"
             return Disconnected(reason=f"its engine has ended. How is said in {known}: update shardtui to see it")
         process, reason = engine.end() if engine else (0, GONE)
         return EngineLost(reason=printable(reason if process else self._with_log(reason, engine)), process=process)
 
     def _why_unheard(self, connection: Connection, last: AnyEvent | None) -> str:
-        if self._protocol != protocol.VERSION:
-            return mismatch(protocol.VERSION, self._protocol)
+        if self._protocol != VERSION:
+            return mismatch(VERSION, self._protocol)
         if isinstance(last, CommandRefused):
-            return mismatch(protocol.VERSION, last.protocol) if last.protocol else last.problem
+            return mismatch(VERSION, last.protocol) if last.protocol else last.problem
         return connection.problem
 
     def reason(self) -> str:

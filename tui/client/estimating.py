@@ -5,7 +5,7 @@ import msgspec
 from ...engine.planning.ranking import Row
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset import reference
-from ...engine.wire.protocol import EngineReady
+from ...engine.wire.events import EngineReady
 from ..state.measured_rows import with_capacity
 from .planner import Planner
 

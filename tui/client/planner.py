@@ -18,7 +18,7 @@ from ...engine.planning import tpu_compiler
 from ...engine.planning.ranking import Board, Cost, Row, ranked
 from ...engine.spec.config import Invalid, RunConfig, is_pitfall
 from ...engine.spec.preset import load_preset, load_presets
-from ...engine.wire import protocol
+from ...engine.wire import framing
 from .last_words import FATAL
 
 HOPELESS = 2.0
@@ -179,7 +179,7 @@ class Planner:
         return msgspec.structs.replace(row, problems=[*row.problems, *(f"not compiled: {line}" for line in why)])
 
     async def _ask(self, question: str, *about: str) -> Answer:
-        config = protocol.encode_json(self._config).decode()
+        config = framing.encode_json(self._config).decode()
         command = [sys.executable, "-P", "-m", "shardtui.engine", question, config, *about]
         try:
             with _tether() as end, TemporaryFile() as output, TemporaryFile() as said:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ...engine.base.append import append_regular
 from ...engine.spec.config import Membership, Restart
-from ...engine.wire import protocol
+from ...engine.wire import framing
 from ...engine.wire.event_log import LogReader, last_seq
-from ...engine.wire.protocol import AnyEvent, EngineStarted, Failed
+from ...engine.wire.events import AnyEvent, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.clean import printable
 from ..terminal.exit_codes import REFUSED
@@ -91,14 +91,14 @@ class StartedEngine:
 
 
 def _start(directory: RunDirectory, restart: Restart) -> list["subprocess.Popen[bytes]"]:
-    how = protocol.encode_json(restart).decode()
+    how = framing.encode_json(restart).decode()
     count = (restart.config or directory.config).processes
     if count == 1:
         return [_process(directory, directory.log, how)]
     coordinator = f"unix:{directory.new_coordinator()}"
     members = [Membership(coordinator=coordinator, processes=count, process=number) for number in range(count)]
     return [
-        _process(directory, directory.log_of(member.process or 0), how, protocol.encode_json(member).decode())
+        _process(directory, directory.log_of(member.process or 0), how, framing.encode_json(member).decode())
         for member in members
     ]
 

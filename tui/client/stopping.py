@@ -11,10 +11,11 @@ from itertools import chain
 from typing import Literal
 
 from ...engine.spec.config import STOP_SECONDS, Invalid
-from ...engine.wire import protocol
+from ...engine.wire import framing
+from ...engine.wire.commands import Stop
 from ...engine.wire.event_log import LogReader
+from ...engine.wire.events import EngineStarted, EngineStopped, Failed
 from ...engine.wire.lock import Holder
-from ...engine.wire.protocol import EngineStarted, EngineStopped, Failed, Stop
 from ...engine.wire.run_directory import RunDirectory
 
 LISTENING_SECONDS = 10.0
@@ -59,7 +60,7 @@ async def _is_told(directory: RunDirectory, holder: Holder, command: Stop, is_la
         reader, writer = await asyncio.open_unix_connection(directory.socket)
     except OSError:
         return False
-    writer.write(protocol.frame(command))
+    writer.write(framing.frame(command))
     reading = asyncio.ensure_future(_drain(reader))
     try:
         while not reading.done() and directory.holder() == holder and not is_late():

@@ -12,7 +12,7 @@ from textual.widgets import DataTable, Input
 
 from ...engine.analysis.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
 from ...engine.base import figures
-from ...engine.wire.protocol import ArrayInfo
+from ...engine.wire.descriptions import ArrayInfo
 from ..messages import DeviceFollowed
 from ..state.array_rows import Order, Row, flat_rows, matches, tree_rows
 from ..state.run_state import RunState

@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 
 from ...engine.base import figures
 from ...engine.spec.preset import name_of
-from ...engine.wire.protocol import CheckpointInfo
+from ...engine.wire.descriptions import CheckpointInfo
 from ..state.run_state import RunState
 from ..widgets.choices import Choices
 from .dialog import Dialog

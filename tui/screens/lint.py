@@ -10,7 +10,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ...engine.analysis.lint import Finding
-from ...engine.wire.protocol import PresetCompiled, PresetInspected
+from ...engine.wire.events import PresetCompiled, PresetInspected
 from ..messages import ArrayChosen
 from ..state.run_state import RunState
 from ..widgets.choices import Choices

@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.widget import Widget
 from textual.widgets import RichLog
 
-from ...engine.wire.protocol import AnyEvent, CommandRefused, Disconnected, EngineLost, Failed, SwitchFailed
+from ...engine.wire.events import AnyEvent, CommandRefused, Disconnected, EngineLost, Failed, SwitchFailed
 from ..state.log_lines import in_words
 from ..state.run_state import RunState
 from .run_screen import RunScreen

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from ...engine.base import figures
-from ...engine.wire.protocol import ArrayInfo, MeshInfo
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..messages import DeviceFollowed, ShardChosen
 from ..state.run_state import RunState
 from ..widgets.device_details import DeviceDetails

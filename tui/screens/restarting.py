@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.widgets import Label
 
 from ...engine.base import figures
-from ...engine.wire.protocol import Stop
+from ...engine.wire.commands import Stop
 from ...engine.wire.run_directory import RunDirectory
 from ..client.life_signs import LifeSigns
 from ..client.stopping import End, kill, patience, stop

@@ -18,7 +18,9 @@ from textual.widgets import Input, Label, OptionList
 from ...engine.spec.config import FILE_NAME, PRESETS, Invalid, user_presets
 from ...engine.spec.preset import AXIS_NAME, LARGEST_AXIS, LOGICAL_AXES, REST, load_preset, mesh_preset, reference
 from ...engine.spec.preset_file import preset_text, write_preset
-from ...engine.wire.protocol import LARGEST_COMMAND, EngineReady, PresetWeighed, WeighPreset
+from ...engine.wire.commands import WeighPreset
+from ...engine.wire.events import EngineReady, PresetWeighed
+from ...engine.wire.framing import LARGEST_COMMAND
 from ..messages import DraftApplied, DraftChanged, PresetChosen, WatchWanted
 from ..state.availability import why_not
 from ..state.draft import WHOLE, Draft

@@ -10,7 +10,8 @@ from textual.widget import Widget
 from textual.widgets import DataTable
 
 from ...engine.base import figures
-from ...engine.wire.protocol import CollectiveInfo, PresetCompiled
+from ...engine.wire.descriptions import CollectiveInfo
+from ...engine.wire.events import PresetCompiled
 from ..state.run_state import RunState
 from ..widgets.collective_details import CollectiveDetails
 from ..widgets.flows import Flows

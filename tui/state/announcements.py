@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ...engine.wire.protocol import (
-    VERSION,
+from ...engine.wire.events import (
     AnyEvent,
     CheckpointDamaged,
     CheckpointFailed,
@@ -20,6 +19,7 @@ from ...engine.wire.protocol import (
     RestoreFailed,
     SwitchFailed,
 )
+from ...engine.wire.framing import VERSION
 from .log_lines import in_words, opened_by, profile
 from .run_state import Phase, RunState
 

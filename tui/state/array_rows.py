@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ...engine.analysis.layout import bytes_per_device, notation, wasted_bytes
-from ...engine.wire.protocol import ArrayInfo, MeshInfo
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 
 
 class Order(StrEnum):

@@ -6,8 +6,9 @@ from statistics import median, quantiles
 
 from ...engine.planning.ranking import Measured
 from ...engine.spec.config import is_pitfall
-from ...engine.wire.protocol import (
-    AnyCommand,
+from ...engine.wire.commands import AnyCommand, SwitchPreset
+from ...engine.wire.descriptions import PresetInfo
+from ...engine.wire.events import (
     AnyEvent,
     Disconnected,
     EngineLost,
@@ -15,13 +16,11 @@ from ...engine.wire.protocol import (
     EngineStopped,
     Failed,
     MemoryMeasured,
-    PresetInfo,
     Restored,
     StepsDone,
     SwitchCancelled,
     Switched,
     SwitchFailed,
-    SwitchPreset,
 )
 
 STEPS = 20

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ...engine.analysis.layout import bytes_per_device, shards_differ
-from ...engine.wire.protocol import ArrayInfo, MeshInfo, PresetWeighed, Weighed
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo, Weighed
+from ...engine.wire.events import PresetWeighed
 
 ARGUMENTS, PEAK = "arguments", "peak"
 

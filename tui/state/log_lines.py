@@ -4,7 +4,8 @@ import shlex
 
 from ...engine.base import figures
 from ...engine.spec.preset import name_of
-from ...engine.wire.protocol import (
+from ...engine.wire.descriptions import CorpusInfo
+from ...engine.wire.events import (
     AheadEnded,
     AnyEvent,
     CheckpointDamaged,
@@ -13,7 +14,6 @@ from ...engine.wire.protocol import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
-    CorpusInfo,
     Disconnected,
     EngineLost,
     EngineReady,

@@ -13,13 +13,12 @@ import msgspec
 from ...engine.analysis.layout import shards_differ
 from ...engine.analysis.lint import Finding, lint
 from ...engine.spec.config import RunConfig, WatchedRun
-from ...engine.wire.protocol import (
+from ...engine.wire.descriptions import ArrayInfo, CheckpointInfo, HostStatus, PresetInfo
+from ...engine.wire.events import (
     AheadEnded,
     AnyEvent,
-    ArrayInfo,
     CheckpointDamaged,
     CheckpointFailed,
-    CheckpointInfo,
     CheckpointSaved,
     CheckpointSaving,
     CheckpointsKept,
@@ -32,13 +31,11 @@ from ...engine.wire.protocol import (
     Failed,
     HostsLost,
     HostsMeasured,
-    HostStatus,
     MemoryMeasured,
     Paused,
     PresetAdded,
     PresetCompiled,
     PresetCompiling,
-    PresetInfo,
     PresetInspected,
     PresetWeighed,
     Profiled,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...engine.wire.protocol import encode_json
+from ...engine.wire.framing import encode_json
 
 BLANK_LETTERS = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"

@@ -5,7 +5,7 @@ import textwrap
 from textual.content import Content
 
 from ...engine.base import figures
-from ...engine.wire.protocol import CollectiveInfo
+from ...engine.wire.descriptions import CollectiveInfo
 from .lines import Lines
 
 

@@ -4,7 +4,7 @@ from textual.content import Content
 
 from ...engine.analysis.layout import bytes_per_device, coordinates
 from ...engine.base import figures
-from ...engine.wire.protocol import DeviceInfo, MeshInfo
+from ...engine.wire.descriptions import DeviceInfo, MeshInfo
 from ..state.run_state import RunState
 from .lines import Lines, entitle
 

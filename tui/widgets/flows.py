@@ -4,7 +4,7 @@ from textual.content import Content
 
 from ...engine.analysis.traffic import FlowChange, changes
 from ...engine.base import figures
-from ...engine.wire.protocol import PresetCompiled
+from ...engine.wire.events import PresetCompiled
 from .lines import Lines, entitle
 
 MOST_LINES = 8

@@ -3,7 +3,7 @@
 from textual.content import Content
 
 from ...engine.base import figures
-from ...engine.wire.protocol import HostInfo, HostStatus
+from ...engine.wire.descriptions import HostInfo, HostStatus
 from ..state.run_state import RunState
 from .lines import Lines
 

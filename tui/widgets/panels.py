@@ -6,7 +6,7 @@ from textual.content import Content
 
 from ...engine.analysis.traffic import Flow, flows
 from ...engine.base import figures
-from ...engine.wire.protocol import MemoryMeasured, Switched
+from ...engine.wire.events import MemoryMeasured, Switched
 from ..state.run_state import RunState
 from .lines import Lines, entitle
 

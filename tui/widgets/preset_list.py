@@ -10,7 +10,8 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ...engine.base import figures
-from ...engine.wire.protocol import PresetInfo, ProgramsKept
+from ...engine.wire.descriptions import PresetInfo
+from ...engine.wire.events import ProgramsKept
 from ..messages import PresetChosen
 from ..state.availability import why_not
 from ..state.run_state import RunState

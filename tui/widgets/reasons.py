@@ -6,7 +6,7 @@ from textual.content import Content
 
 from ...engine.analysis.layout import is_same_layout, notation, replicas, used_axes, wasted_bytes
 from ...engine.base import figures
-from ...engine.wire.protocol import ArrayInfo, MeshInfo
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from .lines import Lines
 
 

@@ -22,7 +22,7 @@ from ...engine.analysis.layout import (
     shard_shape,
 )
 from ...engine.base import figures
-from ...engine.wire.protocol import ArrayInfo, MeshInfo
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..messages import ShardChosen
 from .grid import FOLDED, Cell, Window, draw_grid, fitting, window
 from .lines import Lines, entitle

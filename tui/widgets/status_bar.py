@@ -5,7 +5,7 @@ import time
 from textual.content import Content
 
 from ...engine.base import figures
-from ...engine.wire.protocol import PresetCompiling, ProfileWriting, Profiling
+from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
 from ..state.log_lines import PHASES
 from ..state.run_state import Phase, RunState
 from .lines import Lines

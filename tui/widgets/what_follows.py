@@ -9,7 +9,8 @@ from textual.widgets.option_list import Option
 
 from ...engine.analysis.layout import dim_notations, shard_shape
 from ...engine.base import figures
-from ...engine.wire.protocol import ArrayInfo, PresetWeighed
+from ...engine.wire.descriptions import ArrayInfo
+from ...engine.wire.events import PresetWeighed
 from ..state.board_rows import percent
 from ..state.consequences import PEAK, Change, Cost, changes, costs
 from .choices import Choices
