@@ -18,7 +18,7 @@ from etils import epath
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shardtui.engine.__main__ import inspect
+from shardtui.engine.program.answers import inspect
 from shardtui.engine.checkpoint import directory as checkpoint
 from shardtui.engine.models.decoder import flops_per_token
 from shardtui.engine.models.flops import flops
