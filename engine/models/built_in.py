@@ -1,4 +1,4 @@
-"""The GPT-2 decoder of model.py as a task trains it."""
+"""The GPT-2 decoder as a task trains it."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """Blocks as stages of a pipeline: micro-batches go from one to the next, all stages at work on different ones.
 
-Huang et al. 2019, "GPipe". Dims as in model.py, and G groups that split the batch, S stages, M micro-batches, b
+Huang et al. 2019, "GPipe". Dims as in decoder.py, and G groups that split the batch, S stages, M micro-batches, b
 examples of a group in a micro-batch.
 """
 

@@ -1,6 +1,6 @@
 """What a step under a preset would hold, move and compute, by formula: no compiler and no device.
 
-The formulas follow what the step is written to do (model.py, task.py): where the compiler does it otherwise, the figure
+The formulas follow what the step is written to do (decoder.py, task.py): where the compiler does it otherwise, the figure
 of the compiled program stands beside this one, and where they do not know the layout they give none.
 """
 

@@ -1,6 +1,6 @@
 """How a step of the built-in model under a preset is split: its weights, its activations, its stages.
 
-Sizes are those on one device. Dims as in model.py.
+Sizes are those on one device. Dims as in decoder.py.
 """
 
 import math

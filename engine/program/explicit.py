@@ -58,7 +58,7 @@ def _refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainStat
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of the model's: `model.py:88: x = y @ z: `."""
+    """The innermost line of the model's: `lm.py:88: x = y @ z: `."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not LIBRARIES.search(frame.filename)]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}: " if frames else ""
 

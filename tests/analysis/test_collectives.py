@@ -119,7 +119,7 @@ def test_tensor_parallel_is_megatrons() -> None:
     for side in (forward, backward):
         assert told(side) == [("all-reduce", ["model"], MODEL.layers, ACTIVATION)] * 2
     sources = {info.source.rpartition("/")[2].partition(":")[0] for info in layers}
-    assert sources == {"model.py"}
+    assert sources == {"decoder.py"}
 
 
 def test_fully_sharded_gathers_and_reduces_what_the_formulas_say() -> None:
