@@ -6,7 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from shardtui.engine.spec.config import RunConfig, load_model
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Stop
 from shardtui.tui.app import ShardtuiApp

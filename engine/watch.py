@@ -18,11 +18,13 @@ import jax
 from jax.core import Tracer
 from jax.stages import Compiled
 
+from .base.invalid import Invalid
 from .base.versions import versions
 from .parallel.mesh import describe_device
 from .program.leaves import Leaf, leaves
 from .program.memory import allocated, limit
-from .spec.config import FILE_NAME, Invalid, WatchedRun
+from .spec.config import WatchedRun
+from .spec.preset_files import FILE_NAME
 from .watching.external import Described, describe
 from .watching.external_step import Step, compile_step
 from .watching.reporter import Teller

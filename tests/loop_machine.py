@@ -21,6 +21,7 @@ import msgspec
 from etils import epath
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.checkpoint import saver as saver_module
 from shardtui.engine.checkpoint.directory import DAMAGED, Place, load_arrays, save_arrays
 from shardtui.engine.checkpoint.saver import Saver
@@ -30,8 +31,9 @@ from shardtui.engine.program.compile_queue import Urgency
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.program import Program, compile_initial_state, place
 from shardtui.engine.program.reshard import Movers
-from shardtui.engine.spec.config import PRESETS, CheckpointConfig, Invalid, ScheduledSwitch
+from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.spec.preset import Preset, read_preset
+from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.training.data import Batches, read_corpus
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler

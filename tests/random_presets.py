@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardtui.engine.spec.config import ModelConfig, RunConfig, TrainingConfig, problems_of
+from shardtui.engine.spec.checks import problems_of
+from shardtui.engine.spec.config import ModelConfig, RunConfig, TrainingConfig
 from shardtui.engine.spec.preset import Preset, parse_preset
 
 from .conftest import tiny_config

@@ -33,7 +33,7 @@ def test_the_ui_process_loads_nothing_heavy(module: str) -> None:
 
 
 def test_presets_travel_with_the_package() -> None:
-    from shardtui.engine.spec.config import preset_files
+    from shardtui.engine.spec.preset_files import preset_files
 
     assert {"nano", "nano-moe", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"} <= preset_files("models").keys()
     built_in = {"dp", "tp", "dp-tp2", "dp-tp4", "fsdp", "fsdp-tp2", "hsdp", "fsdp-1d", "sp2", "dp-sp2"}

@@ -19,7 +19,8 @@ from textual.timer import Timer
 from textual.widget import AwaitMount, MountError
 from textual.worker import Worker, WorkerError, WorkerFailed
 
-from ..engine.spec.config import Invalid, Restart, RunConfig
+from ..engine.base.invalid import Invalid
+from ..engine.spec.config import Restart, RunConfig
 from ..engine.wire.commands import (
     AddPreset,
     AnyCommand,

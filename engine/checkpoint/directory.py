@@ -17,10 +17,11 @@ import numpy as np
 from etils import epath
 
 from ..base.advice import problems_in
+from ..base.invalid import Invalid
 from ..distributed.outcomes import Damaged
 from ..models.task import Task, TrainState
 from ..program.digest import digests, joined, linear_sums
-from ..spec.config import Invalid, RunConfig
+from ..spec.config import RunConfig
 from ..wire.descriptions import CheckedInfo, Verification
 from .leak import stop_leaks
 from .manifest import FILE_NAME, Manifest, check_files, read_manifest

@@ -15,12 +15,13 @@ import msgspec
 from msgspec import Struct
 
 from ..base.advice import problems_in
+from ..base.invalid import Invalid
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL, Damaged
 from ..models.task import Task, TrainState
 from ..program.digest import joined
 from ..program.program import Program
-from ..spec.config import Invalid, RunConfig
+from ..spec.config import RunConfig
 from ..wire.descriptions import CheckpointInfo, CorpusInfo
 from ..wire.events import (
     CheckpointDamaged,

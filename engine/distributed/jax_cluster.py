@@ -21,7 +21,7 @@ from jax._src.distributed import global_state  # jax has no public name for the 
 from msgspec import Struct
 
 from ..base.advice import TRACEBACK, problems_in
-from ..spec.config import Invalid
+from ..base.invalid import Invalid
 from ..wire.descriptions import HostInfo, HostStatus
 from .cluster import Cluster
 from .joining import HEARTBEAT_SECONDS

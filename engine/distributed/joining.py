@@ -9,7 +9,8 @@ from jax._src.distributed import global_state  # no public name says what jax ha
 from jaxlib import _jax  # type: ignore[attr-defined] # nor where CPU collectives listen
 
 from ..base.advice import in_a_line
-from ..spec.config import Invalid, Membership, Restart, RunConfig
+from ..base.invalid import Invalid
+from ..spec.config import Membership, Restart, RunConfig
 from ..wire.run_directory import RunDirectory
 from .seal import JOIN_SECONDS, Seal, given_secret, is_local, secret_problem, shared_secret
 

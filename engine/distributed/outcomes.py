@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..base.advice import problems_in
-from ..spec.config import Invalid
+from ..base.invalid import Invalid
 
 Kind = Literal["done", "refused", "damaged", "failed"]
 

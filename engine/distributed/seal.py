@@ -17,7 +17,8 @@ from pathlib import Path
 
 from etils import epath
 
-from ..spec.config import Invalid, Membership, RunConfig
+from ..base.invalid import Invalid
+from ..spec.config import Membership, RunConfig
 from ..wire.run_directory import RunDirectory
 
 VARIABLE = "SHARDTUI_SECRET"

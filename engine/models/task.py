@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from ..base.invalid import Invalid
 from ..parallel.constraints import look
-from ..spec.config import Invalid, RunConfig, TrainingConfig, UserModel
+from ..spec.config import RunConfig, TrainingConfig, UserModel
 from .array import Array, Batch, annotated_axes, gradient_name, name_of
 from .built_in import BuiltIn
 from .traces import Traces

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from ..spec.config import Invalid
+from ..base.invalid import Invalid
 from .flops import Jaxpr, flops
 
 

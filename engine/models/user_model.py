@@ -24,7 +24,8 @@ import optax
 from flax import nnx
 
 from ..base.advice import named
-from ..spec.config import Invalid, RunConfig, UserModel
+from ..base.invalid import Invalid
+from ..spec.config import RunConfig, UserModel
 from ..wire.descriptions import CorpusInfo
 from .array import Array, Batch, name_of, text_batch
 from .decoder import loss as cross_entropy

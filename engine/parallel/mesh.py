@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from ..base.advice import advice
-from ..spec.config import Invalid
+from ..base.invalid import Invalid
 from ..wire.descriptions import DeviceInfo, MeshInfo
 
 ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")

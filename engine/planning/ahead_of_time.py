@@ -8,10 +8,11 @@ from jax.experimental import topologies
 
 from ..analysis.traffic import flows
 from ..base.advice import in_a_line
+from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import canonical_order
 from ..program.program import argument_bytes, compile_program, place
-from ..spec.config import Invalid, UserModel
+from ..spec.config import UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology
 from ..wire.events import PresetCompiled

@@ -7,10 +7,10 @@ from pathlib import Path
 import jax
 
 from ..base.advice import problems_in
+from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import describe_mesh
 from ..program.program import argument_bytes, place
-from ..spec.config import Invalid
 from ..spec.preset import parse_preset
 from ..wire.commands import WeighPreset
 from ..wire.descriptions import Weighed

@@ -4,8 +4,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from ..base.invalid import Invalid
 from ..models.task import Task
-from ..spec.config import Invalid, UserModel
+from ..spec.config import UserModel
 from ..spec.preset import MESH_RULES, Preset, mesh_preset
 from ..spec.topology import Topology
 from .estimate import estimate_row

@@ -1,8 +1,10 @@
 """`shardtui presets` and `shardtui inspect`, as the engine answers them."""
 
+from ..base.invalid import Invalid
 from ..base.versions import versions
 from ..parallel.mesh import describe_device
-from ..spec.config import Invalid, RunConfig, problems_of
+from ..spec.checks import problems_of
+from ..spec.config import RunConfig
 from ..spec.preset import load_preset
 from ..wire.answers import print_answer
 from ..wire.descriptions import PresetListing

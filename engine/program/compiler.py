@@ -10,8 +10,9 @@ from pathlib import Path
 
 import jax
 
+from ..base.invalid import Invalid
 from ..models.task import Task, TrainState
-from ..spec.config import KEEP_PROGRAMS, Invalid
+from ..spec.config import KEEP_PROGRAMS
 from ..spec.preset import Preset, load_preset, name_of, parse_preset
 from ..spec.preset_file import write_preset
 from ..wire.descriptions import PresetInfo

@@ -10,11 +10,11 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from ..analysis.hlo import LIBRARIES
 from ..base.advice import named
+from ..base.invalid import Invalid
 from ..models.array import Array
 from ..models.task import Task, TrainState
 from ..parallel.constraints import activation_rules
 from ..parallel.rules import Decision, flax_rules
-from ..spec.config import Invalid
 from ..spec.preset import Preset
 
 LONGEST = 300

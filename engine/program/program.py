@@ -13,12 +13,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 
 from ..analysis.program_text import read
+from ..base.invalid import Invalid
 from ..models.flops import flops_by_scope
 from ..models.task import Array, Task, TrainState
 from ..parallel.constraints import Observed, activation_rules
 from ..parallel.mesh import build_mesh, describe_mesh
 from ..parallel.rules import Decision, decide, flax_rules, preset_problems, spec_of
-from ..spec.config import Invalid
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.preset import Preset
 from ..wire.descriptions import ArrayInfo, PresetInfo

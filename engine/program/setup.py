@@ -2,9 +2,10 @@
 
 import jax
 
+from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import find_devices
-from ..spec.config import SIMULATED_DEVICES, Invalid, RunConfig
+from ..spec.config import SIMULATED_DEVICES, RunConfig
 from .compilation_cache import use_compilation_cache
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from .config import FILE_NAME, PRESETS, Invalid, misnamed_files, parse_toml, preset_files, read_toml, user_presets
+from ..base.invalid import Invalid
 from .pipeline_info import PipelineInfo
+from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml, user_presets
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BAD_NAME = "its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from .config import Invalid
+from ..base.invalid import Invalid
 from .preset import Axes, Override, Preset
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")

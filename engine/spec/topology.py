@@ -9,7 +9,8 @@ from functools import lru_cache
 import msgspec
 from msgspec import Struct
 
-from .config import PRESETS, Invalid, read_toml
+from ..base.invalid import Invalid
+from .preset_files import PRESETS, read_toml
 
 NAME = re.compile(r"(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*)")
 MOST_CHIPS = 2**14

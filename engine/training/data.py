@@ -12,9 +12,9 @@ import grain
 import numpy as np
 
 from ..base.figures import size
+from ..base.invalid import Invalid
 from ..base.machine import machine_memory
 from ..base.regular_file import NotRegular, open_regular
-from ..spec.config import Invalid
 from ..wire.descriptions import CorpusInfo
 
 STANDARD_LIBRARY = "the Python standard library's sources"

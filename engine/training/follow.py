@@ -9,10 +9,11 @@ from functools import partial
 import msgspec
 
 from ..base.append import append_regular
+from ..base.invalid import Invalid
 from ..distributed.jax_cluster import JaxCluster
 from ..distributed.joining import connect, number, seal
 from ..distributed.seal import Seal
-from ..spec.config import Invalid, Membership, Restart, RunConfig
+from ..spec.config import Membership, Restart, RunConfig
 from ..wire.commands import Stop
 from ..wire.events import Event, Stalled
 from ..wire.inbox import Inbox

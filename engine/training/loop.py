@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from ..base.advice import problems_in
+from ..base.invalid import Invalid
 from ..checkpoint.manifest import Manifest
 from ..checkpoint.saver import Saver
 from ..distributed.cluster import Cluster
@@ -19,7 +20,7 @@ from ..models.user_model import OwnBatches
 from ..program.compiler import Compiler
 from ..program.memory import measure
 from ..program.program import Program
-from ..spec.config import Invalid, RunConfig
+from ..spec.config import RunConfig
 from ..wire.commands import (
     AddPreset,
     AnyCommand,

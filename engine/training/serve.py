@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from ..base.advice import problems_in
+from ..base.invalid import Invalid
 from ..distributed.cluster import Cluster
 from ..distributed.seal import Seal
-from ..spec.config import Invalid, Restart, RunConfig, UserModel
+from ..spec.config import Restart, RunConfig, UserModel
 from ..wire.commands import Stop
 from ..wire.custody import Custody
 from ..wire.event_log import EventLog

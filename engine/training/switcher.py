@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable
 
+from ..base.invalid import Invalid
 from ..checkpoint.saver import Saver
 from ..distributed.cluster import Cluster
 from ..program.compiler import Compiler, Ready
 from ..program.memory import limit, shortage
 from ..program.program import Program
 from ..program.reshard import bytes_moved, move_state
-from ..spec.config import Invalid, RunConfig
+from ..spec.config import RunConfig
 from ..wire.events import Event, Switched, Switching
 from .progress import Progress
 

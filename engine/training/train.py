@@ -7,6 +7,7 @@ import jax
 import msgspec
 from etils import epath
 
+from ..base.invalid import Invalid
 from ..base.versions import versions
 from ..checkpoint.directory import Place, array_types
 from ..checkpoint.manifest import Manifest, edits
@@ -21,7 +22,8 @@ from ..program.compiler import Compiler
 from ..program.memory import keep_freed_blocks, limit
 from ..program.presets import known_presets, listed, problems_of_named
 from ..program.setup import devices_and_task
-from ..spec.config import Invalid, Restart, RunConfig, UserModel, problems_of
+from ..spec.checks import problems_of
+from ..spec.config import Restart, RunConfig, UserModel
 from ..wire.descriptions import CorpusInfo, HostInfo, PresetInfo
 from ..wire.events import EngineReady, Event
 from ..wire.inbox import Inbox

@@ -6,7 +6,7 @@ from contextlib import redirect_stdout
 
 from msgspec import Struct
 
-from ..spec.config import Invalid
+from ..base.invalid import Invalid
 from .framing import encode_json
 
 

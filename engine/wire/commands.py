@@ -4,7 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ..spec.config import FILE_NAME, MOST_PROFILED
+from ..spec.config import MOST_PROFILED
+from ..spec.preset_files import FILE_NAME
 from .version import VERSION
 
 PresetName = Annotated[str, Meta(pattern=rf"^{FILE_NAME.pattern}\Z")]

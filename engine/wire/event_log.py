@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from ..base.append import append_regular
+from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
-from ..spec.config import Invalid
 from .events import AnyEvent, Event
 from .framing import LARGEST_EVENT, decode_event_json, decode_event_lines, encode_json
 

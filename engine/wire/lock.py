@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from ..base.append import append_regular
+from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
-from ..spec.config import Invalid
 
 PATIENCE_SECONDS = 1.0
 """To take a lock: `holder` takes it for a moment to look."""

@@ -19,8 +19,9 @@ from typing import BinaryIO
 
 import msgspec
 
+from ..base.invalid import Invalid
 from ..base.regular_file import read_regular
-from ..spec.config import Invalid, RunConfig, WatchedRun
+from ..spec.config import RunConfig, WatchedRun
 from . import lock
 from .lock import Holder
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 from shardtui.engine.base.advice import advice, in_a_line, problems_in
-from shardtui.engine.spec.config import Invalid
+from shardtui.engine.base.invalid import Invalid
 
 
 @pytest.mark.parametrize(

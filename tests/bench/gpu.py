@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from shardtui.engine.models.decoder import flops_per_token
-from shardtui.engine.spec.config import load_model
+from shardtui.engine.spec.model_choice import load_model
 
 from .figure import Figure, at_least
 

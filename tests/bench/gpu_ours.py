@@ -4,7 +4,8 @@ import sys
 import time
 
 import jax
-from shardtui.engine.spec.config import RunConfig, load_model
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import load_model
 
 from .gpu import SETTINGS
 from .plain import Plain

@@ -4,7 +4,8 @@ import sys
 import time
 
 import torch
-from shardtui.engine.spec.config import ModelConfig, load_model
+from shardtui.engine.spec.config import ModelConfig
+from shardtui.engine.spec.model_choice import load_model
 from torch import nn
 from torch.nn import functional as F
 

@@ -9,7 +9,8 @@ import sys
 import tempfile
 import time
 
-from shardtui.engine.spec.config import RunConfig, load_model
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire.framing import encode_json
 
 from .figure import Figure, at_most

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 from etils import epath
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.checkpoint.directory import Place, load_arrays, state_names, verify
 from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest, edits, read_manifest, write_manifest
 from shardtui.engine.checkpoint.saver import Saver
@@ -25,8 +26,9 @@ from shardtui.engine.distributed.outcomes import Damaged
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import linear_sums
 from shardtui.engine.program.program import Program, compile_initial_state, place
-from shardtui.engine.spec.config import PRESETS, CheckpointConfig, Invalid, Restart, RunConfig
+from shardtui.engine.spec.config import CheckpointConfig, Restart, RunConfig
 from shardtui.engine.spec.preset import read_preset
+from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.engine.wire.events import (
     CheckpointDamaged,

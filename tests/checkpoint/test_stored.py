@@ -31,7 +31,8 @@ from shardtui.engine.checkpoint.manifest import (
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import digests, joined, linear_sums
 from shardtui.engine.program.program import place
-from shardtui.engine.spec.config import RunConfig, choose_model
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset import load_preset
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import CorpusInfo

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.distributed.jax_cluster import JaxCluster
 from shardtui.engine.distributed.joining import connect
 from shardtui.engine.distributed.outcomes import Damaged, Failure, Stranded
 from shardtui.engine.distributed.seal import Seal
-from shardtui.engine.spec.config import Invalid, Membership
+from shardtui.engine.spec.config import Membership
 
 from ..conftest import tiny_config
 

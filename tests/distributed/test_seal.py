@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.distributed.seal import VARIABLE, Forged, Seal, given_secret, secret_problem, shared_secret
-from shardtui.engine.spec.config import CheckpointConfig, Invalid, Membership
+from shardtui.engine.spec.config import CheckpointConfig, Membership
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import tiny_config

@@ -10,7 +10,7 @@ from itertools import cycle
 from pathlib import Path
 
 import msgspec
-from shardtui.engine.spec.config import PRESETS, user_presets
+from shardtui.engine.spec.preset_files import PRESETS, user_presets
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import (
     CheckpointInfo,

@@ -12,7 +12,8 @@ from statistics import median
 import msgspec
 from shardtui.engine.base import figures
 from shardtui.engine.planning.ranking import Board, Cost
-from shardtui.engine.spec.config import RunConfig, load_model
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire.framing import encode_json
 
 CASES = """

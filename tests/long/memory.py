@@ -38,7 +38,8 @@ def measure_one(preset: str) -> None:
     from shardtui.engine.models.task import Batch, Task
     from shardtui.engine.program.memory import measure
     from shardtui.engine.program.program import compile_initial_state, compile_program, place
-    from shardtui.engine.spec.config import RunConfig, load_model
+    from shardtui.engine.spec.config import RunConfig
+    from shardtui.engine.spec.model_choice import load_model
     from shardtui.engine.spec.preset import load_preset
 
     model = load_model("nano", SETTINGS)

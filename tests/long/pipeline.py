@@ -71,7 +71,8 @@ def step_seconds(microbatches: int) -> tuple[int, float, float]:
     from shardtui.engine.models.task import Batch, Task
     from shardtui.engine.program.memory import keep_freed_blocks
     from shardtui.engine.program.program import compile_initial_state, compile_program, place
-    from shardtui.engine.spec.config import RunConfig, load_model
+    from shardtui.engine.spec.config import RunConfig
+    from shardtui.engine.spec.model_choice import load_model
     from shardtui.engine.spec.preset import load_preset
 
     keep_freed_blocks()

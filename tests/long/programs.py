@@ -13,7 +13,8 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 import jax
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.compiler import Compiler
-from shardtui.engine.spec.config import RunConfig, choose_model
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset import load_preset
 
 from tests.suite import memory, versions

@@ -10,7 +10,8 @@ import pytest
 from flax import nnx
 from shardtui.engine.models.decoder import Gpt, compute_dtype, flops_per_token, loss, parameter_count
 from shardtui.engine.models.task import Batch, Task
-from shardtui.engine.spec.config import ModelConfig, load_model
+from shardtui.engine.spec.config import ModelConfig
+from shardtui.engine.spec.model_choice import load_model
 
 from ..conftest import tiny_config, tiny_model
 

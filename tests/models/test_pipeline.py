@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from flax import nnx
 from shardtui.engine.analysis.traffic import flows
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.decoder import dropped
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.planning.estimate import Step, estimate_row
 from shardtui.engine.program.program import Program, compile_initial_state, place
-from shardtui.engine.spec.config import Invalid, ModelConfig, TrainingConfig
+from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.pipeline_info import PipelineInfo
 from shardtui.engine.spec.preset import Preset, load_preset, read_preset
 

@@ -18,7 +18,7 @@ from etils import epath
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shardtui.engine.program.answers import inspect
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.checkpoint import directory as checkpoint
 from shardtui.engine.models.decoder import flops_per_token
 from shardtui.engine.models.flops import flops
@@ -26,10 +26,12 @@ from shardtui.engine.models.task import Task, TrainState, optimizer
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.planning.ranking import ranked, recommendation
 from shardtui.engine.planning.search import search
+from shardtui.engine.program.answers import inspect
 from shardtui.engine.program.digest import joined
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program, place
 from shardtui.engine.program.reshard import Movers, move_state
-from shardtui.engine.spec.config import Invalid, RunConfig, choose_model
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset import load_preset, read_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.training.data import Batches, Corpus

@@ -10,6 +10,7 @@ import jax
 import msgspec
 import pytest
 from shardtui.engine.analysis.traffic import Flow, flows
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.decoder import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning import cache as plan_cache
@@ -19,7 +20,8 @@ from shardtui.engine.planning.preview import weigh
 from shardtui.engine.planning.ranking import Board, Cost, Row, Work, ranked, recommendation, timed
 from shardtui.engine.planning.search import candidates, search
 from shardtui.engine.program.program import Program, compile_program, place
-from shardtui.engine.spec.config import Invalid, RunConfig, load_model
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset import load_preset, load_presets, mesh_preset, parse_preset
 from shardtui.engine.spec.preset_file import preset_text
 from shardtui.engine.spec.topology import load_topology

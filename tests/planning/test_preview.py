@@ -8,11 +8,11 @@ from pathlib import Path
 
 import jax
 import pytest
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.preview import weigh
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.program import Program
-from shardtui.engine.spec.config import Invalid
 from shardtui.engine.spec.preset import load_preset, load_presets
 from shardtui.engine.spec.preset_file import preset_text
 from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, WeighPreset

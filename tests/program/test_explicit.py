@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from shardtui.engine.analysis.traffic import flows
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import Step, estimate_row
 from shardtui.engine.planning.preview import weigh
@@ -18,7 +19,6 @@ from shardtui.engine.program.program import (
     place,
     trace_step,
 )
-from shardtui.engine.spec.config import Invalid
 from shardtui.engine.spec.preset import Preset, load_preset, parse_preset
 from shardtui.engine.spec.preset_file import preset_text
 from shardtui.engine.wire.commands import WeighPreset

@@ -6,11 +6,12 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.mesh import canonical_order
 from shardtui.engine.program.program import place
-from shardtui.engine.spec.config import Invalid, preset_files
 from shardtui.engine.spec.preset import Preset, load_preset, load_presets, read_preset
+from shardtui.engine.spec.preset_files import preset_files
 
 from ..conftest import OF_EXPERTS, tiny_config, tiny_model
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.spec.config import Invalid
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.spec.preset import REST, Override, Preset, load_presets, parse_preset, read_preset
 from shardtui.engine.spec.preset_file import preset_text, write_preset
 

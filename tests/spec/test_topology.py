@@ -1,7 +1,7 @@
 """Slices as they are wired, by hand: no compiler is needed for it."""
 
 import pytest
-from shardtui.engine.spec.config import Invalid
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.spec.topology import chips, load_topology, wiring
 
 V5P = chips()["v5p"].link_rate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardtui.engine.spec.config import Invalid
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.training import data
 from shardtui.engine.training.data import SNIFFED, WORTH_A_WORD, Batches, read_corpus
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shardtui.engine.spec.config import user_model
+from shardtui.engine.spec.model_choice import user_model
 from shardtui.engine.training import watchdog
 from shardtui.engine.wire import run_directory
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import jax
 import pytest
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import place
-from shardtui.engine.spec.config import Invalid
 from shardtui.engine.spec.preset import REST, Override, Preset, load_preset, parse_preset
 from shardtui.tui.screens.rules import NEW_AXIS, replaced_by, typed
 from shardtui.tui.state.draft import Draft

@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from shardtui.engine.analysis.traffic import Flow
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ranking import Board, Cost, Row
-from shardtui.engine.spec.config import Invalid, RunConfig, load_model
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset import load_preset
 from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.client.planner import NoAnswer, Planner, usual_presets

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.spec.config import user_model
+from shardtui.engine.spec.model_choice import user_model
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Stop
 from shardtui.engine.wire.events import Restored

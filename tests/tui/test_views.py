@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.spec.config import load_model
+from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import PresetInfo
 from shardtui.engine.wire.events import (

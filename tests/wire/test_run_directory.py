@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.spec.config import Invalid
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.lock import Holder
 

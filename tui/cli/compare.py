@@ -12,8 +12,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import figures
+from ...engine.base.invalid import Invalid
 from ...engine.planning.ranking import Row
-from ...engine.spec.config import Invalid, RunConfig
+from ...engine.spec.config import RunConfig
 from ...engine.wire import run_directory
 from ...engine.wire.commands import AnyCommand, Resume, Stop
 from ...engine.wire.descriptions import PresetInfo, PresetListing

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from ...engine.spec.config import Invalid, Membership, Restart
+from ...engine.base.invalid import Invalid
+from ...engine.spec.config import Membership, Restart
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import state_home
 from .run_config import new_config, restart_of, resumed

@@ -19,7 +19,8 @@ from ...engine.analysis.layout import bytes_per_device, notation, replicas, wast
 from ...engine.analysis.lint import Finding
 from ...engine.analysis.traffic import FlowChange, flows
 from ...engine.base import figures
-from ...engine.spec.config import Invalid, RunConfig
+from ...engine.base.invalid import Invalid
+from ...engine.spec.config import RunConfig
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
 from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine

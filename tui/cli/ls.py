@@ -8,7 +8,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import figures
-from ...engine.spec.config import Invalid, RunConfig
+from ...engine.base.invalid import Invalid
+from ...engine.spec.config import RunConfig
 from ...engine.wire.descriptions import PresetListing
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory, all_runs, state_home

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 
-from ...engine.spec.config import Invalid
+from ...engine.base.invalid import Invalid
 from ...engine.spec.preset import load_preset
 from ...engine.wire import run_directory
 from ..terminal.clean import warn

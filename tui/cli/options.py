@@ -3,8 +3,9 @@
 import argparse
 import math
 
-from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, STOP_SECONDS, ScheduledSwitch, preset_files
+from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, STOP_SECONDS, ScheduledSwitch
 from ...engine.spec.preset import AXIS_NAME
+from ...engine.spec.preset_files import preset_files
 from .run_config import absolute
 
 MOST_DEVICES = 10**6

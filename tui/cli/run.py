@@ -7,7 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ...engine.spec.config import Invalid, Restart
+from ...engine.base.invalid import Invalid
+from ...engine.spec.config import Restart
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.clean import printable

@@ -8,20 +8,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ...engine.base.invalid import Invalid
+from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
     CheckpointConfig,
-    Invalid,
     ModelConfig,
     Restart,
     RunConfig,
     ScheduledSwitch,
     TrainingConfig,
     UserModel,
-    choose_model,
-    problems_of,
-    with_settings,
-    with_user_settings,
 )
+from ...engine.spec.model_choice import choose_model, with_settings, with_user_settings
 from ...engine.spec.preset import is_file, load_preset, name_of
 from ...engine.spec.topology import load_topology
 from ...engine.wire import run_directory

@@ -7,7 +7,8 @@ from statistics import median
 from msgspec import Struct
 
 from ...engine.base import figures
-from ...engine.spec.config import Invalid, Restart
+from ...engine.base.invalid import Invalid
+from ...engine.spec.config import Restart
 from ...engine.wire.commands import Stop
 from ...engine.wire.events import (
     AnyEvent,

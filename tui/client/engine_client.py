@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from tempfile import TemporaryFile
 
 from ...engine.base.advice import advice
-from ...engine.spec.config import Invalid, Restart, RunConfig
+from ...engine.base.invalid import Invalid
+from ...engine.spec.config import Restart, RunConfig
 from ...engine.wire import framing
 from ...engine.wire.commands import AnyCommand, Stop
 from ...engine.wire.event_log import LogReader

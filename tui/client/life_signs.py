@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from ...engine.spec.config import Invalid
+from ...engine.base.invalid import Invalid
 from ...engine.wire.lock import Holder
 from ...engine.wire.run_directory import RunDirectory
 

@@ -14,10 +14,12 @@ from typing import BinaryIO
 
 import msgspec
 
+from ...engine.base.invalid import Invalid
 from ...engine.planning import tpu_compiler
 from ...engine.planning.ranking import Board, Cost, Row, ranked
-from ...engine.spec.config import Invalid, RunConfig, is_pitfall
+from ...engine.spec.config import RunConfig
 from ...engine.spec.preset import load_preset, load_presets
+from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire import framing
 from .last_words import FATAL
 

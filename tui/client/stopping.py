@@ -10,7 +10,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Literal
 
-from ...engine.spec.config import STOP_SECONDS, Invalid
+from ...engine.base.invalid import Invalid
+from ...engine.spec.config import STOP_SECONDS
 from ...engine.wire import framing
 from ...engine.wire.commands import Stop
 from ...engine.wire.event_log import LogReader

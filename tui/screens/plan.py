@@ -15,9 +15,11 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Input, Label
 from textual.worker import Worker
 
+from ...engine.base.invalid import Invalid
 from ...engine.planning import tpu_compiler
 from ...engine.planning.ranking import Board, Row, ranked, recommendation
-from ...engine.spec.config import Invalid, RunConfig, problems_of
+from ...engine.spec.checks import problems_of
+from ...engine.spec.config import RunConfig
 from ...engine.spec.topology import load_topology
 from ..client.planner import Compiling, Planner
 from ..state import board_rows

@@ -15,9 +15,10 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList
 
-from ...engine.spec.config import FILE_NAME, PRESETS, Invalid, user_presets
+from ...engine.base.invalid import Invalid
 from ...engine.spec.preset import AXIS_NAME, LARGEST_AXIS, LOGICAL_AXES, REST, load_preset, mesh_preset, reference
 from ...engine.spec.preset_file import preset_text, write_preset
+from ...engine.spec.preset_files import FILE_NAME, PRESETS, user_presets
 from ...engine.wire.commands import WeighPreset
 from ...engine.wire.events import EngineReady, PresetWeighed
 from ...engine.wire.framing import LARGEST_COMMAND

@@ -5,7 +5,7 @@ from enum import StrEnum
 from statistics import median, quantiles
 
 from ...engine.planning.ranking import Measured
-from ...engine.spec.config import is_pitfall
+from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.commands import AnyCommand, SwitchPreset
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...engine.spec.config import Invalid
+from ...engine.base.invalid import Invalid
 from ...engine.spec.preset import REST, Axes, Preset, parse_preset
 from ...engine.spec.preset_file import preset_text
 

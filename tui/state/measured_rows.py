@@ -8,7 +8,7 @@ import msgspec
 from ...engine.analysis.traffic import flows
 from ...engine.base import figures
 from ...engine.planning.ranking import Cost, Row, ranked, recommendation
-from ...engine.spec.config import is_pitfall
+from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled
 from .run_state import RunState
