@@ -27,8 +27,8 @@ from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.program import Program, compile_program, place
 from shardtui.engine.spec.config import ModelConfig, RunConfig, TrainingConfig
-from shardtui.engine.spec.preset import read_preset
 from shardtui.engine.spec.preset_files import PRESETS
+from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.engine.wire.events import EngineReady, PresetInspected
 

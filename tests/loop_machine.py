@@ -32,8 +32,9 @@ from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.program import Program, compile_initial_state, place
 from shardtui.engine.program.reshard import Movers
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
-from shardtui.engine.spec.preset import Preset, read_preset
+from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import PRESETS
+from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.training.data import Batches, read_corpus
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler

@@ -28,8 +28,9 @@ from shardtui.engine.program.program import (
 )
 from shardtui.engine.program.reshard import Movers
 from shardtui.engine.spec.config import ModelConfig
-from shardtui.engine.spec.preset import Preset, load_preset, parse_preset
+from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_file import preset_text
+from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 from shardtui.engine.wire.descriptions import ArrayInfo, MeshInfo, PresetInfo
 
 from . import second_reader

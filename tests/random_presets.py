@@ -8,7 +8,8 @@ from pathlib import Path
 
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import ModelConfig, RunConfig, TrainingConfig
-from shardtui.engine.spec.preset import Preset, parse_preset
+from shardtui.engine.spec.preset import Preset
+from shardtui.engine.spec.preset_reader import parse_preset
 
 from .conftest import tiny_config
 

@@ -6,7 +6,8 @@ from flax import nnx
 
 from ..spec.config import ModelConfig, RunConfig
 from .array import Batch, text_batch
-from .decoder import BALANCE, Gpt, compute_dtype, flops_per_token, loss, parameter_count
+from .decoder import BALANCE, Gpt, loss
+from .sizes import compute_dtype, flops_per_token, parameter_count
 
 
 class BuiltIn:

@@ -3,7 +3,7 @@
 import sys
 
 from ..spec.config import RunConfig
-from ..spec.preset import load_preset, load_presets
+from ..spec.preset_reader import load_preset, load_presets
 from ..spec.topology import load_topology
 from ..wire.answers import print_answer
 from . import cache

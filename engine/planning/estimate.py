@@ -1,7 +1,7 @@
 """What a step under a preset would hold, move and compute, by formula: no compiler and no device.
 
-The formulas follow what the step is written to do (decoder.py, task.py). Where the compiler does it otherwise, its figure
-stands beside this one, and where they do not know the layout they give none.
+The formulas follow what the step is written to do (decoder.py, task.py). Where the compiler does it otherwise, the
+figure of the compiled program stands beside this one, and where they do not know the layout they give none.
 """
 
 from functools import cached_property

@@ -11,7 +11,7 @@ from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import describe_mesh
 from ..program.program import argument_bytes, place
-from ..spec.preset import parse_preset
+from ..spec.preset_reader import parse_preset
 from ..wire.commands import WeighPreset
 from ..wire.descriptions import Weighed
 from ..wire.events import PresetWeighed

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from ..base.invalid import Invalid
 from ..models.task import Task
 from ..spec.config import UserModel
-from ..spec.preset import MESH_RULES, Preset, mesh_preset
+from ..spec.preset import Preset
+from ..spec.preset_reader import MESH_RULES, mesh_preset
 from ..spec.topology import Topology
 from .estimate import estimate_row
 from .ranking import Row, ranked

@@ -1,6 +1,6 @@
 """What a step computes and reads, by formula, on one device."""
 
-from ..models.decoder import flops_per_token
+from ..models.sizes import flops_per_token
 from .ranking import Work
 from .step_layout import FLOAT32, StepLayout
 from .step_memory import StepMemory

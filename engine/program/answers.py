@@ -5,7 +5,7 @@ from ..base.versions import versions
 from ..parallel.mesh import describe_device
 from ..spec.checks import problems_of
 from ..spec.config import RunConfig
-from ..spec.preset import load_preset
+from ..spec.preset_reader import load_preset
 from ..wire.answers import print_answer
 from ..wire.descriptions import PresetListing
 from ..wire.events import Inspection

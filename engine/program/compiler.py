@@ -13,8 +13,9 @@ import jax
 from ..base.invalid import Invalid
 from ..models.task import Task, TrainState
 from ..spec.config import KEEP_PROGRAMS
-from ..spec.preset import Preset, load_preset, name_of, parse_preset
+from ..spec.preset import Preset
 from ..spec.preset_file import write_preset
+from ..spec.preset_reader import load_preset, name_of, parse_preset
 from ..wire.descriptions import PresetInfo
 from ..wire.events import Phase, PresetInspected
 from .compile_queue import CompileQueue, Urgency

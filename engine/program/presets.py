@@ -6,7 +6,8 @@ import jax
 
 from ..models.task import Task
 from ..spec.config import RunConfig
-from ..spec.preset import Preset, load_preset, load_presets, name_of
+from ..spec.preset import Preset
+from ..spec.preset_reader import load_preset, load_presets, name_of
 from ..wire.descriptions import PresetInfo
 from .program import describe_preset
 

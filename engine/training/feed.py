@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from ..models.user_model import OwnBatches
+from ..models.user_batches import OwnBatches
 from ..program.program import Program
 from .data import Batches
 

@@ -16,7 +16,7 @@ from ..checkpoint.saver import Saver
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL, Damaged, Failure, Stranded
 from ..models.task import TrainState
-from ..models.user_model import OwnBatches
+from ..models.user_batches import OwnBatches
 from ..program.compiler import Compiler
 from ..program.memory import measure
 from ..program.program import Program

@@ -15,7 +15,7 @@ from ..checkpoint.saver import Saver
 from ..distributed.agreement import corpus_fact, differences, facts, fingerprints
 from ..distributed.cluster import Cluster
 from ..models.task import Task
-from ..models.user_model import OwnBatches
+from ..models.user_batches import OwnBatches
 from ..parallel.mesh import describe_device, fallback
 from ..planning.preview import weigh
 from ..program.compiler import Compiler

@@ -16,7 +16,7 @@ from shardtui.engine.analysis.program_text import read as read_text
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import compile_program, place
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
-from shardtui.engine.spec.preset import load_preset, read_preset
+from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.engine.wire.descriptions import CollectiveInfo
 from shardtui.engine.wire.events import PresetCompiled
 
@@ -119,7 +119,7 @@ def test_tensor_parallel_is_megatrons() -> None:
     for side in (forward, backward):
         assert told(side) == [("all-reduce", ["model"], MODEL.layers, ACTIVATION)] * 2
     sources = {info.source.rpartition("/")[2].partition(":")[0] for info in layers}
-    assert sources == {"decoder.py"}
+    assert sources == {"blocks.py"}
 
 
 def test_fully_sharded_gathers_and_reduces_what_the_formulas_say() -> None:

@@ -9,7 +9,7 @@ import pytest
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.base.regular_file import NotRegular, open_regular, read_regular
 from shardtui.engine.spec.model_choice import choose_model
-from shardtui.engine.spec.preset import load_preset, load_presets
+from shardtui.engine.spec.preset_reader import load_preset, load_presets
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import EventLog, last_seq
 from shardtui.engine.wire.run_directory import RunDirectory

@@ -8,7 +8,7 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import place, trace_step
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 
 from .figure import Figure, at_most
 

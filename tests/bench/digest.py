@@ -14,7 +14,7 @@ from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import is_finite, linear_sums
 from shardtui.engine.program.program import Question, ask_digests, compile_initial_state, place
 from shardtui.engine.program.reshard import Movers
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 
 from .figure import Figure, at_most
 from .plain import config

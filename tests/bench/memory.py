@@ -9,7 +9,7 @@ import jax
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.program import compile_initial_state, place
 from shardtui.engine.program.reshard import Movers
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 
 from ..suite import memory
 from .figure import Figure, at_most

@@ -11,7 +11,7 @@ from shardtui.engine.models.task import Batch, Task, TrainState
 from shardtui.engine.program.program import Placement, compile_initial_state, place, trace_step
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.data import Batches, read_corpus
 
 

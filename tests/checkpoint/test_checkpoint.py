@@ -27,8 +27,8 @@ from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import linear_sums
 from shardtui.engine.program.program import Program, compile_initial_state, place
 from shardtui.engine.spec.config import CheckpointConfig, Restart, RunConfig
-from shardtui.engine.spec.preset import read_preset
 from shardtui.engine.spec.preset_files import PRESETS
+from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.engine.wire.events import (
     CheckpointDamaged,

@@ -33,7 +33,7 @@ from shardtui.engine.program.digest import digests, joined, linear_sums
 from shardtui.engine.program.program import place
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.tui.cli.verify import _print_table

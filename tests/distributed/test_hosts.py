@@ -16,7 +16,7 @@ from shardtui.engine.distributed.agreement import differences, facts, fingerprin
 from shardtui.engine.distributed.jax_cluster import stride
 from shardtui.engine.distributed.seal import Seal
 from shardtui.engine.spec.config import Restart
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.descriptions import HostInfo
 
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from shardtui.engine.spec.preset import load_preset
 from shardtui.engine.spec.preset_file import preset_text
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire import framing
 from shardtui.engine.wire.commands import (
     AddPreset,

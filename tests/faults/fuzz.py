@@ -17,8 +17,8 @@ from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import place
-from shardtui.engine.spec.preset import read_preset
 from shardtui.engine.spec.preset_files import PRESETS
+from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire import framing
 from shardtui.engine.wire.commands import AnyCommand, Hello, InspectPreset, Pause, Resume, StepOnce, Stop, SwitchPreset
 from shardtui.engine.wire.events import PresetCompiling, SwitchCancelled, SwitchFailed

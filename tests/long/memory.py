@@ -40,7 +40,7 @@ def measure_one(preset: str) -> None:
     from shardtui.engine.program.program import compile_initial_state, compile_program, place
     from shardtui.engine.spec.config import RunConfig
     from shardtui.engine.spec.model_choice import load_model
-    from shardtui.engine.spec.preset import load_preset
+    from shardtui.engine.spec.preset_reader import load_preset
 
     model = load_model("nano", SETTINGS)
     config = RunConfig(run="x", model_name="nano", model=model.model, training=model.training, preset=preset)

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import jax
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import compile_initial_state, compile_program, place
-from shardtui.engine.spec.preset import load_preset
 from shardtui.engine.spec.preset_files import preset_files
+from shardtui.engine.spec.preset_reader import load_preset
 from tests.test_reshard import move_between_all
 
 from tests import conftest

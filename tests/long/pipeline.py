@@ -73,7 +73,7 @@ def step_seconds(microbatches: int) -> tuple[int, float, float]:
     from shardtui.engine.program.program import compile_initial_state, compile_program, place
     from shardtui.engine.spec.config import RunConfig
     from shardtui.engine.spec.model_choice import load_model
-    from shardtui.engine.spec.preset import load_preset
+    from shardtui.engine.spec.preset_reader import load_preset
 
     keep_freed_blocks()
     model = load_model("nano", DEEP)

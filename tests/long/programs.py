@@ -15,7 +15,7 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 
 from tests.suite import memory, versions
 

@@ -13,8 +13,9 @@ from flax import nnx
 from shardtui.engine.analysis.lint import lint
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.models.decoder import BALANCE, Gpt, active_parameter_count, flops_per_token, parameter_count
+from shardtui.engine.models.decoder import BALANCE, Gpt
 from shardtui.engine.models.routing import route
+from shardtui.engine.models.sizes import active_parameter_count, flops_per_token, parameter_count
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.planning.estimate import Step
 from shardtui.engine.program.inspection import inspect_program
@@ -22,7 +23,7 @@ from shardtui.engine.program.program import Program, compile_program, place
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import TrainingConfig
 from shardtui.engine.spec.model_choice import load_model
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 
 from ..conftest import OF_EXPERTS, WIDE, tiny_config, tiny_model
 from ..training.test_loop import assert_same_losses

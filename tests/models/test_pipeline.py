@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.models.decoder import dropped
+from shardtui.engine.models.blocks import dropped
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.parallel.mesh import build_mesh
@@ -17,7 +17,8 @@ from shardtui.engine.planning.estimate import Step, estimate_row
 from shardtui.engine.program.program import Program, compile_initial_state, place
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.pipeline_info import PipelineInfo
-from shardtui.engine.spec.preset import Preset, load_preset, read_preset
+from shardtui.engine.spec.preset import Preset
+from shardtui.engine.spec.preset_reader import load_preset, read_preset
 
 from ..conftest import BATCHES, WIDE, step, tiny_config
 from ..training.test_loop import assert_same_losses

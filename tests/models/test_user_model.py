@@ -20,8 +20,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.checkpoint import directory as checkpoint
-from shardtui.engine.models.decoder import flops_per_token
 from shardtui.engine.models.flops import flops
+from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task, TrainState, optimizer
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.planning.ranking import ranked, recommendation
@@ -32,7 +32,7 @@ from shardtui.engine.program.program import Program, compile_initial_state, comp
 from shardtui.engine.program.reshard import Movers, move_state
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
-from shardtui.engine.spec.preset import load_preset, read_preset
+from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.training.data import Batches, Corpus
 from shardtui.engine.wire import run_directory

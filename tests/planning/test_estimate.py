@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from shardtui.engine.analysis.traffic import Flow, flows
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.models.decoder import flops_per_token
+from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ahead_of_time import needed_bytes
@@ -22,8 +22,8 @@ from shardtui.engine.planning.search import candidates, search
 from shardtui.engine.program.program import Program, compile_program, place
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
-from shardtui.engine.spec.preset import load_preset, load_presets, mesh_preset, parse_preset
 from shardtui.engine.spec.preset_file import preset_text
+from shardtui.engine.spec.preset_reader import load_preset, load_presets, mesh_preset, parse_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.commands import WeighPreset
 from shardtui.tui.cli.compare_report import row_report

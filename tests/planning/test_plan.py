@@ -15,8 +15,9 @@ import pytest
 from shardtui.engine.analysis.traffic import Flow
 from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ranking import Cost, Row
-from shardtui.engine.spec.preset import Preset, load_preset, load_presets
+from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import is_pitfall
+from shardtui.engine.spec.preset_reader import load_preset, load_presets
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import EngineStarted, EngineStopped
 from shardtui.engine.wire.framing import encode_json

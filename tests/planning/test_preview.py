@@ -13,8 +13,8 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.planning.preview import weigh
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.program import Program
-from shardtui.engine.spec.preset import load_preset, load_presets
 from shardtui.engine.spec.preset_file import preset_text
+from shardtui.engine.spec.preset_reader import load_preset, load_presets
 from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, WeighPreset
 from shardtui.engine.wire.events import CommandRefused, Paused, PresetWeighed, Welcome
 from shardtui.engine.wire.framing import frame, read_event

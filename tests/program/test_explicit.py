@@ -19,8 +19,9 @@ from shardtui.engine.program.program import (
     place,
     trace_step,
 )
-from shardtui.engine.spec.preset import Preset, load_preset, parse_preset
+from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_file import preset_text
+from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 from shardtui.engine.wire.commands import WeighPreset
 from shardtui.engine.wire.events import PresetInspected
 

@@ -15,7 +15,7 @@ from shardtui.engine.parallel.mesh import describe_mesh
 from shardtui.engine.program.inspection import inspect_program, rematerializations
 from shardtui.engine.program.memory import measure
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program, place, trace_step
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.descriptions import ArrayInfo
 from shardtui.engine.wire.events import PresetInspected
 

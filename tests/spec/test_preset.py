@@ -10,8 +10,9 @@ from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.mesh import canonical_order
 from shardtui.engine.program.program import place
-from shardtui.engine.spec.preset import Preset, load_preset, load_presets, read_preset
+from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import preset_files
+from shardtui.engine.spec.preset_reader import load_preset, load_presets, read_preset
 
 from ..conftest import OF_EXPERTS, tiny_config, tiny_model
 

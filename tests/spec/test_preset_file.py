@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.spec.preset import REST, Override, Preset, load_presets, parse_preset, read_preset
+from shardtui.engine.spec.preset import Override, Preset
 from shardtui.engine.spec.preset_file import preset_text, write_preset
+from shardtui.engine.spec.preset_reader import REST, load_presets, parse_preset, read_preset
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 

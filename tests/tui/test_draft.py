@@ -7,7 +7,8 @@ import pytest
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import place
-from shardtui.engine.spec.preset import REST, Override, Preset, load_preset, parse_preset
+from shardtui.engine.spec.preset import Override, Preset
+from shardtui.engine.spec.preset_reader import REST, load_preset, parse_preset
 from shardtui.tui.screens.rules import NEW_AXIS, replaced_by, typed
 from shardtui.tui.state.draft import Draft
 from shardtui.tui.widgets.rule_list import Row, is_about, rows_of

@@ -13,7 +13,7 @@ from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ranking import Board, Cost, Row
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.client.planner import NoAnswer, Planner, usual_presets
 from shardtui.tui.state import board_rows

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import msgspec
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import ArrayInfo, DeviceInfo, MeshInfo, PresetInfo, Weighed
 from shardtui.engine.wire.events import EngineReady, EngineStarted, EngineStopped, PresetWeighed

@@ -7,7 +7,7 @@ import os
 import sys
 
 from ...engine.base.invalid import Invalid
-from ...engine.spec.preset import load_preset
+from ...engine.spec.preset_reader import load_preset
 from ...engine.wire import run_directory
 from ..terminal.clean import warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED, REFUSED

@@ -20,7 +20,7 @@ from ...engine.spec.config import (
     UserModel,
 )
 from ...engine.spec.model_choice import choose_model, with_settings, with_user_settings
-from ...engine.spec.preset import is_file, load_preset, name_of
+from ...engine.spec.preset_reader import is_file, load_preset, name_of
 from ...engine.spec.topology import load_topology
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory

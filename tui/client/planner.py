@@ -18,8 +18,8 @@ from ...engine.base.invalid import Invalid
 from ...engine.planning import tpu_compiler
 from ...engine.planning.ranking import Board, Cost, Row, ranked
 from ...engine.spec.config import RunConfig
-from ...engine.spec.preset import load_preset, load_presets
 from ...engine.spec.preset_files import is_pitfall
+from ...engine.spec.preset_reader import load_preset, load_presets
 from ...engine.wire import framing
 from .last_words import FATAL
 

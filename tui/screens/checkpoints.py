@@ -12,7 +12,7 @@ from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from ...engine.base import figures
-from ...engine.spec.preset import name_of
+from ...engine.spec.preset_reader import name_of
 from ...engine.wire.descriptions import CheckpointInfo
 from ..state.run_state import RunState
 from ..widgets.choices import Choices

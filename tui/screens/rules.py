@@ -16,9 +16,10 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList
 
 from ...engine.base.invalid import Invalid
-from ...engine.spec.preset import AXIS_NAME, LARGEST_AXIS, LOGICAL_AXES, REST, load_preset, mesh_preset, reference
+from ...engine.spec.preset import AXIS_NAME, LOGICAL_AXES, reference
 from ...engine.spec.preset_file import preset_text, write_preset
 from ...engine.spec.preset_files import FILE_NAME, PRESETS, user_presets
+from ...engine.spec.preset_reader import LARGEST_AXIS, REST, load_preset, mesh_preset
 from ...engine.wire.commands import WeighPreset
 from ...engine.wire.events import EngineReady, PresetWeighed
 from ...engine.wire.framing import LARGEST_COMMAND

@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 
 from ...engine.base.invalid import Invalid
-from ...engine.spec.preset import REST, Axes, Preset, parse_preset
+from ...engine.spec.preset import Axes, Preset
 from ...engine.spec.preset_file import preset_text
+from ...engine.spec.preset_reader import REST, parse_preset
 
 EDITED = re.compile(r"-edited(-\d+)?$")
 LONGEST_STEM = 48

@@ -3,7 +3,7 @@
 import shlex
 
 from ...engine.base import figures
-from ...engine.spec.preset import name_of
+from ...engine.spec.preset_reader import name_of
 from ...engine.wire.descriptions import CorpusInfo
 from ...engine.wire.events import (
     AheadEnded,

@@ -13,7 +13,8 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ...engine.base import figures
-from ...engine.spec.preset import LOGICAL_AXES, REST
+from ...engine.spec.preset import LOGICAL_AXES
+from ...engine.spec.preset_reader import REST
 from ..state.draft import Draft, in_words
 from ..terminal.clean import printable
 from .choices import Choices
