@@ -71,9 +71,9 @@ def test_a_process_that_is_alone_raises_the_same_kinds() -> None:
 def _answers(case: str) -> list[Any]:
     """Of both processes, as they print them."""
     coordinator = f"unix:{tempfile.mkdtemp(prefix='shardtui-', dir='/tmp')}/coordinator"
-    command = [sys.executable, "-m", "tests.test_outcomes", coordinator, case]
+    command = [sys.executable, "-m", "tests.distributed.test_outcomes", coordinator, case]
     workers = [
-        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
         for number in range(2)
     ]
     return [json.loads(worker.communicate(timeout=240)[0]) for worker in workers]

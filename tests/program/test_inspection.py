@@ -172,7 +172,7 @@ def test_a_layout_that_axes_cannot_express_is_told_and_ends_nothing(
     """jax itself refuses to name the half of an axis that a reshape leaves a dim split over."""
 
     def halves(self: Task, params: object, variables: object, batch: object, key: object) -> object:
-        from shardtui.engine.parallel.sharding import observe
+        from shardtui.engine.parallel.constraints import observe
 
         x = batch.inputs.reshape(2, 8, 128)  # type: ignore[attr-defined] # 16 rows over 8 devices: 2 × 4
         observe(x, None, None, None, name="halves")

@@ -60,7 +60,7 @@ class OwnLoop:
             [sys.executable, "-m", "tests.own_loop", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=Path(__file__).parent.parent,
+            cwd=Path(__file__).parents[2],
             text=True,
         )
         self.specs: dict[str, str] = self.answer()["specs"]
@@ -562,7 +562,7 @@ def test_no_array_is_held_and_nothing_of_the_process_is_changed(home: Path) -> N
 
 
 def test_the_program_of_the_docs(home: Path) -> None:
-    text = (Path(__file__).parent.parent / "docs" / "watching.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "watching.md").read_text()
     exec(text.split("```python\n")[1].split("```")[0].replace("range(1000)", "range(50)"), {})
     state = RunState()
     state.apply_all(events(find("mine")))
