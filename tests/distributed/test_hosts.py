@@ -38,6 +38,7 @@ def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["type"] == kind]
 
 
+@pytest.mark.slow
 def test_two_processes_switch_save_and_go_on_as_four(home: Path) -> None:
     """The short form of tests/long/hosts.py."""
     settings = [*SETTINGS, WITH_DROPOUT]

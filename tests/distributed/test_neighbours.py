@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pytest
 from shardtui.engine.spec.config import RunConfig, UserModel
 from shardtui.engine.wire.descriptions import HostStatus
 
@@ -61,6 +62,7 @@ def test_what_is_planted_before_the_run_begins_is_named_and_no_code_is_run(
     assert not named(history(home, "hosts"), "StepsDone")
 
 
+@pytest.mark.slow
 def test_a_run_under_attack_tells_nothing_goes_on_and_ends_at_a_forged_agreement_with_its_key(
     home: Path, engines: Engines, coordinator: str
 ) -> None:

@@ -150,6 +150,7 @@ def test_presets_of_experts_have_no_finding(name: str, mixture: Task, of_experts
         assert arrays[array].compiled_spec[array != "blocks.mlp.received"] == ["expert"], array
 
 
+@pytest.mark.slow
 def test_switches_between_presets_of_experts_change_no_loss(
     mixture: Task, of_experts: dict[str, Program], tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def test_the_initial_state_is_that_of_automatic_types(task: Task, programs: dict
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
+@pytest.mark.slow
 def test_switches_there_and_back_change_no_loss(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     assert_same_losses(task, programs, tmp_path, {1: NAME, 3: "tp", 4: NAME, 5: "dp"})
 

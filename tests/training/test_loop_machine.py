@@ -17,6 +17,7 @@ def machine() -> Iterator[type[LoopMachine]]:
     shutil.rmtree(LoopMachine.shop.folder)
 
 
+@pytest.mark.slow
 def test_random_commands_and_failures_leave_the_run_where_it_should_be(machine: type[LoopMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=12, deadline=None))
 

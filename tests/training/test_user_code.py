@@ -51,6 +51,7 @@ def test_a_batch_that_fails_in_one_process_ends_the_run(
     assert both[1 - process].stderr is not None
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_return_is_named_and_a_signal_ends_the_run(
     home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
 ) -> None:

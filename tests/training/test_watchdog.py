@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from shardtui.engine.spec.model_choice import user_model
 from shardtui.engine.training import watchdog
 from shardtui.engine.wire import run_directory
@@ -72,6 +73,7 @@ def ended(home: Path, process: "subprocess.Popen[str]", seconds: float = 240) ->
     return said, history(home, "slow")[-1]
 
 
+@pytest.mark.slow
 def test_a_model_that_sleeps_at_import_ends_soon_after_sigterm(home: Path) -> None:
     process = start(model(home, at_import="time.sleep(1000)"))
     wait_for(lambda: named(history(home, "slow"), "EngineStarted"))

@@ -54,6 +54,7 @@ def test_switches_change_no_loss(home: Path) -> None:
     assert [event["seq"] for event in plain] == sorted(event["seq"] for event in plain)
 
 
+@pytest.mark.slow
 def test_a_run_is_reproducible_and_follows_its_seed(home: Path) -> None:
     first, again, other = (losses(train("--steps=4", f"--seed={seed}")) for seed in (1, 1, 2))
     assert first == again != other

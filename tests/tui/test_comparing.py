@@ -5,6 +5,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import LogReader
@@ -84,6 +85,7 @@ def recorded(directory: RunDirectory) -> RunState:
     return state
 
 
+@pytest.mark.slow
 def test_the_view_measures_a_live_run_and_returns(home: Path) -> None:
     """Steps are long enough that a comparison is still going on when a slow viewer looks."""
     directory = run_directory.create(tiny_config(model=FEW_FIT, training=TrainingConfig(batch_size=16, seq_len=15)))

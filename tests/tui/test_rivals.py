@@ -36,6 +36,7 @@ def mine(home: Path) -> Path:
     return run_directory.find("mine").path
 
 
+@pytest.mark.slow
 def test_one_of_two_resumes_a_run(mine: Path) -> None:
     for done in (4, 6, 8):
         both = [resumed(done) for _ in range(2)]

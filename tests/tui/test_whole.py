@@ -99,6 +99,7 @@ async def seen(size: tuple[int, int], asks_help: bool) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_figure_is_whole_or_left_out(home: object) -> None:
     async def scenario() -> None:
         whole = await seen((300, 100), False)
