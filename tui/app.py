@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.events import Key
 from textual.markup import escape
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
 from textual.widget import AwaitMount, MountError
 from textual.worker import Worker, WorkerError, WorkerFailed
@@ -457,8 +457,9 @@ class ShardtuiApp(App[None]):
         self.push_screen(Palette(providers=[ThemeProvider], placeholder="Search for themes…"))
 
     def switch_mode(self, mode: str) -> AwaitMount:
-        """Not under a dialog, for a key that was pressed before it came up: it would be gone with the view."""
-        return AwaitMount(self.screen, []) if isinstance(self.screen, Dialog) else super().switch_mode(mode)
+        """Not under a dialog or the palette, for a key that was pressed before it came up: it would be gone with the
+        view, or miss the view that it was opened from."""
+        return AwaitMount(self.screen, []) if isinstance(self.screen, ModalScreen) else super().switch_mode(mode)
 
     async def asks(self, dialog: Dialog[T]) -> T | None:
         """The answer; None where another dialog or the palette is up, or has just come up. For workers."""

@@ -13,7 +13,9 @@ from shardtui.tui.state.run_state import Phase
 from shardtui.tui.widgets.choices import Choices
 from shardtui.tui.widgets.preset_list import PresetList
 from textual.command import CommandList
+from textual.events import MouseDown
 from textual.pilot import Pilot
+from textual.widgets._key_panel import BindingsTable
 
 from ..recorded import recorded_run
 from .test_app import shown, until
@@ -75,5 +77,30 @@ def test_a_click_selects_and_a_double_click_acts(ended: RunDirectory) -> None:
         await pilot.pause(0.6)
         await pilot.click(PresetList, offset=(6, 3), times=2)
         await until(lambda: app._notifications, "the word that there is no engine")
+
+    play(ended, scenario)
+
+
+def test_a_view_that_is_asked_for_before_the_palette_is_up(ended: RunDirectory) -> None:
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        app.action_command_palette()
+        app.switch_mode("log")
+        await until(lambda: isinstance(app.screen, Palette) and app.screen.is_mounted, "the palette")
+        await pilot.press("escape", "0")
+        await until(lambda: app.current_mode == "log", "the view")
+
+    play(ended, scenario)
+
+
+def test_a_click_on_what_is_gone_but_still_drawn(ended: RunDirectory) -> None:
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        await until(lambda: app.screen.query(BindingsTable) and app.screen.query_one(BindingsTable).region, "the help")
+        table = app.screen.query_one(BindingsTable)
+        (x, y), pane = table.region.offset, table.parent
+        assert pane
+        table._detach()
+        app.screen._forward_event(MouseDown(None, x, y, 0, 0, 1, False, False, False, x, y))
+        table._attach(pane)
 
     play(ended, scenario)

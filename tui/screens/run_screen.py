@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from textual.app import ComposeResult
 from textual.binding import BindingsMap, BindingType
+from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -51,6 +52,12 @@ class RunScreen(Screen[None]):
 
     def on_screen_resume(self) -> None:
         self.call_after_refresh(self.post_message, ViewShown())
+
+    def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
+        """Nothing where the widget is gone and only its picture is left: Textual looks for the parent of what is
+        clicked."""
+        widget, offset = super().get_widget_and_offset_at(x, y)
+        return (widget, offset) if widget is None or widget.is_attached else (None, None)
 
     @property
     def named_keys(self) -> dict[str, str]:
