@@ -19,8 +19,9 @@ USER_SECONDS = 5.0
 """The same where the training thread waits for the user's code, here or in another process."""
 LONG_STEPS = 3
 """Steps of the last report's length that are no stall."""
-STARTING_SECONDS = 10.0
-"""In which a run ends that was told to stop before it trained: there is nothing to save."""
+STARTING_SECONDS = 20.0
+"""In which a run ends that was told to stop before it trained: there is nothing to save, and a busy machine may
+still be loading jax."""
 LOOK_SECONDS = 0.5
 FAREWELL_SECONDS = 0.2
 """For viewers to hear of the end."""

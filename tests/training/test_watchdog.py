@@ -126,7 +126,8 @@ def test_a_stall_is_reported_while_it_lasts(home: Path) -> None:
         wait_for(lambda: len(stalls_in_batch(home)) == 3)
         engine.send_signal(signal.SIGTERM)
     stalls = stalls_in_batch(home)
-    assert all(later["seconds"] >= 2 * earlier["seconds"] for earlier, later in itertools.pairwise(stalls))
+    seconds = [stall["seconds"] for stall in stalls]  # from the beginning, where something else was reported between
+    assert not [pair for pair in itertools.pairwise(seconds) if pair[0] < pair[1] < 2 * pair[0]]
     assert not [event for event in history(home, "slow") if event["type"] == "StepsDone" and event["step"] > 30]
 
 
