@@ -59,7 +59,7 @@ class Story:
 def run(times: int) -> Iterator[Row]:
     for number, size in enumerate(SIZES):
         with own_directories() as folder:
-            os.environ["HOME"] = str(folder)  # Textual puts pictures there
+            os.environ |= {"HOME": str(folder), "PYTHONFAULTHANDLER": "1"}  # Textual puts pictures there
             yield _random(size, number, SECONDS * times / len(SIZES))
     with own_directories():
         yield from _leavings(LEAVINGS if times > 1 else 2)
@@ -156,7 +156,7 @@ def _leave(story: Story, ui: Terminal) -> None:
                 ui.send(keys)
         _read(ui, 1.0)
     if ui.process.poll() is None:
-        ui.process.kill()
+        ui.process.send_signal(signal.SIGABRT)  # which says where it stands
         story.problems.append(f"it does not end; the last keys: {story.keys[-20:]!r}")
     while ui.read(0.1, draw=False):
         pass
