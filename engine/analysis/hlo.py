@@ -24,7 +24,7 @@ DIGITS = re.compile(r"\d+")
 OPERAND = re.compile(r"%([\w.\-]+)")
 LINE = re.compile(r".+")
 NUMBERED = re.compile(r'(\d+) (?:"(.*)"|\{(.*)\})')
-LIBRARIES = re.compile(r"-packages/(jax|jaxlib|flax|optax|chex|haiku|equinox|orbax)/|/engine/sharding\.py$")
+LIBRARIES = re.compile(r"-packages/(jax|jaxlib|flax|optax|chex|haiku|equinox|orbax)/|/engine/parallel/constraints\.py$")
 """Files that a reader did not write: a source line is looked for below them."""
 
 BYTES = {"pred": 1, "token": 0, "opaque": 0, "c64": 8, "c128": 16}

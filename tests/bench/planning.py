@@ -23,7 +23,7 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPL
 import msgspec
 from jax.experimental import topologies
 from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.preset import load_preset
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.program.program import place, trace_step
 from shardtui.engine.models.task import Task
 

@@ -96,8 +96,8 @@ def test_a_directory_without_text(tmp_path: Path) -> None:
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)  # bytes; what importing takes is a fourth of it
-from shardtui.engine import data
-from shardtui.engine.spec.config import Invalid
+from shardtui.engine.training import data
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.training.data import read_corpus
 try:
     print(read_corpus(sys.argv[1]).files)

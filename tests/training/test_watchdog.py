@@ -37,7 +37,7 @@ def lm(rngs: nnx.Rngs):
 """
 IMPATIENT = """
 import os
-from shardtui.engine import watchdog
+from shardtui.engine.training import watchdog
 watchdog.USER_SECONDS = 1.0
 from shardtui.engine.__main__ import main
 os._exit(main())
