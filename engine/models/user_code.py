@@ -13,12 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from ..base.advice import named
+from ..base.installed import ENGINE
 from ..base.invalid import Invalid
 from ..spec.config import UserModel
 
 NOT_THEIRS = re.compile(r"-packages/(jax|jaxlib|flax|optax|numpy)/|/lib/python3\.\d+/(?!site-packages/)|^<")
-
-OURS = str(Path(__file__).parents[1])
 
 LONGEST_PROBLEM = 400
 """Characters of an exception's message."""
@@ -79,7 +78,7 @@ def _place(error: BaseException, directory: str) -> str:
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno))
-    others = [(file, line) for file, line in frames if not NOT_THEIRS.search(file) and not file.startswith(OURS)]
+    others = [(file, line) for file, line in frames if not NOT_THEIRS.search(file) and not file.startswith(str(ENGINE))]
     own = [(file, line) for file, line in others if file.startswith(f"{directory}/") and "-packages/" not in file]
     found = next(reversed(own or others), None)
     return f" ({found[0].removeprefix(f'{directory}/')}:{found[1]})" if found else ""

@@ -15,9 +15,9 @@ import jax
 from etils import epath
 
 from ..analysis.hlo import LIBRARIES
+from ..base.installed import ENGINE
 from ..wire.run_directory import compilation_cache
 
-PACKAGE = Path(__file__).parents[1]
 LOCATION = re.compile(r'"([^"]+)":\d+:\d+')
 """Of an operation in a lowered program."""
 
@@ -71,7 +71,7 @@ def _digest(lowered: str) -> str:
     """Of the paths and contents of the user's files, and of all of this package: which files of it are on the way
     depends on who asks."""
     named = {file for file in LOCATION.findall(lowered) if not LIBRARIES.search(file)}
-    ours = {str(path) for path in PACKAGE.rglob("*.py")}
+    ours = {str(path) for path in ENGINE.rglob("*.py")}
     digest = hashlib.sha256()
     for file in sorted(named | ours):
         digest.update(file.encode() + b"\0" + _contents(file))

@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
+from ..base.installed import ENGINE
 from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
 
-PRESETS = Path(__file__).parents[2] / "presets"
-
+PRESETS = ENGINE.parent / "presets"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a preset or a model may be called."""
 

@@ -7,9 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 
+from ..base.installed import ENGINE
 from ..wire.events import CheckpointSaved, Event, Failed, Restored, Stalled, StepsDone, TrainingStarted
 from ..wire.inbox import Inbox
 
@@ -25,7 +25,6 @@ still be loading jax."""
 LOOK_SECONDS = 0.5
 FAREWELL_SECONDS = 0.2
 """For viewers to hear of the end."""
-OURS = str(Path(__file__).parents[1])
 LIBRARIES = ("-packages/", "/lib/python3", "<")
 JAX = "/jax/"
 
@@ -156,7 +155,7 @@ def users_place(frames: dict[int, FrameType], directory: str) -> str | None:
 def where(frames: dict[int, FrameType]) -> str:
     """`function (file:line)`: the innermost place of the main thread that is no library's."""
     stack = _stacks(frames)[0]
-    return _named(next((at for at in stack if not _is_library(at)), stack[0]), OURS + "/")
+    return _named(next((at for at in stack if not _is_library(at)), stack[0]), f"{ENGINE}/")
 
 
 def _stacks(frames: dict[int, FrameType]) -> list[list[FrameType]]:
@@ -183,7 +182,7 @@ def _is_library(frame: FrameType) -> bool:
 def _is_below(directory: str, frame: FrameType) -> bool:
     """In a file of theirs: neither ours nor a library's that is installed there."""
     file = _file(frame)
-    within = file.startswith(f"{directory}/") and not file.startswith(OURS)
+    within = file.startswith(f"{directory}/") and not file.startswith(str(ENGINE))
     return within and not any(mark in file.removeprefix(directory) for mark in LIBRARIES)
 
 
