@@ -1,10 +1,14 @@
-"""`python -m shardtui.engine serve RUN_DIRECTORY [RESTART [MEMBERSHIP]]`: trains one run, from its newest checkpoint if
-it has one; with MEMBERSHIP as one of several processes on this machine.
-`… host RUN CONFIG RESTART MEMBERSHIP`: as one of several hosts; which one may show only when they have met.
-`… presets CONFIG`: says which presets fit here.  `… inspect CONFIG [PRESET …]`: describes the step under each preset.
-`… verify RUN_DIRECTORY`: checks every checkpoint.
-`… plan CONFIG WHERE [PRESET …]`: estimates presets on a slice.  `… compile CONFIG TOPOLOGY PRESET`: compiles one.
-`… search CONFIG TOPOLOGY`: estimates every mesh of a slice.
+"""The engine's command line, which the UI calls: `python -m shardtui.engine COMMAND …`.
+
+`serve RUN_DIRECTORY [RESTART [MEMBERSHIP]]`: trains one run, from its newest checkpoint if it has one; with MEMBERSHIP
+as one of several processes on this machine.
+`host RUN CONFIG RESTART MEMBERSHIP`: trains one run as one of several hosts.
+`presets CONFIG`: lists the presets and whether they fit the devices.
+`inspect CONFIG [PRESET …]`: describes the compiled step of each preset.
+`verify RUN_DIRECTORY`: checks every checkpoint.
+`plan CONFIG TARGET [PRESET …]`: estimates presets on a TPU slice, or on a number of local devices.
+`compile CONFIG TOPOLOGY PRESET`: compiles a preset ahead of time for a TPU slice.
+`search CONFIG TOPOLOGY`: estimates every mesh of a TPU slice.
 """
 
 import os
@@ -16,15 +20,15 @@ import msgspec
 
 from .distributed.seal import Seal
 from .spec.config import Membership, Restart, RunConfig
-from .wire.answers import answered
 from .wire.run_directory import RunDirectory
+from .wire.stdout import answered
 
 ON_CPU = ("verify", "plan", "search", "compile")
-"""Commands that touch no device but one CPU, whatever else is there."""
+"""Commands that use only the CPU, even if there are other devices."""
 
 
 def main() -> int:
-    """Imports what a command needs once it is known: jax takes a second."""
+    """Runs one command and returns its exit code. Imports only what that command needs, because jax takes a second."""
     if sys.argv[1:2] and sys.argv[1] in ON_CPU:
         os.environ["JAX_PLATFORMS"] = "cpu"
     match sys.argv[1:]:
@@ -36,18 +40,19 @@ def main() -> int:
             about = _decoded(config, RunConfig | None), _decoded(restart, Restart), _decoded(membership, Membership)
             return answered(host, run, *about)
         case ["verify", directory]:
-            from .checkpoint.answers import verify
+            from .checkpoint.cli import verify
 
             return answered(verify, directory)
         case ["presets" | "inspect" as command, config, *others]:
-            from .program import answers as programs
+            from .program import cli as programs
 
-            return answered(getattr(programs, command), _decoded(config, RunConfig), *others)
-        case ["plan" | "search" | "compile" as command, config, where, *names]:
-            from .planning import answers as plans
+            answer = {"presets": programs.presets, "inspect": programs.inspect}[command]
+            return answered(answer, _decoded(config, RunConfig), *others)
+        case ["plan" | "search" | "compile" as command, config, target, *names]:
+            from .planning import cli as plans
 
             answer = {"plan": plans.plan, "search": plans.search, "compile": plans.compile_one}[command]
-            return answered(answer, _decoded(config, RunConfig), where, *names)
+            return answered(answer, _decoded(config, RunConfig), target, *names)
         case _:
             print(__doc__, file=sys.stderr)
             return 2
@@ -82,4 +87,4 @@ def _decoded(text: str, kind: Any) -> Any:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # a compilation that nobody awaits any more must not hold the process
+    os._exit(code)  # without waiting for background compilations

@@ -1,4 +1,4 @@
-"""For models of users: `shard` names the logical axes of an activation."""
+"""Public API for users' models: `shard` names the logical axes of an activation."""
 
 from .parallel.constraints import shard
 

@@ -1,7 +1,7 @@
-"""A training loop that is not ours, shown as ours are: a few lines in its program tell `shardtui attach` of it.
+"""Shows an external training loop in `shardtui attach`, with a few lines in the loop's own program.
 
-The program's process stays its own: no signal handler, no change of jax's configuration, no thread that outlives it,
-and nothing that goes wrong here reaches the training.
+It installs no signal handler, does not change jax's configuration, leaves no thread behind, and no failure here reaches
+the training.
 """
 
 import logging
@@ -27,12 +27,13 @@ from .spec.config import WatchedRun
 from .spec.preset_files import FILE_NAME
 from .watching.external import Described, describe
 from .watching.external_step import Step, compile_step
-from .watching.reporter import Teller
+from .watching.reporter import Reporter
 from .wire.descriptions import PresetInfo
 from .wire.events import EngineReady, Event, PresetInspected, TrainingStarted
 from .wire.run_directory import checked_name
 
-NOT_ASKED = "not asked of a run that is only watched"
+NOT_INSPECTED = "not available for an external loop"
+"""Why there are no gradients and activations."""
 
 _logger = logging.getLogger("shardtui")
 
@@ -49,46 +50,36 @@ def watch(
     flops_per_step: float | None = None,
     steps_done: int = 0,
 ) -> "Watch":
-    """Shows a training loop to `shardtui attach`, `ls` and every view, which can read it and not command it.
+    """Shows a training loop in `shardtui attach`, `ls` and every view, which can read it but not control it.
 
         with watch("mine", state=state, step=compiled) as run:
             for batch in batches:
                 state, loss = compiled(state, batch)
                 run.step(loss)
 
-    `name`: of the run; where there is one of that name, NAME-2, NAME-3, …: see `Watch.name`.
-    `state`: any pytree of arrays, of Flax modules and states too. Shapes and shardings are read, data never, and no
-    reference is kept: the step may donate it.
-    `step`: what `step.lower(state, batch).compile()` gives, for collectives, memory and the batch; or the jitted
-    function, with the `args` that it is called with: then it is compiled here, and jax takes that program for the first
-    call, unless its arguments are others. Without a step there are arrays and losses. `args` also tell which argument
-    each array of the state is; give them with a compiled step where shapes leave that open.
-    `preset`: what the layout is called, and `model` what is trained; by default the name of the program.
-    `tokens_per_step`, `flops_per_step`: for the rates, which are left out without them.
-    `steps_done`: before this loop, where it goes on from a checkpoint.
+    `name`: name of the run; if it is taken, NAME-2, NAME-3, …: see `Watch.name`.
+    `state`: any pytree of arrays, including Flax modules and states. Only shapes and shardings are read, never data,
+    and no reference is kept: the step may donate it.
+    `step`: the result of `step.lower(state, batch).compile()`, for collectives, memory and the batch; or the jitted
+    function together with the `args` that it is called with: it is then compiled here, and jax reuses that program for
+    the first call if the arguments match. Without a step, only arrays and losses are shown. `args` also say which
+    argument each array of the state is; give them with a compiled step if shapes alone are ambiguous.
+    `preset`: name of the layout; `model`: name of the model, by default the name of the program.
+    `tokens_per_step`, `flops_per_step`: for throughput and MFU, which are not shown without them.
+    `steps_done`: steps before this loop, if it resumes from a checkpoint.
 
-    Of a job of several processes the first one tells; each may call this, and has to where `step` is a jitted function.
-    Raises ValueError where an argument is wrong, with every problem.
+    In a job of several processes, process 0 reports; each may call this, and must if `step` is a jitted function.
+    Raises ValueError with every problem of the arguments.
     """
     described = list(leaves(state))
-    compiled = getattr(step, "compiled", step)  # Flax wraps what jax compiled
     problems = [
         *_problems(name, preset, described, steps_done),
-        *_step_problems(step, compiled, args),
-        *(
-            f"{key}={value}: above 0, or None where it is not known"
-            for key, value in (("tokens_per_step", tokens_per_step), ("flops_per_step", flops_per_step))
-            if value is not None and not value > 0
-        ),
+        *_step_problems(step, args),
+        *_rate_problems(tokens_per_step=tokens_per_step, flops_per_step=flops_per_step),
     ]
     if problems:
         raise ValueError("\n".join(f"watch: {problem}" for problem in problems))
-    known, seconds = Step(compiled, args) if isinstance(compiled, Compiled) else None, None
-    if step is not None and known is None:
-        began = time.perf_counter()
-        known = compile_step(step, args or ())
-        seconds = time.perf_counter() - began
-        known, described = _steady(known, step, described)
+    known, described, seconds = _known_step(step, args, described)
     about = WatchedRun(run=name, model_name=model or Path(sys.argv[0]).name or "python", preset=preset)
     if jax.process_index() > 0:
         return Watch(about, [], [], steps_done)
@@ -98,77 +89,99 @@ def watch(
     except Exception:
         _logger.warning("%s is not watched: its arrays or its step cannot be described", name, exc_info=True)
         return Watch(about, [], [], steps_done)
-    inner = PresetInspected(preset=preset, arrays=[], rematerializations=[], problem=NOT_ASKED)
+    inner = PresetInspected(preset=preset, arrays=[], rematerializations=[], problem=NOT_INSPECTED)
     opening = [ready, found.layout, inner, TrainingStarted(preset=preset, step=steps_done)]
     return Watch(about, opening, found.devices, steps_done)
 
 
 class Watch:
-    """A context: what happens in it is told. Where nothing can be told, nothing is, and the loop goes on."""
+    """A context manager that reports the loop inside it; if it cannot report, the loop runs all the same."""
 
     name: str | None = None
-    """Of the run, once it has begun; None where nothing is told."""
+    """Name of the run, once the context is entered; None if nothing is reported."""
 
     def __init__(
         self, about: WatchedRun, opening: Sequence[Event], devices: Sequence[jax.Device], steps_done: int
     ) -> None:
-        """`opening`: what is told first; where there is none, nothing is told."""
+        """`opening`: the first events; if empty, nothing is reported."""
         self._about = about
         self._opening = opening
         self._devices = devices
         self._steps_done = steps_done
-        self._teller: Teller | None = None
+        self._reporter: Reporter | None = None
         self._is_checked = False
 
     def step(self, loss: Any) -> None:
-        """A step was dispatched. `loss`: a scalar, as the step gave it: an array is not waited for here.
+        """Reports a dispatched step. `loss`: the step's scalar loss; this call does not wait for it.
 
-        Raises TypeError where the first one is no scalar.
+        Raises TypeError if the first loss is not a scalar.
         """
         if not self._is_checked:
             _check(loss)
             self._is_checked = True
-        if self._teller:
-            self._teller.step(loss)
+        if self._reporter:
+            self._reporter.step(loss)
 
     def __enter__(self) -> Self:
         if self._opening:
             try:
                 measuring = partial(allocated, self._devices)
-                self._teller = Teller(self._about, self._opening, measuring, self._steps_done)
-                self.name = self._teller.about.run
+                self._reporter = Reporter(self._about, self._opening, measuring, self._steps_done)
+                self.name = self._reporter.about.run
             except Exception as error:
                 _logger.warning(
                     "%s is not watched: %s", self._about.run, error, exc_info=not isinstance(error, Invalid)
                 )
         if self.name not in (None, self._about.run):
-            _logger.warning("there is a run %s: this one is called %s", self._about.run, self.name)
+            _logger.warning("a run %s already exists: this one is named %s", self._about.run, self.name)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._teller:
+        if self._reporter:
             try:
-                self._teller.end(error)
+                self._reporter.end(error)
             except Exception:
-                _logger.warning("how run %s ended cannot be told", self.name, exc_info=True)
+                _logger.warning("cannot report how run %s ended", self.name, exc_info=True)
+
+
+def _known_step(
+    step: Any, args: tuple[Any, ...] | None, state: list[Leaf]
+) -> tuple[Step | None, list[Leaf], float | None]:
+    """Returns the step, the state as the step takes it, and the seconds to compile it, None if it was compiled."""
+    compiled = _compiled(step)
+    if isinstance(compiled, Compiled):
+        return Step(compiled, args), state, None
+    if step is None:
+        return None, state, None
+    began = time.perf_counter()
+    known = compile_step(step, args or ())
+    seconds = time.perf_counter() - began
+    return *_steady(known, step, state), seconds
+
+
+def _compiled(step: Any) -> Any:
+    """Returns jax's compiled step, which Flax wraps."""
+    return getattr(step, "compiled", step)
 
 
 def _steady(known: Step, step: Any, state: list[Leaf]) -> tuple[Step, list[Leaf]]:
     try:
         return known.steady(step, state)
     except Exception:
-        _logger.warning("shown as before the first step, which lays the state out anew", exc_info=True)
+        _logger.warning("layouts are those before the first step, which changes them", exc_info=True)
         return known, state
 
 
 def _check(loss: Any) -> None:
     if isinstance(loss, Tracer):
-        raise TypeError("watch: step(loss): called while jax traces a function: call it in the loop, with its result")
+        raise TypeError(
+            "watch: step(loss): called inside a function that jax traces: call it in the Python loop, with the result"
+        )
     if getattr(loss, "shape", ()) or not hasattr(loss, "__float__"):
         shape = f" of shape {loss.shape}" if hasattr(loss, "shape") else ""
-        raise TypeError(f"watch: step(loss): {type(loss).__name__}{shape}: a scalar is needed, loss.mean() say")
+        raise TypeError(f"watch: step(loss): {type(loss).__name__}{shape}: must be a scalar, such as loss.mean()")
 
 
 def _problems(name: str, preset: str, state: list[Leaf], steps_done: int) -> list[str]:
@@ -178,29 +191,37 @@ def _problems(name: str, preset: str, state: list[Leaf], steps_done: int) -> lis
     except Invalid as error:
         problems += error.problems
     if not FILE_NAME.fullmatch(preset):
-        problems.append(f"preset={preset!r}: 1 to 64 letters, digits, '.', '_' and '-'")
+        problems.append(f"preset={preset!r}: must be 1 to 64 letters, digits, '.', '_' and '-'")
     if not state:
-        problems.append("state: no jax.Array in it: give the pytree that the step trains")
+        problems.append("state: it contains no jax.Array: give the pytree that the step updates")
     if steps_done < 0:
         problems.append(f"steps_done={steps_done}: 0 or more")
     return problems
 
 
-def _step_problems(step: Any, compiled: Any, args: tuple[Any, ...] | None) -> list[str]:
-    if step is None or isinstance(compiled, Compiled):
+def _step_problems(step: Any, args: tuple[Any, ...] | None) -> list[str]:
+    if step is None or isinstance(_compiled(step), Compiled):
         return []
     if not hasattr(step, "lower"):
         return [f"step: {type(step).__name__}: give step.lower(…).compile(), or the jitted function and its args"]
     if args is None:
-        return ["step: a jitted function without args: add args=(state, batch), what it is called with"]
+        return ["step: a jitted function without args: add the arguments it is called with, args=(state, batch)"]
     return []
+
+
+def _rate_problems(**rates: float | None) -> list[str]:
+    return [
+        f"{key}={value}: must be above 0, or None if unknown"
+        for key, value in rates.items()
+        if value is not None and not value > 0
+    ]
 
 
 def _ready(about: WatchedRun, found: Described, tokens: int | None, flops: float | None) -> EngineReady:
     arrays, devices = found.layout.arrays, found.devices
     layout = PresetInfo(
         name=about.preset,
-        summary="The one layout of this run, as its own program made it.",
+        summary="The one layout of this run, as its own program compiled it.",
         teaches="",
         source="watched",
         mesh=found.layout.mesh.axes,

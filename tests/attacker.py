@@ -1,6 +1,6 @@
-"""Another program that reaches the port of jax's coordination service, and speaks to it as XLA's clients do.
+"""An attacker's program that reaches the port of jax's coordination service and speaks the protocol of XLA's clients.
 
-Requests are those of `coordination_service.proto` in XLA, of which only the fields needed here are written.
+Requests follow XLA's `coordination_service.proto`, with only the fields needed here.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ INCARNATION = re.compile(r"wrong service incarnation: requested \d+, currently (
 
 
 def field(number: int, value: int | bytes, kind: int = BYTES) -> bytes:
+    """Encodes one protobuf field."""
     head = varint(number << 3 | kind)
     match value:
         case bytes():
@@ -28,6 +29,7 @@ def field(number: int, value: int | bytes, kind: int = BYTES) -> bytes:
 
 
 def varint(value: int) -> bytes:
+    """Encodes a protobuf varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -36,7 +38,7 @@ def varint(value: int) -> bytes:
 
 
 def fields(data: bytes) -> list[tuple[int, bytes]]:
-    """The fields of a message that hold bytes."""
+    """Returns the fields of a protobuf message, by number; all must hold bytes."""
     found: list[tuple[int, bytes]] = []
     at = 0
     while at < len(data):
@@ -59,12 +61,14 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Attacker:
+    """A client of the coordination service at an address."""
+
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address)
         self._incarnation = 0
 
     def wait_for_service(self, seconds: float = 240) -> None:
-        """Asks until it answers, and learns its incarnation from the error that says so."""
+        """Retries until the service answers; learns its incarnation from the error that names it."""
         until = time.monotonic() + seconds
         while not self._incarnation:
             assert time.monotonic() < until, "no service came up"
@@ -73,13 +77,16 @@ class Attacker:
                 return
 
     def write(self, key: str, value: bytes) -> None:
+        """Inserts a key into the service's key-value store."""
         entry = field(1, key.encode()) + field(2, value)
         self._call("InsertKeyValue", field(2, entry) + field(3, 1, VARINT))
 
     def delete(self, key: str, is_folder: bool = False) -> None:
+        """Deletes a key, or all keys of a folder."""
         self._call("DeleteKeyValue", field(2, key.encode()) + field(3, int(is_folder), VARINT))
 
     def read(self, folder: str) -> Mapping[str, bytes]:
+        """Returns all keys and values of a folder."""
         answer = self._call("GetKeyValueDir", field(2, folder.encode()))
         entries = [dict(fields(value)) for number, value in fields(answer) if number == 2]
         return {entry[1].decode(): entry.get(2, b"") for entry in entries}

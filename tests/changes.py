@@ -1,4 +1,4 @@
-"""Arrays of every dtype, as bits, and changes of them that no digest may miss."""
+"""Arrays of every dtype, as bits, and changes that no digest may miss."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 Bits = np.ndarray
-"""unsigned [tries, 256, words]: of square arrays; complex numbers and keys take two words."""
+"""Unsigned `[tries, 256, words]`: flattened 16 × 16 arrays; complex numbers and PRNG keys take two words each."""
 Chance = np.random.Generator
+"""A seeded source of random numbers."""
 
 SIDE, SHARDS = 16, (4, 2)
 DTYPES = (
@@ -34,35 +35,38 @@ DTYPES = (
 )
 
 
-class Kept(NamedTuple):
-    """How the words of a dtype's elements are held here."""
+class Encoding(NamedTuple):
+    """How `Bits` hold the elements of a dtype."""
 
     words: int
+    """Words per element."""
     width: int
-    """Bits of each."""
+    """Bits per word."""
     has_sign: bool
-    """Its negative has one bit changed; else it is the two's complement."""
+    """Whether negation flips one sign bit; otherwise it is the two's complement."""
 
 
-def kept(dtype: str) -> Kept:
+def encoding(dtype: str) -> Encoding:
+    """Returns how the elements of a dtype are encoded."""
     if dtype == "key<fry>":
-        return Kept(2, 32, False)
+        return Encoding(2, 32, False)
     if dtype.startswith("complex"):
-        return Kept(2, int(dtype[7:]) // 2, True)
+        return Encoding(2, int(dtype[7:]) // 2, True)
     if dtype == "bool":
-        return Kept(1, 1, True)
+        return Encoding(1, 1, True)
     if "float" in dtype:
-        return Kept(1, jnp.finfo(dtype).bits, dtype != "float8_e8m0fnu")
-    return Kept(1, jnp.iinfo(dtype).bits, False)
+        return Encoding(1, jnp.finfo(dtype).bits, dtype != "float8_e8m0fnu")
+    return Encoding(1, jnp.iinfo(dtype).bits, False)
 
 
 def unsigned(width: int) -> Any:
+    """Returns the numpy dtype that holds words of so many bits."""
     return np.dtype(f"uint{max(8, width)}")
 
 
 def arrays(bits: Bits, dtype: str) -> Any:
-    """[tries, 16, 16] of it, of numpy, or of jax where numpy has no such dtype."""
-    words, width, _ = kept(dtype)
+    """Decodes to arrays `[tries, 16, 16]` of the dtype."""
+    words, width, _ = encoding(dtype)
     bits = np.ascontiguousarray(bits).reshape(-1, SIDE, SIDE, words)
     if dtype == "key<fry>":
         return jax.random.wrap_key_data(jnp.asarray(bits), impl="threefry2x32")
@@ -74,8 +78,8 @@ def arrays(bits: Bits, dtype: str) -> Any:
 
 
 def of_values(values: np.ndarray, dtype: str) -> Bits:
-    """[tries, 256] as that dtype has them."""
-    words, width, _ = kept(dtype)
+    """Encodes values `[tries, 256]` in the dtype."""
+    words, width, _ = encoding(dtype)
     if dtype in ("bool", "key<fry>") or "int" in dtype:
         found = values.astype(np.int64).astype(unsigned(width)) & unsigned(width).type(2**width - 1)
     else:
@@ -85,23 +89,28 @@ def of_values(values: np.ndarray, dtype: str) -> Bits:
 
 
 def random(chance: Chance, tries: int, dtype: str) -> Bits:
-    words, width, _ = kept(dtype)
+    """Makes arrays of random bits."""
+    words, width, _ = encoding(dtype)
     return chance.integers(0, 2**width, (tries, SIDE * SIDE, words), unsigned(width), endpoint=False)
 
 
 def constants(chance: Chance, tries: int, dtype: str) -> Bits:
+    """Makes arrays that repeat one random element."""
     return np.repeat(random(chance, tries, dtype)[:, :1], SIDE * SIDE, axis=1)
 
 
 def zeros(chance: Chance, tries: int, dtype: str) -> Bits:
+    """Makes arrays of zeros."""
     return np.zeros_like(random(chance, tries, dtype))
 
 
 def small_integers(chance: Chance, tries: int, dtype: str) -> Bits:
+    """Makes arrays of integers from 0 to 7."""
     return of_values(chance.integers(0, 8, (tries, SIDE * SIDE)), dtype)
 
 
 def of_bfloat16(chance: Chance, tries: int, dtype: str) -> Bits:
+    """Makes arrays of normal values rounded to bfloat16."""
     values = chance.standard_normal((tries, SIDE * SIDE), np.float32)
     return of_values(values.astype(jnp.bfloat16).astype(np.float32) * 4, dtype)
 
@@ -110,8 +119,8 @@ STRUCTURES = (random, zeros, constants, of_bfloat16, small_integers)
 
 
 def flipped(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """One bit of each."""
-    words, width, _ = kept(dtype)
+    """Flips one bit of each array."""
+    words, width, _ = encoding(dtype)
     changed, rows = bits.copy(), np.arange(len(bits))
     masks = np.left_shift(1, chance.integers(0, width, len(bits)).astype(bits.dtype), dtype=bits.dtype)
     changed[rows, chance.integers(0, SIDE * SIDE, len(bits)), chance.integers(0, words, len(bits))] ^= masks
@@ -119,12 +128,14 @@ def flipped(chance: Chance, bits: Bits, dtype: str) -> Bits:
 
 
 def negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    _, width, has_sign = kept(dtype)
+    """Negates every element."""
+    _, width, has_sign = encoding(dtype)
     one = bits.dtype.type
     return bits ^ one(2 ** (width - 1)) if has_sign else (one(0) - bits) & one(2**width - 1)
 
 
 def two_negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    """Negates two elements of each array."""
     changed, rows = bits.copy(), np.arange(len(bits))[:, None]
     two = _two(chance, len(bits))
     changed[rows, two] = negated(chance, bits, dtype)[rows, two]
@@ -132,6 +143,7 @@ def two_negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
 
 
 def exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    """Exchanges two elements of each array."""
     changed, rows = bits.copy(), np.arange(len(bits))[:, None]
     two = _two(chance, len(bits))
     changed[rows, two] = bits[rows, two[:, ::-1]]
@@ -139,25 +151,29 @@ def exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
 
 
 def rolled(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    """Rotates each flattened array by a random distance."""
     return _taken(bits, np.arange(SIDE * SIDE) - chance.integers(1, SIDE * SIDE, (len(bits), 1)))
 
 
 def transposed(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    """Transposes each array."""
     return _taken(bits, np.arange(SIDE * SIDE).reshape(SIDE, SIDE).T.reshape(1, -1))
 
 
 def halves_exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """Upper and lower, or left and right."""
+    """Exchanges the upper and lower, or the left and right halves of each array."""
     rows, columns = np.divmod(np.arange(SIDE * SIDE), SIDE)
     ways = np.stack([(rows + SIDE // 2) % SIDE * SIDE + columns, rows * SIDE + (columns + SIDE // 2) % SIDE])
     return _taken(bits, ways[chance.integers(0, 2, len(bits))])
 
 
 def shards_exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    """Exchanges two shards of each array."""
     return _shards_taken(bits, *_two(chance, len(bits), SHARDS[0] * SHARDS[1]).T, both=True)
 
 
 def shard_repeated(chance: Chance, bits: Bits, dtype: str) -> Bits:
+    """Overwrites one shard of each array with another."""
     return _shards_taken(bits, *_two(chance, len(bits), SHARDS[0] * SHARDS[1]).T, both=False)
 
 
@@ -175,18 +191,18 @@ CHANGES: dict[str, Callable[[Chance, Bits, str], Bits]] = {
 
 
 def _two(chance: Chance, tries: int, of: int = SIDE * SIDE) -> np.ndarray:
-    """[tries, 2]: different ones."""
+    """Draws two different numbers below `of` for each try: `[tries, 2]`."""
     first, step = chance.integers(0, of, tries), chance.integers(1, of, tries)
     return np.stack([first, (first + step) % of], axis=1)
 
 
 def _taken(bits: Bits, sources: np.ndarray) -> Bits:
-    """Each place has what was at `sources` [tries or 1, 256]."""
+    """Permutes elements: each position takes the element at `sources` `[tries or 1, 256]`."""
     return np.take_along_axis(bits, np.broadcast_to(sources % (SIDE * SIDE), bits.shape[:2])[..., None], axis=1)
 
 
 def _shards_taken(bits: Bits, ones: np.ndarray, others: np.ndarray, both: bool) -> Bits:
-    """The shards at `ones` have what those at `others` had, and the other way round where `both` change."""
+    """Copies the shards at `others` to `ones`, and if `both` also the other way round."""
     rows, columns = SIDE // SHARDS[0], SIDE // SHARDS[1]
     tries, _, words = bits.shape
     split = bits.reshape(tries, SHARDS[0], rows, SHARDS[1], columns, words).transpose(0, 1, 3, 2, 4, 5)
@@ -199,16 +215,19 @@ def _shards_taken(bits: Bits, ones: np.ndarray, others: np.ndarray, both: bool) 
 
 
 class Tried(NamedTuple):
-    """`changed`: arrays whose bits are not as before. `missed`: those of them with the digest from before."""
+    """What a digest detected of one change in arrays of one dtype."""
 
     dtype: str
     change: str
+    """A key of `CHANGES`."""
     changed: int
+    """Arrays whose bits differ after the change."""
     missed: int
+    """Those of them whose digest is the same."""
 
 
 def tried(function: Callable[[list[Any]], jax.Array], dtypes: tuple[str, ...], tries: int) -> Iterator[Tried]:
-    """So many tries of each change, of each dtype, over all structures."""
+    """Tries every change of every dtype, `tries` times over all structures, with a digest function."""
     for dtype in dtypes:
         with jax.enable_x64(dtype in ("int64", "uint64", "float64", "complex128")):
             each = jax.jit(jax.vmap(lambda x: function([x])[0]))

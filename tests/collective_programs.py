@@ -1,4 +1,4 @@
-"""Programs whose traffic is known on paper, written by hand with `shard_map` over data = 4 × model = 2."""
+"""Hand-written `shard_map` programs over data = 4 × model = 2, whose collectives are known in advance."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,27 +10,33 @@ from jax.sharding import PartitionSpec as P
 
 ROWS, COLUMNS, TRIPS, OUTER_TRIPS = 512, 1024, 5, 3
 SHARD = ROWS // 4 * COLUMNS // 2 * 4
-"""Bytes of one device's part of x, float32 [512, 1024] split both ways."""
+"""Bytes of one device's shard of x, float32 `[512, 1024]` split over both axes."""
 SPLIT_BOTH_WAYS = P("data", "model")
 
 
 @dataclass(frozen=True)
 class Program:
+    """A program with one kind of collective."""
+
     name: str
     body: Callable[[jax.Array], jax.Array]
-    """Of one device's part."""
+    """What runs on one device's shard."""
     out: P
+    """The spec of the result."""
     traffic: tuple[str, list[str], int | None, int]
-    """Kind, axes, times in a run, bytes each."""
+    """Kind, axes, times per run (None if that depends on data) and bytes each."""
     into: P = SPLIT_BOTH_WAYS
+    """The spec of x."""
 
     def lower(self, mesh: Mesh) -> jax.stages.Lowered:
+        """Lowers the program for x on a mesh."""
         x = jax.ShapeDtypeStruct((ROWS, COLUMNS), jnp.float32, sharding=NamedSharding(mesh, self.into))
         mapped = jax.shard_map(self.body, mesh=mesh, in_specs=self.into, out_specs=self.out, check_vma=False)
         return jax.jit(mapped).lower(x)
 
 
 def programs() -> Iterator[Program]:
+    """Yields one program for each kind of collective, and for each kind of loop around one."""
     both, rows = SPLIT_BOTH_WAYS, P("data", None)
     yield Program("psum", lambda x: jax.lax.psum(x, "data"), P(None, "model"), ("all-reduce", ["data"], 1, SHARD))
     yield Program(
@@ -62,7 +68,7 @@ LAYERS, WIDTH = 4, 1024
 
 
 def fsdp_step(weights: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A step of a deep linear net, [L, D, D] and [B, D]; what moves is left to the compiler."""
+    """A training step of a deep network, weights `[L, D, D]` and x `[B, D]`; the compiler inserts the collectives."""
 
     def loss(weights: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0].sum()
@@ -72,7 +78,7 @@ def fsdp_step(weights: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def lower_fsdp(mesh: Mesh) -> jax.stages.Lowered:
-    """Weights and batch both split over data: each layer is gathered twice and its gradient scattered once."""
+    """Lowers the step with weights and batch split over data: each layer is gathered twice, its gradient scattered."""
     split = NamedSharding(mesh, P(None, "data", None))
     weights = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32, sharding=split)
     x = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32, sharding=NamedSharding(mesh, P("data", None)))
@@ -80,31 +86,37 @@ def lower_fsdp(mesh: Mesh) -> jax.stages.Lowered:
 
 
 def psum(x: jax.Array) -> jax.Array:
+    """All-reduces over data."""
     return jax.lax.psum(x, "data")
 
 
 def gathered(x: jax.Array) -> jax.Array:
+    """All-gathers the columns over model."""
     return jax.lax.all_gather(x, "model", axis=1, tiled=True)
 
 
 def scattered(x: jax.Array) -> jax.Array:
+    """Reduce-scatters the columns over model."""
     return jax.lax.psum_scatter(x, "model", scatter_dimension=1, tiled=True)
 
 
 def half_gathered(x: jax.Array) -> jax.Array:
+    """All-gathers the columns and keeps as many as there were, so that it can be looped."""
     return gathered(x)[:, 1 : x.shape[1] + 1]
 
 
 def tiled_scatter(x: jax.Array) -> jax.Array:
+    """Reduce-scatters the columns and tiles them to the shape that there was, so that it can be looped."""
     return jnp.tile(scattered(x), (1, 2))
 
 
 def around(x: jax.Array) -> jax.Array:
+    """Passes each shard to the next device along data, by collective-permute."""
     return jax.lax.ppermute(x, "data", [(i, (i + 1) % 4) for i in range(4)])
 
 
 def looped(body: Callable[[jax.Array], jax.Array], trips: int = TRIPS) -> Callable[[jax.Array], jax.Array]:
-    """`body` again and again, in a way that no compiler moves out of the loop."""
+    """Returns a loop of `body` that no compiler can hoist."""
 
     def run(x: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda x, _: (body(x) * 0.5 + jnp.sin(x), None), x, None, length=trips)[0]
@@ -113,8 +125,10 @@ def looped(body: Callable[[jax.Array], jax.Array], trips: int = TRIPS) -> Callab
 
 
 def counted(x: jax.Array) -> jax.Array:
+    """All-reduces in a loop of 7 trips that does not start at 0."""
     return jax.lax.fori_loop(2, 9, lambda _, x: psum(x) * 0.5 + jnp.sin(x), x)
 
 
 def until_large(x: jax.Array) -> jax.Array:
+    """All-reduces in a loop whose trip count depends on data."""
     return jax.lax.while_loop(lambda x: x.sum() < 1e6, lambda x: psum(x) + x, x)

@@ -1,4 +1,4 @@
-"""TPU compilers for tests: real processes that ask for one, and get one that fails, hangs, dies or is not there."""
+"""TPU compilers for tests: real processes load one that fails, hangs, dies or is not installed."""
 
 import os
 import time
@@ -13,17 +13,17 @@ KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
 
 class Compilers:
-    """What stands in the place of `libtpu`, for this process and those that it starts."""
+    """Replaces `libtpu` in this process and in those that it starts."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self._patch = patch
         folder.mkdir()
-        patch.setenv("PYTHONPATH", str(folder))
-        patch.delenv("TPU_LIBRARY_PATH", raising=False)  # jax sets it in this process, where there is one
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.delenv("TPU_LIBRARY_PATH", raising=False)  # jax sets it in this process if libtpu is installed
 
     def install(self, behaviour: str) -> None:
-        """Python code that runs where a compilation loads the compiler."""
+        """Installs a compiler. `behaviour`: Python code that runs when a compilation loads it."""
         (self.folder / "libtpu").mkdir()
         started = f"open({str(self.folder / 'started')!r}, 'a').write(f'{{__import__(\"os\").getpid()}}\\n')"
         lines = ["import sys", "if sys.argv[1:2] != ['compile']:", "    raise ImportError", started, behaviour]
@@ -31,7 +31,7 @@ class Compilers:
         self._patch.syspath_prepend(str(self.folder))
 
     def remove(self) -> None:
-        """Also one that is really installed."""
+        """Hides the compiler, even one that is really installed."""
         (self.folder / "sitecustomize.py").write_text("import sys; sys.modules['libtpu'] = None")
         self._patch.setitem(__import__("sys").modules, "libtpu", None)
 
@@ -42,21 +42,23 @@ class Compilers:
         return list(map(int, file.read_text().split())) if file.exists() else []
 
     def wait_for(self, count: int) -> None:
+        """Waits until so many compilations have started."""
         deadline = time.monotonic() + 240
         while len(self.started) < count:
-            assert time.monotonic() < deadline, f"waited in vain for compilation {count}"
+            assert time.monotonic() < deadline, f"no sign of compilation {count}"
             time.sleep(0.05)
 
     def all_gone(self, within: float = 5.0) -> bool:
+        """Returns whether all compilations end within so many seconds."""
         deadline = time.monotonic() + within
-        while any(map(_lives, self.started)):
+        while any(map(_is_alive, self.started)):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
         return True
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Every test sees eight simulated devices; the environment is set before anything loads jax."""
+"""Eight simulated devices for every test: the environment is set before anything imports jax."""
 
 import os
 import shutil
@@ -6,6 +6,8 @@ import signal
 import sys
 from importlib.metadata import version
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it and LINES for its workers
+os.environ.pop("LINES", None)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ.setdefault(  # a fourth of the compile time, the same partitioner; jax 0.12 has no emitters to choose from
@@ -15,7 +17,9 @@ os.environ.setdefault(  # a fourth of the compile time, the same partitioner; ja
 )
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import jax
@@ -25,12 +29,14 @@ from hypothesis import HealthCheck, settings
 from shardtui.engine.models.task import Batch, Task, TrainState
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.inspection import inspect_program
-from shardtui.engine.program.program import Program, compile_program, place
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.config import ModelConfig, RunConfig, TrainingConfig
 from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.engine.wire.events import EngineReady, PresetInspected
+from shardtui.engine.wire.lock import holder
 
 from .compilers import Compilers
 
@@ -40,8 +46,8 @@ settings.register_profile(
 settings.load_profile("shardtui")
 
 TINY = ("layers=2", "embed=32", "heads=8", "mlp=64", "context=16", "dropout=0", "seq_len=16", "batch_size=8")
-"""Settings under which every built-in preset fits eight devices and a step takes a few milliseconds. Without dropout it
-compiles sooner."""
+"""Settings with which every built-in preset fits eight devices and a step takes milliseconds. Without dropout, which
+makes compiling faster."""
 
 SHARDTUI = [sys.executable, "-m", "shardtui.tui"]
 SETTINGS = [f"--set={setting}" for setting in TINY]
@@ -49,12 +55,12 @@ WITH_DROPOUT = "--set=dropout=0.1"
 
 
 LONGEST = ("programs", "test_views.py", "test_comparing.py", "test_app.py", "test_cli.py", "test_terminal.py")
-"""Groups of tests that begin first, so that both workers end together."""
+"""Groups of tests that start first, so that both workers finish at about the same time."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file share a worker, and so do all that need the compiled programs."""
+    """Runs the tests of one file on one worker, and so all that need the compiled programs."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=lambda item: LONGEST.index(group) if (group := _group(item)) in LONGEST else len(LONGEST))
@@ -67,7 +73,7 @@ def _group(item: pytest.Item) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For sockets, whose paths must be short, and for compiled programs, which all workers share."""
+    """Sets directories for sockets, whose paths must be short, and for compiled programs, which all workers share."""
     path, base = f"/tmp/shardtui-test-{os.getpid()}", tmp_path_factory.getbasetemp()
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     os.environ |= {"SHARDTUI_RUNTIME_DIR": path, "XDG_CACHE_HOME": str(cache)}
@@ -79,44 +85,69 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts() -> None:
-    """Are heard by processes of tests, also where a shell began them in the background: it has them ignored."""
+    """Restores SIGINT for the processes of tests: a shell that starts them in the background has it ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@contextmanager
+def killed_after(seconds: float, pid: int) -> Iterator[None]:
+    """Kills a process that has not ended after `seconds`.
+
+    For tests that read its output line by line: `communicate` would lose what was read ahead of those lines.
+    """
+    timer = Timer(seconds, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Directories of this test's own for runs and presets."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yields a folder of this test's own, with the directories for runs and presets below it.
+
+    Kills the engines that a failed test has left running.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path
+    yield tmp_path
+    for lock in tmp_path.glob("state/shardtui/runs/*/lock"):
+        found = holder(lock)
+        if found and found.is_here and found.pid not in (0, os.getpid()):
+            os.kill(found.pid, signal.SIGKILL)
 
 
 @pytest.fixture
 def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compilers:
-    """To choose what stands in the place of the TPU compiler. Nothing that it said before is known."""
+    """Replaces the TPU compiler, with an empty cache of its answers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Compilers(tmp_path / "compilers", monkeypatch)
 
 
 WIDE = ModelConfig(layers=2, embed=128, heads=8, mlp=512, vocab=256, vocab_rows=256, context=128, dropout=0.0)
-"""As wide as nano: the smaller one has too little to compute for its traffic."""
+"""As wide as nano: the tiny model has too little compute for its traffic."""
 BATCHES = TrainingConfig(batch_size=16, seq_len=128)
+"""The batch size and sequence length for `WIDE`."""
 
 
 def tiny_model(**changes: Any) -> ModelConfig:
+    """Returns the model of `TINY`, with changes of its fields."""
     values = {"layers": 2, "embed": 32, "heads": 8, "mlp": 64, "vocab": 256, "vocab_rows": 256, "context": 16}
     return ModelConfig(**values | {"dropout": 0.0} | changes)
 
 
 def tiny_config(**changes: object) -> RunConfig:
+    """Returns the config of a run under `dp` with the model of `TINY`, with changes of its fields."""
     training = TrainingConfig(batch_size=8, seq_len=16)
     values = {"run": "tiny-1", "model_name": "nano", "model": tiny_model(), "training": training, "preset": "dp"}
-    values["data"] = __file__  # read in no time
+    values["data"] = __file__  # a small file
     return RunConfig(**{**values, **changes})
 
 
 @pytest.fixture(scope="session")
 def task() -> Task:
+    """The task of training `WIDE` on CPU."""
     return Task(tiny_config(model=WIDE, training=BATCHES), "cpu")
 
 
@@ -135,25 +166,25 @@ READY = EngineReady(
     presets=[],
     preset_problems=[],
 )
-"""Of an engine that tells nothing of note."""
+"""The event of an engine without devices, presets or warnings."""
 
 OF_EXPERTS = ("dp-ep4", "ep2-tp2")
-"""Built-in presets that want a mixture of experts."""
+"""Built-in presets that need a mixture of experts."""
 OF_OTHER_SIZES = ("dp-tp4", "fsdp-tp4", "fsdp-tp8")
-"""Those that lie as `dp-tp2` and `fsdp-tp2` do, but for the sizes of their axes."""
+"""Built-in presets that differ from `dp-tp2` and `fsdp-tp2` only in the sizes of their axes."""
 KINDS = sorted({path.stem for path in (PRESETS / "parallelism").glob("*.toml")} - {*OF_EXPERTS, *OF_OTHER_SIZES})
 """Built-in presets for a dense model, one of each kind."""
 
 
 @pytest.fixture(scope="session")
 def programs(task: Task) -> dict[str, Program]:
-    """Those of `KINDS`, compiled."""
+    """The compiled programs of all presets in `KINDS`."""
     presets = [read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in KINDS]
     return {preset.name: compile_program(task, place(task, preset, jax.devices())) for preset in presets}
 
 
 class Known(Compiler):
-    """With the programs that the tests have compiled already."""
+    """A compiler that has the programs of the tests already."""
 
     def __init__(self, task: Task, programs: dict[str, Program], made: Path = Path("nowhere")) -> None:
         presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in programs}
@@ -165,10 +196,12 @@ class Known(Compiler):
 
 @pytest.fixture(scope="session")
 def inspected(task: Task, programs: dict[str, Program]) -> dict[str, PresetInspected]:
+    """The inspections of all `programs`."""
     return {name: inspect_program(task, program.placement) for name, program in programs.items()}
 
 
 def step(state: TrainState, program: Program, steps: int) -> TrainState:
+    """Trains on random tokens and returns the new state; `state` is donated."""
     shape = (steps, BATCHES.batch_size, BATCHES.seq_len + 1)
     tokens = np.random.default_rng(0).integers(0, 256, shape, np.int32)
     for row in tokens:

@@ -1,4 +1,4 @@
-"""Texts of modules for `inspect --hlo`, of any size: an ordinary one, and such as no compiler writes."""
+"""HLO modules of any size for `inspect --hlo`: ordinary ones, and hostile ones that no compiler writes."""
 
 from collections.abc import Callable, Iterable
 
@@ -27,31 +27,35 @@ START = "  %zero = s32[] constant(0)\n  %state = (s32[]) tuple(%zero)\n"
 
 
 def collectives(count: int) -> str:
+    """Returns a module with so many all-reduces."""
     metadata = 'metadata={op_name="jit(step)/jvp(blocks)/while/body/mlp/dot_general" stack_frame_id=1}'
     return module(reduced("%p", f"channel_id={n}, {SHORT}, {metadata}", n) for n in range(count))
 
 
 def repeated(text: str, size: int) -> str:
-    """The computations of a module again and again, each time under other names."""
+    """Returns a module of about `size` characters that repeats a module's computations under new names."""
     at = min(found for start in ("\n%", "\nENTRY ") if (found := text.find(start)) >= 0)
     copied = text[at:].replace("\nENTRY ", "\n")
     return text[:at] + "".join(copied.replace("%", f"%c{n}.") for n in range(size // len(copied))) + text[at:]
 
 
 def module(lines: Iterable[str], before: str = "", tables: str = "") -> str:
+    """Returns a module with these lines in its entry computation, other computations `before` it, and `tables`."""
     return f"{HEAD}{tables}{ADD}{before}{ENTRY}{''.join(lines)}}}\n"
 
 
 def reduced(operands: str, attributes: str, number: int = 0, type_: str = "f32[8]{0}") -> str:
+    """Returns the line of an all-reduce."""
     return f"  %r.{number} = {type_} all-reduce({operands}), {attributes}\n"
 
 
 def grouped(groups: str) -> str:
+    """Returns a module with one all-reduce over these `replica_groups`."""
     return module([reduced("%p", f"replica_groups={groups}")])
 
 
 def loops(body: str, count: int, before: str = "") -> str:
-    """`count` loops of one body, whose counter goes on as %last."""
+    """Returns a module with `count` loops over one body, whose next counter is %last."""
     text = "%body (t: (s32[])) -> (s32[]) {\n  %t = (s32[]) parameter(0)\n"
     text += "  %i = s32[] get-tuple-element(%t), index=0\n  %one = s32[] constant(1)\n"
     text += f"{body}  ROOT %next = (s32[]) tuple(%last)\n}}\n\n"
@@ -60,13 +64,13 @@ def loops(body: str, count: int, before: str = "") -> str:
 
 
 def chain(count: int, line: str, last: str) -> str:
-    """Instructions %x.0 … that each refer to the one before."""
+    """Returns instructions %x.0, %x.1, … that each use the one before."""
     lines = (f"  %x.{n} = s32[] {line.format('%i' if n == 0 else f'%x.{n - 1}')}\n" for n in range(count))
     return f"{''.join(lines)}  %last = s32[] {last.format(f'%x.{count - 1}')}\n"
 
 
 def nested(count: int, call: str) -> str:
-    """Computations that each contain what the one before does."""
+    """Returns computations %n.0, %n.1, … that each call the one before."""
     lines = (
         f"%n.{n} (q: s32[]) -> s32[] {{\n  %q = s32[] parameter(0)\n{call.format(n - 1)}}}\n\n" for n in range(count)
     )
@@ -96,7 +100,7 @@ def _shared(size: int, operand: str) -> str:
 HOSTILE: dict[str, Callable[[int], str]] = {
     "mesh of one long word": lambda size: grouped("mesh[" + "a" * size),
     "mesh of one long word, closed": lambda size: grouped("mesh[" + "a" * size + "] {'a'}"),
-    "mesh that begins again and again": lambda size: grouped("mesh[" + ", replica_groups=mesh[" * (size // 22)),
+    "mesh that begins repeatedly": lambda size: grouped("mesh[" + ", replica_groups=mesh[" * (size // 22)),
     "mesh of many axes": lambda size: grouped("mesh[" + "'a'=1," * (size // 6) + "'b'=8] {'b'}"),
     "mesh of many parts": lambda size: grouped("mesh['b'=8] {" + "'b':(1)1," * (size // 9) + "'b'}"),
     "lists that do not end": lambda size: grouped("{" + "{0,1}," * (size // 6)),
@@ -122,14 +126,14 @@ HOSTILE: dict[str, Callable[[int], str]] = {
         [reduced("%p", SHORT, type_=f"f32[{('9' * 4000 + ',') * (size // 4000)}1]")],
     ),
     "a type that does not end": lambda size: module([reduced("%p", SHORT, type_="(" + "f32[1" * (size // 5))]),
-    "a type that ends again and again": lambda size: module([f"  %a = ({') a' * (size // 3)}\n"]),
+    "a type that ends repeatedly": lambda size: module([f"  %a = ({') a' * (size // 3)}\n"]),
     "types of many dtypes": lambda size: _shared(
         size // 2, f"({', '.join(f'a{n}[1]' for n in range(size // 20))}) p()"
     ),
     "an operand of many arrays for all": lambda size: _shared(size // 2, f"({'f32[1], ' * (size // 16)}f32[1]) p()"),
     "an operand of a long name for all": lambda size: _shared(size // 2, f'f32[1] p(), op_name="{"a/" * (size // 4)}"'),
     "an operand of long attributes for all": lambda size: _shared(size // 2, f"f32[1] p(), {'a=b, ' * (size // 10)}"),
-    "an operand named again and again": lambda size: module([reduced("%p, " * (size // 4), SHORT)]),
+    "an operand named repeatedly": lambda size: module([reduced("%p, " * (size // 4), SHORT)]),
     "parentheses": lambda size: module([reduced("(" * (size // 2) + ")" * (size // 2), SHORT)]),
     "parentheses that do not close": lambda size: module([reduced("(" * size, SHORT)]),
     "branches that do not end": lambda size: module(
@@ -153,7 +157,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
         ["  %c = s32[] call(%p), to_apply=%n\n"],
         "%n (q: s32[]) -> s32[] {\n  ROOT %c = s32[] call(%q), to_apply=%n\n}\n",
     ),
-    "loops within loops, each without end": lambda size: module(
+    "nested loops of endless trip counts": lambda size: module(
         ["  %w = s32[] while(%p), body=%n.0, condition=%until\n"],
         UNTIL
         + nested(
@@ -165,9 +169,9 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "a trip count of thousands of digits": lambda size: module(
         [f'  %w = s32[] while(%p), body=%add, condition=%add, {{"known_trip_count":{{"n":"{"9" * size}"}}}}\n'],
     ),
-    "a counter that is copied on and on": lambda size: loops(chain(size // 30, "copy({})", "add({}, %one)"), 1),
-    "a counter that doubles on and on": lambda size: loops(chain(size // 40, "add({0}, {0})", "add({}, %one)"), 1),
-    "a counter that is squared on and on": lambda size: loops(
+    "a counter copied many times": lambda size: loops(chain(size // 30, "copy({})", "add({}, %one)"), 1),
+    "a counter doubled many times": lambda size: loops(chain(size // 40, "add({0}, {0})", "add({}, %one)"), 1),
+    "a counter squared many times": lambda size: loops(
         chain(size // 40, "multiply({0}, {0})", "add({}, %one)").replace("(%i, %i)", "(%one, %i)"), 1
     ),
     "a counter of itself": lambda _: loops("  %x = s32[] add(%last, %one)\n  %last = s32[] copy(%x)\n", 1),
@@ -192,4 +196,4 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     ),
     "a fusion of many collectives": _carried,
 }
-"""From about how many characters to a text. Some are refused, none may take long."""
+"""Functions from a number of characters to a module of about that size. Some are refused; none may take long."""

@@ -1,6 +1,6 @@
-"""The real loop under random commands and failures, against a model of where it should be.
+"""Runs the real training loop under random commands and failures, and compares it with a simple model.
 
-The model is a step, a preset and whether it is paused; the losses are those of the same run without any command.
+The model is a step, a preset and whether the loop is paused; losses must be those of the same run without commands.
 """
 
 import errno
@@ -22,15 +22,17 @@ from etils import epath
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.checkpoint import loader as loader_module
 from shardtui.engine.checkpoint import saver as saver_module
-from shardtui.engine.checkpoint.directory import DAMAGED, Place, load_arrays, save_arrays
+from shardtui.engine.checkpoint.directory import DAMAGED, CheckpointDirectory, load_arrays, save_arrays
 from shardtui.engine.checkpoint.saver import Saver
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.compile_queue import Urgency
 from shardtui.engine.program.compiler import Compiler
-from shardtui.engine.program.program import Program, compile_initial_state, place
-from shardtui.engine.program.reshard import Movers
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_initial_state
+from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import PRESETS
@@ -62,6 +64,7 @@ from shardtui.engine.wire.events import (
     SwitchFailed,
 )
 from shardtui.engine.wire.inbox import Inbox
+from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import Phase, RunState
 
 from .conftest import READY, tiny_config, tiny_model
@@ -70,6 +73,7 @@ NAMES = ("dp", "fsdp", "tp")
 DEVICES = (8, 4, 1)
 MADE = 'summary = "made in the run"\n[mesh]\ndata = -1\n[rules]\nbatch = "data"\nmlp = "data"\n'
 TOLERANCE = 1e-5
+"""Largest relative difference of a loss."""
 COUNTED = (
     Switched,
     SwitchFailed,
@@ -83,13 +87,15 @@ COUNTED = (
 
 
 class Step:
-    """Of a program, which fails when it is told to, as XLA does where there is no memory."""
+    """A program's step that can be made to fail once, out of memory as XLA fails."""
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self._step = step
         self.fails: Callable[[Any], None] | None = None
+        """What the next call does to the state before it fails; None if it succeeds."""
 
     def __call__(self, state: Any, batch: Any) -> Any:
+        """Runs the step, or fails."""
         if self.fails is None:
             return self._step(state, batch)
         fails, self.fails = self.fails, None
@@ -97,18 +103,18 @@ class Step:
         return jax.block_until_ready(jax.jit(lambda: jnp.ones(2**46, jnp.float32))())
 
 
-def leaves_the_state(_: Any) -> None:
-    """The program could not be run."""
+def keeps_the_state(_: Any) -> None:
+    """Fails before the program runs: the state is intact."""
 
 
-def takes_the_state(state: Any) -> None:
-    """It was donated already."""
+def consumes_the_state(state: Any) -> None:
+    """Fails after the program has taken the donated state: the state is gone."""
     for leaf in jax.tree.leaves(state):
         leaf.delete()
 
 
 class Failing:
-    """A function that raises once, when it is told to."""
+    """A function that raises once when `is_next` is set."""
 
     def __init__(self, function: Callable[..., Any], error: Callable[[], Exception]) -> None:
         self._function = function
@@ -116,6 +122,7 @@ class Failing:
         self.is_next = False
 
     def __call__(self, *arguments: Any) -> Any:
+        """Calls the function, or raises."""
         if self.is_next:
             self.is_next = False
             raise self._error()
@@ -123,7 +130,7 @@ class Failing:
 
 
 class FailingBatches:
-    """Those of the text, as a user's function would make them."""
+    """The batches of the corpus, from a user's function that can fail."""
 
     def __init__(self, batches: Batches) -> None:
         self.get = Failing(batches.__getitem__, lambda: Invalid("batch: ValueError: none today (lm.py:7)"))
@@ -132,8 +139,8 @@ class FailingBatches:
         return self.get(number)
 
 
-class Workshop:
-    """What all sequences share, as it takes long to make: programs, movers, and the losses to be compared with."""
+class Shared:
+    """What all sequences share because it is slow to make: programs, transfers, and the expected losses."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="shardtui-loop-"))
@@ -147,32 +154,35 @@ class Workshop:
         self.corpus = read_corpus(self.config.data)
         self.presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in NAMES}
         self.programs: dict[Any, Program] = {}
-        self.movers: dict[int, Movers] = {count: Movers() for count in DEVICES}
+        self.transfers: dict[int, Transfers] = {count: Transfers() for count in DEVICES}
         self.losses: list[float] = []
         self.compared = 0
         self._initial: dict[Any, Callable[[], Any]] = {}
         self._undisturbed = self._losses()
-        saver_module.load_arrays = self.load = Failing(load_arrays, MemoryError)
+        loader_module.load_arrays = self.load = Failing(load_arrays, MemoryError)
         saver_module.save_arrays = self.save = Failing(
             save_arrays, lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         )
 
     @property
     def batches(self) -> Batches:
+        """The batches of the corpus."""
         training = self.config.training
         return Batches(self.corpus, training.batch_size, training.seq_len, self.config.seed)
 
-    def compiler(self, devices: int, made: Path) -> "KeptCompiler":
-        return KeptCompiler(self, devices, made)
+    def compiler(self, devices: int, made: Path) -> "SharedCompiler":
+        """Returns a compiler for so many devices. `made`: the folder of presets added in the run."""
+        return SharedCompiler(self, devices, made)
 
     def initial(self, preset: Preset, devices: int) -> Callable[[], Any]:
+        """Returns the compiled function that makes the initial state."""
         if (preset.name, devices) not in self._initial:
             placement = place(self.task, preset, jax.devices()[:devices])
             self._initial[preset.name, devices] = compile_initial_state(self.task, placement)
         return self._initial[preset.name, devices]
 
     def loss(self, step: int) -> float:
-        """Of step 1, 2, …, of a run that nothing happens to."""
+        """Returns the loss of step 1, 2, … in a run without commands or failures."""
         while len(self.losses) < step:
             self.losses.append(next(self._undisturbed))
         return self.losses[step - 1]
@@ -187,161 +197,177 @@ class Workshop:
             yield float(loss)
 
 
-class KeptCompiler(Compiler):
+class SharedCompiler(Compiler):
     """Compiles each program once for all sequences."""
 
-    def __init__(self, shop: Workshop, devices: int, made: Path) -> None:
-        super().__init__(shop.task, dict(shop.presets), jax.devices()[:devices], made)
-        self._shop = shop
-        self.movers = shop.movers[devices]
+    def __init__(self, shared: Shared, devices: int, made: Path) -> None:
+        super().__init__(shared.task, dict(shared.presets), jax.devices()[:devices], made)
+        self._shared = shared
+        self.transfers = shared.transfers[devices]
 
-    def compiled(self, name: str, begins: Any = lambda _: None) -> Program:
+    def compiled(self, name: str, on_phase: Any = lambda _: None) -> Program:
+        """Returns the program of a preset on these devices, which all sequences share."""
         key = name, len(self.devices)
-        if key not in self._shop.programs:
-            program = super().compiled(name, begins)
-            self._shop.programs[key] = replace(program, step=Step(program.step))
-        self.kept.add(self._shop.programs[key])
-        return self._shop.programs[key]
+        if key not in self._shared.programs:
+            program = super().compiled(name, on_phase)
+            self._shared.programs[key] = replace(program, step=Step(program.step))
+        self.kept.add(self._shared.programs[key])
+        return self._shared.programs[key]
 
     def initial_state(self, name: str) -> Any:
-        return self._queue.submit(Urgency.ASKED, lambda: self._shop.initial(self._preset(name), len(self.devices)))
+        """Returns a future of the shared function that makes the initial state."""
+        return self._queue.submit(
+            Urgency.REQUESTED, lambda: self._shared.initial(self._preset(name), len(self.devices))
+        )
 
     def wait(self) -> None:
-        """Until all that waits is compiled, by either thread."""
+        """Waits until both threads have compiled all that is queued."""
         self._queue.submit(Urgency.LIKELY, lambda: None).result()
         both = threading.Barrier(2)
-        for job in [self._queue.submit(Urgency.ASKED, both.wait) for _ in range(both.parties)]:
+        for job in [self._queue.submit(Urgency.REQUESTED, both.wait) for _ in range(both.parties)]:
             job.result()
 
 
 class LoopMachine(RuleBasedStateMachine):
-    shop: Workshop
-    """Set by whoever runs it."""
+    """Random sequences of commands and failures, with the model that they must agree with."""
+
+    shared: Shared
+    """Set by whoever runs the machine."""
     done: ClassVar[list[str]] = []
-    """Commands and failures of all sequences, by what the events say."""
+    """Event types of the commands and failures of all sequences, see `COUNTED`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.home = Path(tempfile.mkdtemp(dir=self.shop.folder))
+        self.home = Path(tempfile.mkdtemp(dir=self.shared.folder))
         self.events: list[Event] = []
         self.seen = RunState()
         self.step, self.preset, self.paused = 0, "dp", False
         self.schedule: list[ScheduledSwitch] = []
         self.damaged = 0
-        """Checkpoints that this machine damaged."""
+        """Number of checkpoints that this machine damaged."""
         self.is_running = False
 
     @initialize(preset=st.sampled_from(NAMES), devices=st.sampled_from(DEVICES))
     def start(self, preset: str, devices: int) -> None:
+        """Begins a new run."""
         self._begin(preset, devices)
 
     @rule(steps=st.integers(1, 3))
     def train(self, steps: int) -> None:
+        """Makes some steps, one at a time if paused."""
         for _ in range(steps):
-            self._turn(*([StepOnce()] if self.paused else []), single_step=self.paused)
+            self._advance(*([StepOnce()] if self.paused else []), single_step=self.paused)
 
     @rule(name=st.sampled_from(NAMES))
     def switch(self, name: str) -> None:
-        self._turn_to(name, SwitchPreset(name))
+        """Switches to a preset, which may be the current one."""
+        self._switch_to(name, SwitchPreset(name))
 
     @rule()
     def add_a_preset(self) -> None:
-        """One that the run has is refused, and the switch to it with it."""
+        """Adds a preset and switches to it; if the run has it already, both are refused."""
         if "made" in self.loop._compiler._presets:
-            self._turn(AddPreset("made", MADE))
+            self._advance(AddPreset("made", MADE))
             assert isinstance(self._last(SwitchFailed), SwitchFailed)
         else:
-            self._turn_to("made", AddPreset("made", MADE))
+            self._switch_to("made", AddPreset("made", MADE))
 
-    @rule(name=st.sampled_from(NAMES), fails=st.sampled_from([leaves_the_state, takes_the_state]))
-    def switch_to_what_fails(self, name: str, fails: Callable[[Any], None]) -> None:
-        """Its first step does. Where that took the state, the newest checkpoint is there."""
-        if self.schedule or name == self.preset or (fails is takes_the_state and not self.loop._saver.kept()):
+    @rule(name=st.sampled_from(NAMES), fails=st.sampled_from([keeps_the_state, consumes_the_state]))
+    def switch_fails(self, name: str, fails: Callable[[Any], None]) -> None:
+        """Fails the first step after a switch; if that consumed the state, the newest checkpoint is restored."""
+        if self.schedule or name == self.preset or (fails is consumes_the_state and not self.loop._saver.kept()):
             return
         if self.paused:
-            self.go_on()
+            self.resume()
         before = self.preset
         self._put(SwitchPreset(name))
-        self._turn()
+        self._advance()
         self.loop._compiler.wait()
-        step = self.shop.programs[name, self.devices].step
+        step = self.shared.programs[name, self.devices].step
         assert isinstance(step, Step)
         step.fails = fails
-        self.loop.turn()
+        self.loop.advance()
         assert step.fails is None
         failed = self._last(SwitchFailed)
         assert (failed.to_preset, failed.preset) == (name, before)
-        if fails is takes_the_state:
+        if fails is consumes_the_state:
             self.loop._saver.finish()
             self.step = self.loop._saver.kept()[-1].step
 
     @precondition(lambda self: not self.paused)
     @rule()
     def pause(self) -> None:
+        """Pauses before the next step."""
         self._put(Pause())
         self.paused = True
-        self._turn()
+        self._advance()
 
     @precondition(lambda self: self.paused)
     @rule()
-    def go_on(self) -> None:
+    def resume(self) -> None:
+        """Resumes the paused loop."""
         self.paused = False
-        self._turn(Resume())
+        self._advance(Resume())
 
     @rule()
     def save(self) -> None:
+        """Saves a checkpoint of the current step."""
         at = self.step
-        self._turn(SaveCheckpoint())
+        self._advance(SaveCheckpoint())
         self.loop._saver.finish()
         assert at in [kept.step for kept in self.loop._saver.kept()]
 
     @rule()
     def save_to_a_full_disk(self) -> None:
+        """Fails a save, with no space left."""
         if self.step in [kept.step for kept in self.loop._saver.kept()]:
             return
-        self.shop.save.is_next = True
-        self._turn(SaveCheckpoint())
-        assert not self.shop.save.is_next
+        self.shared.save.is_next = True
+        self._advance(SaveCheckpoint())
+        assert not self.shared.save.is_next
         assert "the disk is full" in self._last(CheckpointFailed).problems[0]
 
     @precondition(lambda self: self.seen.checkpoints)
     @rule(which=st.integers(0, 3))
-    def go_back(self, which: int) -> None:
+    def restore(self, which: int) -> None:
+        """Restores a checkpoint, which deletes the later ones."""
         step = self._kept(which)
         self.step = step
-        self._turn(RestoreCheckpoint(step))
+        self._advance(RestoreCheckpoint(step))
         assert not [kept for kept in self.loop._saver.kept() if kept.step > step]
 
     @precondition(lambda self: self.seen.checkpoints)
     @rule()
-    def go_back_without_memory(self) -> None:
-        """The state is the one from before, and no checkpoint is set aside."""
+    def restore_without_memory(self) -> None:
+        """Fails a restore, out of memory: the state is unchanged, and no checkpoint counts as damaged."""
         kept = [info.step for info in self.loop._saver.kept()]
-        self.shop.load.is_next = True
-        self._turn(RestoreCheckpoint(kept[0]))
+        self.shared.load.is_next = True
+        self._advance(RestoreCheckpoint(kept[0]))
         assert "out of memory" in self._last(RestoreFailed).problems[0]
         assert [info.step for info in self.loop._saver.kept()] == kept
 
     @precondition(lambda self: self.seen.checkpoints)
     @rule(which=st.integers(0, 3), where=st.integers(0, 1 << 20))
-    def go_back_to_what_is_damaged(self, which: int, where: int) -> None:
+    def restore_a_damaged_checkpoint(self, which: int, where: int) -> None:
+        """Flips a bit of a checkpoint; its restore must fail."""
         step = self._kept(which)
-        if not step:  # with nothing trained there may be nothing else to begin from
+        if not step:  # the initial checkpoint may be the only one to begin from
             return
         file = max((path for path in (self.home / "checkpoints" / str(step)).rglob("*") if path.is_file()), key=size)
         content = bytearray(file.read_bytes())
         content[where % len(content)] ^= 1
         file.write_bytes(content)
         self.damaged += 1
-        self._turn(RestoreCheckpoint(step))
+        self._advance(RestoreCheckpoint(step))
         assert self._last(RestoreFailed).step == step
 
     @precondition(lambda self: not self.paused)
     @rule()
     def a_batch_fails(self) -> None:
+        """Fails to make the next batch, which pauses the loop."""
         self.batches.get.is_next = True
         self.paused = True
-        self._turn()
+        self._advance()
         assert self.seen.paused_by == "batch: ValueError: none today (lm.py:7)"
 
     @rule(
@@ -351,7 +377,7 @@ class LoopMachine(RuleBasedStateMachine):
         to=st.sampled_from(NAMES),
     )
     def stop_and_resume(self, devices: int, preset: str | None, after: int, to: str) -> None:
-        """With a switch that is scheduled."""
+        """Stops and resumes on other devices, with a scheduled switch."""
         self._stop()
         if kept := self.loop._saver.kept():
             self.step = kept[-1].step
@@ -362,7 +388,8 @@ class LoopMachine(RuleBasedStateMachine):
         self._begin(preset or self.preset, devices, ScheduledSwitch(self.step + after, to))
 
     @invariant()
-    def it_is_where_it_should_be(self) -> None:
+    def loop_and_model_agree(self) -> None:
+        """Compares step, preset and phase, and counts damaged checkpoints."""
         if not self.events:
             return
         at = self.loop.at
@@ -373,107 +400,108 @@ class LoopMachine(RuleBasedStateMachine):
         assert len(aside) == self.damaged
 
     @invariant()
-    def its_losses_are_those_of_the_run_without_commands(self) -> None:
-        """Once settled, which reports every step that was made."""
+    def losses_are_those_without_commands(self) -> None:
+        """Compares all losses once every step is reported."""
         if self.events:
-            self.loop.at.reports.settle()
+            self.loop.at.reports.flush()
             assert self.loop.at.done == self.seen.step == len(self.seen.losses) == self.step
-        self.shop.compared += len(self.seen.losses)
+        self.shared.compared += len(self.seen.losses)
         for step, loss in enumerate(self.seen.losses, 1):
-            assert math.isclose(loss, self.shop.loss(step), rel_tol=TOLERANCE), f"step {step}"
+            assert math.isclose(loss, self.shared.loss(step), rel_tol=TOLERANCE), f"step {step}"
 
     def teardown(self) -> None:
+        """Stops the run and deletes its files."""
         if self.is_running:
             self._stop()
         shutil.rmtree(self.home)
 
     def _begin(self, preset: str, devices: int, *schedule: ScheduledSwitch) -> None:
-        shop, self.devices = self.shop, devices
+        shared, self.devices = self.shared, devices
         self.preset, self.schedule = preset, list(schedule)
         self.inbox, cluster = Inbox(), Cluster()
-        config = msgspec.structs.replace(shop.config, preset=preset, switches=tuple(schedule))
-        compiler = shop.compiler(devices, self.home / "presets")
+        config = msgspec.structs.replace(shared.config, preset=preset, switches=tuple(schedule))
+        compiler = shared.compiler(devices, self.home / "presets")
         if (self.home / "presets/made.toml").exists():
             compiler._presets["made"] = read_preset(self.home / "presets/made.toml")
-        place = Place(epath.Path(self.home / "checkpoints"))
-        self._hear(EngineStarted(protocol=0, pid=os.getpid(), config=config))
-        self._hear(READY)
+        place = CheckpointDirectory(epath.Path(self.home / "checkpoints"))
+        self._record(EngineStarted(protocol=0, pid=os.getpid(), config=config))
+        self._record(READY)
         saver = Saver(
             place,
             config,
-            shop.task,
-            shop.corpus.describe(),
+            shared.task,
+            shared.corpus.describe(),
             compiler.devices,
             cluster,
-            self._hear,
+            self._record,
             self.inbox.wake,
         )
-        self.batches = FailingBatches(shop.batches)
-        profiler = Profiler(self.home / "profile", self._hear)
-        self.loop = Loop(config, self.batches, compiler, saver, profiler, self._hear, self.inbox, cluster)
+        self.batches = FailingBatches(shared.batches)
+        profiler = Profiler(self.home / "profile", self._record)
+        self.loop = Loop(config, self.batches, compiler, saver, profiler, self._record, self.inbox, cluster)
         assert self.loop.begin(saver.newest())
         self.is_running = True
         compiler.wait()
 
     def _stop(self) -> None:
-        """All that was trained is saved."""
+        """Stops the run; every step made is saved."""
         self.is_running = False
         self.inbox.put(Stop())
-        self.loop.turn()
+        self.loop.advance()
         assert self.loop.is_over
         assert self.loop.end() == self.step
         kept = [info.step for info in self.loop._saver.kept()]
         assert not self.step or kept[-1] == self.step
         self.loop._compiler.close()
 
-    def _turn_to(self, name: str, command: Any) -> None:
-        """A switch that was asked for happens before the next step after its program is there, unless one that is
-        scheduled takes its place."""
+    def _switch_to(self, name: str, command: Any) -> None:
+        """Switches by a command, once the program is compiled, unless a scheduled switch overrides it."""
         is_replaced = self.schedule and self.schedule[0].step == self.step
-        self._turn(command)
+        self._advance(command)
         self.loop._compiler.wait()
         if not is_replaced:
             self.preset = name
         if self.paused:
             self.inbox.wake()
-        self._turn()
+        self._advance()
 
-    def _turn(self, *commands: Any, single_step: bool = False) -> None:
-        """One turn of the loop, and of the model. Where it is paused it waits for a command."""
+    def _advance(self, *commands: Any, single_step: bool = False) -> None:
+        """Advances the loop and the model once; a paused loop is woken first."""
         self._put(*commands)
         if self.paused and not commands:
             self.inbox.wake()
         if self.schedule and self.schedule[0].step == self.step:
             self.preset = self.schedule.pop(0).preset
         self.step += not self.paused or single_step
-        self.loop.turn()
+        self.loop.advance()
 
     def _put(self, *commands: Any) -> None:
         for command in commands:
             assert self.inbox.put(command) is None
 
-    def _hear(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self.events.append(event)
         if isinstance(event, COUNTED):
             self.done.append(type(event).__name__)
-        self.seen.apply(event)
+        apply(self.seen, event)
         if isinstance(event, CheckpointsKept):
             assert [info.step for info in event.checkpoints] == sorted(info.step for info in event.checkpoints)
 
     def _kept(self, which: int) -> int:
-        """The step of one of the checkpoints that a viewer is offered."""
+        """Returns the step of one of the checkpoints offered to viewers."""
         assert [info.step for info in self.seen.checkpoints] == [info.step for info in self.loop._saver.kept()]
         return self.seen.checkpoints[which % len(self.seen.checkpoints)].step
 
     def _last(self, kind: type[Any]) -> Any:
-        """The last event of that kind."""
+        """Returns the last event of a type."""
         return next(event for event in reversed(self.events) if isinstance(event, kind))
 
 
 def name_in(home: Path, preset: str) -> str:
-    """Of a preset as a checkpoint has it: a name, or a file."""
+    """Returns the name of the preset that a checkpoint refers to by name or file."""
     return Path(preset).stem if "/" in preset else preset
 
 
 def size(path: Path) -> int:
+    """Returns the bytes of a file."""
     return path.stat().st_size

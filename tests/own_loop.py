@@ -1,8 +1,7 @@
-"""A training loop as anyone might write it, with `watch` around it: `python -m tests.own_loop RUN`.
+"""An ordinary training loop under `watch`: `python -m tests.own_loop RUN`.
 
-It prints a line of JSON for each thing that happens, and follows what is written to its stdin: `go N` makes N steps,
-`raise` fails within the loop, after which another one begins, `fork` makes a child that sleeps. The end of stdin ends
-it.
+It prints a line of JSON for each event and reads commands from stdin: `go N` makes N steps, `raise` raises in the loop,
+after which a new one begins, and `fork` starts a child that sleeps. It ends with stdin.
 """
 
 import json
@@ -24,6 +23,8 @@ BATCH, WIDTH, HIDDEN = 16, 32, 64
 
 
 class Mlp(nnx.Module):
+    """Two dense layers [B, 32] → [B, 64] → [B, 32], split over model."""
+
     def __init__(self, rngs: nnx.Rngs) -> None:
         def split(*names: str) -> nnx.Initializer:
             return nnx.with_partitioning(nnx.initializers.lecun_normal(), names)
@@ -32,14 +33,17 @@ class Mlp(nnx.Module):
         self.down = nnx.Linear(HIDDEN, WIDTH, use_bias=False, kernel_init=split("mlp", "embed"), rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, 32]` to `[B, 32]`."""
         return self.down(nnx.relu(self.up(x)))
 
 
-def tell(**what: object) -> None:
+def report(**what: object) -> None:
+    """Prints a line of JSON."""
     print(json.dumps(what), flush=True)
 
 
 def main(name: str) -> None:
+    """Trains as run `name`, by commands from stdin."""
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     with jax.set_mesh(mesh), nnx.logical_axis_rules(RULES):
         model = Mlp(nnx.Rngs(0))
@@ -63,12 +67,12 @@ def main(name: str) -> None:
     batch = jax.device_put({"inputs": x, "targets": x[:, ::-1]}, NamedSharding(mesh, P("data")))
     step = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
     specs = {jax.tree_util.keystr(path): str(leaf.sharding.spec) for path, leaf in jax.tree.leaves_with_path(state)}
-    tell(pid=os.getpid(), specs=specs)
+    report(pid=os.getpid(), specs=specs)
     ended = False
     while not ended:
         try:
             with watch(name, state=state, step=step, tokens_per_step=BATCH) as run:
-                tell(began=run.name)
+                report(began=run.name)
                 ended = True
                 for line in sys.stdin:
                     match line.split():
@@ -78,7 +82,7 @@ def main(name: str) -> None:
                                 state, loss = step(state, batch)
                                 run.step(loss)
                                 losses.append(loss)
-                            tell(losses=[float(loss) for loss in losses])
+                            report(losses=[float(loss) for loss in losses])
                         case ["raise"]:
                             raise KeyError("no such batch")
                         case ["fork"]:
@@ -86,11 +90,11 @@ def main(name: str) -> None:
                             if not child:
                                 time.sleep(60)
                                 os._exit(0)
-                            tell(forked=child)
+                            report(forked=child)
         except KeyError as error:
             ended = False
-            tell(raised=str(error))
-        tell(over=run.name)
+            report(raised=str(error))
+        report(over=run.name)
 
 
 if __name__ == "__main__":

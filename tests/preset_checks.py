@@ -1,5 +1,8 @@
-"""What the tool says of a preset, checked by other means: shards by jax's own `devices_indices_map`, bytes by sums of
-them, collectives and operations by a second reader of the compiled text, losses and digests by one device."""
+"""Checks what the tool says of a preset by independent means.
+
+Shards are compared with jax's own `devices_indices_map`, bytes with sums over them, collectives and FLOPs with a second
+parser of the compiled text, losses and digests with those of one device.
+"""
 
 import math
 from collections import Counter
@@ -17,20 +20,13 @@ from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.task import Array, Batch, Task, TrainState
 from shardtui.engine.planning.estimate import Step
-from shardtui.engine.program.program import (
-    Placement,
-    Program,
-    compile_initial_state,
-    compile_program,
-    describe_preset,
-    place,
-    trace_step,
-)
-from shardtui.engine.program.reshard import Movers
+from shardtui.engine.program.placement import Placement, describe_preset, place
+from shardtui.engine.program.program import Program, compile_initial_state, compile_program, trace_step
+from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.spec.config import ModelConfig
 from shardtui.engine.spec.preset import Preset
-from shardtui.engine.spec.preset_file import preset_text
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
+from shardtui.engine.spec.preset_writer import preset_text
 from shardtui.engine.wire.descriptions import ArrayInfo, MeshInfo, PresetInfo
 
 from . import second_reader
@@ -38,23 +34,27 @@ from .random_presets import Case
 from .random_programs import program
 
 SAME_LOSS = {"float32": 1e-5, "bfloat16": 2e-2}
-"""Largest relative difference."""
+"""Largest relative difference of a loss, by dtype."""
 STEPS = 2
 
 
 @dataclass
 class Checked:
-    """What is said of one case, and what is wrong with it."""
+    """What was checked of one case, and what is wrong with it."""
 
     case: Case
     wrong: list[str] = field(default_factory=list)
+    """One line for each check that failed."""
     info: PresetInfo | None = None
+    """The description of the preset; None until it is described."""
     arrays: int = 0
+    """Number of arrays checked."""
     collectives: int = 0
+    """Number of collectives checked."""
 
 
 class Checks:
-    """Of one case. What raises is wrong, too."""
+    """Checks of one case. An exception counts as wrong."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -64,16 +64,16 @@ class Checks:
         self.checked = Checked(case)
 
     def placed(self) -> Checked:
-        """Without compiling."""
+        """Checks the placement, without compiling."""
         with self._caught("placed"):
             read = parse_preset(Path(f"{self.preset.name}.toml"), preset_text(self.preset))
-            self._expect(
-                bool(self.preset.problems) or read.laid_out == self.preset.laid_out, "its text is another preset"
-            )
+            self._expect(bool(self.preset.problems) or read.layout == self.preset.layout, "its text is another preset")
             info = self.checked.info = describe_preset(self.task, self.preset, self.devices)
             self._expect(info.fits != bool(info.problems), f"fits: {info.fits}, but {info.problems}")
             why = why_not(self.task, self.preset, self.devices)
-            self._expect(info.fits == (why is None), f"fits: {info.fits} {info.problems}, by other means: {why}")
+            is_refused = self.preset.axis_types == "explicit" and any("ShardingTypeError" in p for p in info.problems)
+            same = info.fits == (why is None) or is_refused
+            self._expect(same, f"fits: {info.fits} {info.problems}, independently: {why}")
             if info.fits:
                 placement = place(self.task, self.preset, self.devices)
                 trace_step(self.task, placement)
@@ -82,7 +82,7 @@ class Checks:
         return self.checked
 
     def described(self) -> Program | None:
-        """Compiled. None where it is not to be."""
+        """Checks the compiled program and returns it; None if that raised."""
         with self._caught("described"):
             placement = place(self.task, self.preset, self.devices)
             program = compile_program(self.task, placement)
@@ -93,36 +93,38 @@ class Checks:
                 self._expect(same, f"{array.name}: {array.spec} compiled as {array.compiled_spec}")
             self._memory(program, shardings)
             self._collectives(program)
-            self._operations(program)
+            self._flops(program)
             return program
         return None
 
     def trained(self, program: Program) -> None:
-        """Its losses and its initial state are those of one device, and so is the digest of a state moved there."""
+        """Checks that losses, initial state and the digests of a moved state are those of one device."""
         with self._caught("trained"):
             alone = compile_program(self.task, place(self.task, load_preset("dp"), self.devices[:1]))
             states = [compile_initial_state(self.task, each.placement)() for each in (alone, program)]
             self._moved(program, states[1], np.asarray(alone.digest(states[0])), states[0])
             for array, one, other in zip(self.task.arrays, *map(jax.tree.leaves, states), strict=False):
                 same = np.allclose(one, other, rtol=1e-6, atol=1e-7)
-                self._expect(same, f"{array.names[0]} begins otherwise than on one device")
-            losses = [trained(self.task, each, state) for each, state in zip((alone, program), states, strict=True)]
+                self._expect(same, f"{array.names[0]} has another initial value than on one device")
+            losses = [train(self.task, each, state) for each, state in zip((alone, program), states, strict=True)]
             bar = SAME_LOSS[self.task.dtype or "float32"]
             apart = max(abs(a - b) / abs(a) for a, b in zip(*losses, strict=True))
             self._expect(apart <= bar, f"losses {losses[1]}, on one device {losses[0]}")
 
     def _moved(self, program: Program, state: TrainState, digests: np.ndarray, alone: TrainState) -> None:
-        """There and back, and from one device."""
-        own, movers = program.placement.state_shardings, Movers()
+        """Moves the state to a replicated layout and back, and there from one device."""
+        own, transfers = program.placement.state_shardings, Transfers()
         put = jax.device_put(alone, own)
-        self._expect(np.array_equal(program.digest(put), digests), "a state has other digests than on one device")
-        whole = Preset("whole", "", "", {"data": len(self.devices)}, {}, {}, "")
-        there = movers.move(state, place(self.task, whole, self.devices).state_shardings)
+        self._expect(
+            np.array_equal(program.digest(put), digests), "the state's digests differ from those on one device"
+        )
+        replicated = Preset("replicated", "", "", {"data": len(self.devices)}, {}, {}, "")
+        there = transfers.move(state, place(self.task, replicated, self.devices).state_shardings)
         for array, one, other in zip(self.task.arrays, *map(jax.tree.leaves, (state, there)), strict=False):
             same = np.asarray(one).tobytes() == np.asarray(other).tobytes()
-            self._expect(same, f"{array.names[0]} is another one after it was moved")
-        back = movers.move(there, own)
-        self._expect(np.array_equal(program.digest(back), program.digest(state)), "digests after moving are others")
+            self._expect(same, f"{array.names[0]} changed when it was moved")
+        back = transfers.move(there, own)
+        self._expect(np.array_equal(program.digest(back), program.digest(state)), "digests differ after moving")
 
     def _arrays(self, placement: Placement, arrays: list[ArrayInfo], shardings: Any) -> None:
         mesh = MeshInfo(dict(placement.mesh.shape), [device.id for device in placement.mesh.devices.flat])
@@ -154,9 +156,9 @@ class Checks:
             "batch": memory.batch,
             "scalar": memory.scalars,
         }
-        self._expect(dict(held) == said, f"memory {said}, by sums {dict(held)}")
+        self._expect(dict(held) == said, f"memory {said}, summed {dict(held)}")
         self._expect(
-            memory.arguments == sum(held.values()), f"arguments {memory.arguments}, by sums {sum(held.values())}"
+            memory.arguments == sum(held.values()), f"arguments {memory.arguments}, summed {sum(held.values())}"
         )
         self._expect(memory.padding == 0, f"padding {memory.padding} B")
 
@@ -165,22 +167,33 @@ class Checks:
         self._expect(found is not None, "its collectives cannot be read")
         ours = Counter((info.kind, tuple(info.axes), info.count, info.bytes_each) for info in found or ())
         theirs = second_reader.collectives(text_of(program), mesh)
-        self._expect(ours == theirs, f"collectives only here {ours - theirs}, only by other means {theirs - ours}")
+        self._expect(
+            ours == theirs, f"collectives only here {ours - theirs}, only in the second parser {theirs - ours}"
+        )
         self._expect(
             all(axes for _, axes, *_ in ours), f"collectives over no axis {[key for key in ours if not key[1]]}"
         )
         self.checked.collectives += sum(theirs.values())
 
-    def _operations(self, program: Program) -> None:
-        """Where the formulas hold: those of a mixture leave out what routing multiplies."""
+    def _flops(self, program: Program) -> None:
+        """Compares FLOPs if the formulas cover the layout; for a mixture they omit some matmuls of routing.
+
+        The text may have fewer: of one position a device, XLA multiplies instead of a product over positions, and the
+        partitioner may split the products of gradients over an axis that no rule uses.
+        """
         step = Step(self.task, self.preset, self.case.devices)
         memory, model = program.description.memory, self.task.config.model
         assert memory and isinstance(model, ModelConfig)
         self._expect(step.argument_bytes == memory.arguments, f"by formula {step.argument_bytes} B of arguments")
-        said, counted = step.work.flops, second_reader.operations(text_of(program))
+        said, counted = step.work.flops, second_reader.flops(text_of(program))
         bar = 0.1 if model.experts else 0.01
-        same = bool(step.unknown) or abs(said / counted - 1) <= bar
-        self._expect(same, f"{said:.4g} operations by formula, {counted:.4g} in the text")
+        sizes = self.preset.sizes(self.case.devices)
+        parts = math.prod(sizes[axis] for axis in self.preset.rules.get("seq", ()))
+        is_one_position = parts == self.task.config.training.seq_len
+        has_unused_axis = any(size > 1 and axis not in _used(self.preset) for axis, size in sizes.items())
+        may_be_fewer = said > counted > 0.8 * said and (is_one_position or has_unused_axis)
+        same = bool(step.unknown) or abs(said / counted - 1) <= bar or may_be_fewer
+        self._expect(same, f"{said:.4g} FLOPs by formula, {counted:.4g} in the text")
 
     def _expect(self, holds: bool, wrong: str) -> None:
         if not holds:
@@ -205,28 +218,31 @@ class _Caught:
 
 
 def text_of(program: Program) -> str:
+    """Returns the compiled HLO text."""
     return program.step.as_text()  # type: ignore[attr-defined]
 
 
 def wrong_of_program(seed: int) -> list[str]:
-    """Collectives on its mesh, and operations on one device, where nothing is repeated."""
+    """Checks a random program: its collectives on its mesh, and its FLOPs on one device, where none are repeated."""
     random, alone = program(seed), program(seed, alone=True)
     mesh, wrong = dict(random.mesh.shape), list[str]()
     text = random.compiled()
     ours = Counter((info.kind, tuple(info.axes), info.count, info.bytes_each) for info in inventory(parse(text), mesh))
     theirs = second_reader.collectives(text, mesh)
     if ours != theirs:
-        wrong.append(f"collectives only here {ours - theirs}, only by other means {theirs - ours}")
+        wrong.append(f"collectives only here {ours - theirs}, only in the second parser {theirs - ours}")
     said = flops(jax.make_jaxpr(alone.function)(alone.argument).jaxpr)
-    counted = second_reader.operations(alone.compiled())
+    counted = second_reader.flops(alone.compiled())
     if said != counted:
-        wrong.append(f"{said:.0f} operations counted in what was traced, {counted:.0f} in the text")
+        wrong.append(f"{said:.0f} FLOPs counted in the jaxpr, {counted:.0f} in the text")
     return wrong
 
 
 def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None:
-    """Why a preset cannot be laid out, found anew: what jax itself refuses, and what the built-in model cannot do. None
-    where it can, although jax may refuse to guess in a mixture of experts under explicit axis types."""
+    """Returns why a preset cannot be laid out, found independently: what jax refuses and the built-in model cannot do.
+
+    None if it can, although jax may refuse to guess under explicit axis types.
+    """
     sizes, count = dict(preset.mesh), len(devices)
     fixed = math.prod(size for size in sizes.values() if size > 0)
     sizes = {axis: count // fixed if size < 0 else size for axis, size in sizes.items()}
@@ -264,6 +280,12 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
     return None
 
 
+def _used(preset: Preset) -> set[str]:
+    """The mesh axes that rules or overrides name."""
+    overrides = (axes for override in preset.overrides.values() for axes in override.spec)
+    return {axis for axes in (*preset.rules.values(), *overrides) for axis in axes or ()}
+
+
 def _matches(array: Array, glob: str) -> bool:
     if array.kind == "batch" and not glob.startswith("batch"):
         return False
@@ -284,8 +306,8 @@ def _itemsize(array: ArrayInfo) -> int:
     return jax.numpy.dtype(array.dtype).itemsize
 
 
-def trained(task: Task, program: Program, state: TrainState | None = None) -> list[float]:
-    """Its losses on random tokens, from `state` on, which is donated, or from the beginning."""
+def train(task: Task, program: Program, state: TrainState | None = None) -> list[float]:
+    """Trains on random tokens and returns the losses. `state`: donated; by default the initial one."""
     state = state or compile_initial_state(task, program.placement)()
     losses: list[float] = []
     shapes = [array.shape for array in jax.tree.leaves(task.batch_arrays)]

@@ -1,5 +1,8 @@
-"""Random presets for random models, by a seed: meshes of one to four axes, rules that make sense and rules that do not,
-several axes of a dim, overrides, pipelines, mixtures of experts, odd sizes, explicit axis types."""
+"""Random presets for random models, by seed.
+
+They have meshes of one to four axes, sensible and senseless rules, several axes per dim, overrides, pipelines, mixtures
+of experts, odd sizes and explicit axis types.
+"""
 
 import math
 import random
@@ -26,15 +29,16 @@ ROLES: dict[str, tuple[str, ...]] = {
     "stream": ("activation_embed",),
     "nothing": (),
 }
-"""What a mesh axis splits, as presets that make sense have it; the last ones are what a beginner tries."""
+"""The logical axes that a mesh axis splits in sensible presets; the last entries are beginners' mistakes."""
 CHANCES = (6, 6, 6, 3, 3, 2, 2, 2, 1, 1)
+"""The weights with which `ROLES` are drawn."""
 LOGICAL = ("batch", "seq", "keys", "embed", "heads", "head_dim", "mlp", "vocab", "positions", "layers", "qkv", "router")
 GLOBS = ("*", "*.kernel", "*.bias", "mu.*", "nu.*", "token.*", "blocks.mlp.*", "*.scale", "batch.*", "*.embedding")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a model is drawn from; those of the second kind divide by little."""
+    """The sizes that a model is drawn from."""
 
     heads: tuple[int, ...] = (2, 4, 8)
     head_dim: tuple[int, ...] = (4,)
@@ -44,31 +48,35 @@ class Sizes:
     vocab: tuple[int, ...] = (256,)
     layers: tuple[int, ...] = (2, 4)
     mixtures: float = 0.2
-    """Of so many models."""
+    """The fraction of models that are a mixture of experts."""
 
 
 TINY = Sizes()
-"""Compiled in two seconds."""
+"""Compiles in two seconds."""
 ODD = Sizes((1, 3, 5, 6), (3, 4, 7), (15, 24, 40), (6, 9, 12), (1, 3, 6, 12), (97, 256, 300), (1, 2, 3))
+"""Sizes with few divisors."""
 NANO = Sizes((8,), (16,), (512,), (64, 128), (16, 32), (256,), (2, 4))
-"""As wide as nano: smaller ones have too little to hold and to send for a formula to be judged by."""
+"""As wide as nano: smaller models hold and send too little to judge a formula by."""
 
 
 @dataclass(frozen=True)
 class Case:
+    """A random model and a random preset for it."""
+
     seed: int
     devices: int
     config: RunConfig
     text: str = field(repr=False)
-    """Of the preset's file."""
+    """The preset's TOML."""
 
     @property
     def preset(self) -> Preset:
+        """The parsed preset."""
         return parse_preset(Path(f"case-{self.seed}.toml"), self.text)
 
     @property
-    def told(self) -> str:
-        """In a line."""
+    def summary(self) -> str:
+        """The case in one line."""
         model, training = self.config.model, self.config.training
         assert isinstance(model, ModelConfig)
         sizes = {name: getattr(model, name) for name in ("layers", "embed", "heads", "mlp", "vocab_rows", "experts")}
@@ -79,8 +87,7 @@ class Case:
 
 
 def case(seed: int, sizes: Sizes | None = None) -> Case:
-    """The same for the same seed, whatever Python. `sizes`: of the model; tiny, and one time in four odd, unless
-    given."""
+    """Returns the case of a seed, the same on every Python. `sizes`: by default tiny, and in one of four cases odd."""
     chance = random.Random(seed)
     devices = chance.choice((8, 8, 8, 8, 8, 8, 6, 4, 2, 1))
     drawn = sizes or (ODD if chance.random() < 0.25 else TINY)
@@ -127,7 +134,7 @@ def _text(chance: random.Random, devices: int, config: RunConfig) -> str:
 
 
 def _mesh(chance: random.Random, devices: int) -> dict[str, int]:
-    """Axis to size; their product is the number of devices, and some are 1."""
+    """Draws axis sizes, some of them 1, whose product is the number of devices."""
     names = chance.sample(AXES, chance.choice((1, 2, 2, 2, 3, 3, 4)))
     mesh: dict[str, int] = {}
     for name in names[:-1]:

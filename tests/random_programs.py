@@ -1,5 +1,7 @@
-"""Random programs of products, scans, constraints and collectives written by hand, by a seed, on a mesh of one to three
-axes. Everything is a square of SIZE, so that anything may follow anything."""
+"""Random programs of matmuls, scans, sharding constraints and explicit collectives, by seed, on one to three mesh axes.
+
+Every array is `[SIZE, SIZE]`, so that any step may follow any other.
+"""
 
 import math
 import random
@@ -20,23 +22,28 @@ Step = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class RandomProgram:
+    """A random function of one array, and the mesh that it runs on."""
+
     mesh: Mesh
     function: Step
     spec: P
-    """Of the argument."""
-    told: str
+    """How its argument is sharded."""
+    summary: str
+    """The program in one line."""
 
     @property
     def argument(self) -> jax.ShapeDtypeStruct:
+        """Its abstract argument, without a sharding."""
         return jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
 
     def compiled(self) -> str:
+        """Returns the compiled HLO text."""
         sharded = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32, sharding=NamedSharding(self.mesh, self.spec))
         return jax.jit(self.function).lower(sharded).compile().as_text() or ""
 
 
 def program(seed: int, alone: bool = False) -> RandomProgram:
-    """With `alone` the same on one device."""
+    """Returns the program of a seed. `alone`: the same program on one device."""
     chance = random.Random(seed)
     sizes = chance.choice(((8,), (4, 2), (2, 4), (2, 2, 2), (8, 1), (3, 2), (6,), (1, 4, 2)))
     used = (1,) * len(sizes) if alone else sizes
@@ -100,6 +107,6 @@ def _rotated(axis: str, parts: int, x: jax.Array) -> jax.Array:
 
 
 def _exchanged(axis: str, x: jax.Array) -> jax.Array:
-    """Columns for rows, and back."""
+    """Exchanges columns for rows by all-to-all, and back."""
     there = jax.lax.all_to_all(x, axis, 1, 0, tiled=True)
     return jax.lax.all_to_all(jnp.tanh(there), axis, 0, 1, tiled=True)

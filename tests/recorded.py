@@ -1,8 +1,9 @@
-"""Runs that ended, of which only the history is there."""
+"""Runs that have ended, made by writing their event logs."""
 
 import msgspec
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.descriptions import CheckpointInfo, DeviceInfo, PresetInfo
+from shardtui.engine.wire.checkpoints import CheckpointInfo
+from shardtui.engine.wire.descriptions import DeviceInfo, PresetInfo
 from shardtui.engine.wire.events import CheckpointsKept, EngineStarted, EngineStopped, Event, StepsDone, TrainingStarted
 from shardtui.engine.wire.framing import VERSION, encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
@@ -13,12 +14,13 @@ PRESETS = ("dp", "fsdp", "tp", "hsdp")
 
 
 def record(directory: RunDirectory, *events: Event) -> None:
+    """Writes the event log of a run."""
     lines = (encode_json(msgspec.structs.replace(event, seq=seq)) for seq, event in enumerate(events, 1))
     directory.events.write_bytes(b"\n".join(lines) + b"\n")
 
 
 def recorded_run(stem: str = "tiny-1", *more: Event, is_finite: bool = True) -> RunDirectory:
-    """Four steps under `dp`, a checkpoint, and what comes then: an end in order if nothing is given."""
+    """Makes a run of four steps under `dp` and a checkpoint, followed by `more` events, by default a clean stop."""
     losses: list[float | None] = [4.0, 3.0, 2.0, 1.0] if is_finite else [None] * 4
     directory = run_directory.create(tiny_config(run=stem))
     presets = [

@@ -1,5 +1,8 @@
-"""A compiled program's text read once more, by other means than hlo.py, trips.py, groups.py and collectives.py: line by
-line, from the types of results and not of operands, with numpy for the groups. For programs compiled for CPU."""
+"""A second parser of compiled HLO text, independent of hlo.py, trips.py, groups.py and collectives.py.
+
+It reads line by line, uses the types of results instead of operands, and numpy for device groups. It reads only
+programs compiled for CPU.
+"""
 
 import math
 import re
@@ -14,25 +17,32 @@ BITS = {"pred": 8, "s4": 4, "u4": 4}
 HEAD = re.compile(r"(ENTRY )?%?([\w.-]+) \(.*\) -> .*\{$")
 LINE = re.compile(r"\s+(?:ROOT )?%?([\w.-]+) = ((?:\(.*?\)|\S+)) ([a-z][\w-]*)\((.*)")
 ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
-Moved = Counter[tuple[str, tuple[str, ...], int, int]]
-"""Kind, mesh axes, times in a run, bytes each: how many collectives are alike."""
+Collectives = Counter[tuple[str, tuple[str, ...], int, int]]
+"""How many collectives have the same kind, mesh axes, times per run and bytes each."""
 
 
 @dataclass(frozen=True)
 class Line:
+    """An instruction of a computation that runs."""
+
     name: str
     type: str
+    """The type of its result."""
     opcode: str
     rest: str
+    """Its operands and attributes."""
     times: int
+    """How many times it executes per run."""
 
 
-def collectives(text: str, mesh: Mapping[str, int]) -> Moved:
-    """Bytes as CollectiveInfo has them: of a gather the whole, of a scatter what goes in, of others a device's part.
-    Those in which nothing goes from one device to another are left out."""
-    found: Moved = Counter()
+def collectives(text: str, mesh: Mapping[str, int]) -> Collectives:
+    """Counts the collectives that transfer data between devices.
+
+    Bytes are as in CollectiveInfo: of a gather the result, of a scatter the input, of others a device's shard.
+    """
+    found: Collectives = Counter()
     for line in _lines(text):
-        assert not line.opcode.endswith("-start"), "the CPU has none that are asynchronous"
+        assert not line.opcode.endswith("-start"), "there are no asynchronous collectives on CPU"
         if line.opcode in KINDS:
             groups = _groups(line.rest, math.prod(mesh.values()))
             if not groups.size or groups.shape[1] == 1:
@@ -42,8 +52,8 @@ def collectives(text: str, mesh: Mapping[str, int]) -> Moved:
     return found
 
 
-def operations(text: str) -> float:
-    """2 for each multiplication and addition of the matrix products of one device."""
+def flops(text: str) -> float:
+    """Counts the FLOPs of one device's matmuls, 2 per multiply-add."""
     types = {line.name: line.type for line in _lines(text)}
     total = 0.0
     for line in _lines(text):
@@ -57,7 +67,7 @@ def operations(text: str) -> float:
 
 
 def _lines(text: str) -> Iterator[Line]:
-    """Of all computations that run, with how often they do."""
+    """Yields the instructions of all computations that run, with how often they do."""
     bodies: dict[str, list[Line]] = {}
     entry = name = ""
     for written in text.splitlines():
@@ -101,8 +111,8 @@ def _bytes(type: str) -> int:
 
 def _groups(rest: str, devices: int) -> np.ndarray:
     """[groups, devices of a group]"""
-    if pairs := re.search(r"source_target_pairs=\{(.*?)\}(?:,|$)", rest):
-        listed = [[int(a), int(b)] for a, b in re.findall(r"\{(\d+),(\d+)\}", pairs[1] + "}") if a != b]
+    if pairs := re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", rest):
+        listed = [[int(a), int(b)] for a, b in re.findall(r"\{(\d+),(\d+)\}", pairs[1]) if a != b]
         return np.array(listed, int).reshape(-1, 2)
     if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest):
         shape, dims = (tuple(map(int, iota[n].split(","))) for n in (1, 2))
@@ -118,7 +128,7 @@ def _groups(rest: str, devices: int) -> np.ndarray:
 
 
 def _named_groups(mesh: str, ids: str, axes: str, devices: int) -> np.ndarray:
-    """Each axis is cut into the parts that its group speaks of, (before)size, which become dims of their own."""
+    """Reads groups given by mesh axes; a part of an axis, written (before)size, becomes a dim of its own."""
     sizes = {name: int(size) for name, size in re.findall(r"'?(\w+)'?=(\d+)", mesh)}
     order = np.arange(devices)
     if listed := re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", ids):
@@ -145,7 +155,7 @@ def _named_groups(mesh: str, ids: str, axes: str, devices: int) -> np.ndarray:
 
 
 def _axes(groups: np.ndarray, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """Those along which members of a group differ."""
+    """Returns the mesh axes along which members of a group differ."""
     places = np.stack(np.unravel_index(groups, tuple(mesh.values())), axis=-1)  # [groups, members, axes]
     varies = (places != places[:, :1]).any(axis=(0, 1))
     return tuple(axis for axis, differs in zip(mesh, varies, strict=True) if differs)

@@ -1,4 +1,4 @@
-"""What the suites outside of pytest share: how they are called, simulated devices, and directories of their own."""
+"""What programs outside pytest share: command-line arguments, simulated devices, and directories of their own."""
 
 import argparse
 import importlib
@@ -8,16 +8,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
-PACKAGES = ("jax", "flax", "orbax-checkpoint", "textual")
+PACKAGES = ("jax", "flax", "orbax-checkpoint", "textual", "libtpu")
 
 
 def arguments(parser: argparse.ArgumentParser, known: Iterable[str]) -> argparse.Namespace:
-    """With `names`, those that were given or else all that are known. Unknown ones end the process."""
+    """Parses the command line; `names` are those given, or all known ones. Exits if one is unknown."""
     known = list(known)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
     options = parser.parse_args()
@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser, known: Iterable[str]) -> argparse
 
 
 def modules(package: str, names: Iterable[str]) -> Iterator[tuple[str, ModuleType]]:
-    """One after the other, in directories of their own; how long each was used stands on stderr."""
+    """Imports modules one after the other, in directories of their own; prints the seconds of each to stderr."""
     with own_directories():
         for name in names:
             began = time.monotonic()
@@ -38,8 +38,10 @@ def modules(package: str, names: Iterable[str]) -> Iterator[tuple[str, ModuleTyp
 
 @contextmanager
 def own_directories() -> Iterator[None]:
-    """For runs, presets, compiled programs and sockets, whose paths must be short. The processes that are started
-    from here have them, too, and compile as users do."""
+    """Sets directories for runs, presets, compiled programs and sockets, whose paths must be short.
+
+    Processes started from here inherit them, and compile as users do.
+    """
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "XLA_FLAGS": ""}
     with tempfile.TemporaryDirectory(prefix="shardtui-", dir="/tmp") as folder:
         for kind in ("STATE", "CONFIG", "CACHE"):
@@ -49,17 +51,27 @@ def own_directories() -> Iterator[None]:
 
 
 def memory(of: str, process: int | str = "self") -> int:
-    """Bytes: `VmRSS`, what is resident, or `VmHWM`, the most that was."""
+    """Returns the bytes of `VmRSS`, resident now, or `VmHWM`, the peak so far."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(of))
 
 
 def versions() -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    return f"Python {sys.version.split()[0]}, {packages}"
+    packages = {"Python": platform.python_version(), **package_versions()}
+    return ", ".join(f"{name} {number}" for name, number in packages.items())
+
+
+def package_versions() -> dict[str, str]:
+    """Of those that are installed."""
+    found: dict[str, str] = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def machine() -> str:
+    """Returns the machine's cores, CPU and memory."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30

@@ -1,4 +1,4 @@
-"""`shardtui` on a pty: the real process, the bytes it writes, and the screen that they make."""
+"""Runs `shardtui` on a pty: the real process, the bytes that it writes, and the screen that they draw."""
 
 import os
 import select
@@ -17,15 +17,15 @@ from .conftest import SETTINGS, SHARDTUI
 ON_ITS_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""Makes stdin the controlling terminal first, so that its hang-up is told by SIGHUP."""
+"""Starts with stdin as the controlling terminal, so that a hang-up sends SIGHUP."""
 WITHOUT_HANG_UP = (
     "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""No signal tells of the hang-up: the terminal is not the controlling one, and SIGHUP is ignored besides."""
+"""Starts without any signal on hang-up: the terminal is not the controlling one, and SIGHUP is ignored."""
 
 NEW_RUN = ("run", "--run=tiny", *SETTINGS)
 RESTORED = b"\x1b[?1049l"
-"""Back to the screen that was there before."""
+"""The escape sequence that leaves the alternate screen."""
 
 
 class Terminal:
@@ -40,7 +40,7 @@ class Terminal:
         folder: Path | None = None,
         **environment: str,
     ) -> None:
-        """`without`: variables that the environment does not have. `folder`: where it is started."""
+        """`without`: environment variables to remove. `folder`: the working directory."""
         self.master, terminal = os.openpty()
         termios.tcsetwinsize(terminal, size[::-1])
         self.attributes = termios.tcgetattr(terminal)
@@ -60,7 +60,7 @@ class Terminal:
         self.stream = pyte.ByteStream(self.screen)
 
     def read(self, seconds: float = 0.1, draw: bool = True) -> bool:
-        """Takes what has been written, and makes the screen of it. False once the other end is closed."""
+        """Reads what has been written and draws it on the screen. Returns False once the other end is closed."""
         if not select.select([self.master], [], [], seconds)[0]:
             return True
         try:
@@ -73,23 +73,26 @@ class Terminal:
         return True
 
     def until(self, holds: Callable[[str], object], why: str) -> None:
+        """Reads until the screen's text satisfies `holds`; fails after four minutes."""
         end = time.monotonic() + 240
         while time.monotonic() < end:
             self.read()
             if holds("\n".join(self.screen.display)):
                 return
-        raise AssertionError(f"waited in vain for {why}:\n" + "\n".join(self.screen.display))
+        raise AssertionError(f"no sign of {why}:\n" + "\n".join(self.screen.display))
 
     def send(self, keys: str) -> None:
+        """Types keys."""
         os.write(self.master, keys.encode())
 
     def resize(self, columns: int, rows: int) -> None:
+        """Resizes the terminal and sends SIGWINCH."""
         termios.tcsetwinsize(self.master, (rows, columns))
         self.screen.resize(rows, columns)
         self.process.send_signal(signal.SIGWINCH)
 
     def exit_code(self, seconds: float = 20, draw: bool = True) -> int:
-        """Reads to the end and waits for the process; where it does not end it is killed."""
+        """Reads to the end and returns the exit code; kills the process if it does not end in time."""
         end = time.monotonic() + seconds
         while self.read(draw=draw):
             if time.monotonic() > end:
@@ -97,11 +100,14 @@ class Terminal:
         return self.process.wait(timeout=20)
 
     def is_restored(self) -> bool:
+        """Returns whether the process left the alternate screen and restored the terminal's attributes."""
         return RESTORED in self.output and termios.tcgetattr(self.master) == self.attributes
 
     def hang_up(self) -> None:
+        """Closes the terminal."""
         os.close(self.master)
 
 
 def training(text: str) -> bool:
+    """Returns whether a screen shows a run that trains."""
     return "● training" in text and "step " in text

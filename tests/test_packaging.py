@@ -1,5 +1,6 @@
-"""What is installed is what is in the tree, and the UI process stays light."""
+"""The installed packages are those of the source tree, and the UI process imports nothing heavy."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,26 +14,30 @@ HEAVY = ("jax", "flax", "optax", "orbax", "grain", "numpy")
 
 def test_every_package_of_the_tree_is_listed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    inits = [path for folder in ("engine", "presets", "tui") for path in (ROOT / folder).rglob("__init__.py")]
+    inits = [
+        path for folder in ("engine", "presets", "schemas", "tui") for path in (ROOT / folder).rglob("__init__.py")
+    ]
     found = {".".join(("shardtui", *path.parent.relative_to(ROOT).parts)) for path in inits}
     assert set(project["tool"]["setuptools"]["packages"]) == found
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
-    folders = {path.parent for folder in ("engine", "presets", "tui") for path in (ROOT / folder).rglob("*.py")}
+    folders = {
+        path.parent for folder in ("engine", "presets", "schemas", "tui") for path in (ROOT / folder).rglob("*.py")
+    }
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 @pytest.mark.parametrize(
     "module", ["shardtui.tui", "shardtui.tui.cli.main", "shardtui.tui.app", "shardtui.tui.cli.train"]
 )
-def test_the_ui_process_loads_nothing_heavy(module: str) -> None:
+def test_the_ui_process_imports_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
 
 
-def test_presets_travel_with_the_package() -> None:
+def test_presets_are_installed_with_the_package() -> None:
     from shardtui.engine.spec.preset_files import preset_files
 
     assert {"nano", "nano-moe", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"} <= preset_files("models").keys()
@@ -40,3 +45,13 @@ def test_presets_travel_with_the_package() -> None:
     experts = {"dp-ep4", "ep2-tp2"}
     pitfalls = {"pitfall-same-axis", "pitfall-replicated-moments"}
     assert built_in | experts | pitfalls <= preset_files("parallelism").keys()
+
+
+def test_programs_outside_pytest_import_modules_that_exist() -> None:
+    """No test runs `tests/bench` and `tests/long`, so a moved module would go unnoticed."""
+    texts = {path: path.read_text() for folder in ("bench", "long") for path in (ROOT / "tests" / folder).glob("*.py")}
+    named = {
+        (path.name, module) for path in texts for module in re.findall(r"^from (tests[.\w]+) import", texts[path], re.M)
+    }
+    assert named
+    assert [each for each in named if not (ROOT / each[1].replace(".", "/")).with_suffix(".py").exists()] == []

@@ -1,4 +1,4 @@
-"""The way into the `shardtui` command: a splash first, and only then what takes a while to import."""
+"""The entry point of the `shardtui` command: shows a splash before it imports what takes a while."""
 
 import gc
 import sys
@@ -8,6 +8,7 @@ from .terminal.exit_codes import INTERRUPTED
 
 
 def main() -> int:
+    """Runs the command; returns its exit code."""
     try:
         return _with_splash() if _opens_ui(sys.argv[1:]) and splash.fits() else _command()
     except KeyboardInterrupt:
@@ -16,7 +17,7 @@ def main() -> int:
 
 def _with_splash() -> int:
     splash.show()
-    gc.disable()  # nothing of what is imported is garbage; the UI enables it once it has read the run's history
+    gc.disable()  # imports make no garbage; the UI enables it once it has read the run's history
     try:
         return _command()
     finally:
@@ -30,8 +31,8 @@ def _command() -> int:
 
 
 def _opens_ui(arguments: list[str]) -> bool:
-    """As far as a glance can tell."""
-    named = not arguments or arguments[0].startswith("-") or arguments[0] in ("run", "attach")
+    """Guesses from the first argument whether the command opens the UI: the parser is not imported yet."""
+    named = not arguments or arguments[0].startswith("-") or arguments[0] in ("run", "attach", "replay")
     return named and not {"-h", "--help", "--version"}.intersection(arguments)
 
 

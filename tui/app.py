@@ -1,308 +1,205 @@
-"""The UI: keeps the run's state, shows it in the view that is up, and sends what the user asks for."""
+"""The UI: holds the run's state, shows it in the current view, and delegates what the user requests."""
 
 import gc
-import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 from textual import on, work
 from textual.app import App, ScreenStackError, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.css.query import NoMatches
 from textual.events import Key
-from textual.markup import escape
-from textual.screen import ModalScreen, Screen
-from textual.timer import Timer
+from textual.notifications import Notify, SeverityLevel
+from textual.screen import Screen
 from textual.widget import AwaitMount, MountError
-from textual.worker import Worker, WorkerError, WorkerFailed
+from textual.worker import WorkerFailed
 
-from ..engine.base.invalid import Invalid
-from ..engine.spec.config import Restart, RunConfig
+from ..engine.spec.config import Restart
 from ..engine.wire.commands import (
     AddPreset,
-    AnyCommand,
-    InspectPreset,
     Pause,
     PreparePreset,
     ProfileSteps,
-    RestoreCheckpoint,
     Resume,
     SaveCheckpoint,
     StepOnce,
-    Stop,
     SwitchPreset,
 )
-from ..engine.wire.events import AnyEvent, EngineReady, Failed, MemoryMeasured, PresetAdded, StepsDone
-from . import views
+from ..engine.wire.events import AnyEvent, MemoryMeasured, StepsDone
+from ..engine.wire.run_directory import RunDirectory
+from .app_keys import ACTIONS, KEYS
 from .client.engine_client import EngineClient
+from .comparison_runner import ComparisonRunner
+from .lifecycle import Lifecycle
+from .lookups import Lookups
 from .messages import (
     ArrayChosen,
-    ComparisonAsked,
+    CollectiveChosen,
     ComparisonCancelled,
+    ComparisonRequested,
     DeviceFollowed,
     DraftApplied,
     DraftChanged,
     EventsArrived,
     PresetChosen,
-    PresetConsidered,
+    PresetHighlighted,
     ViewShown,
-    WatchWanted,
+    WatchRequested,
 )
+from .notices import Notice, Notices
+from .palette_commands import PROFILE_STEPS, palette_commands
 from .screens.dialog import Dialog
-from .screens.run_screen import RunScreen, keys_of
+from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
-from .state.announcements import announcement, last_words
-from .state.availability import OURS, why_not
+from .state.announcements import exit_lines
+from .state.availability import RUN_ACTIONS, why_not
+from .state.interpreter import apply_all
 from .state.run_state import Phase, RunState
-from .terminal.clean import printable
 from .terminal.driver import Driver
-from .terminal.exit_codes import FAILED, FINE, REFUSED
+from .terminal.exit_codes import REFUSED
+from .terminal.redraws import Redraws
+from .views import VIEWS
+from .window import Window
 
 if TYPE_CHECKING:
-    from .state.comparison import Comparison
-
-T = TypeVar("T")
-PROFILED = 5
-"""Steps in the trace that a key asks for."""
-PICTURE_SECONDS = 0.5
-"""From one picture to the next, at least, where there is nothing new but steps."""
-BYTES_PER_CELL = 0.45
-"""In a second, on average, where there is nothing new but steps: 80 × 24 then fit a line of 9,600 baud."""
+    from .state.tour import Tour
 
 
 class ShardtuiApp(App[None]):
+    """The Textual app. Long because Textual looks for all actions and message handlers here; each delegates."""
+
     TITLE = "shardtui"
     CSS_PATH = "app.tcss"
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[None]]]] = {
-        "watch": WatchScreen,
-        "arrays": views.arrays,
-        "mesh": views.mesh,
-        "traffic": views.traffic,
-        "lint": views.lint,
-        "compare": views.compare,
-        "plan": views.plan,
-        "rules": views.rules,
-        "log": views.log,
-    }
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[None]]]] = {"watch": WatchScreen, **VIEWS}
     DEFAULT_MODE = "watch"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        ("1", "switch_mode('watch')", "Watch"),
-        ("2", "switch_mode('arrays')", "Arrays"),
-        ("3", "switch_mode('mesh')", "Mesh"),
-        ("4", "switch_mode('traffic')", "Traffic"),
-        ("5", "switch_mode('lint')", "Lint"),
-        ("6", "switch_mode('compare')", "Compare"),
-        ("7", "switch_mode('plan')", "Plan"),
-        ("8", "edit_rules", "Rules"),
-        ("0", "switch_mode('log')", "Log"),
-        ("space", "pause", "Pause"),
-        ("s", "step", "Step"),
-        ("c", "checkpoints", "Checkpoints"),
-        Binding("w", "save", "Save now", show=False),
-        Binding("p", "profile", "Profile", show=False),
-        Binding("r", "restart", "Restart", show=False),
-        ("r", "go_on", "Go on"),
-        ("d", "detach", "Detach"),
-        Binding("q,ctrl+q", "detach", "Detach", show=False),
-        ("x", "stop", "End run"),
-        Binding("e", "export", "Export", show=False),
-        ("question_mark", "help", "Help"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = KEYS
 
-    def __init__(self, client: EngineClient, starts: bool, restart: Restart | None = None) -> None:
-        """`starts`: an engine is started once the first frame is drawn; `restart` says how it goes on with a run."""
+    def __init__(
+        self,
+        client: EngineClient,
+        starts: bool,
+        restart: Restart | None = None,
+        keymap: Mapping[str, str] | None = None,
+        new_run: Callable[[], RunDirectory] | None = None,
+        tour: "Tour | None" = None,
+    ) -> None:
+        """`starts`: starts an engine after the first frame; `restart`: how that engine resumes a run.
+
+        `keymap`: the user's keys by the ids of their bindings. `new_run`: makes a new run; if it is given, the user
+        chooses between that and the earlier runs. `tour`: lessons to show with the views.
+        """
         super().__init__(driver_class=Driver)
+        self.set_keymap(dict(keymap or {}))
         self.client = client
-        self.starts = starts
-        self.restart = restart
-        self.state = RunState()
-        self.opened = time.time()
-        self.shown = 0.0
-        """When the last picture was made."""
-        self.written = 0
-        """Bytes before it."""
-        self.next_picture: Timer | None = None
-        self.asked: set[str] = set()
-        self.offered: set[str] = set()
-        """Actions of the keys that do something now."""
-        self.estimating: Worker[None] | None = None
+        self.state = state = RunState(playback=client.playback, tour=tour)
+        self.redraws = Redraws(self, self.draw)
+        self.notices = Notices(self, state)
+        self.lookups = Lookups(self, client, state, self.notices, self.redraws)
+        self.comparison_runner = ComparisonRunner(self, client, state, self.notices, self.redraws, self.lookups)
+        self.lifecycle = Lifecycle(self, client, state, starts, restart, new_run)
+        self.window = Window()
+        self.enabled_actions: set[str] = set()
+        """Actions whose keys do something in the current state of the run."""
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self.begin)
+        self.call_after_refresh(self.lifecycle.begin)  # once the first frame is drawn
 
-    def begin(self) -> None:
-        """Once the first frame is drawn."""
-        if self.starts:
-            self.start_engine(self.restart)
-        else:
-            self.follow()
+    async def on_unmount(self) -> None:
+        self.window.restore(self._driver)
+        await self.comparison_runner.abandon()
 
-    def start_engine(self, restart: Restart | None) -> None:
-        try:
-            self.client.start_engine(restart)
-        except Invalid as error:
-            failed = Failed(problems=list(error.problems), refused=True, time=time.time())
-            self.post_message(EventsArrived([failed]))
-        else:
-            self.follow()
-
-    @work(exclusive=True, group="follow")
-    async def follow(self) -> None:
-        """One engine; in the place of the one before."""
-        async for events in self.client.events():
-            self.post_message(EventsArrived(events))
+    def _handle_exception(self, error: Exception) -> None:
+        """Ignores errors of messages to widgets that are gone while the app exits."""
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        is_ending = self._exit or not self.is_running
+        if not (is_ending and isinstance(cause, NoMatches | MountError | ScreenStackError)):
+            super()._handle_exception(error)
 
     @on(EventsArrived)
     def apply(self, message: EventsArrived) -> None:
-        if self.is_comparing:
-            for event in message.events:
-                self.lead(event)
+        """Applies events to the run's state, then redraws: at once, or later if only steps are new."""
+        if self.state.is_comparing:
+            self.comparison_runner.apply(message.events)
         else:
-            self.state.apply_all(message.events)
+            apply_all(self.state, message.events)
         others = [event for event in message.events if not isinstance(event, StepsDone)]
         for event in others:
-            self.announce(event)
+            self.note(event)
         self.show_keys()
         only_steps = message.events and all(isinstance(event, MemoryMeasured) for event in others)
         if not message.events:
-            self.take_up_collecting()
+            enable_gc()
         if self.client.is_behind or only_steps:
-            self.show_soon()
+            self.redraws.soon()
         else:
-            self.show_state()
+            self.redraws.now()
+
+    def note(self, event: AnyEvent) -> None:
+        """Passes an event to the lookups, then announces it, or exits if the engine refused the run."""
+        self.lookups.note(event)
+        if self.lifecycle.is_refused(event):
+            self.lifecycle.leave_refused()
+        else:
+            self.notices.announce(event)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Posts the notification as a `Notice`, which is shown even if it has expired."""
+        timeout = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
+        self.post_message(Notify(Notice(message, title, severity, timeout, markup)))
 
     def show_keys(self) -> None:
-        """Which of them do something now."""
-        offered = {action for action in OURS if not why_not(action, self.state)}
-        if offered != self.offered:
-            self.offered = offered
+        """Refreshes the footer if other keys do something now."""
+        enabled_actions = {action for action in RUN_ACTIONS if not why_not(action, self.state)}
+        if enabled_actions != self.enabled_actions:
+            self.enabled_actions = enabled_actions
             self.screen.refresh_bindings()
-
-    def take_up_collecting(self) -> None:
-        """The history is read. Until here all that was made is kept, and looking for garbage in it doubles the time."""
-        gc.freeze()
-        gc.enable()
-
-    def show_soon(self) -> None:
-        """For what is not urgent: a line over SSH has to carry every picture."""
-        taken = (Driver.written - self.written) / (BYTES_PER_CELL * max(1, self.size.area))
-        wait = self.shown + max(PICTURE_SECONDS, taken) - time.monotonic()
-        if wait <= 0:
-            self.show_state()
-        elif self.next_picture is None:
-            self.next_picture = self.set_timer(wait, self.show_state)
-
-    def announce(self, event: AnyEvent) -> None:
-        if isinstance(event, Failed) and event.refused and self.starts and not self.client.is_old(event):
-            self.client.discard_if_new()
-            self.exit(return_code=REFUSED)
-        elif said := announcement(event, self.state, self.opened):
-            self.notify(said.text, title=said.title, severity=said.severity, timeout=said.seconds, markup=False)
-        if isinstance(event, PresetAdded):
-            self.estimating = None  # it is not among them
 
     @on(ViewShown)
     def show_state(self) -> None:
-        """A view that is only coming up asks for it once it is there."""
-        self.shown, self.written = time.monotonic(), Driver.written
-        if self.next_picture is not None:
-            self.next_picture.stop()
-            self.next_picture = None
-        if isinstance(self.screen, RunScreen) and self.screen.is_mounted:
-            self.screen.show_state(self.state)
-            if self.screen.asks_compiler:
-                self.ask_compiler()
-            config, ready = self.state.config, self.state.ready
-            if self.screen.asks_estimates and self.estimating is None and config and ready and self.state.is_heard:
-                self.estimating = self.estimate(config, ready)
+        """Draws the run's state. A view requests it once it is mounted."""
+        self.redraws.now()
 
-    def ask_compiler(self) -> None:
-        """Once for each preset, and not before somebody looks: it costs half a compilation."""
-        preset = self.state.preset
-        if self.is_comparing:  # nothing is to run beside the steps
-            return
-        if preset and preset not in self.asked and not self.state.inspection and self.state.is_heard:
-            self.asked.add(preset)
-            self.run_worker(self.client.send(InspectPreset(preset)))
+    def draw(self) -> None:
+        """Shows the state in the current view, and requests what that view needs from the engine."""
+        self.window.show(self.state, self._driver)
+        screen = self.screen  # what it is shown may open a dialog over it
+        if isinstance(screen, RunScreen) and screen.is_mounted:
+            screen.show_state(self.state)
+            if screen.needs_inspection:
+                self.lookups.inspect()
+            if screen.needs_estimates:
+                self.lookups.estimate()
 
-    @work
-    async def estimate(self, config: RunConfig, ready: EngineReady) -> None:
-        """Of all presets, by formula, in a process of its own."""
-        from .client.estimating import estimates
+    # Messages from widgets
 
-        try:
-            self.state.estimates = await estimates(config, ready)
-        except Invalid as error:
-            self.notify(
-                "\n".join(map(printable, error.problems)), title="no estimates", severity="warning", markup=False
-            )
-        self.show_state()
-
-    @property
-    def is_comparing(self) -> bool:
-        return self.state.comparison is not None and not self.state.comparison.is_over
-
-    @on(ComparisonAsked)
-    def measure_presets(self) -> None:
-        self.begin_comparison()
-
-    @work(exclusive=True, group="comparison")
-    async def begin_comparison(self) -> None:
-        """Of presets that fit, in turn. Not beside the estimates."""
-        from .state.comparison import Comparison, worth_comparing
-
-        if self.estimating:
-            with suppress(WorkerError):  # the viewer is left meanwhile
-                await self.estimating.wait()
-        state = self.state
-        if self.is_comparing or self.refuses("measure") or not state.ready or not state.preset:
-            return
-        used = state.memory.bytes_in_use if state.memory else None
-        state.comparison = Comparison(worth_comparing(state.ready.presets), state.preset, bytes_in_use=used)
-        await self.obey_comparison(state.comparison.begin())
+    @on(ComparisonRequested)
+    def measure_presets(self, message: ComparisonRequested) -> None:
+        """Starts to compare the presets in this run."""
+        self.comparison_runner.begin(message.left_out)
 
     @on(ComparisonCancelled)
     async def cancel_comparison(self) -> None:
-        if self.state.comparison:
-            await self.obey_comparison(self.state.comparison.cancel())
-
-    def lead(self, event: AnyEvent) -> None:
-        """Tells the comparison what happened, and asks the engine for what comes next."""
-        self.state.apply(event)
-        comparison = self.state.comparison
-        if comparison is None or comparison.is_over:
-            return
-        if command := comparison.follow(event, self.state.preset, self.state.is_quiet):
-            self.run_worker(self.client.send(command))
-        if comparison.is_over:
-            self.tell_end_of(comparison)
-
-    def tell_end_of(self, comparison: "Comparison") -> None:
-        """Where the board is not seen."""
-        from .state.comparison import CANCELLED
-
-        why = comparison.ended_by
-        if self.current_mode == "compare" and why in (None, CANCELLED):
-            return
-        text = f"back under {self.state.preset}; 6 shows the board" if not why or why == CANCELLED else why
-        title = f"comparison {'cancelled' if why == CANCELLED else 'ended' if why else 'done'}"
-        self.notify(text, title=title, severity="information" if not why else "warning", markup=False)
-
-    async def obey_comparison(self, command: AnyCommand | None) -> None:
-        if command:
-            await self.client.send(command)
-        self.show_state()
+        """Cancels the comparison; the run returns to the preset it had before."""
+        await self.comparison_runner.cancel()
 
     @on(DeviceFollowed)
     def follow_device(self, message: DeviceFollowed) -> None:
+        """Marks a device's shard in every array; None marks none."""
         self.state.followed = message.device
         self.show_state()
 
     @on(ArrayChosen)
     async def show_array(self, message: ArrayChosen) -> None:
+        """Opens the Arrays view at an array."""
         from .screens.arrays import ArraysScreen
 
         await self.switch_mode("arrays")
@@ -310,144 +207,158 @@ class ShardtuiApp(App[None]):
             self.screen.show_state(self.state)
             self.screen.select(message.name)
 
+    @on(CollectiveChosen)
+    async def show_collective(self, message: CollectiveChosen) -> None:
+        """Opens the Traffic view at a collective."""
+        from .screens.traffic import TrafficScreen
+
+        await self.switch_mode("traffic")
+        if isinstance(self.screen, TrafficScreen):
+            self.screen.show_state(self.state)
+            self.screen.select(message.source)
+
     @on(PresetChosen)
     async def switch_to(self, message: PresetChosen) -> None:
-        if not self.refuses("switch"):
-            await self.client.send(SwitchPreset(message.preset))
+        """Requests a switch, or cancels the one to that preset; says why if the run cannot switch now."""
+        pending = self.state.pending
+        is_cancelled = pending is not None and pending.preset == message.preset
+        if not self.notices.refuses("switch"):
+            await self.client.send(SwitchPreset(self.state.preset if is_cancelled else message.preset))
+
+    @on(PresetHighlighted)
+    async def prepare(self, message: PresetHighlighted) -> None:
+        """Compiles a preset ahead of a likely switch to it."""
+        info = self.state.preset_info(message.preset)
+        is_wanted = info and info.fits and message.preset not in self.state.compiled
+        if is_wanted and self.state.is_live and not self.state.is_comparing:
+            await self.client.send(PreparePreset(message.preset))
 
     @on(DraftChanged)
-    async def weigh(self, message: DraftChanged) -> None:
-        await self.client.send(message.question)
+    async def preview(self, message: DraftChanged) -> None:
+        """Requests the preview of an edited preset."""
+        await self.client.send(message.request)
 
     @on(DraftApplied)
     async def add_preset(self, message: DraftApplied) -> None:
+        """Adds an edited preset to the run, which switches to it."""
         await self.client.send(AddPreset(message.name, message.text))
 
-    @on(WatchWanted)
+    @on(WatchRequested)
     async def show_watch(self) -> None:
+        """Returns to the Watch view."""
         await self.switch_mode("watch")
 
-    @on(PresetConsidered)
-    async def expect(self, message: PresetConsidered) -> None:
-        info = self.state.preset_info(message.preset)
-        is_wanted = info and info.fits and message.preset not in self.state.compiled
-        if is_wanted and self.state.is_heard and not self.is_comparing:
-            await self.client.send(PreparePreset(message.preset))
+    # Keys and the palette
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not why_not(action, self.state)
+
+    def on_key(self, event: Key) -> None:
+        """Says why a key does nothing in this state of the run. Keys that a text field takes do not arrive here."""
+        if isinstance(self.screen, RunScreen) and event.key not in self.active_bindings:
+            self.notices.refuses((ACTIONS | self.screen.named_keys).get(event.key, ""))
 
     async def action_pause(self) -> None:
+        """Pauses training, or resumes it."""
         await self.client.send(Resume() if self.state.phase is Phase.PAUSED else Pause())
 
+    def action_play(self) -> None:
+        """Pauses a replay, or resumes it."""
+        if playback := self.state.playback:
+            playback.toggle()
+            self.redraws.now()
+
+    def action_speed(self, factor: float) -> None:
+        """Multiplies the speed of a replay."""
+        if playback := self.state.playback:
+            playback.scale(factor)
+            self.redraws.now()
+
+    def action_skip_lesson(self) -> None:
+        """Goes on to the next lesson of the tour."""
+        if tour := self.state.tour:
+            tour.skip()
+            self.redraws.now()
+
     async def action_step(self) -> None:
+        """Trains one step, then pauses."""
         await self.client.send(StepOnce())
 
     async def action_save(self) -> None:
+        """Saves a checkpoint while training continues."""
         await self.client.send(SaveCheckpoint())
 
     async def action_profile(self) -> None:
-        await self.client.send(ProfileSteps(PROFILED))
+        """Traces the next `PROFILE_STEPS` steps."""
+        await self.client.send(ProfileSteps(PROFILE_STEPS))
 
     @work
     async def action_checkpoints(self) -> None:
-        from .screens.checkpoints import CheckpointsScreen
-
-        step = await self.asks(CheckpointsScreen(self.state))
-        if step is None:
-            return
-        if self.state.is_over:
-            self.start_again(step)
-        else:
-            await self.client.send(RestoreCheckpoint(step))
+        """Opens the checkpoints, one of which can be restored."""
+        await self.lifecycle.choose_checkpoint()
 
     @work
     async def action_restart(self) -> None:
-        """A new engine, where the one that trains hangs or is of another version: it saves and ends first."""
-        from .screens.confirm import ConfirmRestart
-        from .screens.restarting import Restarting
+        """Replaces the engine with a new one that resumes the run."""
+        await self.lifecycle.restart()
 
-        run, state = self.client.directory, self.state
-        if not await self.asks(ConfirmRestart(run.name, state.step)):
-            return
-        restarting = Restarting(run, state.step, has_trained=bool(state.preset))
-        if await self.push_screen(restarting, wait_for_dismiss=True) == "ended":
-            self.start_again()
-        else:
-            self.action_detach()
+    @work
+    async def action_stop(self) -> None:
+        """Stops the engine, once the user has confirmed it."""
+        await self.lifecycle.stop()
 
-    def action_go_on(self) -> None:
-        """With a run that has ended, or crashed."""
-        self.clear_notifications()
-        self.start_again()
-
-    def start_again(self, step: int | None = None) -> None:
-        """From that checkpoint, or the newest. A run that has made the steps it was given goes on without an end."""
-        config = self.state.config
-        if config and config.steps is not None and self.state.step >= config.steps:
-            restart = Restart(step=step, config=msgspec.structs.replace(config, steps=None))
-        else:
-            restart = Restart(step=step)
-        self.starts = False
-        self.start_engine(restart)
-
-    def _handle_exception(self, error: Exception) -> None:
-        """While it leaves, what was on its way to a widget that is gone already is of no account."""
-        cause = error.error if isinstance(error, WorkerFailed) else error
-        if not (self._exit and isinstance(cause, NoMatches | MountError | ScreenStackError)):
-            super()._handle_exception(error)
+    def action_resume(self) -> None:
+        """Resumes a run that has ended or crashed."""
+        self.lifecycle.resume()
 
     def action_detach(self) -> None:
-        self.exit(return_code=FAILED if self.state.phase in (Phase.FAILED, Phase.LOST, Phase.DISCONNECTED) else FINE)
+        """Exits the UI; the engine keeps training."""
+        self.lifecycle.detach()
 
-    async def on_unmount(self) -> None:
-        """Whichever way the UI goes, nobody leads the comparison any more: the run returns to where it came from."""
-        if self.state.comparison and (command := self.state.comparison.cancel()):
-            await self.client.send(command)
-
-    def action_export(self) -> None:
-        """The view that is up, as a picture and as text, into the working directory."""
-        from .terminal.export import save_view
-
-        try:
-            paths = save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")
-        except OSError as error:
-            self.notify(f"{error.filename}: {error.strerror}", title="not exported", severity="error", markup=False)
-        else:
-            self.notify("\n".join(path.name for path in paths), title=f"exported to {Path.cwd()}", markup=False)
+    async def action_measure(self) -> None:
+        """Opens the Compare view and starts to compare the presets."""
+        await self.switch_mode("compare")
+        self.post_message(ComparisonRequested())
 
     async def action_edit_rules(self) -> None:
-        """Of the preset under the cursor where a view has presets, else of the active one."""
+        """Opens the editor on the preset under the view's cursor, or else on the active one."""
         from .screens.rules import RulesScreen
 
         chosen = self.screen.chosen_preset if isinstance(self.screen, RunScreen) else None
         if not self.state.ready:
-            self.notify("the engine has not found its devices yet", severity="warning")
+            self.notices.warn(["the engine has not found its devices yet"])
             return
         await self.switch_mode("rules")
         if isinstance(self.screen, RulesScreen):
             self.screen.edit(chosen or self.state.preset, self.state)
 
-    async def action_compare(self) -> None:
-        await self.switch_mode("compare")
-        self.post_message(ComparisonAsked())
+    def action_export(self) -> None:
+        """Writes the current view as .svg and .txt into the working directory."""
+        from .terminal.export import save_view
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not why_not(action, self.state)
+        try:
+            paths = save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")
+        except OSError as error:
+            self.notify(f"{error.filename}: {error.strerror}", title="export failed", severity="error", markup=False)
+        else:
+            self.notify("\n".join(path.name for path in paths), title=f"exported to {Path.cwd()}", markup=False)
 
-    def refuses(self, action: str) -> bool:
-        """And says why."""
-        if why := why_not(action, self.state):
-            self.notify(why, severity="warning", markup=False)
-        return bool(why)
+    def action_help(self) -> None:
+        """Opens the help of the current view."""
+        from .screens.help import HelpScreen
 
-    def on_key(self, event: Key) -> None:
-        """A key that does nothing because of the state of the run says why. What is typed does not come here."""
-        if isinstance(self.screen, RunScreen) and event.key not in self.active_bindings:
-            self.refuses((APP_KEYS | self.screen.named_keys).get(event.key, ""))
+        if isinstance(self.screen, RunScreen) and self.screen.is_mounted:
+            self.push_screen(HelpScreen(self.screen))
 
     def action_command_palette(self) -> None:
         from .palette import Palette
 
         if isinstance(self.screen, RunScreen):
             self.push_screen(Palette())
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        yield from super().get_system_commands(screen)  # pyright: ignore[reportUnknownMemberType]
+        yield from palette_commands(self, self.client, self.state)
 
     def search_themes(self) -> None:
         from textual.theme import ThemeProvider
@@ -456,71 +367,31 @@ class ShardtuiApp(App[None]):
 
         self.push_screen(Palette(providers=[ThemeProvider], placeholder="Search for themes…"))
 
-    def switch_mode(self, mode: str) -> AwaitMount:
-        """Not under a dialog or the palette, for a key that was pressed before it came up: it would be gone with the
-        view, or miss the view that it was opened from."""
-        return AwaitMount(self.screen, []) if isinstance(self.screen, ModalScreen) else super().switch_mode(mode)
-
-    async def asks(self, dialog: Dialog[T]) -> T | None:
-        """The answer; None where another dialog or the palette is up, or has just come up. For workers."""
-        if not isinstance(self.screen, RunScreen):
-            return None
-        return await self.push_screen(dialog, wait_for_dismiss=True)
-
     async def action_switch_mode(self, mode: str) -> None:
-        """The next key is for the view that comes up."""
+        """Waits for the switch, so that the next key goes to the new view."""
         await self.switch_mode(mode)
 
-    def action_help(self) -> None:
-        if self.screen.query("HelpPanel"):
-            self.action_hide_help_panel()
-        elif self.screen.is_mounted:
-            self.action_show_help_panel()
+    def switch_mode(self, mode: str) -> AwaitMount:
+        """Switches to a view, unless a dialog such as the palette is open.
 
-    @work
-    async def action_stop(self) -> None:
-        from .screens.confirm import ConfirmStop
+        A key that was pressed before the dialog opened would close it with its view, or leave it without that view.
+        """
+        return AwaitMount(self.screen, []) if isinstance(self.screen, Dialog) else super().switch_mode(mode)
 
-        if await self.asks(ConfirmStop(self.client.directory.name, self.state.step)):
-            await self.client.send(Stop())
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        yield from super().get_system_commands(screen)  # pyright: ignore[reportUnknownMemberType]
-        yield SystemCommand("Detach", "Leave the run training and close the UI", self.action_detach)
-        yield SystemCommand("Export this view", "As .svg and .txt into the working directory", self.action_export)
-        for action, title, text, command in self.commands():
-            if not why_not(action, self.state):
-                yield SystemCommand(title, text, command)
-        if not why_not("switch", self.state):
-            yield from self.switches()
-
-    def commands(self) -> Iterable[tuple[str, str, str, Callable[[], Any]]]:
-        """The action that each stands for, its title, what it does, and how."""
-        yield "pause", "Pause or resume", "Between two steps", self.action_pause
-        yield "step", "Step", "One step, then pause", self.action_step
-        yield "save", "Save now", "A checkpoint beside the steps", self.action_save
-        yield "profile", "Profile", f"Trace the next {PROFILED} steps for xprof", self.action_profile
-        yield "measure", "Compare presets", "Measure each that fits in this run", self.action_compare
-        yield "edit_rules", "Edit rules", "Of a preset, to see what follows and go on under it", self.action_edit_rules
-        yield "checkpoints", "Checkpoints", "Go back to one of them", self.action_checkpoints
-        yield "restart", "Restart", "A new engine goes on from the newest checkpoint", self.action_restart
-        yield "go_on", "Go on", "A new engine goes on from the newest checkpoint", self.action_go_on
-        yield "stop", "End run", "Stop the engine after its current step", self.action_stop
-
-    def switches(self) -> Iterable[SystemCommand]:
-        for info in self.state.ready.presets if self.state.ready else ():
-            command: AnyCommand = SwitchPreset(info.name)
-            yield SystemCommand(
-                escape(f"Switch to {info.name}"),
-                escape(info.summary),
-                lambda command=command: self.client.send(command),
-            )
-
-    def last_words(self) -> list[str]:
-        """What to say on the terminal once the UI has gone."""
+    def exit_lines(self) -> list[str]:
+        """Returns the lines to print on the terminal after the UI has exited."""
         if self.return_code == REFUSED:
             return [f"shardtui: {problem}" for problem in self.state.problems]
-        return last_words(self.client.directory.name, self.state)
+        if self.lifecycle.is_choosing:
+            return []
+        damage = [self.client.damage] if self.client.damage else []
+        return [*damage, *exit_lines(self.client.directory.name, self.state)]
 
 
-APP_KEYS = keys_of(ShardtuiApp.BINDINGS)
+def enable_gc() -> None:
+    """Enables garbage collection once the history is read.
+
+    All objects made so far are kept anyway; scanning them would double the time that reading takes.
+    """
+    gc.freeze()
+    gc.enable()

@@ -1,81 +1,97 @@
-"""What workers and widgets tell the app."""
+"""Messages from workers and widgets to the app."""
 
 from dataclasses import dataclass
 
 from textual.message import Message
 
-from ..engine.wire.commands import WeighPreset
+from ..engine.wire.commands import PreviewPreset
 from ..engine.wire.events import AnyEvent
 
 
 @dataclass
 class EventsArrived(Message):
-    """From the engine, in order."""
+    """Events of the engine, in order."""
 
     events: list[AnyEvent]
+    """Empty at the end of the history."""
+
+
+@dataclass
+class CollectiveChosen(Message):
+    """The user wants to see the collective at this source line in Traffic."""
+
+    source: str
 
 
 @dataclass
 class PresetChosen(Message):
-    """The user wants to go on under this preset."""
+    """The user requests a switch to this preset."""
 
     preset: str
 
 
 @dataclass
 class DraftChanged(Message):
-    """The user wants to know what an edited preset would be."""
+    """The user requests a preview of an edited preset."""
 
-    question: WeighPreset
+    request: PreviewPreset
 
 
 @dataclass
 class DraftApplied(Message):
-    """The user wants to go on under an edited preset."""
+    """The user requests a switch to an edited preset."""
 
     name: str
+    """Name of the new preset."""
     text: str
+    """Contents of its file."""
 
 
 @dataclass
-class PresetConsidered(Message):
-    """The cursor rests on this preset: a switch to it is likely."""
+class PresetHighlighted(Message):
+    """The cursor rests on this preset, so that a switch to it is likely."""
 
     preset: str
 
 
-class ComparisonAsked(Message):
-    """The user wants to have the presets measured in this run."""
+@dataclass
+class ComparisonRequested(Message):
+    """The user requests that the presets be measured in this run."""
+
+    left_out: frozenset[str] = frozenset()
+    """Presets that are not to be measured."""
 
 
 class ComparisonCancelled(Message):
-    """The user wants the run back under the preset that it came from."""
+    """The user cancels the comparison; the run returns to the preset it had before."""
 
 
 @dataclass
 class ShardChosen(Message):
-    """The cursor of a pane stands on a shard that these devices hold."""
+    """The cursor of a pane is on a shard."""
 
     devices: list[int]
+    """Ids of the devices that hold it."""
 
 
 @dataclass
 class ArrayChosen(Message):
-    """The user wants to see this array."""
+    """The user requests the Arrays view at this array."""
 
     name: str
 
 
 @dataclass
 class DeviceFollowed(Message):
-    """Mark this device's shard of every array; None for no device."""
+    """The user requests that this device's shard be marked in every array."""
 
     device: int | None
+    """Id of the device; None for no device."""
 
 
-class WatchWanted(Message):
-    """The user is done with a view that was opened for one thing."""
+class WatchRequested(Message):
+    """The user has finished with a view that was opened for one task."""
 
 
 class ViewShown(Message):
-    """A view has come up and shows nothing yet."""
+    """A view was mounted and has no state to show yet."""

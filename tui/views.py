@@ -1,51 +1,20 @@
-"""The views beside Watch, each imported when it is first wanted: the first frame waits for none of them."""
+"""The views other than Watch, imported when they are first shown: the first frame does not wait for them."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 
 from textual.screen import Screen
 
-
-def arrays() -> Screen[None]:
-    from .screens.arrays import ArraysScreen
-
-    return ArraysScreen()
+NAMES = ("arrays", "mesh", "traffic", "lint", "compare", "plan", "rules", "log")
 
 
-def mesh() -> Screen[None]:
-    from .screens.mesh import MeshScreen
-
-    return MeshScreen()
-
-
-def traffic() -> Screen[None]:
-    from .screens.traffic import TrafficScreen
-
-    return TrafficScreen()
+def view(name: str) -> Screen[None]:
+    """Returns a new screen of a view, such as `ArraysScreen` of `screens/arrays.py`."""
+    module = import_module(f".screens.{name}", __package__)
+    screen: type[Screen[None]] = getattr(module, f"{name.capitalize()}Screen")
+    return screen()
 
 
-def lint() -> Screen[None]:
-    from .screens.lint import LintScreen
-
-    return LintScreen()
-
-
-def compare() -> Screen[None]:
-    from .screens.compare import CompareScreen
-
-    return CompareScreen()
-
-
-def plan() -> Screen[None]:
-    from .screens.plan import PlanScreen
-
-    return PlanScreen()
-
-
-def rules() -> Screen[None]:
-    from .screens.rules import RulesScreen
-
-    return RulesScreen()
-
-
-def log() -> Screen[None]:
-    from .screens.log import LogScreen
-
-    return LogScreen()
+VIEWS: dict[str, Callable[[], Screen[None]]] = {name: partial(view, name) for name in NAMES}
+"""Makes the screen of each view, by name."""

@@ -1,1 +1,1 @@
-"""What the text of a compiled program or a layout says. No jax."""
+"""Analyses compiled HLO text and array layouts: collectives, matrix products, findings. No jax."""

@@ -1,4 +1,4 @@
-"""The communication of a compiled program: each collective with its mesh axes, how often it runs and what it moves."""
+"""The collectives of a compiled program: their mesh axes, how often they run and the bytes they move."""
 
 import math
 import re
@@ -25,54 +25,56 @@ KINDS = {
     )
     for opcode in (kind, f"{kind}-start")
 }
-"""By opcode; a `-done` is no collective of its own."""
+"""HLO opcode to the kind of collective. A `-done` is not a collective of its own."""
 WRITTEN = re.compile(
     r"psum|pmax|pmin|pmean|all_gather|reduce_scatter|psum_scatter|all_to_all|ragged_all_to_all|ppermute|pbroadcast"
 )
-"""jax primitives that are collectives: in the last word of the op name of one that is in the user's code."""
+"""jax's collective primitives. The op name of a collective that the user's code calls ends in one of them."""
 
 START = 'custom_call_target="AsyncCollectiveStart"'
-MOST_GROUPINGS = 1000
-"""Different ones that are not written out as lists; a program has one or a few for each set of mesh axes."""
-MOST_SHARED = 1000
-"""Characters that a collective, on average, may take from elsewhere: a text may give one long name to thousands."""
+"""The custom call that starts an asynchronous collective on TPU."""
+MAX_GROUPINGS = 1000
+"""Distinct groupings that are shorter than the list of their devices. A program has a few per set of mesh axes."""
+MAX_SHARED = 1000
+"""Characters per collective, on average, that may come from elsewhere: a text may give thousands one long name."""
 
 
 def inventory(module: Module, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> list[CollectiveInfo]:
-    """Every collective of the program, the one that moves most first; those in which nothing goes from one device to
-    another are none. `mesh`: axis to size, in the mesh's order. `arguments`: what those of the program are called.
+    """Returns the collectives of a program, those that move most bytes first.
 
-    Raises ValueError where its groups are not those of a program on such a mesh.
+    Collectives that move nothing between devices are left out. `mesh`: axis to size, in the mesh's order. `arguments`:
+    names of the program's arguments. Raises ValueError if the groups are not those of a program on this mesh.
     """
-    found = (info for info in Reading(module, mesh, arguments).collectives() if info.axes)
+    found = (info for info in Reader(module, mesh, arguments).collectives() if info.axes)
     return sorted(found, key=lambda info: -(info.bytes_per_device or info.bytes_each))
 
 
-class Reading:
-    """One module being read. What many instructions share, a type, a grouping, an operand, is looked at once."""
+class Reader:
+    """Reads the collectives of one module. What instructions share (types, groupings, operands) is parsed once."""
 
     def __init__(self, module: Module, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> None:
         self.module, self.mesh, self.arguments = module, mesh, arguments
         self.flow = Dataflow(module) if arguments else None
         self.fusions = _fusions(module)
         self.runs = runs(module)
-        self.shared = 1000 * MOST_SHARED
-        """Characters that collectives may still take from elsewhere."""
+        self.shared = 1000 * MAX_SHARED
+        """Characters that may still come from elsewhere, see `MAX_SHARED`."""
         self.unlisted = 0
-        """Groupings so far of more devices than their text has characters."""
+        """Groupings so far that name more devices than their text has characters."""
         self._groups: dict[str, tuple[list[str], int]] = {}
         self._types: dict[str, Arrays] = {}
         self._sums: dict[tuple[str, ...], tuple[int, str]] = {}
         self._written: dict[str, bool] = {}
 
     def collectives(self) -> Iterator[CollectiveInfo]:
+        """Yields the collectives in the order of the text. Raises ValueError, naming the instruction."""
         found = [(where, each) for where, each in self.module.instructions() if each.opcode in KINDS]
-        carrying = {where.name: where for where, _ in found if where.name in self.fusions}
-        begins = {name for name, where in carrying.items() if _begins(where)}
-        starts = {_channel(each) for where, each in found if where.name in begins} - {None}
+        fused = {where.name: where for where, _ in found if where.name in self.fusions}
+        starting = {name for name, where in fused.items() if _is_start(where)}
+        started = {_channel(each) for where, each in found if where.name in starting} - {None}
         for where, instruction in found:
-            if where.name in carrying and where.name not in begins and _channel(instruction) in starts:
-                continue  # on TPU each fusion that carries an asynchronous collective on repeats it, also within loops
+            if where.name in fused and where.name not in starting and _channel(instruction) in started:
+                continue  # on TPU, every fusion that continues an asynchronous collective repeats it, also within loops
             try:
                 yield self._describe(where, instruction)
             except ValueError as error:
@@ -81,7 +83,7 @@ class Reading:
     def _describe(self, where: Computation, instruction: Instruction) -> CollectiveInfo:
         kind = KINDS[instruction.opcode]
         if kind == "all-reduce" and where.name.startswith("all-reduce-scatter"):
-            kind = "reduce-scatter"  # TPU: a fusion of this name around an all-reduce and the slice of its own part
+            kind = "reduce-scatter"  # TPU: a fusion of an all-reduce and the slice of its own part
         axes, size = self._grouping(grouping(instruction))
         operands = [found for name in instruction.operands if (found := where.instructions.get(name))]
         bits, dtype = self._sum(tuple(operand.type for operand in operands))
@@ -90,9 +92,9 @@ class Reading:
         others = [self.fusions[where.name], *operands] if where.name in self.fusions else operands
         op_name = instruction.op_name or next((name for found in others if (name := found.op_name)), "")
         source = next((line for found in (instruction, *others) if (line := self.module.source(found))), "")
-        self.shared += MOST_SHARED - len(source) - len(dtype) - (0 if instruction.op_name else len(op_name))
+        self.shared += MAX_SHARED - len(source) - len(dtype) - (0 if instruction.op_name else len(op_name))
         if self.shared < 0:
-            raise ValueError("the collectives up to it share names of over a thousand characters each")
+            raise ValueError("the collectives so far share names of over 1,000 characters each")
         return CollectiveInfo(
             kind=kind,
             axes=axes,
@@ -116,17 +118,17 @@ class Reading:
         return "" if at is None or at >= len(self.arguments) else self.arguments[at]
 
     def _grouping(self, text: str) -> tuple[list[str], int]:
-        """Its mesh axes, and devices in a group."""
+        """The mesh axes of a grouping, and the number of devices in its largest group."""
         if text not in self._groups:
             groups = groups_of(text, math.prod(self.mesh.values()))
             self.unlisted += sum(map(len, groups)) > len(text)
-            if self.unlisted > MOST_GROUPINGS:
-                raise ValueError(f"more than {MOST_GROUPINGS:,} different groupings")
+            if self.unlisted > MAX_GROUPINGS:
+                raise ValueError(f"more than {MAX_GROUPINGS:,} different groupings")
             self._groups[text] = axes_of(groups, self.mesh), max(map(len, groups), default=1)
         return self._groups[text]
 
     def _sum(self, types: tuple[str, ...]) -> tuple[int, str]:
-        """Bits and dtypes of all of them."""
+        """The total bits of some types, and their dtypes in words."""
         if types not in self._sums:
             each = [(self._type(text), times) for text, times in Counter(types).items()]
             dtypes = dict.fromkeys(dtype for found, _ in each for dtype in found.dtypes)
@@ -145,7 +147,7 @@ class Reading:
 
 
 def _fusions(module: Module) -> dict[str, Instruction]:
-    """A fused computation's name to the instruction that calls it."""
+    """The name of each fused computation to the instruction that calls it."""
     return {
         called: instruction
         for _, instruction in module.instructions()
@@ -153,8 +155,8 @@ def _fusions(module: Module) -> dict[str, Instruction]:
     }
 
 
-def _begins(computation: Computation) -> bool:
-    """The fusion that an asynchronous collective begins with."""
+def _is_start(computation: Computation) -> bool:
+    """Whether an asynchronous collective starts in this fusion."""
     return any(START in instruction.rest for instruction in computation.instructions.values())
 
 

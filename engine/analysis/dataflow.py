@@ -1,5 +1,7 @@
-"""Where a value of a compiled module comes from, and what takes it: followed through what moves it or changes its
-dtype, into fusions and loops and out of them."""
+"""Traces values of a compiled module to their origin and to their users.
+
+Values are followed through instructions that only move them or change their dtype, into and out of fusions and loops.
+"""
 
 import re
 from collections.abc import Iterator
@@ -14,29 +16,32 @@ MOVES = {
     *("copy", "copy-start", "copy-done", "bitcast", "convert", "transpose", "reshape", "slice", "dynamic-slice"),
     *("all-gather", "all-gather-start", "all-gather-done", "opt-barrier"),
 }
-"""Of their first operand, nothing is computed."""
+"""Opcodes that only move or convert their first operand."""
 CALLERS = {"fusion": CALLS, "call": APPLIED, "while": BODY, "async-start": CALLS}
-"""Opcodes that run another computation on their operands; a loop on the tuple that is its one operand."""
+"""Opcodes that call another computation with their operands, to the attribute that names it. A loop has one tuple."""
 LIBRARY_PRODUCT = re.compile(r'custom_call_target="__cublas\$(?:gemm|lt\$matmul)')
-MOST_STEPS = 1000
-"""In following one value, a module of loops within loops could have as many as it likes."""
+"""Matrix products that GPU programs leave to cuBLAS."""
+MAX_STEPS = 1000
+"""Steps to follow one value: a module of nested loops could need any number."""
 
 Value = tuple[str, str]
-"""A computation, and an instruction in it."""
+"""The names of a computation and of an instruction in it."""
 
 
 def is_product(instruction: Instruction) -> bool:
-    """A matrix product or a convolution."""
+    """Returns whether an instruction is a matrix product or a convolution."""
     if instruction.opcode == "custom-call":
         return bool(LIBRARY_PRODUCT.search(instruction.rest))
     return instruction.opcode in ("dot", "convolution")
 
 
 class Dataflow:
+    """The flow of values through one module."""
+
     def __init__(self, module: Module) -> None:
         self._computations, self._entry = module.computations, module.entry
         self.callers: dict[str, tuple[Computation, Instruction]] = {}
-        """Of a computation the instruction that runs it, and where that stands: one of them, where there are more."""
+        """Computation to an instruction that calls it, and the computation of that. One of several callers."""
         for where, instruction in module.instructions():
             role = CALLERS.get(instruction.opcode)
             if role and (called := instruction.attribute(role)):
@@ -44,19 +49,19 @@ class Dataflow:
         self._users: dict[str, dict[str, list[Instruction]]] = {}
 
     def argument(self, where: Computation, name: str) -> int | None:
-        """The number of the program's argument that a value is a part of; None where it is computed."""
+        """Returns the index of the program's argument that a value is, or is a part of; None if it is computed."""
         value: Value | int | None = where.name, name
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             if not isinstance(value, tuple):
                 return value
             value = self._origin(*value)
         return None
 
     def is_multiplied(self, where: Computation, name: str) -> bool:
-        """A product takes it."""
+        """Returns whether a matrix product takes the value, which may be moved on the way."""
         waiting = [(where.name, name)]
         seen = set(waiting)
-        while waiting and len(seen) < MOST_STEPS:
+        while waiting and len(seen) < MAX_STEPS:
             at, found = waiting.pop()
             for user in self.users(at, found):
                 if is_product(user):
@@ -67,6 +72,7 @@ class Dataflow:
         return False
 
     def users(self, where: str, name: str) -> list[Instruction]:
+        """Returns the instructions of the computation `where` that have `name` as an operand."""
         if where not in self._users:
             users = self._users[where] = dict[str, list[Instruction]]()
             for instruction in self._computations[where].instructions.values():
@@ -75,7 +81,7 @@ class Dataflow:
         return self._users[where].get(name, [])
 
     def _origin(self, where: str, name: str) -> Value | int | None:
-        """One step back."""
+        """One step back: the value that this one is moved from, or an argument's index. None if it is computed."""
         instruction = self._at(where, name)
         if instruction is None:
             return None
@@ -84,7 +90,7 @@ class Dataflow:
                 index = _parameter(instruction)
                 if where == self._entry or index is None:
                     return index
-                return self._given(where, index)
+                return self._passed(where, index)
             case "get-tuple-element":
                 return self._element(where, instruction.operand, _index(instruction))
             case "fusion" | "call":
@@ -92,8 +98,8 @@ class Dataflow:
             case opcode:
                 return (where, instruction.operand) if opcode in MOVES else None
 
-    def _given(self, where: str, index: int) -> Value | None:
-        """To a parameter of a computation that is called."""
+    def _passed(self, where: str, index: int) -> Value | None:
+        """The operand that the caller of a computation passes as this parameter."""
         caller = self.callers.get(where)
         if caller is None or caller[1].opcode == "while":
             return None
@@ -101,8 +107,8 @@ class Dataflow:
         return (caller[0].name, operands[index]) if index < len(operands) else None
 
     def _element(self, where: str, name: str, index: int) -> Value | None:
-        """Of a tuple. What a loop changes comes from nowhere."""
-        for _ in range(MOST_STEPS):
+        """An element of a tuple. None if a loop changes it."""
+        for _ in range(MAX_STEPS):
             instruction = self._at(where, name)
             match instruction.opcode if instruction else None:
                 case "tuple" if instruction and index < len(instruction.operands):
@@ -121,7 +127,7 @@ class Dataflow:
         return None
 
     def _is_kept(self, body: str, index: int) -> bool:
-        """A loop hands the element on as it is."""
+        """Whether a loop passes this element of its tuple on unchanged."""
         found = self._computations.get(body)
         root = found.root if found else None
         if not found or not root or root.opcode != "tuple" or body not in self.callers or index >= len(root.operands):
@@ -133,7 +139,7 @@ class Dataflow:
         return source is not None and source.opcode == "parameter" and self.callers[body][1].opcode == "while"
 
     def _results(self, where: str, name: str, user: Instruction) -> Iterator[Value]:
-        """One step on: what `user` makes of it, where it only moves it."""
+        """One step forward: the values that `user` moves this one to."""
         computation = self._computations[where]
         if user.opcode in MOVES and user.operand == name:
             yield where, user.name
@@ -147,17 +153,17 @@ class Dataflow:
                     yield called, each.name
         elif user.opcode == "tuple":
             taken = {index for index, operand in enumerate(user.operands) if operand == name}
-            for place, made in self._same_tuples(where, user):
-                for element in self.users(place, made):
+            for place, same in self._same_tuples(where, user):
+                for element in self.users(place, same):
                     if element.opcode == "get-tuple-element" and _index(element) in taken:
                         yield place, element.name
 
-    def _same_tuples(self, where: str, made: Instruction) -> Iterator[Value]:
-        """Where its elements are taken from: in the loops that begin with it, around the fusion that gives it."""
-        for loop in self.users(where, made.name):
+    def _same_tuples(self, where: str, built: Instruction) -> Iterator[Value]:
+        """The tuple under its other names: in loops that start with it, and outside the fusion that returns it."""
+        for loop in self.users(where, built.name):
             if loop.opcode == "while" and (body := loop.attribute(BODY)):
                 yield from ((body, each.name) for each in self._parameters(body))
-        if made.name in self._computations[where].roots and (caller := self.callers.get(where)):
+        if built.name in self._computations[where].roots and (caller := self.callers.get(where)):
             yield caller[0].name, caller[1].name
 
     def _parameters(self, computation: str) -> Iterator[Instruction]:

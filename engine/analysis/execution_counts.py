@@ -1,4 +1,4 @@
-"""How often each computation of a compiled module runs: loops count by their trips, calls by their sites."""
+"""How often each computation of a compiled module runs, from the trip counts of loops and the call sites."""
 
 import re
 from collections import Counter
@@ -12,21 +12,23 @@ CONDITION = " condition="
 ROLES = (" calls=", " to_apply=", " body=", CONDITION, " true_computation=", " false_computation=")
 BRANCHES = " branch_computations={"
 NAME = re.compile(r"%?([\w.\-]+)")
-MOST_RUNS = 2**63
-"""More often than any program runs anything."""
+MAX_RUNS = 2**63
+"""No program runs anything this often."""
 
 
 class Call(NamedTuple):
-    """One computation runs another, `times` for each of its own runs; None where that cannot be known."""
+    """A call of one computation by another."""
 
     callee: str
+    """The computation that is called."""
     times: int | None
+    """Calls per run of the caller; None if unknown."""
 
 
 def runs(module: Module) -> dict[str, int | None]:
-    """By computation, when the module runs once; None where that depends on data or on a branch.
+    """Returns how often each computation runs when the module runs once; None if that depends on data or a branch.
 
-    A computation is counted when all that call it are; one that calls itself, as in no valid module, never is.
+    A computation is counted once all its callers are. One that calls itself, which no valid module has, is None.
     """
     calls = _calls_of(module)
     uncounted = Counter(call.callee for made in calls.values() for call in made)
@@ -42,7 +44,7 @@ def runs(module: Module) -> dict[str, int | None]:
 
 
 def _calls_of(module: Module) -> dict[str, list[Call]]:
-    """By caller."""
+    """The calls by name of the caller."""
     trips = Trips(module)
     calls: dict[str, list[Call]] = {}
     for computation, instruction in module.instructions():
@@ -71,10 +73,10 @@ def _calls(trips: Trips, caller: Computation, instruction: Instruction) -> Itera
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None or one + other >= MOST_RUNS else one + other
+    return None if one is None or other is None or one + other >= MAX_RUNS else one + other
 
 
 def _times(runs: int | None, times: int | None) -> int | None:
     if runs == 0 or times == 0:
         return 0
-    return None if runs is None or times is None or runs * times >= MOST_RUNS else runs * times
+    return None if runs is None or times is None or runs * times >= MAX_RUNS else runs * times

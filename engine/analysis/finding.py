@@ -1,4 +1,4 @@
-"""One thing that is likely to be wrong with a preset, and what a check looks at to find it."""
+"""A finding: something that is likely to be wrong with a preset. And the subject that checks examine."""
 
 from collections.abc import Sequence
 
@@ -9,59 +9,77 @@ from ..wire.events import PresetInspected
 from .layout import used_axes
 
 RULES = {
-    "S101": ("replicated-parameter", "a large parameter stands whole on an axis that splits the others"),
-    "S102": ("replicated-moment", "an optimizer moment is split less than its parameter"),
-    "S103": ("does-not-divide", "a dim could not be split as its rule says"),
+    "S101": ("replicated-parameter", "a large parameter is replicated over an axis that splits others"),
+    "S102": ("replicated-moment", "an optimizer moment is split over fewer devices than its parameter"),
+    "S103": ("does-not-divide", "a dim cannot be split as its rule says"),
     "S104": ("idle-axis", "nothing is split over a mesh axis"),
     "S105": ("redundant-compute", "devices repeat each other's matrix products"),
-    "S106": ("gathered-parameter", "a parameter is gathered whole where a reduction would do"),
-    "S107": ("rematerialization", "the compiler replicates an array to re-split it"),
-    "S108": ("other-layout", "the compiler laid an array out otherwise than intended"),
-    "S109": ("traffic-over-compute", "an axis carries more bytes than the compute can hide"),
-    "S110": ("unnamed-dims", "the preset splits dims that no parameter has"),
+    "S106": ("gathered-parameter", "a parameter is all-gathered for a product that could be reduced instead"),
+    "S107": ("rematerialization", "the compiler replicates an array to reshard it"),
+    "S108": ("other-layout", "the compiler chose another layout than intended"),
+    "S109": ("traffic-over-compute", "an axis carries more bytes than compute can hide"),
+    "S110": ("unnamed-dims", "the preset splits logical axes that no parameter has"),
 }
-"""Code to (name, what it finds). Codes never change their meaning."""
+"""Code to (name, what it finds). The meaning of a code never changes."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
+    """One result of a check."""
+
     code: str
+    """A key of `RULES`, such as `S101`."""
     name: str
+    """The name of the code in `RULES`, such as `replicated-parameter`."""
     message: str
     """What is wrong, with the numbers."""
     fix: str
+    """What to do about it."""
     arrays: list[str] = []
+    """Names of the arrays that it is about."""
     bytes_per_device: int = 0
-    """What it costs a device, in memory or in traffic of a step, as the message says; 0 where it is neither."""
+    """The cost per device: bytes of memory, or of traffic in a step, as the message says; 0 if it has neither."""
     source: str = ""
+    """`file:line` of the operation; empty if unknown."""
 
 
 class Subject(Struct, frozen=True):
-    """One preset's description, as the checks look at it."""
+    """The description of one compiled preset, which the checks examine."""
 
     mesh: MeshInfo
+    """The mesh that the preset is compiled for."""
     arguments: Sequence[ArrayInfo]
+    """Arrays that are arguments of the step: parameters, moments, the batch."""
     inner: Sequence[ArrayInfo]
-    """Gradients and activations."""
+    """Gradients and activations; empty without an inspection."""
     collectives: Sequence[CollectiveInfo]
+    """Collectives of the step; empty if the compiled text cannot be read."""
     products: Sequence[ProductInfo]
+    """Matrix products of the step."""
     inspected: PresetInspected | None
-    idle_rules: Sequence[str]
+    """None if the preset was compiled but not inspected."""
+    unused_rules: Sequence[str]
+    """Logical axes with a rule that the model does not have."""
     flops_per_device: float | None
+    """FLOPs of a step, divided by the number of devices; None if unknown."""
 
     def of_kind(self, kind: str) -> list[ArrayInfo]:
+        """Returns the arrays of one kind, such as `parameter`."""
         return [array for array in (*self.arguments, *self.inner) if array.kind == kind]
 
     def axes_of(self, *kinds: str) -> set[str]:
+        """Returns the mesh axes that split any array of these kinds."""
         return {axis for kind in kinds for array in self.of_kind(kind) for axis in used_axes(array)}
 
     @property
     def wide_axes(self) -> dict[str, int]:
+        """The mesh axes of more than one device, with their sizes."""
         return {axis: size for axis, size in self.mesh.axes.items() if size > 1}
 
 
 def finding(
     code: str, message: str, fix: str, arrays: Sequence[ArrayInfo] = (), cost: int = 0, source: str = ""
 ) -> Finding:
+    """Returns the finding of a code. `cost`: bytes per device."""
     return Finding(
         code=code,
         name=RULES[code][0],

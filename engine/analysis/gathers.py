@@ -1,4 +1,4 @@
-"""Parameters that are gathered whole for a matrix product, though the product could be reduced instead."""
+"""Parameters that are all-gathered for a matrix product, although the product could be reduced instead."""
 
 import math
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from .layout import used_axes
 
 
 def gathered_parameters(subject: Subject) -> Iterator[Finding]:
-    """FSDP gathers along an axis that also splits the batch; along another one each device could multiply its part."""
+    """Yields S106. FSDP gathers over axes that split the batch; over others, a device could multiply its own part."""
     batch_axes = subject.axes_of("batch")
     gathers = [info for info in subject.collectives if info.gathered and not batch_axes & set(info.axes)]
     for array in subject.of_kind("parameter"):
@@ -20,9 +20,9 @@ def gathered_parameters(subject: Subject) -> Iterator[Finding]:
             axes = " × ".join(mine[0].axes)
             yield finding(
                 "S106",
-                f"{array.name} is gathered whole over {axes}, {figures.size(moved)} a device and step, "
-                f"though the batch is not split over {axes}",
-                "split a dim that the activations share, so that each device multiplies its part: heads, mlp or vocab",
+                f"{array.name} is all-gathered over {axes}, {figures.size(moved)} per device and step, "
+                f"although the batch is not split over {axes}",
+                "split a dim that activations have, too (heads, mlp or vocab), so that each device multiplies its part",
                 [array],
                 moved,
                 next((info.source for info in mine if info.multiplied), ""),
@@ -30,7 +30,7 @@ def gathered_parameters(subject: Subject) -> Iterator[Finding]:
 
 
 def _bytes_of(array: ArrayInfo, gather: CollectiveInfo) -> int:
-    """Its part of a gather of several arrays, which are of one dtype."""
+    """Bytes per device of `array` in a gather of several arrays, which all have one dtype."""
     sizes = [math.prod(shape) for shape in gather.shapes]
     mine = sum(size for name, size in zip(gather.gathered, sizes, strict=False) if name == array.name)
     return (gather.bytes_per_device or gather.bytes_each) * mine // max(1, sum(sizes))

@@ -1,10 +1,10 @@
-"""The text of a compiled module: its instructions, and the source line each comes from.
+"""Parses the text of a compiled module: its instructions, and the source line of each.
 
-Plain text in, plain Python out, no jax: it also reads modules of programs that are not ours. The grammar is that of
-XLA's `HloModule::ToString`, as CPU, GPU and TPU print it after compilation.
+Plain text in, plain Python out, no jax: it also reads modules of other programs. The grammar is that of XLA's
+`HloModule::ToString`, as CPU, GPU and TPU print it after compilation.
 
-The text may be anyone's: each part of it is looked at a fixed number of times, however it is put together. So no
-pattern here may search from many places to the same far end, and what several instructions refer to is kept.
+The text is not trusted: the time to read it must be linear in its length, whatever it contains. So no pattern here may
+search from many places to the same distant end, and what several instructions refer to is parsed once.
 """
 
 import re
@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from ..base.installed import CONSTRAINTS, ENGINE
+
 INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\((.*)")
 COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{$")
 ARRAY_TYPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
@@ -24,32 +26,44 @@ DIGITS = re.compile(r"\d+")
 OPERAND = re.compile(r"%([\w.\-]+)")
 LINE = re.compile(r".+")
 NUMBERED = re.compile(r'(\d+) (?:"(.*)"|\{(.*)\})')
-LIBRARIES = re.compile(r"-packages/(jax|jaxlib|flax|optax|chex|haiku|equinox|orbax)/|/engine/parallel/constraints\.py$")
+LIBRARIES = re.compile(
+    r"-packages/(jax|jaxlib|flax|optax|chex|haiku|equinox|orbax)/"
+    rf"|/{re.escape(CONSTRAINTS.relative_to(ENGINE.parent).as_posix())}$"  # wherever the text was compiled
+)
 """Files that a reader did not write: a source line is looked for below them."""
 
 BYTES = {"pred": 1, "token": 0, "opaque": 0, "c64": 8, "c128": 16}
-MOST_DIGITS = 20
-"""Of a number of 64 bits."""
-MOST_BYTES = 2**63
-MOST_DTYPES = 100
+"""Bytes of an element, for dtypes whose name does not give the bits."""
+MAX_DIGITS = 20
+"""Digits of a 64-bit number."""
+MAX_BYTES = 2**63
+"""Bytes of one array."""
+MAX_DTYPES = 100
+"""Distinct dtypes in one type."""
 
 _compiled = lru_cache(re.compile)
 
 
 class Instruction(Struct, frozen=True, dict=True):
+    """One instruction: `name = type opcode(operands), attributes`."""
+
     name: str
+    """Its name, without the `%`."""
     type: str
+    """The type of the result, such as `f32[8,16]{1,0}` or a tuple of types."""
     opcode: str
+    """The operation, such as `all-reduce`."""
     rest: str
-    """What stands behind `opcode(`: operands, then attributes."""
+    """The text after `opcode(`: operands, then attributes."""
 
     @cached_property
     def closing(self) -> int:
-        """Where the operands end in `rest`."""
+        """The position in `rest` at which the operands end."""
         return closing(self.rest)
 
     @cached_property
     def operands(self) -> list[str]:
+        """Names of the operands."""
         inner = self.rest[: self.closing]
         if "%" in inner:
             return OPERAND.findall(inner)
@@ -57,12 +71,12 @@ class Instruction(Struct, frozen=True, dict=True):
 
     @property
     def operand(self) -> str:
-        """The first one."""
+        """The first operand; empty if there is none."""
         return self.operands[0] if self.operands else ""
 
     def attribute(self, pattern: str) -> str | None:
-        """The first group of `pattern` in the attributes; searched for once, as thousands may ask for that of one."""
-        known = vars(self)  # where the cached properties are, too
+        """Returns the first group of `pattern` in the attributes; None if it does not match. Results are cached."""
+        known = vars(self)  # next to the cached properties
         if pattern not in known:
             found = _compiled(pattern).search(self.rest, self.closing + 1)
             known[pattern] = found.group(1) if found else None
@@ -70,45 +84,60 @@ class Instruction(Struct, frozen=True, dict=True):
 
     @property
     def op_name(self) -> str:
+        """The op name in the metadata, such as `jit(step)/mlp/dot_general`; empty if there is none."""
         return self.attribute(OP_NAME) or ""
 
 
 class Arrays(NamedTuple):
-    """What a type says: of one array, or of the arrays of a tuple."""
+    """The arrays of a type: one array, or those of a tuple."""
 
     bits: int
-    """Padding of tiled layouts left out."""
+    """Bits of all arrays, without the padding of tiled layouts."""
     dtypes: list[str]
-    """Different ones."""
+    """Distinct dtypes."""
     shapes: list[list[int]]
+    """The shape of each array."""
 
 
 class Computation(Struct, frozen=True):
+    """One computation of a module: the entry, a loop body, a fusion."""
+
     name: str
+    """Its name, without the `%`."""
     instructions: dict[str, Instruction] = field(default_factory=dict[str, Instruction])
+    """Instructions by name."""
     roots: list[str] = field(default_factory=list[str])
+    """Names of the instructions marked ROOT: one, in a valid module."""
 
     @property
     def root(self) -> Instruction | None:
+        """The instruction whose value the computation returns; None if none is marked."""
         return self.instructions[self.roots[-1]] if self.roots else None
 
 
 @dataclass(frozen=True)
 class Module:
+    """A compiled module."""
+
     name: str
+    """The name in its first line, such as `jit_step`."""
     partitions: int
     """Devices that the program runs on."""
     computations: dict[str, Computation]
+    """Computations by name."""
     entry: str
+    """The name of the entry computation."""
     frames: "Frames"
+    """Its tables of source lines."""
 
     def instructions(self) -> Iterator[tuple[Computation, Instruction]]:
+        """Yields every instruction with the computation that it is in."""
         for computation in self.computations.values():
             for instruction in computation.instructions.values():
                 yield computation, instruction
 
     def source(self, instruction: Instruction) -> str:
-        """`file:line`, the innermost one that is not a library's; empty where the module does not tell."""
+        """Returns the `file:line` of an instruction, preferably outside libraries; empty if the module has none."""
         frame = instruction.attribute(r"stack_frame_id=(\d+)")
         if frame:
             return self.frames.source(number(frame))
@@ -118,22 +147,23 @@ class Module:
 
 @dataclass(frozen=True)
 class Frames:
-    """The tables at the head of a module, from stack frame to source line."""
+    """The tables at the head of a module, which map a stack frame to a source line."""
 
     files: Mapping[int, str]
+    """File id to file name."""
     locations: Mapping[int, tuple[int, int]]
-    """To (file, line)."""
+    """Location id to (file id, line)."""
     frames: Mapping[int, tuple[int, int]]
-    """To (location, parent); parent 0 for none."""
+    """Frame id to (location id, parent frame id); the parent is 0 for none."""
 
     def source(self, frame: int) -> str:
-        """`file:line`: the innermost that is not a library's, or else the innermost."""
+        """Returns the innermost `file:line` outside libraries, or the innermost one if all are in libraries."""
         file, line = self._lines.get(frame) or ("", 0)
         return f"{file}:{line}" if file else ""
 
     @cached_property
     def _lines(self) -> dict[int, tuple[str, int] | None]:
-        """(file, line) of each frame. A parent comes before its frame; a table that runs in circles ends there."""
+        """Frame id to (file, line). A parent is numbered before its frame, so a table with cycles is no problem."""
         libraries = {number for number, file in self.files.items() if LIBRARIES.search(file)}
         own: dict[int, tuple[str, int] | None] = {}
         any_: dict[int, tuple[str, int] | None] = {}
@@ -147,11 +177,11 @@ class Frames:
 
 
 def parse(text: str) -> Module:
-    """Raises ValueError where the text is not that of an HLO module."""
+    """Parses the text of a module. Raises ValueError if it is not the text of an HLO module."""
     head = re.match(r"HloModule ([^\s,]+)", text)
     if not head:
         raise ValueError(
-            "it does not begin with `HloModule`: give the text of a compiled module (`compiled.as_text()`)"
+            "it does not start with `HloModule`: give the text of a compiled module (`compiled.as_text()`)"
         )
     computations: dict[str, Computation] = {}
     current: Computation | None = None
@@ -188,13 +218,13 @@ def parse(text: str) -> Module:
 
 
 def arrays(text: str) -> Arrays:
-    """Raises ValueError where a type is none that a device could hold."""
+    """Parses a type. Raises ValueError if it is too large for any device."""
     found = ARRAY_TYPE.findall(text)
     times = Counter(found)
     dims = {array: numbers(array[1]) for array in times}
     dtypes = list(dict.fromkeys(dtype for dtype, _ in times))
-    if len(dtypes) > MOST_DTYPES:
-        raise ValueError(f"a type of {len(dtypes):,} dtypes: at most {MOST_DTYPES}")
+    if len(dtypes) > MAX_DTYPES:
+        raise ValueError(f"a type has {len(dtypes):,} dtypes: at most {MAX_DTYPES} are read")
     bits = sum(count * _bits(array[0], dims[array]) for array, count in times.items())
     return Arrays(bits, dtypes, [dims[array] for array in found])
 
@@ -203,14 +233,14 @@ def _bits(dtype: str, dims: list[int]) -> int:
     bits = 0 if 0 in dims else element_bits(dtype)
     for size in dims:
         bits *= size
-        if bits > 8 * MOST_BYTES:
+        if bits > 8 * MAX_BYTES:
             raise ValueError(f"an array of {dtype[:20]} in {len(dims)} dims takes more than 2⁶³ bytes")
     return bits
 
 
 @lru_cache(64)
 def element_bits(dtype: str) -> int:
-    """Of `f32`, `bf16`, `s4`, `f8e4m3fn` …"""
+    """Returns the bits of an element of a dtype such as `f32`, `bf16`, `s4` or `f8e4m3fn`; 0 if unknown."""
     if dtype in BYTES:
         return 8 * BYTES[dtype]
     bits = re.match(r"[a-z]+(\d+)", dtype)
@@ -218,19 +248,19 @@ def element_bits(dtype: str) -> int:
 
 
 def number(digits: str) -> int:
-    """Raises ValueError where it has more digits than any number of XLA's."""
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f"a number of {len(digits):,} digits, {digits[:MOST_DIGITS]}…: at most {MOST_DIGITS}")
+    """Parses a number. Raises ValueError if it has more digits than any number that XLA prints."""
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits):,} digits, {digits[:MAX_DIGITS]}…: at most {MAX_DIGITS} are read")
     return int(digits)
 
 
 def numbers(text: str) -> list[int]:
-    """All in it. Raises ValueError as `number` does."""
-    return list(map(int if len(text) <= MOST_DIGITS else number, DIGITS.findall(text)))
+    """Parses all numbers in a text. Raises ValueError as `number` does."""
+    return list(map(int if len(text) <= MAX_DIGITS else number, DIGITS.findall(text)))
 
 
 def closing(rest: str) -> int:
-    """Where the parenthesis that is open at the start of `rest` closes."""
+    """Returns the position in `rest` of the parenthesis that closes the one before it; its length if none does."""
     depth, start = 1, 0
     while (at := rest.find(")", start)) >= 0:
         depth += rest.count("(", start, at) - 1
@@ -254,7 +284,7 @@ def _frames(tables: Mapping[str, Mapping[int, str]]) -> Frames:
         number: (field_of(text, "file_location_id"), field_of(text, "parent_frame_id"))
         for number, text in tables.get("StackFrames", {}).items()
     }
-    shift = 1 if raw.get(1, (0, 0))[1] == 1 else 0  # parents are printed one too high by the XLA of today
+    shift = 1 if raw.get(1, (0, 0))[1] == 1 else 0  # current XLA prints parents one too high
     return Frames(
         files=dict(tables.get("FileNames", {})),
         locations={

@@ -1,7 +1,7 @@
-"""A sharding as boxes: which device holds which part of an array. Plain arithmetic on shape, spec and mesh.
+"""Which device holds which part of an array: arithmetic on shape, spec and mesh.
 
-It follows `jax.sharding.NamedSharding`: a dim split over axes (a, b) is cut into |a|·|b| equal parts, a major; a mesh
-axis that no dim uses replicates.
+It follows `jax.sharding.NamedSharding`: a dim split over axes (a, b) is cut into |a|·|b| equal parts, a major; an array
+is replicated over mesh axes that no dim uses.
 """
 
 import itertools
@@ -15,26 +15,28 @@ from ..wire.descriptions import ArrayInfo, MeshInfo
 
 
 class Shard(Struct, frozen=True):
-    """A box of an array, half open in each dim, and the devices that hold a copy of it."""
+    """A box of an array and the devices that hold a copy of it."""
 
     start: tuple[int, ...]
+    """The first index in each dim."""
     stop: tuple[int, ...]
+    """The index after the last one in each dim."""
     devices: tuple[int, ...]
-    """Ids, ascending."""
+    """Device ids, ascending."""
 
 
 def parts(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> tuple[int, ...]:
-    """Into how many parts each dim is cut."""
+    """Returns the number of parts that each dim is split into."""
     return tuple(math.prod(mesh.axes[axis] for axis in axes) for axes in spec)
 
 
 def shard_shape(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> tuple[int, ...]:
-    """Of the largest shard: where the compiler cuts a dim that does not divide, the last ones are smaller."""
+    """Returns the shape of the largest shard. Where the compiler splits a dim unevenly, the last are smaller."""
     return tuple(-(-size // count) for size, count in zip(shape, parts(spec, mesh), strict=True))
 
 
 def coordinates(mesh: MeshInfo) -> Mapping[int, Mapping[str, int]]:
-    """Device id to its place along each axis."""
+    """Returns device id to its index along each mesh axis."""
     return _coordinates(tuple(mesh.axes.items()), tuple(mesh.device_ids))
 
 
@@ -46,11 +48,11 @@ def _coordinates(axes: tuple[tuple[str, int], ...], devices: tuple[int, ...]) ->
 
 
 def device_parts(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> Mapping[int, tuple[int, ...]]:
-    """Device id to the index of its part along each dim."""
+    """Returns device id to the index of its part along each dim."""
     return _device_parts(tuple(map(tuple, spec)), tuple(mesh.axes.items()), tuple(mesh.device_ids))
 
 
-@lru_cache(maxsize=256)  # arrays by the dozen share a spec, and meshes have hundreds of devices
+@lru_cache(maxsize=256)  # dozens of arrays share a spec, and a mesh can have hundreds of devices
 def _device_parts(
     spec: tuple[tuple[str, ...], ...], axes: tuple[tuple[str, int], ...], devices: tuple[int, ...]
 ) -> Mapping[int, tuple[int, ...]]:
@@ -61,7 +63,7 @@ def _device_parts(
 
 
 def shards(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> list[Shard]:
-    """The distinct boxes of an array in row-major order, each with its replicas."""
+    """Returns the distinct shards of an array in row-major order, each with the devices that hold it."""
     holders: dict[tuple[int, ...], list[int]] = {}
     for device, part in device_parts(spec, mesh).items():
         holders.setdefault(part, []).append(device)
@@ -70,61 +72,63 @@ def shards(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) 
 
 
 def shard_of(device: int, shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> Shard:
-    """The box that a device holds, with that device alone."""
+    """Returns the shard that a device holds; its `devices` is only that device."""
     return _shard(device_parts(spec, mesh)[device], shape, shard_shape(shape, spec, mesh), [device])
 
 
 def _shard(part: Sequence[int], shape: Sequence[int], sizes: Sequence[int], devices: Sequence[int]) -> Shard:
     return Shard(
-        tuple(min(index * size, whole) for index, size, whole in zip(part, sizes, shape, strict=True)),
-        tuple(min((index + 1) * size, whole) for index, size, whole in zip(part, sizes, shape, strict=True)),
+        tuple(min(index * size, full) for index, size, full in zip(part, sizes, shape, strict=True)),
+        tuple(min((index + 1) * size, full) for index, size, full in zip(part, sizes, shape, strict=True)),
         tuple(sorted(devices)),
     )
 
 
 def replicas(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> int:
-    """How many devices hold each element."""
+    """Returns the number of devices that hold each element."""
     return len(mesh.device_ids) // math.prod(parts(spec, mesh))
 
 
 def bytes_per_device(array: ArrayInfo, mesh: MeshInfo) -> int:
-    """As compiled, on the fullest device."""
+    """Returns the bytes of the largest shard of an array as compiled: what the fullest device holds."""
     return (
         array.bytes * math.prod(shard_shape(array.shape, array.compiled_spec, mesh)) // max(1, math.prod(array.shape))
     )
 
 
 def wasted_bytes(array: ArrayInfo, mesh: MeshInfo) -> int:
-    """What all devices hold beyond one copy."""
+    """Returns the bytes that all devices together hold in excess of one copy."""
     return bytes_per_device(array, mesh) * len(mesh.device_ids) - array.bytes
 
 
 def notation(array: ArrayInfo) -> str:
-    """`[layers, embed, mlp_model]`: each dim's name with its mesh axes as subscript, as compiled."""
+    """Returns `[layers, embed, mlp_model]`: dims with mesh axes as subscripts, as compiled. Empty for a scalar."""
     return f"[{', '.join(dim_notations(array))}]" if array.shape else ""
 
 
 def dim_notations(array: ArrayInfo) -> list[str]:
+    """Returns each dim of `notation`: its logical axis, or its size without one, then its mesh axes."""
     dims = zip(array.logical_axes, array.shape, array.compiled_spec, strict=True)
     return ["_".join((logical or str(size), *axes)) for logical, size, axes in dims]
 
 
 def dim_name(array: ArrayInfo, dim: int) -> str:
+    """Returns the logical axis of a dim, `dim 0` and so on without one."""
     return array.logical_axes[dim] or f"dim {dim}"
 
 
 def used_axes(array: ArrayInfo) -> set[str]:
-    """The mesh axes that split it, as compiled."""
+    """Returns the mesh axes that split an array, as compiled."""
     return {axis for axes in array.compiled_spec for axis in axes}
 
 
 def is_same_layout(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]], mesh: MeshInfo) -> bool:
-    """Axes of size 1 split nothing."""
+    """Returns whether two specs lay arrays out the same way. Axes of size 1 do not matter."""
     return _without_ones(a, mesh) == _without_ones(b, mesh)
 
 
 def shards_differ(a: ArrayInfo, b: ArrayInfo, a_mesh: MeshInfo, b_mesh: MeshInfo) -> bool:
-    """The devices hold other parts of it, whatever the axes are called."""
+    """Returns whether devices hold different parts of an array in `a` and `b`, whatever the names of the axes."""
     if parts(a.compiled_spec, a_mesh) != parts(b.compiled_spec, b_mesh):
         return True
     return device_parts(a.compiled_spec, a_mesh) != device_parts(b.compiled_spec, b_mesh)

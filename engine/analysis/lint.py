@@ -1,6 +1,6 @@
-"""What is likely to be wrong with a preset: findings with stable codes, from the description of its compiled step.
+"""Finds what is likely to be wrong with a preset, from the description of its compiled step. Codes are stable.
 
-Pure functions of what the engine tells, so the UI, the command line and tests all call `lint`.
+These are pure functions of what the engine reports, so the UI, the command line and tests all call `lint`.
 """
 
 import math
@@ -17,15 +17,19 @@ from .repetition import repeated_products
 __all__ = ["RULES", "Finding", "lint"]
 
 LARGE_BYTES = 2**20
-LARGE_PART = 0.05
-"""An array is large enough to be worth splitting over both of these: bytes, and part of a device's parameters."""
+"""Bytes per device that splitting an array must save for S101 to report it."""
+LARGE_FRACTION = 0.05
+"""The fraction of a device's parameter bytes that splitting an array must save for S101 to report it."""
 FLOPS_PER_BYTE = 10.0
-"""Below it communication cannot hide behind compute: chips do 100 to 10,000 FLOP while a byte crosses a link."""
+"""With fewer, compute cannot hide communication: chips compute 100 to 10,000 FLOP while a byte crosses a link."""
 
 
 def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_step: float | None) -> list[Finding]:
-    """In the order of their codes. Without `inspected`, what it takes to know activations is not looked for; without
-    the operations of a step, nor is what has too little to compute."""
+    """Returns the findings in the order of their codes.
+
+    Without `inspected`, checks of activations, gradients and rematerializations are left out; without `flops_per_step`
+    (of all devices), S109 is.
+    """
     subject = Subject(
         mesh=compiled.mesh,
         arguments=compiled.arrays,
@@ -34,12 +38,12 @@ def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_
         products=compiled.products,
         inspected=inspected,
         flops_per_device=None if flops_per_step is None else flops_per_step / len(compiled.mesh.device_ids),
-        idle_rules=compiled.idle_rules,
+        unused_rules=compiled.unused_rules,
     )
     checks = (
         _replicated_parameters,
         _replicated_moments,
-        _fallen_back,
+        _indivisible_dims,
         _idle_axes,
         repeated_products,
         gathered_parameters,
@@ -60,7 +64,7 @@ def _replicated_parameters(subject: Subject) -> Iterator[Finding]:
         for array in parameters:
             each = bytes_per_device(array, subject.mesh)
             saved = each - each // size
-            if axis in used_axes(array) or saved < max(LARGE_BYTES, LARGE_PART * held):
+            if axis in used_axes(array) or saved < max(LARGE_BYTES, LARGE_FRACTION * held):
                 continue
             lengths = shard_shape(array.shape, array.compiled_spec, subject.mesh)
             longest = max((length, dim) for dim, length in enumerate(lengths))[1]
@@ -68,9 +72,9 @@ def _replicated_parameters(subject: Subject) -> Iterator[Finding]:
                 name = dim_name(array, longest)
                 yield finding(
                     "S101",
-                    f"{array.name} is the same on all {size} devices along {axis}: {figures.size(saved)} of "
-                    f"{figures.size(each)} on each device could be spared",
-                    f'split {name} over it: a rule {name} = "{axis}" or an override',
+                    f"{array.name} is replicated over the {size} devices of {axis}: {figures.size(saved)} of its "
+                    f"{figures.size(each)} on each device could be saved",
+                    f'split {name} over {axis}: add the rule {name} = "{axis}" or an override',
                     [array],
                     saved,
                 )
@@ -88,25 +92,26 @@ def _replicated_moments(subject: Subject) -> Iterator[Finding]:
     if wasteful:
         yield finding(
             "S102",
-            f"{_names(wasteful)} split less than their parameters: {figures.size(saved)} a device could be spared",
-            "lay the optimizer state out as the parameters: drop the override, or give `jit` out_shardings for it",
+            f"{_names(wasteful)} are split over fewer devices than their parameters: "
+            f"{figures.size(saved)} per device could be saved",
+            "split the optimizer state like the parameters: remove the override, or pass `jit` out_shardings for it",
             wasteful,
             saved,
         )
 
 
-def _fallen_back(subject: Subject) -> Iterator[Finding]:
+def _indivisible_dims(subject: Subject) -> Iterator[Finding]:
     for array in (*subject.arguments, *subject.inner):
         held = bytes_per_device(array, subject.mesh)
-        for dim, axes in enumerate(array.fell_back):
+        for dim, axes in enumerate(array.dropped_axes):
             count = math.prod(subject.mesh.axes[axis] for axis in axes)
             if array.shape[dim] % count:
                 name = dim_name(array, dim)
                 yield finding(
                     "S103",
                     f"{array.name}: {name} {array.shape[dim]} does not divide by {count} ({' × '.join(axes)}), "
-                    f"so it is whole: {figures.size(held)} a device",
-                    f"make it a multiple of {count}, or take the rule for {name} away",
+                    f"so it is unsharded: {figures.size(held)} per device",
+                    f"make it a multiple of {count}, or remove the rule for {name}",
                     [array],
                     held,
                 )
@@ -114,32 +119,35 @@ def _fallen_back(subject: Subject) -> Iterator[Finding]:
 
 def _idle_axes(subject: Subject) -> Iterator[Finding]:
     if not subject.of_kind("batch"):
-        return  # of a run that is only watched, and the batch is what is split first
+        return  # the batch of a watched run is unknown, and it is what a preset splits first
     used = subject.axes_of("parameter", "moment", "batch", "gradient", "activation")
     for axis, size in subject.wide_axes.items():
         if axis not in used:
             yield finding(
                 "S104",
-                f"nothing is split over {axis}: {size} devices along it hold and do the same",
-                f'name it in a rule, batch = "{axis}" say, or give its {size} devices to another axis',
+                f"nothing is split over {axis}: its {size} devices hold and compute the same",
+                f'use it in a rule, such as batch = "{axis}", or give its {size} devices to another axis',
             )
 
 
 def _rematerializations(subject: Subject) -> Iterator[Finding]:
     for found in subject.inspected.rematerializations if subject.inspected else ():
-        known = [array for array in (*subject.arguments, *subject.inner) if _may_be(array, found.shape, subject.mesh)]
+        known = [
+            array for array in (*subject.arguments, *subject.inner) if _has_shape(array, found.shape, subject.mesh)
+        ]
         where = f" at {found.source}" if found.source else f" in {found.op_name}" if found.op_name else ""
-        which = f"; of that shape: {_names(known)}" if known else ""
+        which = f"; arrays of that shape: {_names(known)}" if known else ""
         yield finding(
             "S107",
-            f"{found.operation}{where} is replicated to go from {found.from_sharding} to {found.to_sharding}{which}",
-            "ask for one layout on both sides of that operation with a sharding constraint, or change the rule of one",
+            f"{found.operation}{where} is replicated to reshard it "
+            f"from {found.from_sharding} to {found.to_sharding}{which}",
+            "add a sharding constraint with one layout on both sides of that operation, or change the rule of one side",
             known,
             source=found.source,
         )
 
 
-def _may_be(array: ArrayInfo, shape: Sequence[int], mesh: MeshInfo) -> bool:
+def _has_shape(array: ArrayInfo, shape: Sequence[int], mesh: MeshInfo) -> bool:
     return list(shape) in (list(array.shape), list(shard_shape(array.shape, array.compiled_spec, mesh)))
 
 
@@ -150,11 +158,11 @@ def _other_layouts(subject: Subject) -> Iterator[Finding]:
         intended = math.prod(shard_shape(array.shape, array.spec, subject.mesh))
         compiled = math.prod(shard_shape(array.shape, array.compiled_spec, subject.mesh))
         if array.kind == "activation" and compiled <= intended:
-            continue  # left to the compiler, which split it further
+            continue  # the compiler chose, and split it further
         yield finding(
             "S108",
             f"{array.name}: intended {figures.spec(array.spec)}, compiled {figures.spec(array.compiled_spec)}",
-            "ask for it with a sharding constraint, or write what the compiler does into the preset",
+            "add a sharding constraint, or change the preset to what the compiler chose",
             [array],
             bytes_per_device(array, subject.mesh),
         )
@@ -170,22 +178,22 @@ def _traffic_over_compute(subject: Subject) -> Iterator[Finding]:
         if flops is not None and flops < FLOPS_PER_BYTE * moved:
             yield finding(
                 "S109",
-                f"{axes} carries {figures.size(moved)} a device and step for {figures.rate(flops)}FLOP of compute: "
-                f"{flops / moved:.1f} FLOP a byte",
-                "give each device more to do: a larger batch, longer sequences, or fewer devices on that axis",
+                f"{axes} carries {figures.size(moved)} per device and step for {figures.rate(flops)}FLOP of compute: "
+                f"{flops / moved:.1f} FLOP per byte",
+                "give each device more to compute: a larger batch, longer sequences, or fewer devices on that axis",
                 cost=moved,
             )
 
 
 def _unnamed_dims(subject: Subject) -> Iterator[Finding]:
-    if subject.idle_rules and not subject.axes_of("parameter") & set(subject.wide_axes):
+    if subject.unused_rules and not subject.axes_of("parameter") & set(subject.wide_axes):
         held = sum(bytes_per_device(array, subject.mesh) for array in subject.of_kind("parameter"))
         yield finding(
             "S110",
-            f"no parameter is split, {figures.size(held)} of them stand on each device: the preset has rules for "
-            f"{', '.join(subject.idle_rules)}, and the model has no such dim",
-            "name the dims of its parameters, nnx.with_partitioning(init, ('embed', 'mlp')) say, or split arrays by "
-            "their names in [overrides]",
+            f"no parameter is split, each device holds all {figures.size(held)} of them: the preset has rules for "
+            f"{', '.join(subject.unused_rules)}, but the model has no such logical axis",
+            "name the dims of its parameters, for example with nnx.with_partitioning(init, ('embed', 'mlp')), or split "
+            "arrays by name in [overrides]",
             cost=held,
         )
 

@@ -1,4 +1,4 @@
-"""The matrix products of a compiled program: what one device computes of them, part by part of the step."""
+"""The matrix products of a compiled program: the FLOPs that one device computes, for each part of the step."""
 
 import math
 import re
@@ -13,9 +13,9 @@ from .execution_counts import runs
 from .hlo import Computation, Instruction, Module, arrays, number, numbers
 
 REMAT = ("checkpoint", "rematted_computation")
-"""What jax calls the scope of what it computes again."""
+"""Scopes that jax adds to op names for rematerialization."""
 WORD = re.compile(r"(?:\w+\()*([A-Za-z_][\w.\-]*)\)*")
-"""A part of an op name, out of the transformations that stand around it."""
+"""A part of an op name, without the transformations around it: `blocks` of `transpose(jvp(blocks))`."""
 CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d,"]*)[}\]]')
 LABELS = (r"\bdim_labels=(\w+)_", r"\bdim_labels=\w+_(\w+)->", r"\bdim_labels=\w+->(\w+)")
 WINDOW = r"\bwindow=\{([^}]*)\}"
@@ -23,9 +23,9 @@ WINDOW_PART = re.compile(r"(\w+)=([\dx_\-]+)")
 
 
 def scope(op_name: str, known: set[str] | None = None) -> str:
-    """`blocks/attention` of `jit(step)/transpose(jvp(blocks))/while/body/attention`: what the code calls this part.
+    """Returns the scope in an op name: `blocks/attention` of `jit(step)/transpose(jvp(blocks))/while/body/attention`.
 
-    `known`: the words that it may consist of; a compiler's op names have others besides.
+    `known`: words to keep; None keeps all. The compiler's op names also have words that are no scopes.
     """
     found = (WORD.fullmatch(part) for part in op_name.split("/") if "jit(" not in part)
     words = [word[1] for word in found if word and word[1] not in REMAT]
@@ -33,10 +33,11 @@ def scope(op_name: str, known: set[str] | None = None) -> str:
 
 
 def products(module: Module, written: Mapping[str, float | None]) -> list[ProductInfo]:
-    """By scope, the one with most operations first. `written`: the operations of the step as its code has them, by
-    scope; None where that depends on data: these are left out, and so is what the code does not have.
+    """Returns the matrix products of a step by scope, those with most FLOPs first.
 
-    Where the compiler says of a product only that it belongs to `blocks`, all of `blocks` is one part.
+    `written`: scope to FLOPs of the step as its code is written; None if they depend on data. Those scopes are left
+    out, and so are scopes that the code does not have. If the compiler only says of some product that it is in
+    `blocks`, all of `blocks` is one part.
     """
     compiled = _compiled(module, written)
     coarse = sorted(set(compiled) - set(written))
@@ -53,32 +54,32 @@ def products(module: Module, written: Mapping[str, float | None]) -> list[Produc
         part = part_of(name)
         if known := found.get(part):
             found[part] = replace(known, flops_per_device=known.flops_per_device + flops, source=source)
-    told = (info for info in found.values() if info and info.flops)
-    return sorted(told, key=lambda info: -info.flops_per_device)
+    comparable = (info for info in found.values() if info and info.flops)
+    return sorted(comparable, key=lambda info: -info.flops_per_device)
 
 
 def _compiled(module: Module, written: Mapping[str, float | None]) -> dict[str, tuple[float, str]]:
-    """The operations of one device and the source of the largest, by the scope that the compiler tells."""
+    """Scope to the FLOPs of one device and the source line of the largest product, from the compiler's op names."""
     words = {word for name in written for word in name.split("/")}
     flow, times = Dataflow(module), runs(module)
     found: dict[str, list[tuple[float, str]]] = {}
     for where, product in module.instructions():
         if is_product(product) and (each := _flops(where, product)) and (count := times[where.name]):
-            telling = list(_telling(flow, where, product))
-            names = [scope(_parts(told.op_name), words) for told in telling if told.op_name]
+            related = list(_related(flow, where, product))
+            names = [scope(_without_primitive(other.op_name), words) for other in related if other.op_name]
             name = next((name for name in names if name in written), max(names, key=len, default=""))
-            source = next((line for told in telling if (line := module.source(told))), "")
+            source = next((line for other in related if (line := module.source(other))), "")
             found.setdefault(name, []).append((count * each, source))
     return {name: (sum(flops for flops, _ in each), max(each)[1]) for name, each in found.items()}
 
 
-def _parts(op_name: str) -> str:
-    """Without the primitive, and of a combined one the first."""
+def _without_primitive(op_name: str) -> str:
+    """An op name without its primitive; of a combined op name, the first one."""
     return op_name.partition(";")[0].rpartition("/")[0]
 
 
-def _telling(flow: Dataflow, where: Computation, product: Instruction) -> Iterator[Instruction]:
-    """Those that may say what it is: itself, the fusion around it, what takes their result, what they take."""
+def _related(flow: Dataflow, where: Computation, product: Instruction) -> Iterator[Instruction]:
+    """Instructions whose metadata may name the product: itself, the fusion around it, its users and its operands."""
     yield product
     around = flow.callers.get(where.name)
     if around and around[1].opcode == "fusion":
@@ -104,7 +105,7 @@ def _flops(where: Computation, product: Instruction) -> float | None:
 
 
 def _shape(type_: str) -> list[int]:
-    """Of the first array, where it is a tuple."""
+    """The shape of a type; of a tuple, that of its first array."""
     shapes = arrays(type_).shapes
     return shapes[0] if shapes else []
 
@@ -113,19 +114,19 @@ def _convolution(product: Instruction, left: Sequence[int], right: Sequence[int]
     labels = [product.attribute(pattern) or "" for pattern in LABELS]
     if [len(each) for each in labels] != [len(left), len(right), len(out)]:
         return None
-    taken, kernel, made = (dict(zip(*pair, strict=True)) for pair in zip(labels, (left, right, out), strict=True))
+    input_, kernel, output = (dict(zip(*pair, strict=True)) for pair in zip(labels, (left, right, out), strict=True))
     window = {key: each.split("x") for key, each in WINDOW_PART.findall(product.attribute(WINDOW) or "")}
     positions = 1
     for dim in map(str, range(len(left) - 2)):
-        found = multiplied(Dim(taken[dim], kernel[dim], made[dim], *_window(window, int(dim))))
+        found = multiplied(Dim(input_[dim], kernel[dim], output[dim], *_window(window, int(dim))))
         if found is None:
             return None
         positions *= found
-    return 2.0 * positions * made["b"] * made["f"] * kernel["i"]
+    return 2.0 * positions * output["b"] * output["f"] * kernel["i"]
 
 
 def _window(window: Mapping[str, Sequence[str]], dim: int) -> Iterator[int]:
-    """Padding before, stride, dilation of the input and of the kernel."""
+    """Padding before the input, stride, dilation of the input and of the kernel."""
     for key, default in (("pad", "0"), ("stride", "1"), ("lhs_dilate", "1"), ("rhs_dilate", "1")):
         given = window.get(key, ())
         text = given[dim].partition("_")[0] if dim < len(given) else default

@@ -1,4 +1,4 @@
-"""What the text of a compiled program tells of it."""
+"""Reads collectives and matrix products from the text of a compiled program."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,26 @@ from .products import products
 _logger = logging.getLogger("shardtui")
 
 
-class Told(NamedTuple):
+class Described(NamedTuple):
+    """What the text of a program describes."""
+
     collectives: list[CollectiveInfo] | None
-    """None where the text cannot be read."""
+    """None if the text cannot be read."""
     products: list[ProductInfo]
+    """Empty if the text cannot be read, or if `read` is not given `written`."""
 
 
 def read(
     text: str, mesh: Mapping[str, int], arguments: Sequence[str], written: Mapping[str, float | None] | None = None
-) -> Told:
-    """`arguments`: names of the program's; `written`: the operations of what was compiled, by scope.
+) -> Described:
+    """Reads the text of a program on a mesh (axis to size).
 
-    Where the compiler prints what we cannot read there is a traceback in the log: that must not end a run.
+    `arguments`: names of the program's arguments. `written`: scope to FLOPs of the code that was compiled. A text that
+    cannot be read must not end a run: it only logs a traceback.
     """
     try:
         module = parse(text)
-        return Told(inventory(module, mesh, arguments), products(module, written) if written else [])
+        return Described(inventory(module, mesh, arguments), products(module, written) if written else [])
     except ValueError:
-        _logger.warning("the text of the compiled step cannot be read", exc_info=True)
-        return Told(None, [])
+        _logger.warning("the text of the compiled step cannot be parsed", exc_info=True)
+        return Described(None, [])

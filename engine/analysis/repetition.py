@@ -1,4 +1,4 @@
-"""Matrix products that devices compute more than once between them."""
+"""Matrix products that several devices repeat."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,12 +8,13 @@ from .finding import Finding, Subject, finding
 from .layout import dim_name, used_axes
 
 REPEATED = 1.2
-"""Times what the step needs: below it, it is what a few dims that do not divide cost."""
-MOST_PARTS = 3
+"""Reported from this factor on. A lower one can come from a few dims that do not divide."""
+MAX_PARTS = 3
+"""Parts of the step that a message lists."""
 
 
 def repeated_products(subject: Subject) -> Iterator[Finding]:
-    """What all devices compute is compared with what the step as it is written does on however many of them."""
+    """Yields S105 if all devices together compute more than the FLOPs of the step as its code is written."""
     devices, products = len(subject.mesh.device_ids), subject.products
     needed = sum(info.flops for info in products)
     computed = devices * sum(info.flops_per_device for info in products)
@@ -21,40 +22,40 @@ def repeated_products(subject: Subject) -> Iterator[Finding]:
         return
     wasteful = sorted(products, key=lambda info: info.flops - devices * info.flops_per_device)
     crowded = _crowded(subject)
-    why = f"; {', '.join(sorted(crowded))} want axes that the batch has taken" if crowded else ""
+    why = f"; {', '.join(sorted(crowded))} stay unsharded, since the batch uses their mesh axes" if crowded else ""
     yield finding(
         "S105",
-        f"the devices compute {figures.rate(computed)}FLOP of matrix products for {figures.rate(needed)}FLOP that a "
-        f"step needs, {computed / needed:.2f} times{_parts(wasteful, devices)}{why}",
-        _way_out(subject),
+        f"the devices compute {figures.rate(computed)}FLOP of matrix products, but a step needs "
+        f"{figures.rate(needed)}FLOP: {computed / needed:.2f} times as many{_parts(wasteful, devices)}{why}",
+        _hint(subject),
         source=wasteful[0].source,
     )
 
 
 def _parts(wasteful: Sequence[ProductInfo], devices: int) -> str:
     factors = {info.scope: devices * info.flops_per_device / info.flops for info in wasteful if info.scope}
-    told = [f"{scope} {factor:.2f} times" for scope, factor in factors.items() if factor >= REPEATED]
-    more = f" and {len(told) - MOST_PARTS} more" if len(told) > MOST_PARTS else ""
-    return f": {', '.join(told[:MOST_PARTS])}{more}" if told else ""
+    parts = [f"{scope} {factor:.2f} times" for scope, factor in factors.items() if factor >= REPEATED]
+    more = f" and {len(parts) - MAX_PARTS} more" if len(parts) > MAX_PARTS else ""
+    return f": {', '.join(parts[:MAX_PARTS])}{more}" if parts else ""
 
 
-def _way_out(subject: Subject) -> str:
+def _hint(subject: Subject) -> str:
     batch = [axis for axis in subject.wide_axes if axis in subject.axes_of("batch")]
-    left = [axis for axis in subject.wide_axes if axis not in batch]
-    if not left:
-        return "ask for activations that stay split as the batch is, with sharding constraints"
-    axes = ", ".join(f'"{axis}"' for axis in (*batch, left[0]))
+    others = [axis for axis in subject.wide_axes if axis not in batch]
+    if not others:
+        return "add sharding constraints that keep activations split like the batch"
+    axes = ", ".join(f'"{axis}"' for axis in (*batch, others[0]))
     return (
-        f"split what these products take over {left[0]} too: by the rules of heads, mlp and vocab, or by the batch's, "
+        f"split these products over {others[0]} too: with rules for heads, mlp and vocab, or with the batch's rule, "
         f"batch = {f'[{axes}]' if batch else axes}"
     )
 
 
 def _crowded(subject: Subject) -> set[str]:
-    """Logical axes of activations that could not have their mesh axis, since another dim of the array has it."""
+    """Logical axes of activations that cannot use their mesh axes, since another dim of the array uses them."""
     return {
         dim_name(array, dim)
         for array in subject.of_kind("activation")
-        for dim, axes in enumerate(array.fell_back)
+        for dim, axes in enumerate(array.dropped_axes)
         if set(axes) & used_axes(array)
     }

@@ -1,4 +1,4 @@
-"""Collectives added up by kind and mesh axes: what a step moves where, and how two presets differ in it."""
+"""Collectives summed by kind and mesh axes, and how two presets differ in them."""
 
 from collections.abc import Sequence
 
@@ -7,37 +7,45 @@ from msgspec import Struct
 from ..wire.descriptions import CollectiveInfo
 
 Key = tuple[str, tuple[str, ...]]
-"""Kind and axes."""
+"""The kind of collective, and its mesh axes."""
 
 
 class Flow(Struct, frozen=True, kw_only=True):
-    """All collectives of one kind over the same axes."""
+    """All collectives of one kind over the same mesh axes."""
 
     kind: str
+    """The kind of collective, such as `all-gather`."""
     axes: list[str]
+    """The mesh axes that the groups span."""
     count: int | None
-    """Times in a step; None where one of them runs an unknown number of times."""
+    """Collectives in a step; None if it is unknown how often one of them runs."""
     bytes_per_device: int | None
-    """In a step; None likewise."""
+    """Bytes per device in a step; None if it is unknown how often one of them runs."""
     bytes_known: int
-    """Of those whose number is known."""
+    """Bytes per device in a step, of those collectives whose count is known."""
     bytes_sent: int
-    """Likewise: what one device sends to its neighbours on rings, see `sent`."""
+    """Bytes that a device sends to its neighbours on a ring in a step, of those whose count is known. See `sent`."""
 
 
 class FlowChange(Struct, frozen=True, kw_only=True):
-    """A flow under one preset and under another; 0 times where it is not there."""
+    """A flow under one preset and under the other. Count and bytes are 0 if a preset does not have it."""
 
     kind: str
+    """The kind of collective."""
     axes: list[str]
+    """The mesh axes that the groups span."""
     count: int | None
+    """Collectives in a step of the first preset; None if unknown."""
     other_count: int | None
+    """Collectives in a step of the other preset; None if unknown."""
     bytes_per_device: int | None
+    """Bytes per device in a step of the first preset; None if unknown."""
     other_bytes_per_device: int | None
+    """Bytes per device in a step of the other preset; None if unknown."""
 
 
 def flows(collectives: Sequence[CollectiveInfo]) -> list[Flow]:
-    """The one that moves most first."""
+    """Sums collectives to flows, those that move most bytes first."""
     groups: dict[Key, list[CollectiveInfo]] = {}
     for info in collectives:
         groups.setdefault((info.kind, tuple(info.axes)), []).append(info)
@@ -46,26 +54,26 @@ def flows(collectives: Sequence[CollectiveInfo]) -> list[Flow]:
 
 
 def changes(before: Sequence[CollectiveInfo], after: Sequence[CollectiveInfo]) -> list[FlowChange]:
-    """Every flow of either side."""
+    """Compares two presets: every flow that either has."""
     old, new = ({(flow.kind, tuple(flow.axes)): flow for flow in flows(side)} for side in (before, after))
     return [
         FlowChange(
             kind=kind,
             axes=list(axes),
-            count=there.count if (there := old.get((kind, axes))) else 0,
-            other_count=here.count if (here := new.get((kind, axes))) else 0,
-            bytes_per_device=there.bytes_per_device if there else 0,
-            other_bytes_per_device=here.bytes_per_device if here else 0,
+            count=one.count if (one := old.get((kind, axes))) else 0,
+            other_count=other.count if (other := new.get((kind, axes))) else 0,
+            bytes_per_device=one.bytes_per_device if one else 0,
+            other_bytes_per_device=other.bytes_per_device if other else 0,
         )
         for kind, axes in dict.fromkeys((*old, *new))
     ]
 
 
 def sent(kind: str, size: int, group_size: int) -> float:
-    """Bytes that each member of a group sends for a collective of `size` bytes, as rings do it.
+    """Returns the bytes that each device of a group sends for a collective of `size` bytes on a ring.
 
-    A gather or a scatter of V bytes over n devices sends V (n - 1) / n, a reduction that twice, a permutation all of V
-    (Chan et al. 2007, "Collective communication", table II; an exchange as in its scatter).
+    An all-gather, a reduce-scatter or an all-to-all of V bytes over n devices sends V (n - 1) / n, an all-reduce twice
+    that, a permutation all of V (Chan et al. 2007, "Collective communication", table II).
     """
     if kind in ("collective-permute", "collective-broadcast"):
         return size if group_size > 1 else 0.0

@@ -1,4 +1,4 @@
-"""How often the loops of a compiled module run: what the compiler noted, or what counter, step and bound say."""
+"""Trip counts of the loops of a compiled module: from the compiler's note, or from counter, step and bound."""
 
 import itertools
 import operator
@@ -13,44 +13,49 @@ CONDITION = r"\bcondition=%?([\w.\-]+)"
 KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 LITERAL = re.compile(r"\{?(-?\d{1,20})\}?\)")
 INDEX = re.compile(r"(\d{1,9})\)")
-MOST_STEPS = 3
-"""Steps of a loop that are followed to see that its counter moves evenly."""
-MOST_SHARED = 100_000
-"""Instructions that loops may look at beyond those of their own."""
-MOST_NESTED = 50
-"""Fusions within fusions that are looked into."""
-LARGEST = 2**64
+MAX_STEPS = 3
+"""Iterations of a loop to evaluate, to see that its counter advances evenly."""
+MAX_SHARED = 100_000
+"""Instructions that loops may evaluate beyond one visit each per iteration."""
+MAX_NESTED = 50
+"""Depth of nested fusions to evaluate."""
+MAX_VALUE = 2**64
+"""Larger values are unknown."""
 ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "subtract": operator.sub,
     "multiply": operator.mul,
 }
 OPERANDS = {"copy": 1, "bitcast": 1, "convert": 1, "reshape": 1} | dict.fromkeys(ARITHMETIC, 2)
-"""How many the number of an instruction follows from."""
+"""Opcode to the number of operands that its value follows from."""
 
 Given = Callable[[int], int | None]
-"""From an index to the number there."""
+"""The known values of a tuple's elements or a fusion's parameters: index to value, None if unknown."""
 
 
 def nothing(_: int) -> None:
-    """Nothing is given."""
+    """Knows no value."""
 
 
 class Trips:
-    """The loops of one module. They look at each instruction once a step at most, unless they share computations: where
-    they do that on and on, the loops that are left have no known count."""
+    """Counts the trips of loops in one module, in time linear in its size.
+
+    A loop visits each instruction at most once per iteration. Loops that share computations draw on `MAX_SHARED` more
+    visits; once these are used up, the trip counts of the other loops are unknown.
+    """
 
     def __init__(self, module: Module) -> None:
         self.computations = module.computations
-        self.left = MOST_SHARED + (MOST_STEPS + 1) * sum(
+        self.budget = MAX_SHARED + (MAX_STEPS + 1) * sum(
             len(found.instructions) for found in module.computations.values()
         )
-        """Instructions that may still be looked at."""
+        """Instructions that may still be visited."""
         self.nested = 0
+        """Depth of the fusion that is being evaluated."""
         self._outside: dict[str, Scope] = {}
 
     def count(self, caller: Computation, loop: Instruction) -> int | None:
-        """Of a `while` in `caller`; None where that cannot be known."""
+        """Returns the trip count of a `while` in `caller`; None if it is unknown."""
         noted = KNOWN_TRIPS.search(loop.rest)
         if noted:
             return number(noted.group(1))
@@ -60,18 +65,19 @@ class Trips:
             return None
         outside = self._outside.setdefault(caller.name, Scope(self, caller))
         states = [_elements(outside, start)]
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             states.append(_elements(Scope(self, body, states[-1]), body.root))
         return self._trips(condition, states)
 
     def fused(self, fusion: Instruction) -> Computation | None:
+        """Returns the computation that a fusion calls; None if the module does not have it."""
         return self._called(fusion, CALLS)
 
     def _called(self, instruction: Instruction, role: str) -> Computation | None:
         return self.computations.get(instruction.attribute(role) or "")
 
     def _trips(self, condition: Computation, states: list[Given]) -> int | None:
-        """The smallest n for which the compared numbers, which move evenly, end the loop."""
+        """The smallest n for which the condition is false, if both compared values advance evenly."""
         root = condition.root
         around = root if root and root.opcode == "fusion" else None
         inside = self.fused(around) if around else condition
@@ -88,8 +94,10 @@ class Trips:
 
 
 class Scope:
-    """What the instructions of a computation compute, where that follows from constants and from what is given to it:
-    the elements of a loop's tuple, the parameters of a fusion."""
+    """Evaluates instructions of one computation, as far as they follow from constants and known inputs.
+
+    `element`: values of the tuple that a loop passes. `parameter`: values of a fusion's parameters.
+    """
 
     def __init__(
         self, trips: Trips, computation: Computation, element: Given = nothing, parameter: Given = nothing
@@ -99,15 +107,15 @@ class Scope:
         self._known: dict[str, int | None] = {}
 
     def value(self, name: str) -> int | None:
-        """Operands first, by a list of our own: chains of instructions may be longer than Python's stack."""
+        """Returns an instruction's value; None if unknown. Not recursive: chains may be longer than Python's stack."""
         waiting: list[tuple[str, list[str]]] = [(name, [])]
         while waiting:
             at, operands = waiting.pop()
             if operands:
                 self._known[at] = self._combined(self.instructions[at].opcode, operands)
-            elif at not in self._known and self.trips.left and (instruction := self.instructions.get(at)):
-                self.trips.left -= 1
-                self._known[at] = None  # a cycle, which no valid module has, ends here
+            elif at not in self._known and self.trips.budget and (instruction := self.instructions.get(at)):
+                self.trips.budget -= 1
+                self._known[at] = None  # ends a cycle, which no valid module has
                 if operands := instruction.operands[: OPERANDS.get(instruction.opcode, 0)]:
                     waiting += [(at, operands), *((operand, []) for operand in operands)]
                 else:
@@ -119,7 +127,7 @@ class Scope:
         if len(known) != OPERANDS[opcode]:
             return None
         number = ARITHMETIC[opcode](*known) if opcode in ARITHMETIC else known[0]
-        return number if abs(number) < LARGEST else None
+        return number if abs(number) < MAX_VALUE else None
 
     def _given(self, instruction: Instruction) -> int | None:
         match instruction.opcode:
@@ -139,7 +147,7 @@ class Scope:
 
     def _fused(self, fusion: Instruction) -> int | None:
         called = self.trips.fused(fusion)
-        if not called or not called.root or self.trips.nested == MOST_NESTED:
+        if not called or not called.root or self.trips.nested == MAX_NESTED:
             return None
         self.trips.nested += 1
         result = Scope(self.trips, called, parameter=_elements(self, fusion)).value(called.root.name)
@@ -148,20 +156,20 @@ class Scope:
 
 
 def _elements(scope: Scope, instruction: Instruction) -> Given:
-    """The operands of a tuple or a fusion by index, each computed when it is asked for."""
+    """The values of a tuple's or fusion's operands by index, computed on demand."""
     operands = instruction.operands
     return lambda index: scope.value(operands[index]) if index < len(operands) else None
 
 
 def _even(values: list[int | None]) -> tuple[int, int] | None:
-    """(first, step) of numbers that move evenly."""
+    """(first, step) of values that advance evenly; None if they do not, or if one is unknown."""
     known = [value for value in values if value is not None]
     steps = {later - earlier for earlier, later in itertools.pairwise(known)}
     return (known[0], steps.pop()) if len(known) == len(values) and len(steps) == 1 else None
 
 
 def _smallest(direction: str | None, left: tuple[int, int] | None, right: tuple[int, int] | None) -> int | None:
-    """The n after which `left` and `right`, both (first, step), no longer compare so."""
+    """The smallest n at which `left` and `right`, both (first, step), no longer compare so; None if there is none."""
     if left is None or right is None:
         return None
     gap, step = right[0] - left[0], left[1] - right[1]

@@ -1,1 +1,1 @@
-"""What every room may use: files, figures in words, and what known failures mean. No jax."""
+"""What every room may use: regular files, numbers formatted for people, and advice on known failures. No jax."""

@@ -1,9 +1,12 @@
-"""What known failures mean and what to do about them. Told by text: libraries raise the same in many types, and of an
-engine that died its log is all there is."""
+"""What known failures mean and what to do about them.
+
+Failures are recognised by their text: libraries raise the same failure in many types, and an engine that died leaves
+only its log.
+"""
 
 import re
 
-KNOWN = (  # TensorStore calls a full disk RESOURCE_EXHAUSTED, too: what the system says comes before
+KNOWN = (  # order matters: TensorStore calls a full disk RESOURCE_EXHAUSTED, too, so the system's messages come first
     (
         r"std::bad_alloc|MemoryError|Cannot allocate memory|LLVM ERROR: [^\n]*allocate[^\n]*|LLVM ERROR: out of memory",
         "out of memory on this machine",
@@ -26,65 +29,69 @@ KNOWN = (  # TensorStore calls a full disk RESOURCE_EXHAUSTED, too: what the sys
     ),
     (
         r"Termination timeout for `[\w -]+",
-        "devices waited for each other in vain",
-        "one may have run out of memory: go on under a preset that splits more, such as fsdp, or end other programs",
+        "a collective timed out because a device did not join it",
+        "the device may have run out of memory: resume with a preset that splits more, such as fsdp, "
+        "or end other programs",
     ),
     (
         r"Unknown flags? in XLA_FLAGS:?[^\n]*",
-        "XLA_FLAGS holds a flag that this jaxlib does not know",
+        "XLA_FLAGS contains a flag that this jaxlib does not know",
         "correct it or unset XLA_FLAGS",
     ),
     (
         r"already in use by process with pid \d+|The TPU is already in use[^\n]*",
-        "another process holds the accelerator",
+        "another process is using the accelerator",
         "end that process, or choose --platform cpu",
     ),
     (
         r"Unable to initialize backend '\w+'[^\n]*",
-        "the accelerator asked for cannot be used",
-        "install its plugin with the extra tpu or gpu, or choose another --platform",
+        "the requested accelerator cannot be used",
+        "install its plugin with the extra `tpu` or `gpu`, or choose another --platform",
     ),
     (
         r"Please install gcsfs[^\n]*",
         "this path needs a package that is not installed",
-        "pip install gcsfs, or give a directory of this machine",
+        "pip install gcsfs, or give a directory on this machine",
     ),
 )
+"""Known failures: (pattern of the text, what it means, what to do). The first pattern that matches wins."""
 
 TRACEBACK = "Traceback (most recent call last):"
 
 
 def advice(text: str) -> str | None:
-    """`what it is (the words that say so): what to do`; None where nothing of it is known."""
-    for pattern, what, way_out in KNOWN:
+    """Returns `what it means (the matching words): what to do`; None if the failure is not a known one."""
+    for pattern, meaning, hint in KNOWN:
         if found := re.search(pattern, text):
-            return f"{what} ({found.group().strip()}): {way_out}"
+            return f"{meaning} ({found.group().strip()}): {hint}"
     return None
 
 
 def problems_in(error: BaseException) -> list[str]:
-    """One line each. Of an error that wraps others, the innermost says what happened."""
-    if problems := getattr(error, "problems", ()):  # of an error of ours
+    """Returns what went wrong, one line per problem. The innermost of chained errors counts: it says what happened."""
+    if problems := getattr(error, "problems", ()):  # Invalid and the like bring their own lines
         return list(problems)
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)
-    told = next((told for link in reversed(chain) if (told := advice(f"{type(link).__name__}: {link}"))), None)
-    return [told or named(chain[-1])]
+    known = next((known for link in reversed(chain) if (known := advice(f"{type(link).__name__}: {link}"))), None)
+    return [known or error_line(chain[-1])]
 
 
-def named(error: BaseException) -> str:
-    """`ValueError: what it says`, as one line."""
-    return f"{type(error).__name__}: {in_a_line(str(error))}"
+def error_line(error: BaseException) -> str:
+    """Returns `ValueError: message`, on one line."""
+    return f"{type(error).__name__}: {first_line(str(error))}"
 
 
-def in_a_line(text: str) -> str:
-    """The first line, and those after it for as long as nothing is said but that something follows. Of a traceback
-    only the last line, the error."""
+def first_line(text: str) -> str:
+    """Returns the first line of `text`, joined with the lines after it for as long as the result ends in a colon.
+
+    A traceback in the text is replaced by its last line, the error.
+    """
     head, traceback, rest = text.partition(TRACEBACK)
-    said = ""
+    joined = ""
     for line in (head + (rest.strip().rpartition("\n")[2] if traceback else "")).splitlines():
-        said = " ".join(f"{said} {line}".split())
-        if said and not said.endswith(":"):
+        joined = " ".join(f"{joined} {line}".split())
+        if joined and not joined.endswith(":"):
             break
-    return said
+    return joined

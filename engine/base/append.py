@@ -1,4 +1,4 @@
-"""Opens a file to append to it, without waiting for whatever else may lie in its place."""
+"""Opens a file for appending. It never blocks, even if the path is a FIFO or a device."""
 
 import os
 import stat
@@ -9,7 +9,7 @@ from .regular_file import NotRegular
 
 
 def append_regular(path: Path) -> BinaryIO:
-    """Unbuffered; made where there is none. Raises OSError; NotRegular where it is no regular file."""
+    """Opens `path` unbuffered, creating it if need be. Raises OSError; NotRegular for anything but a regular file."""
     if path.is_dir():
         raise NotRegular(str(path), stat.S_IFDIR)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

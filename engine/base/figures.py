@@ -1,18 +1,19 @@
-"""Numbers as people read them."""
+"""Numbers, shapes and names formatted for people."""
 
 from collections.abc import Sequence
 
 WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond", "shard_map", "vmap(vmap())")
+"""Parts that jax adds to an op name for its own control flow and transformations."""
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 
 
 def size(count: float) -> str:
-    """Bytes in decimal units, three digits: `9.87 MB`."""
+    """Formats bytes in decimal units with three digits: `9.87 MB`."""
     return _scaled(count, 1000, _BYTES)
 
 
 def seconds(value: float) -> str:
-    """`31 ms`, `4.2 s`, `3 min 20 s`."""
+    """Formats seconds: `31 ms`, `4.2 s`, `3 min 20 s`."""
     if value < 0.0005:
         return f"{value * 1e6:.0f} µs"
     if value < 0.9995:
@@ -24,63 +25,69 @@ def seconds(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """`848 k`, `124.4 M`, `1.56 B`: of parameters."""
+    """Formats a number of parameters: `848 k`, `124 M`, `1.56 B`."""
     return _scaled(value, 1000, ("", "k", "M", "B", "T"))
 
 
+def three_digits(value: float) -> str:
+    """Formats a number rounded to three digits, in full: `9,640`."""
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
 def rate(value: float) -> str:
-    """`2.3 GFLOP/s`: the prefix alone, for a unit to follow."""
+    """Formats a number with the prefix of the unit that the caller appends: `2.3 G` for `2.3 GFLOP/s`."""
     return _scaled(value, 1000, ("", "k", "M", "G", "T", "P"))
 
 
-def part(value: float) -> str:
-    """`58 %`"""
+def percent(value: float) -> str:
+    """Formats a fraction as a percentage: `58 %`."""
     return f"{value:.0%}".replace("%", " %")
 
 
 def axes(sizes: dict[str, int]) -> str:
-    """`data 4 × model 2`."""
+    """Formats the axes of a mesh: `data 4 × model 2`."""
     return " × ".join(f"{name} {length}" for name, length in sizes.items())
 
 
 def shape(sizes: Sequence[int]) -> str:
-    """`4 × 128 × 512`, `–` for a scalar."""
+    """Formats a shape: `4 × 128 × 512`, `–` for a scalar."""
     return " × ".join(str(size) for size in sizes) or "–"
 
 
 def spec(entries: Sequence[str | Sequence[str] | None]) -> str:
-    """`(–, fsdp, data+model)`: the axes of each dim."""
+    """Formats the mesh axes of each dim of an array: `(–, fsdp, data+model)`."""
     return f"({', '.join(entry if isinstance(entry, str) else '+'.join(entry or ()) or '–' for entry in entries)})"
 
 
 def over(axes: Sequence[str]) -> str:
-    """Mesh axes of a collective: `data × model`."""
+    """Formats the mesh axes of a collective: `data × model`, `–` for none."""
     return " × ".join(axes) or "–"
 
 
 def times(count: int | None) -> str:
+    """Formats how often something happens: `1,536`, `?` if that is unknown."""
     return "?" if count is None else f"{count:,}"
 
 
 def ops(count: int | None) -> str:
-    """`69 ops`: what stands beside it are the bytes of all together."""
+    """Formats a number of operations: `69 ops`. The bytes shown next to it are those of all of them together."""
     return f"{times(count)} op{'s' * (count != 1)}"
 
 
 def in_step(count: int | None) -> str:
-    """Bytes, where it is known how often they move."""
+    """Formats the bytes moved in one step, `?` if it is unknown how often they move."""
     return "?" if count is None else size(count)
 
 
 def short_source(source: str) -> str:
-    """`model.py:93` of `/home/me/engine/model.py:93`."""
+    """Returns a source line without its directories: `model.py:93` for `/home/me/engine/model.py:93`."""
     return source.rpartition("/")[2]
 
 
 def op(name: str) -> str:
-    """An HLO op name without the wrappers of `jit`, `while` and the like: `transpose(jvp(blocks))/mlp/dot_general`.
+    """Shortens an HLO op name: `transpose(jvp(blocks))/mlp/dot_general`, without the parts for `jit`, `while` etc.
 
-    Of a combined collective, `…/(a:b:c)`, the first: `…/a and 2 more`.
+    A combined collective, `…/(a:b:c)`, becomes `…/a and 2 more`.
     """
     head, bracket, combined = name.partition("/(")
     first, *others = combined.removesuffix(")").split(":") if bracket else [""]

@@ -1,5 +1,8 @@
-"""Where the engine's own code is installed: what is in there is nobody else's."""
+"""Where the engine's own code is installed. Tracebacks use it to find the user's own code."""
 
 from pathlib import Path
 
 ENGINE = Path(__file__).parents[1]
+"""The directory of the package `shardtui.engine`."""
+CONSTRAINTS = ENGINE / "parallel" / "constraints.py"
+"""The module by which a model requests the sharding of an activation. The source line of interest is its caller's."""

@@ -1,4 +1,4 @@
-"""Files that somebody else may have put there: only regular ones are opened. A FIFO has no writer, a device no end."""
+"""Opens files that others may have put in place. Only regular files: reading a FIFO may block, a device never ends."""
 
 import errno
 import os
@@ -13,23 +13,25 @@ KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a directory",
 }
+"""Type bits of a file's mode to the type in words."""
 
 
 class NotRegular(OSError):
-    """`kind`: what it is instead."""
+    """The path is not a regular file."""
 
     def __init__(self, path: str, mode: int) -> None:
         self.kind = KINDS.get(stat.S_IFMT(mode), "something else")
+        """What it is instead, such as `a FIFO`."""
         super().__init__(errno.EINVAL, f"{self.kind}, not a regular file", path)
 
 
 def open_regular(path: Path | str) -> BufferedReader:
-    """For reading, without waiting for anything. Raises OSError; NotRegular where it is no regular file."""
+    """Opens `path` for reading and never blocks. Raises OSError; NotRegular for anything but a regular file."""
     path = os.fspath(path)
-    _refuse_others(path, os.stat(path).st_mode)  # noqa: PTH116 # opening some devices does something
+    _require_regular(path, os.stat(path).st_mode)  # noqa: PTH116 # opening some devices has side effects
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        _refuse_others(path, os.fstat(descriptor).st_mode)  # another may have taken its place
+        _require_regular(path, os.fstat(descriptor).st_mode)  # the file may have been replaced since
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -37,11 +39,11 @@ def open_regular(path: Path | str) -> BufferedReader:
 
 
 def read_regular(path: Path) -> bytes:
-    """Raises OSError as `open_regular` does."""
+    """Returns the content of a regular file. Raises OSError as `open_regular` does."""
     with open_regular(path) as file:
         return file.read()
 
 
-def _refuse_others(path: str, mode: int) -> None:
+def _require_regular(path: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise NotRegular(path, mode)

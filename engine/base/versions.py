@@ -1,11 +1,12 @@
-"""What an engine runs on."""
+"""The versions of Python and of the packages that an engine runs on."""
 
 import sys
 from importlib.metadata import version
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+"""Packages that decide what a compiled program is and what it computes."""
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages, as they are installed."""
+    """Returns the installed versions of Python and of `PACKAGES`, by name."""
     return {"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}}

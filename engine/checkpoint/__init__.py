@@ -1,1 +1,1 @@
-"""Checkpoints: their directory, their manifest, and when they are written and read."""
+"""Checkpoints: directory, manifest, saving and loading."""

@@ -1,11 +1,13 @@
-"""One checkpoint: the directory `STEP/` with `arrays/` as Orbax writes it, and a manifest.
+"""The checkpoints of a run: each is a directory `STEP/` with Orbax's `arrays/` and a manifest.
 
-It is written under another name, and renaming it is what commits it. So what stands under its own name and is not as
-its manifest says was damaged afterwards: it is set aside by renaming, never deleted.
+A checkpoint is written under a temporary name and committed by renaming it. So a committed one that differs from its
+manifest was damaged afterwards: it is set aside by renaming, never deleted.
 """
 
+import errno
 import itertools
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,39 +19,43 @@ import numpy as np
 from etils import epath
 
 from ..base.advice import problems_in
+from ..base.atomic_write import sync_directory
 from ..base.invalid import Invalid
 from ..distributed.outcomes import Damaged
 from ..models.task import Task, TrainState
 from ..program.digest import digests, joined, linear_sums
 from ..spec.config import RunConfig
-from ..wire.descriptions import CheckedInfo, Verification
-from .leak import stop_leaks
-from .manifest import FILE_NAME, Manifest, check_files, read_manifest
+from ..wire.checkpoints import CheckedInfo, Verification
+from .manifest import FILE_NAME, Manifest, check_files, is_local, read_manifest
+from .orbax_leak import stop_leaks
 from .stored import stored_arrays, stored_names
 
 STEP = re.compile(r"0|[1-9][0-9]{0,11}")
 SAVING, DELETING = "saving-", "deleting-"
+DELETE_TRIES, DELETE_PAUSE = 20, 0.05
+"""How often a directory is deleted again in which Orbax still writes, and the pause before, in seconds."""
 DAMAGED, ROLLED_BACK = "damaged", "rolled-back"
 
 Digester = Callable[[Any], jax.Array]
-"""A `digests` that is compiled, or is when it is called."""
+"""`digest.digests`, compiled before or at the first call."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """The directory of a run's checkpoints: on this machine, or wherever `epath` reaches."""
+class CheckpointDirectory:
+    """The directory of a run's checkpoints: on this machine, or on any filesystem that `epath` supports."""
 
     root: epath.Path
+    """Its path."""
     run: Path | None = None
-    """The run's directory, where it is within that: once that one is gone, it is not made anew."""
+    """The run's directory if it contains `root`: if that was removed, nothing is saved. Else None."""
 
     def prepare(self) -> None:
-        """Makes it, and clears away what an engine that was killed left unfinished."""
+        """Creates the directory, and deletes what a killed engine left unfinished."""
         self.root.mkdir(parents=True, exist_ok=True)
         self.clear()
 
     def identity(self) -> tuple[int, int] | None:
-        """What tells the run's directory from another one at its path; None where it is gone, or does not matter."""
+        """Returns device and inode of the run's directory; None if it was removed, or if `run` is None."""
         try:
             status = self.run.stat() if self.run else None
         except OSError:
@@ -57,51 +63,73 @@ class Place:
         return (status.st_dev, status.st_ino) if status else None
 
     def clear(self) -> None:
-        """Deletes what is unfinished. For times when nothing is being saved."""
+        """Deletes unfinished checkpoints. Call it only while nothing is being saved.
+
+        After a failed save, Orbax may still write for a moment, so a directory may have to be deleted more than once.
+        """
         for path in self.root.iterdir():
             if path.name.startswith((SAVING, DELETING)):
-                path.rmtree()
+                _delete(path)
 
     def path(self, step: int) -> epath.Path:
+        """Returns the path of a committed checkpoint."""
         return self.root / str(step)
 
     def unfinished(self, step: int) -> epath.Path:
+        """Returns the path of a checkpoint while it is being written."""
         return self.root / f"{SAVING}{step}"
+
+    def commit(self, step: int) -> None:
+        """Commits a finished checkpoint by renaming it."""
+        self.unfinished(step).rename(self.path(step))
+        if is_local(self.root):
+            sync_directory(Path(self.root))
 
     @property
     def presets(self) -> epath.Path:
-        """Those that were made in a run of several processes."""
+        """Returns the directory of presets that were created in a run of several processes."""
         return self.root / "presets"
 
     def steps(self) -> list[int]:
-        """Of the committed ones, oldest first."""
+        """Returns the steps of committed checkpoints, oldest first."""
         if not self.root.exists():
             return []
         return sorted(int(path.name) for path in self.root.iterdir() if STEP.fullmatch(path.name))
 
     def aside(self) -> list[str]:
-        """Names of those that were set aside."""
+        """Returns the names of checkpoints that were set aside."""
         names = [path.name for path in self.root.iterdir()] if self.root.exists() else []
         return sorted(name for name in names if STEP.fullmatch(name.partition(".")[0]) and "." in name)
 
     def set_aside(self, step: int, why: str) -> str:
-        """Renames it to `STEP.why`, and returns that name."""
+        """Renames a checkpoint to `STEP.why`, or `STEP.why-2`, …, and returns the new name."""
         names = itertools.chain([f"{step}.{why}"], (f"{step}.{why}-{n}" for n in itertools.count(2)))
         name = next(name for name in names if not (self.root / name).exists())
         self.path(step).rename(self.root / name)
         return name
 
     def delete(self, step: int) -> None:
-        """Under another name first: a kill in between leaves nothing that looks damaged."""
+        """Deletes a checkpoint. Renames it first, so that a kill leaves nothing that looks damaged."""
         self.path(step).rename(self.root / f"{DELETING}{step}").rmtree()
 
     def checked(self, step: int) -> Manifest:
-        """Its manifest, after every file was compared with it. Raises Damaged."""
+        """Compares every file with the manifest, and returns the manifest. Raises Damaged."""
         manifest = read_manifest(self.path(step))
         if manifest.step != step:
-            raise Damaged(f"it says that it is of step {manifest.step:,}")
+            raise Damaged(f"its manifest names step {manifest.step:,}")
         check_files(self.path(step), manifest)
         return manifest
+
+
+def _delete(path: epath.Path) -> None:
+    for _ in range(DELETE_TRIES):
+        try:
+            return path.rmtree()
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        time.sleep(DELETE_PAUSE)
+    return path.rmtree()
 
 
 def save_arrays(checkpoint: epath.Path, state: TrainState) -> Any:
@@ -110,30 +138,31 @@ def save_arrays(checkpoint: epath.Path, state: TrainState) -> Any:
 
     stop_leaks()
     context = ocp.Context()
-    if jax.process_count() == 1:  # nothing is won by splitting replicas, and each of their slices is compiled
+    if jax.process_count() == 1:  # splitting replicas gains nothing, and compiles each slice
         context.array.saving.use_replica_parallel = False
     with context:
         return ocp.save_async(checkpoint / "arrays", _fields(state))
 
 
 def load_arrays(checkpoint: epath.Path, abstract: TrainState) -> TrainState:
-    """The state under the shardings of `abstract`, whatever it was saved under."""
+    """Loads the state with the shardings of `abstract`, whichever it was saved with."""
     from orbax.checkpoint import v1 as ocp
 
     return abstract._replace(**ocp.load(checkpoint / "arrays", _fields(abstract)))
 
 
 def _fields(state: TrainState) -> dict[str, Any]:
-    """By name, without those that hold nothing."""
+    """Returns the fields that contain arrays, by name."""
     return {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
 
 
 def state_names(task: Task) -> list[str]:
+    """Returns the names of the state's arrays, in the order of its leaves."""
     return [array.names[0] for array in jax.tree.leaves(task.state_arrays)]
 
 
 def array_types(task: Task) -> dict[str, str]:
-    """By name, `float32 [128, 512]`."""
+    """Returns the type of each array of the state, such as `float32 [128, 512]`, by name."""
     return {array.names[0]: _type(array) for array in jax.tree.leaves(task.state_arrays)}
 
 
@@ -142,11 +171,11 @@ def _type(array: Any) -> str:
 
 
 def check_digests(arrays: Any, names: Sequence[str], manifest: Manifest, digester: Digester) -> None:
-    """Raises Damaged with the name of every array that is not the one that was saved."""
+    """Raises Damaged with the name of every array whose digest differs from the saved one."""
     found = np.asarray(jax.jit(linear_sums)(arrays)) if manifest.digest == "sum32" else joined(digester(arrays))
     digits = 2 * found.itemsize
     problems = [
-        f"{name}: digest {digest:0{digits}x}, {manifest.digests.get(name, 0):0{digits}x} was saved"
+        f"{name}: digest {digest:0{digits}x}, {manifest.digests.get(name, 0):0{digits}x} when saved"
         for name, digest in zip(names, found.tolist(), strict=True)
         if manifest.digests.get(name) != digest
     ]
@@ -154,26 +183,30 @@ def check_digests(arrays: Any, names: Sequence[str], manifest: Manifest, digeste
         raise Damaged(*problems)
 
 
-def verify(place: Place, config: RunConfig) -> Verification:
-    """Checks every file and every array of every checkpoint of a run of `config`; changes nothing, and runs no code of
-    its model. Raises Invalid where there is something else in the place of their directory."""
+def verify(directory: CheckpointDirectory, config: RunConfig) -> Verification:
+    """Checks every file and array of every checkpoint. Changes nothing, and runs no code of a user's model.
+
+    `config` is the configuration of the run. Raises Invalid if the directory cannot be read.
+    """
     try:
-        steps, aside = place.steps(), place.aside()
+        steps, aside = directory.steps(), directory.aside()
     except OSError as error:
-        raise Invalid(f"{place.root}: cannot be read: {error.strerror or error}") from error
+        raise Invalid(f"{directory.root}: cannot be read: {error.strerror or error}") from error
     return Verification(
-        directory=str(place.root), checkpoints=[_verified(place, step, config) for step in steps], set_aside=aside
+        directory=str(directory.root),
+        checkpoints=[_verified(directory, step, config) for step in steps],
+        set_aside=aside,
     )
 
 
-def _verified(place: Place, step: int, config: RunConfig) -> CheckedInfo:
+def _verified(directory: CheckpointDirectory, step: int, config: RunConfig) -> CheckedInfo:
     manifest = None
     try:
-        manifest = read_manifest(place.path(step))
-        place.checked(step)
+        manifest = read_manifest(directory.path(step))
+        directory.checked(step)
         if models := manifest.other_model(config):
             raise Damaged(f"{FILE_NAME}: the model is {models[1]}, {models[0]} in run.json")
-        _check_arrays(place.path(step), manifest)
+        _check_arrays(directory.path(step), manifest)
     except Damaged as error:
         described = manifest.describe() if manifest else None
         return CheckedInfo(step=step, checkpoint=described, problems=list(error.problems))
@@ -181,21 +214,21 @@ def _verified(place: Place, step: int, config: RunConfig) -> CheckedInfo:
 
 
 def _check_arrays(checkpoint: epath.Path, manifest: Manifest) -> None:
-    """On one device of this machine, whatever it was saved on. Raises Damaged."""
+    """Loads all arrays on one device and compares them with the manifest. Raises Damaged."""
     try:
         stored = stored_arrays(checkpoint)
     except Exception as error:
         raise Damaged(f"arrays: {problems_in(error)[0]}") from error
     found = stored_names([path for path, _ in stored], manifest.digests)
     names = [name for name in found if name]
-    problems = [f"{name}: not among the arrays" for name in manifest.digests if name not in names]
-    problems += [f"{name}: more than one array is called so" for name, count in Counter(names).items() if count > 1]
+    problems = [f"{name}: missing from the arrays" for name in manifest.digests if name not in names]
+    problems += [f"{name}: more than one array has this name" for name, count in Counter(names).items() if count > 1]
     for (path, array), name in zip(stored, found, strict=True):
         written = manifest.arrays.get(name) if name else None
         if name is None:
-            problems.append(f"arrays{jax.tree_util.keystr(path)}: {FILE_NAME} does not name it")
+            problems.append(f"arrays{jax.tree_util.keystr(path)}: not in {FILE_NAME}")
         elif written not in (None, _type(array)) or (manifest.arrays and written is None):
-            problems.append(f"{name}: {_type(array)}, {written} was saved")
+            problems.append(f"{name}: {_type(array)}, {written} when saved")
     if problems:
         raise Damaged(*problems)
     check_digests([array for _, array in stored], names, manifest, jax.jit(digests))

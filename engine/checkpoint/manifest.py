@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: where it comes from, a digest of every array and of every file. Needs no jax."""
+"""The manifest of a checkpoint: its origin, and a digest of every array and file. Needs no jax."""
 
 import contextlib
 import hashlib
@@ -15,45 +15,58 @@ from msgspec import Struct
 from ..base.regular_file import open_regular
 from ..distributed.outcomes import Damaged
 from ..spec.config import Restart, RunConfig, UserModel
-from ..wire.descriptions import CheckpointInfo, CorpusInfo, Digest
+from ..wire.checkpoints import CheckpointInfo, Digest
+from ..wire.descriptions import CorpusInfo
 
 FILE_NAME = "checkpoint.json"
 
 
 class FileDigest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Size and SHA-256 of a file."""
+
     bytes: int
+    """Size of the file."""
     sha256: str
+    """SHA-256 in hexadecimal."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Stands in the checkpoint as `checkpoint.json`, with a digest of its own around it."""
+    """The content of `checkpoint.json`, which also has the manifest's own digest."""
 
     schema: int = 1
+    """Schema version."""
     step: int
-    """Steps done."""
+    """Number of completed steps."""
     time: float
+    """Seconds since the epoch when it was saved."""
     preset: str
-    """The one under which it was saved: a name, or the file it was read from."""
+    """The active preset when it was saved: a name, or the path of its file."""
     platform: str
+    """Platform it was saved on: `cpu`, `gpu` or `tpu`."""
     devices: int
+    """Number of devices it was saved on."""
     loss: float | None
-    """Mean of the last steps' losses."""
+    """Mean of the last steps' losses; None if unknown or not finite."""
     config: RunConfig
+    """Configuration of the run."""
     corpus: CorpusInfo
+    """The training data."""
     digest: Digest = "sum32"
-    """Checkpoints from before there was another do not name theirs."""
+    """Kind of `digests`; older checkpoints, which had only one kind, do not name it."""
     digests: dict[str, int]
-    """By array name."""
+    """Digest of each array, by name."""
     arrays: dict[str, str] = {}
-    """By name, `float32 [128, 512]`."""
+    """Type of each array, such as `float32 [128, 512]`, by name; empty in older checkpoints."""
     files: dict[str, FileDigest]
-    """By path inside the checkpoint; all but this one."""
+    """Digest of every file except this one, by path inside the checkpoint."""
 
     @property
     def bytes(self) -> int:
+        """Returns the total size of the files."""
         return sum(file.bytes for file in self.files.values())
 
     def describe(self) -> CheckpointInfo:
+        """Returns what events report about the checkpoint."""
         return CheckpointInfo(
             step=self.step,
             time=self.time,
@@ -65,7 +78,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def other_model(self, config: RunConfig) -> tuple[str, str] | None:
-        """What the model of `config` is and that of the checkpoint, where they are not the same."""
+        """Returns the model of `config` and that of the checkpoint as text; None if they are equal."""
         if config.model == self.config.model:
             return None
         return _model(config, self.config), _model(self.config, config)
@@ -73,48 +86,48 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def problems_with(
         self, config: RunConfig, arrays: dict[str, str], corpus: CorpusInfo, platform: str, restart: Restart
     ) -> list[str]:
-        """Why a run of `config`, whose state has these arrays, cannot go on from here."""
+        """Returns why a run of `config`, with `arrays` in its state, cannot resume from here; empty if it can."""
         problems: list[str] = []
         if models := self.other_model(config):
-            problems.append(
-                f"the model is not the one of the checkpoint: {models[0]}, {models[1]} then: begin a new run with it"
-            )
+            problems.append(f"the model is {models[0]}, but {models[1]} in the checkpoint: start a new run with it")
         elif arrays != self.arrays:
-            problems.append(f"{_difference(arrays, self.arrays)}: begin a new run with it, or take its code back")
+            problems.append(f"{_difference(arrays, self.arrays)}: start a new run with it, or restore its old code")
         if config.seed != self.config.seed:
             problems.append(
-                f"run.json: seed is {config.seed}, the checkpoint of step {self.step} was saved with "
-                f"{self.config.seed}: put that back, or begin a new run"
+                f"run.json: seed is {config.seed}, but the checkpoint of step {self.step} was saved with "
+                f"{self.config.seed}: restore it, or start a new run"
             )
         if corpus.sha256 != self.corpus.sha256 and not restart.other_data:
             problems.append(
-                f"the data are not those of the checkpoint: {corpus.bytes:,} bytes (sha256 {corpus.sha256[:12]}) in "
-                f"{corpus.source}, {self.corpus.bytes:,} ({self.corpus.sha256[:12]}) then: give the old one with "
-                "--data, or go on with this one by --other-data"
+                f"the training data differ from the checkpoint's: {corpus.bytes:,} bytes (sha256 {corpus.sha256[:12]}) "
+                f"in {corpus.source}, {self.corpus.bytes:,} ({self.corpus.sha256[:12]}) when saved: give the old data "
+                "with --data, or accept the new data with --other-data"
             )
         if platform != self.platform and config.platform is None:
             problems.append(
-                f"the run was on {self.devices} × {self.platform}, jax finds {platform} here: if that is meant, "
+                f"the run was on {self.devices} × {self.platform}, but jax finds {platform} here: to resume on it, "
                 f"add --platform {platform}"
             )
         if config.steps is not None and config.steps <= self.step:
-            problems.append(f"--steps {config.steps}: {self.step} steps are done: give more")
+            problems.append(f"--steps {config.steps}: {self.step} steps are already done: give more")
         return problems
 
 
-def edits(written: RunConfig, config: RunConfig, origin: Manifest) -> list[str]:
-    """What `run.json` as it is `written` has otherwise than the checkpoint, of the training and by nobody's `--set`:
-    `config` is what a run goes on with."""
-    training, asked, before = (msgspec.structs.asdict(found.training) for found in (written, config, origin.config))
+def edited_settings(written: RunConfig, config: RunConfig, origin: Manifest) -> list[str]:
+    """Returns training settings in `run.json` that differ from those of the checkpoint `origin`, one line each.
+
+    `written` is the content of `run.json`; `config` also has the changes of `--set`, which are intended and left out.
+    """
+    training, requested, before = (msgspec.structs.asdict(found.training) for found in (written, config, origin.config))
     return [
-        f"run.json: {key} is {value}, the checkpoint of step {origin.step} was saved with {before[key]}"
+        f"run.json: {key} is {value}, but the checkpoint of step {origin.step} was saved with {before[key]}"
         for key, value in training.items()
-        if value != before[key] and value == asked[key]
+        if value != before[key] and value == requested[key]
     ]
 
 
 def _model(config: RunConfig, other: RunConfig) -> str:
-    """`nano with layers 3`: what it is called, and what the other has otherwise."""
+    """Returns the model's name and the fields in which it differs from `other`, such as `nano with layers 3`."""
     name = config.model.reference if isinstance(config.model, UserModel) else config.model_name
     if type(config.model) is not type(other.model):
         return name
@@ -126,9 +139,9 @@ def _model(config: RunConfig, other: RunConfig) -> str:
 
 def _difference(arrays: dict[str, str], before: dict[str, str]) -> str:
     names = [name for name in {**before, **arrays} if arrays.get(name) != before.get(name)]
-    told = [f"{name} is {arrays.get(name, 'gone')}, was {before.get(name, 'not there')}" for name in names[:2]]
+    changes = [f"{name} is {arrays.get(name, 'removed')}, was {before.get(name, 'absent')}" for name in names[:2]]
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"the model has other arrays than the checkpoint: {'; '.join(told)}{more}"
+    return f"the model's arrays differ from the checkpoint's: {'; '.join(changes)}{more}"
 
 
 class _Sealed(Struct, forbid_unknown_fields=True):
@@ -137,27 +150,28 @@ class _Sealed(Struct, forbid_unknown_fields=True):
 
 
 def write_manifest(manifest: Manifest, checkpoint: epath.Path) -> None:
+    """Writes the manifest and its digest into the checkpoint's directory."""
     body = msgspec.json.encode(manifest)
     sealed = _Sealed(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))
     with (checkpoint / FILE_NAME).open("wb") as file:
         file.write(msgspec.json.encode(sealed))
         file.flush()
-        _to_disk(file)
+        _sync(file)
 
 
 def read_manifest(checkpoint: epath.Path, expected: str | None = None) -> Manifest:
-    """Raises Damaged where it is missing, not as it was written, or not the one of digest `expected`."""
+    """Reads the manifest. Raises Damaged if it is missing or damaged, or if its digest is not `expected`."""
     sealed = _sealed(checkpoint)
     if expected not in (None, sealed.sha256):
-        raise Damaged(f"{FILE_NAME}: another one than process 0 reads there: all hosts have to share the directory")
+        raise Damaged(f"{FILE_NAME}: differs from the one that process 0 reads: all hosts must share the directory")
     try:
         return msgspec.json.decode(sealed.manifest, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"{FILE_NAME}: not as it was written: {error}") from error
+        raise Damaged(f"{FILE_NAME}: changed since it was written: {error}") from error
 
 
 def manifest_digest(checkpoint: epath.Path) -> str:
-    """SHA-256 of the manifest. Raises Damaged."""
+    """Returns the SHA-256 of the manifest. Raises Damaged."""
     return _sealed(checkpoint).sha256
 
 
@@ -166,16 +180,16 @@ def _sealed(checkpoint: epath.Path) -> _Sealed:
         with _opened(checkpoint / FILE_NAME) as file:
             sealed = msgspec.json.decode(file.read(), type=_Sealed)
         if hashlib.sha256(sealed.manifest).hexdigest() != sealed.sha256:
-            raise Damaged(f"{FILE_NAME}: not as it was written")
+            raise Damaged(f"{FILE_NAME}: changed since it was written")
         return sealed
     except OSError as error:
         raise Damaged(f"{FILE_NAME}: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"{FILE_NAME}: not as it was written: {error}") from error
+        raise Damaged(f"{FILE_NAME}: changed since it was written: {error}") from error
 
 
 def file_digests(checkpoint: epath.Path) -> dict[str, FileDigest]:
-    """Of every file below `checkpoint` but the manifest. What is digested is on the disk when this returns."""
+    """Syncs every file below `checkpoint` except the manifest to disk, and returns their digests by relative path."""
     return {
         str(path.relative_to(checkpoint)): _file_digest(path)
         for path in sorted(_files_below(checkpoint))
@@ -192,7 +206,7 @@ def _files_below(directory: epath.Path) -> Iterator[epath.Path]:
 
 
 def check_files(checkpoint: epath.Path, manifest: Manifest) -> None:
-    """Reads every file. Raises Damaged with each one that is not as it was written, or that nobody could read."""
+    """Reads every file. Raises Damaged with each one that differs from what was written or cannot be read."""
     problems = [
         problem for name, written in manifest.files.items() if (problem := _problem(checkpoint / name, written))
     ]
@@ -212,8 +226,8 @@ def _problem(path: epath.Path, written: FileDigest) -> str | None:
     except OSError as error:
         return f"{name}: {error.strerror or error}"
     if found.bytes != written.bytes:
-        return f"{name}: {found.bytes:,} bytes, {written.bytes:,} were written"
-    return None if found == written else f"{name}: its bytes are not those that were written"
+        return f"{name}: {found.bytes:,} bytes, {written.bytes:,} when written"
+    return None if found == written else f"{name}: its content has changed since it was written"
 
 
 def _short(path: epath.Path) -> str:
@@ -223,24 +237,25 @@ def _short(path: epath.Path) -> str:
 def _file_digest(path: epath.Path) -> FileDigest:
     with _opened(path) as file:
         digest = hashlib.file_digest(file, "sha256")
-        _to_disk(file)
+        _sync(file)
         return FileDigest(file.tell(), digest.hexdigest())
 
 
 def _opened(path: epath.Path) -> BufferedReader:
-    return open_regular(os.fspath(path)) if _is_local(path) else cast(BufferedReader, path.open("rb"))
+    return open_regular(os.fspath(path)) if is_local(path) else cast(BufferedReader, path.open("rb"))
 
 
 def _is_regular(path: epath.Path) -> bool:
-    """A remote filesystem has no other files."""
-    return not _is_local(path) or Path(path).is_file()
+    """Returns True for a regular file; a remote filesystem has no other files."""
+    return not is_local(path) or Path(path).is_file()
 
 
-def _is_local(path: epath.Path) -> bool:
+def is_local(path: epath.Path) -> bool:
+    """Returns False for a URL such as `gs://…`."""
     return "://" not in os.fspath(path)
 
 
-def _to_disk(file: object) -> None:
-    """Where `file` is one of this machine; a remote filesystem has it when it is closed."""
+def _sync(file: object) -> None:
+    """Syncs a local file to disk; a remote filesystem stores a file when it is closed."""
     with contextlib.suppress(AttributeError, OSError):
         os.fsync(file.fileno())  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint as they lie on the disk, loaded and named without the model: none of its code runs."""
+"""Loads and names the arrays of a checkpoint without its model, so that no code of the model runs."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -14,7 +14,7 @@ KeyPath = tuple[Any, ...]
 
 
 def stored_arrays(checkpoint: epath.Path) -> list[tuple[KeyPath, jax.Array]]:
-    """All of them, in the shapes and dtypes that Orbax noted, on one device of this machine. Raises what Orbax does."""
+    """Returns all arrays, with the shapes and dtypes in Orbax's metadata, on one device. Raises what Orbax raises."""
     from orbax.checkpoint import v1 as ocp  # half a second to import
 
     arrays, sharding = checkpoint / "arrays", SingleDeviceSharding(jax.devices()[0])
@@ -25,23 +25,27 @@ def stored_arrays(checkpoint: epath.Path) -> list[tuple[KeyPath, jax.Array]]:
 
 
 def stored_names(paths: Iterable[KeyPath], names: Collection[str]) -> list[str | None]:
-    """Which of the state's `names` each array has that Orbax keeps under a path; None where it has none of them.
+    """Returns for each Orbax path the one of the state's `names` that belongs to it; None if none does.
 
-    Orbax keeps the keys of all trees as text, and forgets of what type they were.
+    Orbax stores all tree keys as text, without their types.
     """
-    known = {_plain(name): name for name in names}
-    return [next((known[name] for name in map(_plain, _possible(path)) if name in known), None) for path in paths]
+    known = {_dotted(name): name for name in names}
+    return [
+        next((known[name] for name in map(_dotted, _possible_names(path)) if name in known), None) for path in paths
+    ]
 
 
-def _possible(path: KeyPath) -> Iterator[str]:
-    """What `task` may call the array of that place: of an optimizer a scalar, a moment whose short name another has, or
-    any other moment."""
+def _possible_names(path: KeyPath) -> Iterator[str]:
+    """Yields the names that `Task` may give the array at this path.
+
+    For optimizer state: that of a scalar, that of a moment whose short name is taken, and that of any other moment.
+    """
     if name_of(path[:1]) not in ("params", "variables"):
-        yield name_of(path, with_numbers=True)
-        yield name_of(path[1:], with_numbers=True)
+        yield name_of(path, with_indices=True)
+        yield name_of(path[1:], with_indices=True)
     yield name_of(path[1:])
 
 
-def _plain(name: str) -> str:
-    """`opt_state.1.0.count` of `opt_state[1][0].count`."""
+def _dotted(name: str) -> str:
+    """Returns `opt_state.1.0.count` for `opt_state[1][0].count`."""
     return ".".join(re.findall(r"\w+", name.replace("<flat index ", "")))

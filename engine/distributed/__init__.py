@@ -1,1 +1,1 @@
-"""The processes that train one run, and how they agree."""
+"""The processes that train one run together, and how they agree on values."""

@@ -1,4 +1,4 @@
-"""What has to be the same on every host, compared before training. Needs no jax."""
+"""Compares, before training, what must be the same on every host. Needs no jax."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -8,27 +8,29 @@ import msgspec
 
 from ..spec.config import Restart, RunConfig
 from ..spec.preset import Preset
-from ..wire.descriptions import CorpusInfo, HostInfo
+from ..wire.descriptions import CorpusInfo
+from ..wire.hosts import HostInfo
 
-OF_THE_HOST = {"data", "checkpoints.directory"}
-"""Paths, which each host may have its own of."""
+PER_HOST = {"data", "checkpoints.directory"}
+"""Settings that may differ between hosts: paths."""
 
 
 def facts(
     config: RunConfig, restart: Restart, versions: Mapping[str, str], presets: Mapping[str, Preset]
 ) -> dict[str, str]:
-    """What this process was given, by the words that name it in a message."""
+    """Returns the settings of this process as text, by the name that messages use."""
     found = {**versions, **_flat(msgspec.to_builtins(config))}
     found |= {"--preset": str(restart.preset), "--from-step": str(restart.step)}
     return found | {f"the preset {name}": _digest(preset) for name, preset in presets.items()}
 
 
 def corpus_fact(corpus: CorpusInfo) -> dict[str, str]:
+    """Returns the corpus as an entry for `facts`."""
     return {"the corpus": f"{corpus.bytes:,} bytes, SHA-256 {corpus.sha256[:12]}…"}
 
 
 def fingerprints(facts: Mapping[str, str], fingerprint: Callable[[str], str]) -> dict[str, str]:
-    """Of facts and of their values: the other processes learn neither."""
+    """Returns fingerprints of names and values, so that a process reveals neither to the others."""
     return {fingerprint(fact): fingerprint(value) for fact, value in facts.items()}
 
 
@@ -39,12 +41,15 @@ def differences(
     found: Sequence[Mapping[str, str]],
     fingerprint: Callable[[str], str],
 ) -> list[str]:
-    """A line for each fact in which a process differs from process 0, with the value of this `process`, which alone is
-    known here. `found`: the fingerprints of each process's facts. A fact that a process lacks is no difference."""
+    """Returns a line for each fact in which a process differs from process 0.
+
+    `own` are the facts of this `process`: only their values are known here. `found` are the fingerprints of each
+    process's facts. A fact that a process does not have is no difference.
+    """
     return [
         f"{fact}: {_value(fact, process, other.process, own)} on process {other.process} ({other.name}), "
-        f"{_value(fact, process, 0, own)} on process 0 ({hosts[0].name}): make them the same; each process reports its "
-        "own value"
+        f"{_value(fact, process, 0, own)} on process 0 ({hosts[0].name}): use the same on every host; each "
+        "process reports its own value"
         for other, theirs in zip(hosts[1:], found[1:], strict=True)
         for key, fact in ((fingerprint(fact), fact) for fact in own)
         if key in found[0] and theirs.get(key, found[0][key]) != found[0][key]
@@ -52,7 +57,7 @@ def differences(
 
 
 def _value(fact: str, process: int, of: int, own: Mapping[str, str]) -> str:
-    return own[fact] if process == of else "another value"
+    return own[fact] if process == of else "a different value"
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -62,8 +67,8 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             flat |= _flat(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = str(value)
-    return {key: value for key, value in flat.items() if key not in OF_THE_HOST}
+    return {key: value for key, value in flat.items() if key not in PER_HOST}
 
 
 def _digest(preset: Preset) -> str:
-    return f"SHA-256 {hashlib.sha256(msgspec.json.encode(preset.laid_out)).hexdigest()[:12]}…"
+    return f"SHA-256 {hashlib.sha256(msgspec.json.encode(preset.layout)).hexdigest()[:12]}…"

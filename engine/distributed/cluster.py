@@ -1,81 +1,90 @@
-"""The processes that train one run. All do the same things in the same order; process 0 decides what comes next."""
+"""The processes that train one run. All do the same in the same order; process 0 decides what comes next."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..wire.descriptions import HostInfo, HostStatus
+from ..wire.hosts import HostInfo, HostStatus
 from .outcomes import unsuccessful
 
 T = TypeVar("T")
 
 
 class Cluster:
-    """A process that is alone: what it decides is agreed."""
+    """The interface between processes, and its implementation for a single process, which agrees with itself."""
 
     process = 0
     count = 1
 
     def meet(self) -> list[HostInfo]:
-        """Who they are; none where there is only this one. Before anything else is agreed. Raises Invalid."""
+        """Returns the processes; none if there is only this one. Call it before any other method. Raises Invalid."""
         return []
 
     def agree(self, decide: Callable[[], T], kind: Any) -> T:
-        """What process 0 decides, in every process; `decide` is called in process 0 alone. Where that raises Invalid or
-        Damaged, so do all; what else it raises is Failure in all."""
+        """Returns in every process what `decide` returns in process 0; `decide` is called only there.
+
+        If it raises Invalid or Damaged, all processes raise that; any other exception becomes Failure in all.
+        """
         return self.together(decide)
 
     def gather(self, value: T, kind: Any) -> list[T]:
-        """The value of each process, by its number."""
+        """Returns the value of each process, by process index."""
         return [value]
 
     def together(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` gives here, once it has succeeded in every process. Else raises the same in all: Failure where
-        it failed in one of them, else Damaged, else Invalid, with what each process found."""
+        """Returns what `attempt` returns in this process, once it has succeeded in every process.
+
+        Otherwise all raise the same, with the problems of each process: Failure if any failed, else Damaged, else
+        Invalid.
+        """
         try:
             return attempt()
         except Exception as error:
             raise unsuccessful(error) from error
 
     def collectively(self, attempt: Callable[[], T]) -> T:
-        """As `together`, where the attempt has collectives in it. Raises Stranded where it fails in this process while
-        others wait in one for ever."""
+        """Does the same as `together` for an attempt that runs collectives.
+
+        Raises Stranded if it fails in this process while others wait in a collective forever.
+        """
         return self.together(attempt)
 
-    def note(self, name: str) -> None:
-        """Tells process 0 that this process got there. From any thread; waits for nobody."""
+    def report_reached(self, name: str) -> None:
+        """Reports to process 0 that this process reached the point `name`. From any thread; does not block."""
 
-    def have_all_noted(self, name: str) -> bool:
-        """The other processes got there, as process 0 sees it."""
+    def have_all_reached(self, name: str) -> bool:
+        """Returns True in process 0 once all processes have reached the point `name`."""
         return True
 
-    def forget(self, name: str) -> None:
-        """That all got there; for process 0."""
+    def clear_reached(self, name: str) -> None:
+        """Deletes the reports about the point `name`. For process 0."""
 
     def fingerprint(self, text: str) -> str:
-        """Of a text that is not for the others to read: equal where the texts are."""
+        """Returns a digest by which processes compare texts without revealing them."""
         return text
 
     def stride(self, step_seconds: float) -> int:
-        """Steps from one agreement to the next, so that it takes no more than `SHARE` of them."""
+        """Returns how many steps to run between two agreements, so that these take at most `MAX_SHARE` of the time."""
         return 1
 
     def statuses(self) -> list[HostStatus]:
-        """As every process told last; none where there is only this one."""
+        """Returns the last status of every process; none if there is only this one."""
         return []
 
     def report(self, step: int, bytes_in_use: int) -> None:
-        """How this process stands, for `statuses`."""
+        """Reports the progress of this process, for `statuses`."""
 
-    def tell_stall(self, where: str) -> None:
-        """Where this process has been for a while; nothing once it goes on."""
+    def report_stall(self, where: str) -> None:
+        """Reports where this process is stuck; an empty text once it makes progress again."""
 
     def stalled_elsewhere(self) -> str | None:
-        """Where another process has been for a while."""
+        """Returns where another process is stuck; None if none is."""
         return None
 
     def fail(self, error: Exception) -> None:
-        """Tells the others that this process ends of `error`, and the run with it. Where another one's end may have
-        caused that, it waits before: it is told meanwhile, and ends this process."""
+        """Reports to the others that `error` ends this process, and the run with it.
+
+        If the end of another process may be the cause, waits first: that end is then detected and ends this process.
+        """
 
     def close(self) -> None:
-        """All is over: from now on no process is missed. In the first one it waits until the others know."""
+        """Leaves the run: processes that end from now on are not reported as lost. Process 0 waits for the others."""

@@ -1,18 +1,14 @@
-"""Several processes, on one host or many, as `jax.distributed` joins them.
+"""Several processes, on one host or many, connected by `jax.distributed`.
 
-What they tell each other goes through the key-value store of jax's own coordination service, which process 0 serves: no
-collective, so that nothing gets between the steps of the devices. Others may reach that store: a value without a valid
-seal of the run is never obeyed.
+They exchange values through the key-value store of jax's coordination service, which runs in process 0. That needs no
+collective, so it does not delay the devices.
 """
 
-import contextlib
 import math
 import os
 import socket
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -22,203 +18,64 @@ from msgspec import Struct
 
 from ..base.advice import TRACEBACK, problems_in
 from ..base.invalid import Invalid
-from ..wire.descriptions import HostInfo, HostStatus
+from ..wire.hosts import HostInfo, HostStatus
 from .cluster import Cluster
-from .joining import HEARTBEAT_SECONDS
+from .liveness import NO_HEARTBEAT, Liveness
 from .outcomes import Outcome, Stranded, error_of, outcome_of, unsuccessful, worst
 from .seal import Forged, Seal
+from .sealed_store import SealedStore
 
 CLOSING_SECONDS = 30
-"""In which process 0 waits for the others to leave."""
+"""Timeout of process 0 for the others to leave."""
 FAILING_SECONDS = 3
-"""The same where process 0 ends because it failed: the others may hang."""
-FAREWELL_SECONDS = 0.02
-"""From one look at who is still there to the next."""
-MISSING_SECONDS = 15.0
-"""In which a process that is gone is missed."""
-PATIENCE_SECONDS = 5
-"""In which the others have to report how a collective attempt ended that failed here."""
-BEAT_SECONDS = 1.0
-"""From one look at the other processes to the next."""
-SLICE_MILLISECONDS = 1000
-"""A wait for another process returns so often, so that signals are heard."""
-SHARE = 0.005
-"""Part of a step that an agreement may take."""
-LONGEST_SECONDS = 0.5
-"""From one agreement to the next, where steps are shorter: a command may wait for so long."""
+"""The same timeout if process 0 failed: the others may hang."""
+DETECTION_SECONDS = 60.0
+"""Timeout for the check whether another process was lost: heartbeats stop after 10 s, and a busy machine adds to it."""
+OUTCOME_TIMEOUT_SECONDS = 5
+"""Timeout for the others' outcomes of a collective attempt that failed in this process."""
+MAX_SHARE = 0.005
+"""Largest fraction of the training time that agreements may take."""
+MAX_INTERVAL_SECONDS = 0.5
+"""Longest time between two agreements, unless a step takes longer: a command may wait that long."""
 NONCE_BYTES = 16
-GENERATION = 1000
-"""Answers that are forgotten together, once those of the next generation are old."""
-SILENCE = f"no sign of life for {HEARTBEAT_SECONDS} s: killed, hung, or cut off"
+GENERATION_SIZE = 1000
+"""Number of stored decisions that are deleted together, one generation later."""
 
 T = TypeVar("T")
 
 
 def stride(call_seconds: float, step_seconds: float) -> int:
-    """Steps from one agreement to the next; 1 while nobody knows yet how long a step takes, which is told as 0."""
-    apart = min(call_seconds / SHARE, LONGEST_SECONDS)
-    return math.ceil(apart / step_seconds) or 1 if step_seconds else 1
+    """Returns the number of steps between two agreements; 1 if `step_seconds` is 0, which means unknown."""
+    interval = min(call_seconds / MAX_SHARE, MAX_INTERVAL_SECONDS)
+    return math.ceil(interval / step_seconds) or 1 if step_seconds else 1
 
 
-class Told(Struct, frozen=True):
-    """What process 0 decided, or how it did not succeed."""
+class Decision(Struct, frozen=True):
+    """What process 0 decided, or why it failed to."""
 
     value: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))
+    """The encoded decision; null if there is none."""
     outcome: Outcome = Outcome()
+    """How deciding ended."""
 
 
 class JaxCluster(Cluster):
+    """One of several processes."""
+
     def __init__(self, seal: Seal, stop: Callable[[], object], lost: Callable[[Mapping[int, str]], None]) -> None:
-        """`stop` is called in process 0 where another one was told to stop, `lost` in every process where others are
-        gone, with the reason by number. Both in a thread of its own."""
-        self._seal = seal
+        """`stop` is called in process 0 if another process received a signal to stop; `lost` in every process if others
+        are lost, with the reason by process index. Both are called in the thread of `Liveness`."""
         self.process, self.count = global_state.process_id, global_state.num_processes
         self.hosts: list[HostInfo] = []
-        self._client: Any = global_state.client
+        self._store = SealedStore(global_state.client, seal, self.count)
+        self._liveness = Liveness(self.process, self.count, global_state.client, self._store, stop, lost)
         self._agreed = self._gathered = 0
         self._call_seconds = 0.0
-        self._stop = stop
-        self._lost = lost
-        self._is_closed = False
-        self._own = HostStatus(process=self.process, step=0, bytes_in_use=0)
-        self._statuses: list[HostStatus] = []
-        self._has_met = False
-        self._patience: float | None = None
-        """Seconds that this process waits for a word of another one; None: for ever, or until that one is lost."""
-        self._forged: set[str] = set()
-        """Keys of values without a valid seal that were passed over."""
-        threading.Thread(target=self._watch, name="cluster", daemon=True).start()
-
-    def agree(self, decide: Callable[[], T], kind: Any) -> T:
-        told = self._passed_on(lambda: _decided(decide))
-        if told.outcome.kind != "done":
-            raise error_of(told.outcome.kind, told.outcome.problems)
-        return msgspec.msgpack.decode(told.value, type=kind)
-
-    def gather(self, value: T, kind: Any) -> list[T]:
-        number, self._gathered = self._gathered, self._gathered + 1
-        mine = msgspec.msgpack.encode(value)
-        if self.process:
-            self._write(f"gathered/{number}/{self.process}", mine)
-
-        def all_values() -> Told:
-            others = [self._read(f"gathered/{number}/{process}") for process in range(1, self.count)]
-            self._client.key_value_delete(f"gathered/{number}/")
-            return Told(msgspec.Raw(msgspec.msgpack.encode([msgspec.Raw(value) for value in (mine, *others)])))
-
-        values = msgspec.msgpack.decode(self._passed_on(all_values).value, type=list[msgspec.Raw])
-        return [msgspec.msgpack.decode(raw, type=kind) for raw in values]
-
-    def _passed_on(self, tell: Callable[[], Told]) -> Told:
-        """What `tell` gives in process 0, in every process."""
-        number, self._agreed = self._agreed, self._agreed + 1
-        key = f"agreed/{number // GENERATION}/{number}"
-        if self.process:
-            return msgspec.msgpack.decode(self._read(key), type=Told)
-        told = tell()
-        began = time.perf_counter()
-        self._write(key, msgspec.msgpack.encode(told))
-        self._call_seconds = time.perf_counter() - began
-        if number % GENERATION == 0 and number >= 2 * GENERATION:
-            self._client.key_value_delete(f"agreed/{number // GENERATION - 2}/")
-        return told
-
-    def together(self, attempt: Callable[[], T]) -> T:
-        value, error = _tried(attempt)
-        self._settle(self.gather(outcome_of(error), Outcome), error)
-        return value  # type: ignore[return-value] # there is one: else it would have raised
-
-    def collectively(self, attempt: Callable[[], T]) -> T:
-        value, error = _tried(attempt)
-        self._patience = None if error is None else PATIENCE_SECONDS
-        try:
-            outcomes = self.gather(outcome_of(error), Outcome)
-        except TimeoutError:
-            raise Stranded(*outcome_of(error).problems) from error
-        finally:
-            self._patience = None
-        self._settle(outcomes, error)
-        return value  # type: ignore[return-value]
-
-    def _settle(self, outcomes: Sequence[Outcome], error: Exception | None) -> None:
-        """Raises the same in every process, unless all have done it. `error`: that of this process."""
-        if (kind := worst(outcomes)) != "done":
-            if error is not None:
-                unsuccessful(error)
-            raise error_of(kind, self._named([outcome.problems for outcome in outcomes])) from error
-
-    def note(self, name: str) -> None:
-        self._write(f"noted/{name}/{self.process}", b"1")
-
-    def have_all_noted(self, name: str) -> bool:
-        return len(list(self._sealed_in(f"noted/{name}/"))) == self.count
-
-    def forget(self, name: str) -> None:
-        if self.process == 0:
-            self._client.key_value_delete(f"noted/{name}/")
-
-    def fingerprint(self, text: str) -> str:
-        return self._seal.fingerprint(text)
-
-    def stride(self, step_seconds: float) -> int:
-        return stride(self._call_seconds, step_seconds)
-
-    def statuses(self) -> list[HostStatus]:
-        return self._statuses
-
-    def report(self, step: int, bytes_in_use: int) -> None:
-        self._own = msgspec.structs.replace(self._own, step=step, bytes_in_use=bytes_in_use)
-
-    def ask_to_stop(self) -> None:
-        """From a process that was told to: process 0 hears of it within two beats."""
-        self._own = msgspec.structs.replace(self._own, is_stopping=True)
-
-    def tell_stall(self, where: str) -> None:
-        self._own = msgspec.structs.replace(self._own, stalled=where)
-
-    def stalled_elsewhere(self) -> str | None:
-        others = (status for status in self._statuses if status.stalled and status.process != self.process)
-        return next((f"{status.stalled} on {self._name(status.process)}" for status in others), None)
-
-    def fail(self, error: Exception) -> None:
-        if not _is_own(error):
-            time.sleep(MISSING_SECONDS)
-        self._leave(msgspec.structs.replace(self._own, problem="; ".join(problems_in(error))), FAILING_SECONDS)
-        if self.process:  # others are in a collective, and gloo aborts a process whose peer closes its connections
-            time.sleep(FAILING_SECONDS)
-
-    def close(self) -> None:
-        self._leave(msgspec.structs.replace(self._own, is_closing=True), CLOSING_SECONDS)
-
-    def _leave(self, last: HostStatus, seconds: float) -> None:
-        """The service of process 0 ends with it, and jax aborts a process that still listens to it: process 0 waits
-        until the others have left, but no longer than `seconds`."""
-        self._is_closed = True
-        self._own = last
-        leaving = threading.Thread(target=self._say_farewell, name="farewell", daemon=True)
-        leaving.start()
-        leaving.join(seconds)
-
-    def _say_farewell(self) -> None:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 did not wait
-            self._tell_own()
-            if self.process:
-                self._client.shutdown()
-            while self.process == 0 and len(self._client.get_live_nodes(list(range(self.count)))) > 1:
-                time.sleep(FAREWELL_SECONDS)
-
-    def _read_statuses(self) -> list[HostStatus]:
-        """An older one than was seen before, which somebody may have recorded, changes nothing."""
-        known = {status.process: status for status in self._statuses}
-        for value in self._sealed_in("status/"):
-            status = msgspec.msgpack.decode(value, type=HostStatus)
-            if status.process not in known or status.beat >= known[status.process].beat:
-                known[status.process] = status
-        return [known[process] for process in sorted(known)]
 
     def meet(self) -> list[HostInfo]:
-        self._seal = self._renewed()
-        self._has_met = True
+        """Exchanges nonces, renews the seal, and returns all processes. Raises Invalid if their counts differ."""
+        self._store.seal = self._renewed()
+        self._liveness.is_reporting = True
         own = HostInfo(process=self.process, processes=self.count, name=socket.gethostname(), pid=os.getpid())
         self.hosts = self.gather(own, HostInfo)
         if any(host.processes != self.hosts[0].processes for host in self.hosts):
@@ -227,110 +84,167 @@ class JaxCluster(Cluster):
         return self.hosts
 
     def _renewed(self) -> Seal:
-        """The seal of this start. Raises Forged where this process did not contribute to it."""
+        """Returns the seal of this start. Raises Forged if this process's nonce is missing from it."""
         own = os.urandom(NONCE_BYTES)
         if self.process:
-            self._write(f"hello/{self.process}", own)
-            nonces = msgspec.msgpack.decode(self._read("welcome"), type=list[bytes])
+            self._store.write(f"hello/{self.process}", own)
+            nonces = msgspec.msgpack.decode(self._store.read("welcome"), type=list[bytes])
             if nonces[self.process : self.process + 1] != [own]:
                 raise Forged("welcome")
         else:
-            nonces = [own, *(self._read(f"hello/{process}") for process in range(1, self.count))]
-            self._write("welcome", msgspec.msgpack.encode(nonces))
-        return self._seal.renewed(nonces)
+            nonces = [own, *(self._store.read(f"hello/{process}") for process in range(1, self.count))]
+            self._store.write("welcome", msgspec.msgpack.encode(nonces))
+        return self._store.seal.renewed(nonces)
 
-    def _write(self, key: str, value: bytes) -> None:
-        self._client.key_value_set_bytes(key, self._seal.close(key, value), allow_overwrite=True)
+    def agree(self, decide: Callable[[], T], kind: Any) -> T:
+        """Returns what process 0 decides, decoded as `kind`."""
+        decision = self._from_process_0(lambda: _decided(decide))
+        if decision.outcome.kind != "done":
+            raise error_of(decision.outcome.kind, decision.outcome.problems)
+        return msgspec.msgpack.decode(decision.value, type=kind)
 
-    def _read(self, key: str) -> bytes:
-        """Once it is there. Raises Forged."""
-        return self._seal.open(key, self._awaited(key))
+    def gather(self, value: T, kind: Any) -> list[T]:
+        """Returns the value of each process, decoded as `kind`."""
+        number, self._gathered = self._gathered, self._gathered + 1
+        mine = msgspec.msgpack.encode(value)
+        if self.process:
+            self._store.write(f"gathered/{number}/{self.process}", mine)
 
-    def _sealed_in(self, folder: str) -> Iterator[bytes]:
-        """One value of each process, as far as they are there. One without a valid seal is named once and passed over:
-        nothing waits for it, and the process will write it again."""
-        found = dict(self._client.key_value_dir_get_bytes(folder))
-        for key in (f"{folder}{process}" for process in range(self.count)):
-            try:
-                if key in found:
-                    yield self._seal.open(key, found[key])
-            except Forged as forged:
-                if key not in self._forged:
-                    self._forged.add(key)
-                    print(f"shardtui: {forged}", file=sys.stderr, flush=True)
+        def all_values() -> Decision:
+            others = [self._store.read(f"gathered/{number}/{process}") for process in range(1, self.count)]
+            self._store.delete(f"gathered/{number}/")
+            return Decision(msgspec.Raw(msgspec.msgpack.encode([msgspec.Raw(value) for value in (mine, *others)])))
 
-    def _awaited(self, key: str) -> bytes:
-        """Raises TimeoutError where it is waited for with patience, and that is over."""
-        until = math.inf if self._patience is None else time.monotonic() + self._patience
-        while True:
-            if time.monotonic() > until:
-                raise TimeoutError(key)
-            try:
-                return self._client.blocking_key_value_get_bytes(key, SLICE_MILLISECONDS)
-            except jax.errors.JaxRuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
-                    raise
+        values = msgspec.msgpack.decode(self._from_process_0(all_values).value, type=list[msgspec.Raw])
+        return [msgspec.msgpack.decode(raw, type=kind) for raw in values]
 
-    def obituary(self, gone: Mapping[int, str]) -> list[str]:
-        """Why the run ends: a line for each process that is gone, and one for the others."""
-        steps = {status.process: status.step for status in self._statuses}
+    def _from_process_0(self, decide: Callable[[], Decision]) -> Decision:
+        """Returns in every process what `decide` returns in process 0."""
+        number, self._agreed = self._agreed, self._agreed + 1
+        key = f"agreed/{number // GENERATION_SIZE}/{number}"
+        if self.process:
+            return msgspec.msgpack.decode(self._store.read(key), type=Decision)
+        decision = decide()
+        began = time.perf_counter()
+        self._store.write(key, msgspec.msgpack.encode(decision))
+        self._call_seconds = time.perf_counter() - began
+        if number % GENERATION_SIZE == 0 and number >= 2 * GENERATION_SIZE:
+            self._store.delete(f"agreed/{number // GENERATION_SIZE - 2}/")
+        return decision
+
+    def together(self, attempt: Callable[[], T]) -> T:
+        """Returns the result of `attempt`, or raises the same in every process."""
+        value, error = _tried(attempt)
+        self._settle(self.gather(outcome_of(error), Outcome), error)
+        return value  # type: ignore[return-value] # not None: without a value `_settle` raises
+
+    def collectively(self, attempt: Callable[[], T]) -> T:
+        """Does the same as `together`; raises Stranded if others do not report an outcome after a failure here."""
+        value, error = _tried(attempt)
+        try:
+            with self._store.timeout(None if error is None else OUTCOME_TIMEOUT_SECONDS):
+                outcomes = self.gather(outcome_of(error), Outcome)
+        except TimeoutError:
+            raise Stranded(*outcome_of(error).problems) from error
+        self._settle(outcomes, error)
+        return value  # type: ignore[return-value]
+
+    def _settle(self, outcomes: Sequence[Outcome], error: Exception | None) -> None:
+        """Raises the same in every process unless all have succeeded. `error`: the exception in this process."""
+        if (kind := worst(outcomes)) != "done":
+            if error is not None:
+                unsuccessful(error)
+            found = enumerate(outcome.problems for outcome in outcomes)
+            named = [f"{self._name(process)}: {line}" for process, problems in found for line in problems]
+            raise error_of(kind, named) from error
+
+    def report_reached(self, name: str) -> None:
+        """Writes to the store that this process reached the point `name`."""
+        self._store.write(f"noted/{name}/{self.process}", b"1")
+
+    def have_all_reached(self, name: str) -> bool:
+        """Returns True once all processes have reached the point `name`."""
+        return len(list(self._store.of_each_process(f"noted/{name}/"))) == self.count
+
+    def clear_reached(self, name: str) -> None:
+        """Deletes the reports about the point `name`, in process 0."""
+        if self.process == 0:
+            self._store.delete(f"noted/{name}/")
+
+    def fingerprint(self, text: str) -> str:
+        """Returns the seal's fingerprint of `text`."""
+        return self._store.seal.fingerprint(text)
+
+    def stride(self, step_seconds: float) -> int:
+        """Returns the number of steps until the next agreement, from the measured time of the last one."""
+        return stride(self._call_seconds, step_seconds)
+
+    def statuses(self) -> list[HostStatus]:
+        """Returns the last status of every process."""
+        return self._liveness.statuses
+
+    def report(self, step: int, bytes_in_use: int) -> None:
+        """Updates the status of this process."""
+        self._liveness.update(step=step, bytes_in_use=bytes_in_use)
+
+    def ask_to_stop(self) -> None:
+        """Forwards a signal to stop to process 0, which sees it within two beats."""
+        self._liveness.update(is_stopping=True)
+
+    def report_stall(self, where: str) -> None:
+        """Updates the status of this process; `where` is empty if it makes progress."""
+        self._liveness.update(stalled=where)
+
+    def stalled_elsewhere(self) -> str | None:
+        """Returns where the first other stuck process is; None if none is."""
+        others = (status for status in self.statuses() if status.stalled and status.process != self.process)
+        return next((f"{status.stalled} on {self._name(status.process)}" for status in others), None)
+
+    def fail(self, error: Exception) -> None:
+        """Reports the failure and leaves. Waits first unless the cause is clearly in this process."""
+        if not _is_own(error):
+            self._liveness.await_checks(DETECTION_SECONDS)
+        self._liveness.leave(FAILING_SECONDS, problem="; ".join(problems_in(error)))
+        if self.process:  # others are in a collective, and gloo aborts a process whose peer closes its connections
+            time.sleep(FAILING_SECONDS)
+
+    def close(self) -> None:
+        """Leaves the run; in process 0, waits up to `CLOSING_SECONDS` for the others."""
+        self._liveness.leave(CLOSING_SECONDS, is_closing=True)
+
+    def loss_report(self, gone: Mapping[int, str]) -> list[str]:
+        """Returns why the run ends: a line for each lost process, and one for the others."""
+        steps = {status.process: status.step for status in self.statuses()}
         lines = [
             f"{self._name(process)} {end} after step {steps.get(process, 0):,}: {why}"
             for process, why in gone.items()
-            for end in ["is lost" if why == SILENCE else "failed"]
+            for end in ["was lost" if why == NO_HEARTBEAT else "failed"]
         ]
         well = [f"process {process} at step {step:,}" for process, step in steps.items() if process not in gone]
         return [
             *lines,
-            f"{', '.join(well)}: well, but the state was in parts: resume the run, on as many processes as you like",
+            f"{', '.join(well)}: healthy, but part of the state is lost: resume the run from its checkpoint, on any "
+            "number of processes",
         ]
 
     def _name(self, process: int) -> str:
         host = next((host for host in self.hosts if host.process == process), None)
         return f"process {process}" + (f" ({host.name}, pid {host.pid})" if host else "")
 
-    def _named(self, problems: Sequence[Sequence[str]]) -> list[str]:
-        """Those of each process."""
-        return [f"{self._name(process)}: {line}" for process, found in enumerate(problems) for line in found]
 
-    def _tell_own(self) -> None:
-        self._own = msgspec.structs.replace(self._own, beat=self._own.beat + 1)
-        self._write(f"status/{self.process}", msgspec.msgpack.encode(self._own))
-
-    def _watch(self) -> None:
-        """Until the end of this process. That all look at each other at once is how the service wants to be asked."""
-        everyone = list(range(self.count))
-        while not self._is_closed:
-            try:
-                living = self._client.get_live_nodes(everyone)
-                if self._has_met:
-                    self._tell_own()
-                    self._statuses = self._read_statuses()
-            except jax.errors.JaxRuntimeError:  # the service is gone, and process 0 with it
-                living = everyone[1:]
-            gone = {status.process: status.problem for status in self._statuses if status.problem}
-            closing = [status.process for status in self._statuses if status.is_closing]
-            gone |= {process: SILENCE for process in everyone if process not in (*living, *closing, *gone)}
-            if gone and not self._is_closed:
-                self._lost(gone)
-                return
-            if self.process == 0 and any(status.is_stopping for status in self._statuses):
-                self._stop()
-            time.sleep(BEAT_SECONDS)
-
-
-def _decided(decide: Callable[[], Any]) -> Told:
+def _decided(decide: Callable[[], Any]) -> Decision:
     value, error = _tried(decide)
     if error is None:
-        return Told(msgspec.Raw(msgspec.msgpack.encode(value)))
+        return Decision(msgspec.Raw(msgspec.msgpack.encode(value)))
     unsuccessful(error)
-    return Told(outcome=outcome_of(error))
+    return Decision(outcome=outcome_of(error))
 
 
 def _is_own(error: Exception) -> bool:
-    """No other process can be the cause: it is not of jax's runtime, or this says that memory or the user's code is."""
-    text = str(error)
-    return not isinstance(error, jax.errors.JaxRuntimeError) or TRACEBACK in text or "RESOURCE_EXHAUSTED" in text
+    """True if no other process can be the cause: not a runtime error of jax, or one about memory or the user's code."""
+    cause = error.__cause__ if isinstance(error, Stranded) else error
+    text = str(cause)
+    return not isinstance(cause, jax.errors.JaxRuntimeError) or TRACEBACK in text or "RESOURCE_EXHAUSTED" in text
 
 
 def _tried(attempt: Callable[[], T]) -> tuple[T | None, Exception | None]:

@@ -1,4 +1,4 @@
-"""How an attempt ends that several processes make together: done, refused, failed, or with damage found."""
+"""Outcomes of an attempt that several processes make together: done, refused, damaged or failed."""
 
 import traceback
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ Kind = Literal["done", "refused", "damaged", "failed"]
 
 
 class Problem(Exception):
-    """`problems`: one line each."""
+    """An error with `problems`, one line each."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
@@ -25,25 +25,28 @@ class Damaged(Problem):
 
 
 class Failure(Problem):
-    """What was asked for is possible, but did not succeed this time: no memory, a full disk."""
+    """A valid request did not succeed this time: out of memory, a full disk."""
 
 
 class Stranded(Problem):
-    """This process failed where the others wait for it in a collective for ever: the run has to end."""
+    """This process failed while the others wait for it in a collective forever: the run has to end."""
 
 
 UNSUCCESSFUL = (Invalid, Damaged, Failure)
-"""What an attempt may raise and training goes on."""
+"""Exceptions of an attempt after which training continues."""
 
 
 class Outcome(Struct, frozen=True):
-    """Of one process."""
+    """How the attempt ended in one process."""
 
     kind: Kind = "done"
+    """How it ended."""
     problems: list[str] = []
+    """What went wrong, one line each; empty if it is done."""
 
 
 def outcome_of(error: Exception | None) -> Outcome:
+    """Returns the outcome that an exception means; None means done."""
     match error:
         case None:
             return Outcome()
@@ -56,7 +59,7 @@ def outcome_of(error: Exception | None) -> Outcome:
 
 
 def unsuccessful(error: Exception) -> Exception:
-    """`error` as one of the three. What was not foreseen goes to the log with its traceback."""
+    """Returns `error` as one of `UNSUCCESSFUL`. Logs the traceback of an unexpected one, which becomes Failure."""
     if isinstance(error, UNSUCCESSFUL):
         return error
     traceback.print_exception(error)
@@ -64,13 +67,15 @@ def unsuccessful(error: Exception) -> Exception:
 
 
 def worst(outcomes: Iterable[Outcome]) -> Kind:
-    """Of all processes, which makes it that of each: a file that one could not read for want of memory is not known to
-    be damaged."""
+    """Returns the worst outcome of all processes, which becomes that of each.
+
+    Failed is worse than damaged: a process that ran out of memory does not know whether its file is damaged.
+    """
     kinds = {outcome.kind for outcome in outcomes}
     order: tuple[Kind, ...] = ("failed", "damaged", "refused", "done")
     return next(kind for kind in order if kind in kinds)
 
 
 def error_of(kind: Kind, problems: Iterable[str]) -> Exception:
-    """For any kind but `done`."""
+    """Returns the exception for any kind except `done`."""
     return {"refused": Invalid, "damaged": Damaged, "failed": Failure}[kind](*problems)

@@ -1,9 +1,9 @@
-"""How processes of one run know each other's values from anybody else's: a seal made with a secret of the run.
+"""Authenticates the values that processes of a run exchange, with a secret of the run.
 
-The key-value store of jax's coordination service has no authentication: whoever reaches its port reads, writes and
-deletes. So each value carries an HMAC (RFC 2104, with SHA-256) over its key and its bytes. Keys hold the process and
-the round, and the seal is renewed at every start, so that a recorded value is valid nowhere else. A sealed value can
-still be read: docs/security.md lists what a reader learns.
+The key-value store of jax's coordination service has no authentication: whoever reaches its port can read, write and
+delete. So each value carries an HMAC (RFC 2104, with SHA-256) over its key and its bytes. Keys contain the process
+index and the round, and the seal is renewed at every start, so that a replayed value is never valid. Sealed values are
+not encrypted: docs/security.md lists what a reader learns.
 """
 
 import hashlib
@@ -17,26 +17,28 @@ from pathlib import Path
 
 from etils import epath
 
+from ..base.atomic_write import write_atomically
 from ..base.invalid import Invalid
 from ..spec.config import Membership, RunConfig
 from ..wire.run_directory import RunDirectory
 
 VARIABLE = "SHARDTUI_SECRET"
+"""Environment variable of the secret."""
 JOIN_SECONDS = 60
-"""For all processes to come."""
-SHORTEST = 16
-"""Bytes of a secret that the user chose."""
+"""Timeout for all processes to connect."""
+MIN_SECRET_BYTES = 16
+"""Shortest secret that a user may choose."""
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
 class Forged(Exception):
-    """A value in the store that no process of this run wrote. Its text is never shown."""
+    """A value in the store that no process of this run wrote. The value is never shown."""
 
     def __init__(self, key: str) -> None:
         problem = (
-            f"{key}: this value in the coordinator's store has no valid seal of the run: another program writes to the "
-            "coordinator's port, or a process has another secret: give every process the same secret, and keep others "
-            "away from that port"
+            f"{key}: this value in the coordinator's store is not sealed with the run's secret: another program writes "
+            "to the coordinator's port, or a process has a different secret: give every process the same secret, and "
+            "block other programs from that port"
         )
         super().__init__(problem)
         self.problems = (problem,)
@@ -44,13 +46,17 @@ class Forged(Exception):
 
 @dataclass(frozen=True)
 class Seal:
-    secret: bytes
+    """Signs values and checks signatures."""
 
-    def close(self, key: str, value: bytes) -> bytes:
+    secret: bytes
+    """The secret of the run, or of one start."""
+
+    def seal(self, key: str, value: bytes) -> bytes:
+        """Returns `value` with its HMAC in front."""
         return self._mac(key, value) + value
 
     def open(self, key: str, sealed: bytes) -> bytes:
-        """Raises Forged."""
+        """Returns the value that was sealed under `key`. Raises Forged if the HMAC does not match."""
         size = hashlib.sha256().digest_size
         mac, value = sealed[:size], sealed[size:]
         if not hmac.compare_digest(mac, self._mac(key, value)):
@@ -58,11 +64,11 @@ class Seal:
         return value
 
     def fingerprint(self, text: str) -> str:
-        """By which processes compare what each was given: nothing can be guessed from it without the secret."""
+        """Returns an HMAC of `text`, by which processes compare texts without revealing them."""
         return self._mac("fingerprint", text.encode()).hex()
 
     def renewed(self, nonces: Sequence[bytes]) -> "Seal":
-        """For one start, to which every process has contributed."""
+        """Returns the seal of one start, derived from a nonce of every process."""
         return Seal(self._mac("renewed", b"".join(nonces)))
 
     def _mac(self, key: str, value: bytes) -> bytes:
@@ -70,14 +76,17 @@ class Seal:
 
 
 def is_local(coordinator: str | None) -> bool:
-    """No other host reaches it."""
+    """True if no other host can reach the coordinator."""
     return coordinator is not None and (
         coordinator.startswith("unix:") or coordinator.rpartition(":")[0].lower() in LOOPBACK
     )
 
 
 def given_secret(membership: Membership) -> bytes | None:
-    """From --secret-file or the environment; of no use with --insecure; None where there is none. Raises Invalid."""
+    """Returns the secret from --secret-file or the environment; empty with --insecure, None if there is none.
+
+    Raises Invalid if it cannot be used.
+    """
     if membership.insecure:
         return b""
     if membership.secret_file is not None:
@@ -88,20 +97,25 @@ def given_secret(membership: Membership) -> bytes | None:
 
 
 def secret_problem(coordinator: str | None, membership: Membership, config: RunConfig) -> str | None:
-    """Why a run has no secret although other hosts reach its coordinator. Raises Invalid where one that is given is
-    none."""
+    """Returns why a run needs a secret: other hosts reach its coordinator and it has none. None if all is well.
+
+    Raises Invalid if a given secret cannot be used.
+    """
     if is_local(coordinator) or given_secret(membership) is not None or config.checkpoints.directory is not None:
         return None
     return (
-        f"--coordinator {coordinator or 'found by jax'}: other hosts reach it, and the processes of this run share no "
-        f"secret: keep checkpoints where all hosts see them with --checkpoint-dir, give --secret-file FILE or "
-        f"{VARIABLE}, the same on every host, or --insecure where nobody else is on the network"
+        f"--coordinator {coordinator or 'found by jax'}: other hosts can reach it, and this run has no "
+        f"secret: give a --checkpoint-dir that all hosts share, or --secret-file FILE or "
+        f"{VARIABLE}, the same on every host, or --insecure if the network is private"
     )
 
 
 def shared_secret(directory: RunDirectory, config: RunConfig, coordinator: str | None, is_first: bool) -> bytes:
-    """Of a run that was given none: the first process makes it, in the run directory or, where hosts share nothing but
-    their checkpoints, beside these; the others wait for it. It stays with the run. Raises Invalid."""
+    """Returns the generated secret of a run without a given one; it is kept with the run.
+
+    The first process generates it, in the run directory, or next to the checkpoints if there are several hosts; the
+    others wait for it. Raises Invalid if it cannot be written or read.
+    """
     folder = str(directory.path) if is_local(coordinator) else directory.checkpoints(config)
     path = epath.Path(folder) / "secret"
     try:
@@ -110,15 +124,17 @@ def shared_secret(directory: RunDirectory, config: RunConfig, coordinator: str |
         _wait_for(path)
         return _checked(path.read_bytes(), str(path))
     except (OSError, ImportError) as error:
-        raise Invalid(f"{path}: the run's secret cannot be kept there: {error}") from error
+        raise Invalid(f"{path}: cannot store the run's secret there: {error}") from error
 
 
 def _make_secret(path: epath.Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"secret-{os.getpid()}")  # nobody reads half of it
+    secret = os.urandom(32).hex().encode()
     if "://" not in str(path):
-        os.close(os.open(new, os.O_WRONLY | os.O_CREAT, 0o600))
-    new.write_bytes(os.urandom(32).hex().encode())
+        write_atomically(Path(path), secret, 0o600)
+        return
+    new = path.with_name(f"secret-{os.getpid()}")  # so that no process reads a partial secret
+    new.write_bytes(secret)
     new.rename(path)
 
 
@@ -127,7 +143,7 @@ def _wait_for(path: epath.Path) -> None:
     while not path.exists():
         if time.monotonic() > until:
             raise Invalid(
-                f"{path}: process 0 makes the run's secret there, and this process did not see it within "
+                f"{path}: process 0 writes the run's secret there, but this process did not find it within "
                 f"{JOIN_SECONDS} s: give a --checkpoint-dir that all hosts share, or --secret-file FILE"
             )
         time.sleep(0.1)
@@ -138,7 +154,7 @@ def _read_secret(path: Path) -> bytes:
         with open(path, "rb", opener=_opened_at_once) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode) or mode & 0o077:
-                raise Invalid(f"--secret-file {path}: not a file that only you can read: chmod 600 it")
+                raise Invalid(f"--secret-file {path}: other users can read it, or it is not a file: `chmod 600` it")
             return _checked(file.read(), f"--secret-file {path}")
     except OSError as error:
         raise Invalid(f"--secret-file {path}: cannot be read: {error.strerror}") from error
@@ -150,8 +166,9 @@ def _opened_at_once(path: str, flags: int) -> int:
 
 def _checked(secret: bytes, where: str) -> bytes:
     secret = secret.strip()
-    if len(secret) < SHORTEST:
+    if len(secret) < MIN_SECRET_BYTES:
         raise Invalid(
-            f"{where}: a secret of {len(secret)} bytes: at least {SHORTEST}: `openssl rand -hex 32` makes one"
+            f"{where}: the secret has {len(secret)} bytes: use at least {MIN_SECRET_BYTES}, such as from "
+            "`openssl rand -hex 32`"
         )
     return secret

@@ -1,1 +1,1 @@
-"""What is trained: the built-in decoder or a model of the user's, and one step of it."""
+"""The model, built in or the user's, and its train step."""

@@ -1,4 +1,4 @@
-"""The description of one array, made before the array: no device is touched for it."""
+"""Descriptions of arrays, made before the arrays exist and without touching a device."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,42 +12,54 @@ from ..parallel.rules import LogicalAxes
 
 @dataclass(frozen=True)
 class Array:
+    """Describes one array of the state or the batch."""
+
     names: tuple[str, ...]
-    """Its own; a moment's is followed by its parameter's, whose layout it takes where no override names it."""
+    """The array's name. For a moment, the name of its parameter follows: it shares that layout unless an override
+    names the moment."""
     kind: str
+    """`parameter`, `moment`, `variable`, `scalar`, `batch`, `gradient` or `activation`."""
     shape: tuple[int, ...]
+    """The global shape."""
     dtype: Any
     logical_axes: LogicalAxes
+    """One name per dim, None where a dim has none."""
 
 
 class Batch(NamedTuple):
-    """Of text."""
+    """A batch of text."""
 
     inputs: Any
-    """int32 [B, T]"""
+    """Tokens, int32 [B, T]."""
     targets: Any
-    """int32 [B, T]"""
+    """The token that follows each input, int32 [B, T]."""
 
 
 def text_batch(batch_size: int, seq_len: int) -> Batch:
-    """Of `Array`s."""
+    """Returns a batch of text that holds `Array`s instead of arrays."""
     shape, axes = (batch_size, seq_len), ("batch", "seq")
     return Batch(*(Array((f"batch.{name}",), "batch", shape, jnp.dtype("int32"), axes) for name in Batch._fields))
 
 
 def gradient_name(parameter: str) -> str:
+    """Returns the array name of a parameter's gradient."""
     return f"grad.{parameter}"
 
 
-def name_of(path: tuple[Any, ...], with_numbers: bool = False) -> str:
-    """A key path as `blocks.mlp.up.kernel`. The numbers by which optax chains its states are left out."""
-    kept = [key for key in path if with_numbers or not isinstance(key, jax.tree_util.SequenceKey)]
+def name_of(path: tuple[Any, ...], with_indices: bool = False) -> str:
+    """Returns a key path as a name such as `blocks.mlp.up.kernel`.
+
+    Sequence indices, such as those of optax's chained states, are left out unless `with_indices`.
+    """
+    kept = [key for key in path if with_indices or not isinstance(key, jax.tree_util.SequenceKey)]
     return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in kept)
 
 
 def annotated_axes(leaf: Any) -> LogicalAxes:
-    """What the dims of a module's array are called, whole from where the annotation ends. Several mesh axes of one dim
-    are `data+model`."""
+    """Returns the axis names that a module's array is annotated with, and None for dims beyond the annotation.
+
+    A dim annotated with several mesh axes gets one name, `data+model`.
+    """
     annotation = leaf.get_metadata().get("out_sharding") if isinstance(leaf, nnx.Variable) else None
     names = tuple(getattr(annotation, "spec", annotation) or ())
     axes = tuple("+".join(name) if isinstance(name, tuple) else name for name in names)

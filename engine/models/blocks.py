@@ -1,4 +1,4 @@
-"""The blocks of the decoder: attention, the MLP, experts."""
+"""The decoder's blocks: attention, MLP and mixture of experts."""
 
 from typing import TypeVar
 
@@ -8,24 +8,19 @@ from flax import nnx
 from flax.typing import PathParts
 from jax.typing import DTypeLike
 
-from ..parallel.constraints import (
-    constrain,
-    gathered,
-    left_to_compiler,
-    observe,
-    out_sharding,
-    shard,
-)
-from ..spec.config import ModelConfig
+from ..parallel.constraints import constrain, gathered, observe, out_sharding, shard
+from ..spec.config import AttentionKernel, ModelConfig
+from .attention_kernels import KEYS_AND_VALUES, QUERY, attend
 from .routing import route
 
 Module = TypeVar("Module", bound=nnx.Module)
 
 INIT_STDDEV = 0.02
-"""Radford et al. 2019; projections into the residual stream are scaled by 1/√(2·layers) as there."""
+"""From Radford et al. 2019, as is the factor 1/√(2·layers) for projections into the residual stream."""
 
 
 def layer_norm(config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """Returns a LayerNorm over `embed`, [B, T, D] to [B, T, D]."""
     return nnx.LayerNorm(
         config.embed,
         epsilon=1e-5,
@@ -47,8 +42,10 @@ def _projection(
     experts: int = 0,
     use_bias: bool = True,
 ) -> nnx.LinearGeneral:
-    """A linear map from the last dims of its input, named `axes_in`, to new ones named `axes_out`. With experts, one
-    for each of them, and the first dim of the input is theirs."""
+    """Returns a linear map from the input's last dims, named `axes_in`, to new dims named `axes_out`.
+
+    With experts there is one map per expert, and the first dim of the input is the expert.
+    """
     axes = ("experts",) if experts else ()
     return nnx.LinearGeneral(
         sizes_in,
@@ -66,35 +63,33 @@ def _projection(
 class Attention(nnx.Module):
     """Causal multi-head self-attention.
 
-    Query, key and value are one product, so that their gradient is reduced once and not three times.
+    Query, key and value are one projection, so that their gradient is reduced once instead of three times.
     """
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernel: AttentionKernel, rngs: nnx.Rngs) -> None:
+        self.kernel: AttentionKernel = kernel
         width, heads = (config.embed,), (config.heads, config.head_dim)
         stddev = INIT_STDDEV / (2 * config.layers) ** 0.5
         self.qkv = _projection(width, (3, *heads), ("embed",), ("qkv", "heads", "head_dim"), INIT_STDDEV, dtype, rngs)
         self.out = _projection(heads, width, ("heads", "head_dim"), ("embed",), stddev, dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        own, whole = (("batch", seq, "qkv", "heads", "head_dim") for seq in ("seq", "keys"))
+        """Maps [B, T, D] to [B, T, D]."""
+        qkv_axes = ("batch", "seq", "qkv", "heads", "head_dim")
         shape = (*x.shape[:2], 3, *self.qkv.out_features[1:])
-        qkv = shard(self.qkv(x, out_sharding=out_sharding(shape, *own)), *own, name="blocks.attention.qkv")
-        query, read = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
-        read = shard(read, *whole, gradient=own, name="blocks.attention.kv")
-        lies = "batch", "seq", "heads", "head_dim"
-        mixed = left_to_compiler(_attended, query, read, out=lies)  # [B, T, N, H]
-        mixed = shard(mixed, *lies, name="blocks.attention.mixed")
+        qkv = self.qkv(x, out_sharding=out_sharding(shape, *qkv_axes))
+        qkv = shard(qkv, *qkv_axes, name="blocks.attention.qkv")
+        query, kv = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
+        kv = shard(kv, *KEYS_AND_VALUES, gradient=qkv_axes, name="blocks.attention.kv")
+        mixed = shard(attend(query, kv, self.kernel), *QUERY, name="blocks.attention.mixed")  # [B, T, N, H]
         return self.out(mixed, out_sharding=out_sharding(x.shape, "batch", "seq", "activation_embed"))
 
 
-def _attended(query: jax.Array, read: jax.Array) -> jax.Array:
-    """[B, T, N, H] of queries [B, T, N, H] and what they read, keys and values [B, T, 2, N, H]."""
-    return jax.nn.dot_product_attention(query, *jnp.unstack(read, axis=2), is_causal=True)
-
-
 class Mlp(nnx.Module):
-    """Two linear maps with a GELU (tanh form, as in GPT-2) between: [B, T, D] to [B, T, D]. With experts, as many of
-    them as these, each for its own tokens: [E, B, C, D] to [E, B, C, D]."""
+    """Two linear maps with a GELU (tanh form, as in GPT-2) in between.
+
+    With experts, it holds one such MLP per expert, each applied to that expert's tokens.
+    """
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         width, hidden = (config.embed,), (config.mlp,)
@@ -104,42 +99,44 @@ class Mlp(nnx.Module):
         self._tokens = ("experts", "expert_batch", "capacity") if config.experts else ("batch", "seq")
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        lies = out_sharding((*x.shape[:-1], *self.up.out_features), *self._tokens, "mlp")
-        hidden = observe(self.up(x, out_sharding=lies), *self._tokens, "mlp", name="blocks.mlp.up")
+        """Maps [B, T, D] to [B, T, D], with experts [E, B, C, D] to [E, B, C, D]."""
+        sharding = out_sharding((*x.shape[:-1], *self.up.out_features), *self._tokens, "mlp")
+        hidden = observe(self.up(x, out_sharding=sharding), *self._tokens, "mlp", name="blocks.mlp.up")
         hidden = shard(nnx.gelu(hidden), *self._tokens, "mlp", name="blocks.mlp.hidden")
         return self.down(hidden, out_sharding=out_sharding(x.shape, *self._tokens, "activation_embed"))
 
 
 class Mixture(nnx.Module):
-    """A mixture of experts, [B, T, D] to [B, T, D], with the balance loss of each sequence, float32 [B].
+    """A mixture of experts.
 
-    A router sends each token to the experts that it prefers for it (Lepikhin et al. 2020, "GShard"; Fedus et al. 2021,
-    "Switch Transformers"). An expert takes so many tokens of a sequence and no more; those above pass it by. Each
-    sequence is routed by itself, so that where a token goes depends on the mesh by rounding alone.
+    A router sends each token to its most probable experts (Lepikhin et al. 2020, "GShard"; Fedus et al. 2021, "Switch
+    Transformers"). An expert takes a limited number of tokens per sequence and skips the rest. Each sequence is routed
+    separately, so that the mesh can change a token's route only through rounding.
     """
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.config = config
         width, experts = (config.embed,), (config.experts,)
-        self.router = _projection(  # in float32: Fedus et al. 2021, section 2.4
+        self.router = _projection(  # in float32, as in Fedus et al. 2021, section 2.4
             width, experts, ("embed",), ("router",), INIT_STDDEV, jnp.float32, rngs, use_bias=False
         )
         self.experts = Mlp(config, dtype, rngs)
 
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        lies = out_sharding((*x.shape[:2], self.config.experts), "batch", "seq", "router")
-        choices = shard(
-            jax.nn.softmax(self.router(x, out_sharding=lies)),
+        """Maps [B, T, D] to [B, T, D], and returns the balance loss of each sequence, float32 [B]."""
+        sharding = out_sharding((*x.shape[:2], self.config.experts), "batch", "seq", "router")
+        probabilities = shard(
+            jax.nn.softmax(self.router(x, out_sharding=sharding)),
             *("batch", "keys", "router"),
             gradient=("batch", "seq", "router"),
             name="blocks.mlp.choices",
         )
-        routing = route(choices, self.config.experts_per_token, self.config.capacity(x.shape[1]))
+        routing = route(probabilities, self.config.experts_per_token, self.config.capacity(x.shape[1]))
         dispatch, combine = (
             shard(slots.astype(x.dtype), "batch", "seq", "router", "capacity", name=f"blocks.mlp.{name}")
             for name, slots in (("dispatch", routing.dispatch), ("combine", routing.combine))
         )
-        whole, split, exchanged = (
+        full_axes, split_axes, expert_axes = (
             (*dims, "activation_embed")
             for dims in (
                 ("router", "batch", None),
@@ -148,77 +145,87 @@ class Mixture(nnx.Module):
             )
         )
         shape = self.config.experts, len(x), dispatch.shape[-1], x.shape[-1]
-        sent = jnp.einsum("BTEC,BTD->EBCD", dispatch, x, out_sharding=out_sharding(shape, *split))
-        sent = shard(sent, *split, gradient=whole, name="blocks.mlp.sent")
-        received = shard(sent, *exchanged, name="blocks.mlp.received")
-        computed = shard(self.experts(received), *exchanged, name="blocks.mlp.computed")
-        returned = shard(computed, *whole, gradient=split, name="blocks.mlp.returned")
-        lies = out_sharding(x.shape, "batch", "seq", "activation_embed")
-        return jnp.einsum("BTEC,EBCD->BTD", combine, returned, out_sharding=lies), routing.balance
+        sent = jnp.einsum("BTEC,BTD->EBCD", dispatch, x, out_sharding=out_sharding(shape, *split_axes))
+        sent = shard(sent, *split_axes, gradient=full_axes, name="blocks.mlp.sent")
+        received = shard(sent, *expert_axes, name="blocks.mlp.received")
+        computed = shard(self.experts(received), *expert_axes, name="blocks.mlp.computed")
+        returned = shard(computed, *full_axes, gradient=split_axes, name="blocks.mlp.returned")
+        sharding = out_sharding(x.shape, "batch", "seq", "activation_embed")
+        return jnp.einsum("BTEC,EBCD->BTD", combine, returned, out_sharding=sharding), routing.balance
 
 
 class Block(nnx.Module):
-    """The residual stream [B, T, D] to what it is behind the block. `examples` [B] are their numbers in the batch."""
+    """A pre-LayerNorm transformer block: attention, then an MLP or a mixture of experts."""
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernel: AttentionKernel, rngs: nnx.Rngs) -> None:
         self.attention_norm = layer_norm(config, dtype, rngs)
-        self.attention = Attention(config, dtype, rngs)
+        self.attention = Attention(config, dtype, kernel, rngs)
         self.mlp_norm = layer_norm(config, dtype, rngs)
         self.mlp = (Mixture if config.experts else Mlp)(config, dtype, rngs)
         self.dropout = nnx.Dropout(config.dropout)
 
     def __call__(self, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """The residual stream [B, T, D], and of a mixture of experts the balance loss [B]. `examples`: numbers [B]."""
+        """Maps the residual stream [B, T, D] to [B, T, D]; the balance loss [B] is None without experts.
+
+        `examples` [B] are the indices of the examples in the global batch. Without a key there is no dropout.
+        """
         attention_key, mlp_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("attention"):
             x = self._add(
                 x,
-                self.attention(normed(self.attention_norm, x, "blocks.attention_norm")),
+                self.attention(apply_norm(self.attention_norm, x, "blocks.attention_norm")),
                 attention_key,
                 examples,
                 "attention",
             )
         with jax.named_scope("mlp"):
-            branch = self.mlp(normed(self.mlp_norm, x, "blocks.mlp_norm"))
+            branch = self.mlp(apply_norm(self.mlp_norm, x, "blocks.mlp_norm"))
             branch, balance = branch if isinstance(branch, tuple) else (branch, None)
             return self._add(x, branch, mlp_key, examples, "mlp"), balance
 
     def _add(self, x: jax.Array, branch: jax.Array, key: jax.Array | None, examples: jax.Array, name: str) -> jax.Array:
         branch = shard(branch, "batch", "seq", "activation_embed", name=f"blocks.{name}.branch")
-        branch = dropped(self.dropout, branch, key, examples)
+        branch = apply_dropout(self.dropout, branch, key, examples)
         return shard(x + branch, "batch", "seq", "activation_embed", name=f"blocks.{name}.residual")
 
 
-def _meets_activations(path: PathParts, _: object) -> bool:
-    """Element by element: what is no kernel, whose product says how it lies."""
+def _is_elementwise(path: PathParts, _: object) -> bool:
+    """Tells biases and scales from kernels: the latter meet activations in products that have an `out_sharding`."""
     return path[-1] in ("bias", "scale")
 
 
-def as_used(module: Module) -> Module:
-    """A part of the model whose parameters lie as they are used; under automatic axis types the same."""
+def with_gathered_biases(module: Module) -> Module:
+    """Returns the module with its biases and scales gathered as activations need them.
 
-    def lying(variable: nnx.Variable) -> nnx.Variable:
+    Does nothing under automatic axis types, where the compiler gathers them.
+    """
+
+    def gather(variable: nnx.Variable) -> nnx.Variable:
         axes = variable.get_metadata()["out_sharding"]
         return variable.replace(gathered(variable.get_value(), axes))
 
-    graph, parameters, rest = nnx.split(module, _meets_activations, ...)
-    parameters = jax.tree.map(lying, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    graph, parameters, rest = nnx.split(module, _is_elementwise, ...)
+    parameters = jax.tree.map(gather, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     with nnx.use_eager_sharding(False):
         return nnx.merge(graph, parameters, rest)
 
 
-def normed(norm: nnx.LayerNorm, x: jax.Array, name: str) -> jax.Array:
+def apply_norm(norm: nnx.LayerNorm, x: jax.Array, name: str) -> jax.Array:
+    """Applies `norm` to [B, T, D] and shards the result; `name` is the activation's."""
     return shard(norm(x), "batch", "seq", "activation_embed", name=name)
 
 
-def dropped(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
-    """What is dropped of an example follows from its number in the batch [B], whatever part of the batch `x` is."""
+def apply_dropout(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
+    """Applies dropout to `x` [B, …] with one key per example, derived from its index in the global batch.
+
+    So `x` may be any part of the batch, whose indices are `examples` [B]. Without a key nothing is dropped.
+    """
     if key is None:
         return x
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, examples)
     return jax.vmap(lambda x, key: dropout(x, rngs=key))(x, keys)
 
 
-def example_numbers(x: jax.Array) -> jax.Array:
-    """The numbers [B] of a whole batch [B, …]."""
+def example_indices(x: jax.Array) -> jax.Array:
+    """Returns the indices [B] of the examples of a full batch [B, …]."""
     return constrain(jnp.arange(len(x)), "batch")

@@ -1,47 +1,57 @@
-"""The GPT-2 decoder as a task trains it."""
+"""Adapts the built-in GPT-2 decoder to `Task`."""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..spec.config import ModelConfig, RunConfig
+from ..spec.config import AttentionKernel, ModelConfig, RunConfig
 from .array import Batch, text_batch
 from .decoder import BALANCE, Gpt, loss
-from .sizes import compute_dtype, flops_per_token, parameter_count
+from .sizes import attention_kernel, compute_dtype, flops_per_token, parameter_count
 
 
 class BuiltIn:
+    """The built-in decoder, with the same interface as `UserModule`."""
+
     def __init__(self, config: RunConfig, model: ModelConfig, platform: str) -> None:
         self._config = model
         self._training = config.training
         self._seed = config.seed
         self.dtype: str = compute_dtype(model, platform)
+        """The dtype of activations."""
+        self.attention_kernel: AttentionKernel = attention_kernel(model, platform, config.training.seq_len)
         self.batch = text_batch(config.training.batch_size, config.training.seq_len)
 
     @property
     def parameters(self) -> int:
+        """The number of trainable elements, without padding rows."""
         return parameter_count(self._config)
 
     @property
     def padding_parameters(self) -> int:
+        """The number of elements in the token table's padding rows."""
         return (self._config.vocab_rows - self._config.vocab) * self._config.embed
 
     @property
     def flops_per_step(self) -> float:
+        """The model FLOPs of one step over the global batch, by formula."""
         return self._training.tokens_per_step * flops_per_token(self._config, self._training.seq_len)
 
     batches = None
-    """Text."""
+    """None: it trains on text."""
 
     def optimizer(self) -> None:
-        """The usual one."""
+        """Returns None: the default optimizer is used."""
 
     def module(self) -> Gpt:
-        return Gpt(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed))
+        """Returns a newly initialised decoder."""
+        return Gpt(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed), self.attention_kernel)
 
     def objective(self, module: Gpt, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """What is minimised, and the mean cross-entropy in it, float32 []: with experts the first has `BALANCE` × their
-        balance loss besides. Without a key there is no dropout."""
+        """Returns the minimised value and the mean cross-entropy, each float32 [].
+
+        With experts, the minimised value adds `BALANCE` × their balance loss. Without a key there is no dropout.
+        """
         logits, balance = module.logits_and_balance(batch.inputs, key if self._config.dropout else None)
         value = loss(logits, batch.targets)
         return value if balance is None else value + BALANCE * balance, value

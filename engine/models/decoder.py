@@ -1,6 +1,7 @@
 """A GPT-2 decoder in Flax NNX: pre-LayerNorm blocks, stacked and scanned, with logical axes on every array.
 
-Dims: B batch, T sequence, D embed, N heads, H head_dim, F mlp, E experts, C capacity, V vocab, L layers.
+Dims: B batch, T sequence, D embed, N heads, H head_dim, F mlp, E experts, C capacity, V vocab, L layers, G groups that
+split the batch, S parts that split the sequence.
 """
 
 import jax
@@ -16,21 +17,31 @@ from ..parallel.constraints import (
     shard,
     token_groups,
 )
-from ..spec.config import ModelConfig
-from .blocks import INIT_STDDEV, Block, as_used, dropped, example_numbers, layer_norm, normed
-from .pipeline import spread, through_stages
+from ..spec.config import AttentionKernel, ModelConfig
+from .blocks import (
+    INIT_STDDEV,
+    Block,
+    apply_dropout,
+    apply_norm,
+    example_indices,
+    layer_norm,
+    with_gathered_biases,
+)
+from .pipeline import apply_stages, stack_stages
 
 BALANCE = 0.01
-"""Weight of the balance loss in what is minimised: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
+"""Weight of the balance loss: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
 
 
 class Gpt(nnx.Module):
-    """Tokens [B, T] to logits [B, T, V] over `vocab_rows`, with tied token table as in GPT-2.
+    """Maps tokens [B, T] to logits [B, T, V], V being `vocab_rows`, with a tied token table as in GPT-2.
 
-    Dropout falls on the embedding and on each residual branch when a key is given.
+    If a key is given, dropout is applied to the embedding and to each residual branch.
     """
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs, kernel: AttentionKernel = "plain"
+    ) -> None:
         self.config = config
         table = nnx.initializers.normal(INIT_STDDEV)
         self.token = nnx.Embed(
@@ -51,69 +62,72 @@ class Gpt(nnx.Module):
         @nnx.split_rngs(splits=config.layers)
         @nnx.vmap(in_axes=0, out_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
         def stack(rngs: nnx.Rngs) -> Block:
-            return Block(config, dtype, rngs)
+            return Block(config, dtype, kernel, rngs)
 
         self.blocks = stack(rngs)
         self.norm = layer_norm(config, dtype, rngs)
         self.dropout = nnx.Dropout(config.dropout)
 
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """Returns float32 logits [B, T, V] for tokens [B, T]; those of padding rows are -inf."""
         return self.logits_and_balance(tokens, key)[0]
 
     def logits_and_balance(self, tokens: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
-        """Besides the logits the balance loss of mixtures of experts, float32 []: the sum over the blocks, the mean
-        over the sequences."""
-        table = _spread(self.token, "vocab", name="token.table")  # [G, S, V, D]
-        positions = _spread(self.position, "positions", name="position.table")  # [G, S, positions, D]
+        """Returns the logits and the experts' balance loss, float32 [], None without experts.
+
+        The balance loss is summed over the blocks and averaged over the sequences.
+        """
+        table = _replicate_per_group(self.token, "vocab", name="token.table")  # [G, S, V, D]
+        positions = _replicate_per_group(self.position, "positions", name="position.table")  # [G, S, positions, D]
         embedding_key, blocks_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("embed"):
-            rows = _looked_up(table, _grouped(tokens, table))  # [G, S, B ÷ G, T ÷ S, D]
-            places = _places(tokens.shape[1], positions)
-            x = _ungrouped(rows + _looked_up(positions, places)[:, :, None], "activation_embed")
+            rows = _look_up(table, _group(tokens, table))  # [G, S, B ÷ G, T ÷ S, D]
+            indices = _position_indices(tokens.shape[1], positions)
+            x = _ungroup(rows + _look_up(positions, indices)[:, :, None], "activation_embed")
             x = shard(x, "batch", "seq", "activation_embed", name="embedding")
-            x = dropped(self.dropout, x, embedding_key, example_numbers(x))
+            x = apply_dropout(self.dropout, x, embedding_key, example_indices(x))
         with jax.named_scope("blocks"):
             keys = None if blocks_key is None else jax.random.split(blocks_key, self.config.layers)
-            x, balance = self._through_blocks(x, keys)
+            x, balance = self._apply_blocks(x, keys)
         with jax.named_scope("logits"):
-            x = normed(as_used(self.norm), x, "norm")
-            x = _grouped(x, table, "activation_embed")
+            x = apply_norm(with_gathered_biases(self.norm), x, "norm")
+            x = _group(x, table, "activation_embed")
             shape = *x.shape[:-1], table.shape[2]
-            lies = out_sharding(shape, "batch", "seq", None, None, "vocab")
-            logits = jnp.einsum("GSBTD,GSVD->GSBTV", x, table, out_sharding=lies).astype(jnp.float32)
-            logits = _ungrouped(logits, "vocab")  # [B, T, V]
+            sharding = out_sharding(shape, "batch", "seq", None, None, "vocab")
+            logits = jnp.einsum("GSBTD,GSVD->GSBTV", x, table, out_sharding=sharding).astype(jnp.float32)
+            logits = _ungroup(logits, "vocab")  # [B, T, V]
             logits = shard(self._mask_padding(logits), "batch", "seq", "vocab", name="logits")
         return logits, None if balance is None else balance.sum(axis=0).mean()
 
-    def _through_blocks(self, x: jax.Array, keys: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
-        """The residual stream, and of mixtures of experts their balance losses [L, B]: stages have none of these."""
+    def _apply_blocks(self, x: jax.Array, keys: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+        """Returns the residual stream and the experts' balance losses [L, B]; a pipeline has no experts."""
         pipeline = active_pipeline()
         if pipeline is None:
-            return self._scanned(self.blocks, x, keys, example_numbers(x))
+            return self._scan(self.blocks, x, keys, example_indices(x))
         graph, blocks = nnx.split(self.blocks)
 
         def stage(layers: tuple[nnx.State, jax.Array | None], x: jax.Array, examples: jax.Array) -> jax.Array:
             blocks, keys = layers
             with nnx.use_eager_sharding(False):
-                return self._scanned(nnx.merge(graph, blocks), x, keys, examples)[0]
+                return self._scan(nnx.merge(graph, blocks), x, keys, examples)[0]
 
         def in_stages(variable: nnx.Variable) -> nnx.Variable:
             _, *axes = variable.get_metadata()["out_sharding"]
-            return variable.replace(spread(variable.get_value(), pipeline, *axes))
+            return variable.replace(stack_stages(variable.get_value(), pipeline, *axes))
 
         blocks = jax.tree.map(in_stages, blocks, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-        layers = blocks, None if keys is None else spread(keys, pipeline)
-        return through_stages(pipeline, stage, layers, x), None
+        layers = blocks, None if keys is None else stack_stages(keys, pipeline)
+        return apply_stages(pipeline, stage, layers, x), None
 
-    def _scanned(
+    def _scan(
         self, blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array
     ) -> tuple[jax.Array, jax.Array | None]:
-        def through(
+        def apply_block(
             block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
         ) -> tuple[jax.Array, jax.Array | None]:
-            return as_used(block)(x, key, examples)
+            return with_gathered_biases(block)(x, key, examples)
 
-        body = nnx.remat(through) if self.config.remat else through
+        body = nnx.remat(apply_block) if self.config.remat else apply_block
         scan = nnx.scan(
             body,
             in_axes=(0, nnx.Carry, None if keys is None else 0, None),
@@ -129,12 +143,12 @@ class Gpt(nnx.Module):
         return jnp.where(row < self.config.vocab, logits, -jnp.inf)
 
 
-def _spread(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
-    """A table as lookups need it, [G, S, rows, D]: whole along its width, and a copy for each group of tokens, which is
-    a part of the batch and a part of the sequence.
+def _replicate_per_group(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
+    """Returns one copy of a table for each group of tokens, [G, S, rows, D], unsharded over D as lookups need it.
 
-    Devices hold no more than one copy for it. But the gradients of all uses of the table are summed inside a group
-    before the groups are, so that they cross the mesh once and not once for each use.
+    A group is one part of the batch and one part of the sequence, so each device still holds a single copy. The
+    gradients of all uses of the table are then summed inside a group before they are summed over the groups: they
+    cross the mesh once instead of once per use.
     """
     table = embed.embedding[...].astype(embed.dtype)
     shape, axes = (*token_groups(), *table.shape), ("batch", "seq", rows, "activation_embed")
@@ -142,38 +156,38 @@ def _spread(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
     return shard(copies, *axes, name=name)
 
 
-def _grouped(x: jax.Array, spread: jax.Array, *rest_axes: str) -> jax.Array:
-    """[B, T, …] as [G, S, B ÷ G, T ÷ S, …], to meet what `_spread` gives."""
-    groups, parts = spread.shape[:2]
+def _group(x: jax.Array, tables: jax.Array, *rest_axes: str) -> jax.Array:
+    """Reshapes [B, T, …] to [G, S, B ÷ G, T ÷ S, …], to match tables [G, S, rows, D]."""
+    groups, parts = tables.shape[:2]
     batch, seq, *rest = x.shape
     shape = groups, batch // groups, parts, seq // parts, *rest
     return x.reshape(shape, out_sharding=out_sharding(shape, "batch", None, "seq", None, *rest_axes)).swapaxes(1, 2)
 
 
-def _ungrouped(x: jax.Array, *rest_axes: str) -> jax.Array:
-    """[G, S, B ÷ G, T ÷ S, …] as [B, T, …]."""
+def _ungroup(x: jax.Array, *rest_axes: str) -> jax.Array:
+    """Reshapes [G, S, B ÷ G, T ÷ S, …] to [B, T, …]."""
     groups, parts, batch, seq, *rest = x.shape
     shape = groups * batch, parts * seq, *rest
     return x.swapaxes(1, 2).reshape(shape, out_sharding=out_sharding(shape, "batch", "seq", *rest_axes))
 
 
-def _places(seq: int, spread: jax.Array) -> jax.Array:
-    """The positions that each group reads, [G, S, T ÷ S]."""
-    groups, parts = spread.shape[:2]
-    places = jnp.broadcast_to(jnp.arange(seq).reshape(parts, -1), (groups, parts, seq // parts))
-    return constrain(places, "batch", "seq", None)
+def _position_indices(seq: int, tables: jax.Array) -> jax.Array:
+    """Returns the positions of each group's tokens, [G, S, T ÷ S]."""
+    groups, parts = tables.shape[:2]
+    indices = jnp.broadcast_to(jnp.arange(seq).reshape(parts, -1), (groups, parts, seq // parts))
+    return constrain(indices, "batch", "seq", None)
 
 
-def _looked_up(spread: jax.Array, rows: jax.Array) -> jax.Array:
-    """Rows [G, S, …] of a table that was spread, as [G, S, …, D]."""
-    lies = out_sharding((*rows.shape[2:], spread.shape[-1]), *[None] * (rows.ndim - 2), "activation_embed")
-    return jax.vmap(jax.vmap(lambda table, rows: table.at[rows].get(out_sharding=lies)))(spread, rows)
+def _look_up(tables: jax.Array, rows: jax.Array) -> jax.Array:
+    """Looks rows [G, S, …] up in each group's table [G, S, rows, D]; returns [G, S, …, D]."""
+    sharding = out_sharding((*rows.shape[2:], tables.shape[-1]), *[None] * (rows.ndim - 2), "activation_embed")
+    return jax.vmap(jax.vmap(lambda table, rows: table.at[rows].get(out_sharding=sharding)))(tables, rows)
 
 
 def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Mean cross-entropy in nats per token. Logits [B, T, V], targets [B, T].
+    """Returns the mean cross-entropy in nats per token, float32 [], of logits [B, T, V] for targets [B, T].
 
-    The target's logit is picked by a comparison, not a gather: that needs no gather of logits split over `vocab`.
+    The target's logit is selected by a comparison, which does not gather logits sharded over `vocab`.
     """
     row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
     chosen = jnp.sum(jnp.where(row == targets[..., None], logits, 0.0), axis=-1)

@@ -1,6 +1,6 @@
-"""Which expert of a mixture takes which token.
+"""Routes tokens to the experts of a mixture.
 
-Dims: B batch, T sequence, E experts, C capacity, K experts of a token.
+Dims: B batch, T sequence, E experts, C capacity, K experts per token.
 """
 
 from typing import NamedTuple
@@ -12,44 +12,46 @@ from ..parallel.constraints import shard
 
 
 class Routing(NamedTuple):
-    """Where the tokens of each sequence go."""
+    """Which expert slot each token gets, per sequence."""
 
     dispatch: jax.Array
-    """float32 [B, T, E, C]: 1 where a token has a slot of an expert."""
+    """float32 [B, T, E, C]: 1 where a token occupies an expert's slot, else 0."""
     combine: jax.Array
-    """float32 [B, T, E, C]: what the token takes of the expert's result; 0 where it does not go."""
+    """float32 [B, T, E, C]: the token's weight for that expert's output, 0 where the token has no slot."""
     balance: jax.Array
-    """float32 [B]: the balance loss, 1 where all experts are preferred alike."""
+    """float32 [B]: the balance loss, 1 if all experts are equally preferred."""
 
 
-def route(choices: jax.Array, per_token: int, capacity: int) -> Routing:
-    """By the router's probabilities `choices` [B, T, E], each token to the `per_token` experts that it prefers, as long
-    as these have one of their `capacity` slots left. Earlier tokens come first. GShard has the first choices of all
-    tokens before second ones (Lepikhin et al. 2020, algorithm 1), but then what is left for a token depends on later
-    ones, which a decoder must not see.
+def route(probabilities: jax.Array, per_token: int, capacity: int) -> Routing:
+    """Routes each token to its `per_token` most probable experts that have one of their `capacity` slots left.
 
-    A token weighs one expert's result by its probability (Fedus et al. 2021, "Switch Transformers", equation 2), those
-    of several by their parts in the sum (GShard). The balance loss of a sequence is E · Σ f · P over the experts, f
-    being the part of the tokens whose first choice it is and P its mean probability (Switch, equations 4 to 6).
+    `probabilities` [B, T, E] are the router's. Earlier tokens get slots first. GShard serves the first choices of all
+    tokens before any second choice (Lepikhin et al. 2020, algorithm 1), but then a token's slots depend on later
+    tokens, which a decoder must not see.
+
+    One expert's output is weighted by its probability (Fedus et al. 2021, "Switch Transformers", equation 2), several
+    outputs by their normalised probabilities (GShard). The balance loss of a sequence is E · Σ f · P over the experts,
+    where f is the fraction of tokens whose first choice is the expert and P its mean probability (Switch, equations 4
+    to 6).
     """
-    batch, seq, experts = choices.shape
-    masks = shard(_preferred(choices, per_token), "batch", "keys", None, "router", name="blocks.mlp.masks")
+    batch, seq, experts = probabilities.shape
+    masks = shard(_top_experts(probabilities, per_token), "batch", "keys", None, "router", name="blocks.mlp.masks")
     order = masks.reshape(batch, -1, experts)  # [B, T·K, E]
-    places = jnp.sum((jnp.cumsum(order, axis=1) - order) * order, axis=-1).astype(jnp.int32)
-    slots = jax.nn.one_hot(places.reshape(batch, seq, per_token), capacity)  # [B, T, K, C], no slot for those above
-    weights = jnp.einsum("BTKE,BTE->BTK", masks, choices, precision="highest")
+    positions = jnp.sum((jnp.cumsum(order, axis=1) - order) * order, axis=-1).astype(jnp.int32)
+    slots = jax.nn.one_hot(positions.reshape(batch, seq, per_token), capacity)  # [B, T, K, C], 0 beyond the capacity
+    weights = jnp.einsum("BTKE,BTE->BTK", masks, probabilities, precision="highest")
     if per_token > 1:
         weights /= weights.sum(axis=-1, keepdims=True)
     dispatch = jnp.einsum("BTKE,BTKC->BTEC", masks, slots)
     combine = jnp.einsum("BTKE,BTKC->BTEC", masks * weights[..., None], slots, precision="highest")
-    balance = experts * jnp.sum(masks[:, :, 0].mean(axis=1) * choices.mean(axis=1), axis=-1)
+    balance = experts * jnp.sum(masks[:, :, 0].mean(axis=1) * probabilities.mean(axis=1), axis=-1)
     return Routing(dispatch, combine, balance)
 
 
-def _preferred(choices: jax.Array, per_token: int) -> jax.Array:
-    """The experts of each token, one-hot, the most probable first, float32 [B, T, K, E]."""
+def _top_experts(probabilities: jax.Array, per_token: int) -> jax.Array:
+    """Returns the most probable experts of each token as one-hot vectors, best first, float32 [B, T, K, E]."""
     masks: list[jax.Array] = []
     for _ in range(per_token):
-        left = choices - 2 * sum(masks)  # probabilities are 1 at most
-        masks.append(jax.nn.one_hot(jnp.argmax(left, axis=-1), choices.shape[-1]))
+        remaining = probabilities - 2 * sum(masks)  # probabilities are at most 1, so a chosen expert drops below 0
+        masks.append(jax.nn.one_hot(jnp.argmax(remaining, axis=-1), probabilities.shape[-1]))
     return jnp.stack(masks, axis=2)

@@ -1,17 +1,31 @@
-"""How many parameters the decoder has, and how many operations a token takes."""
+"""What follows from the decoder's config: dtype, attention kernel, parameter count and FLOPs per token."""
 
-from ..spec.config import ModelConfig
+from ..spec.config import SPLASH_BLOCKS, AttentionKernel, ModelConfig
+
+
+def attention_kernel(config: ModelConfig, platform: str, seq_len: int) -> AttentionKernel:
+    """Returns the kernel for sequences of this length: `auto` means splash on TPU if a block divides them."""
+    if config.attention == "splash":
+        return "splash" if platform == "tpu" else "splash-interpreted"
+    fits = platform == "tpu" and seq_len % min(SPLASH_BLOCKS) == 0
+    return "splash" if config.attention == "auto" and fits else "plain"
+
+
+def splash_block(seq_len: int) -> int:
+    """Returns the positions in a block of splash attention, for a multiple of 128 tokens."""
+    return next(size for size in SPLASH_BLOCKS if seq_len % size == 0)
 
 
 def compute_dtype(config: ModelConfig, platform: str) -> str:
+    """Returns the dtype of activations: `auto` means float32 on CPU and bfloat16 elsewhere."""
     return ("float32" if platform == "cpu" else "bfloat16") if config.dtype == "auto" else config.dtype
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Trainable elements, without the padding rows of the token table.
+    """Returns the number of trainable elements, without the padding rows of the token table.
 
     (V + context)·D, per layer 4·D² + 4·D (attention), 2·D·F + F + D (MLP, or each expert), D·E (router of E experts),
-    4·D (norms), and 2·D for the last norm.
+    4·D (norms), and 2·D for the final norm.
     """
     d = config.embed
     layer = 4 * d * d + 4 * d + (config.experts or 1) * _mlp_parameters(config) + d * config.experts + 4 * d
@@ -19,7 +33,7 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def active_parameter_count(config: ModelConfig) -> int:
-    """Those of `parameter_count` that a token passes through: of the experts as many as it is sent to."""
+    """Returns the part of `parameter_count` that one token uses: only `experts_per_token` of the experts count."""
     idle = config.experts - config.experts_per_token if config.experts else 0
     return parameter_count(config) - config.layers * idle * _mlp_parameters(config)
 
@@ -29,10 +43,10 @@ def _mlp_parameters(config: ModelConfig) -> int:
 
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> float:
-    """Forward and backward: 6 a parameter that multiplies, and 12·L·D·T for attention (PaLM, appendix B).
+    """Returns the FLOPs of forward and backward pass: 6 per multiplying parameter + 12·L·D·T for attention.
 
-    The position table and the lookup of the token table multiply nothing; the tied output layer does. Of experts those
-    count that a token is sent to, whether they have room for it or not.
+    The formula is from PaLM, appendix B. The position table and the token lookup multiply nothing; the tied output
+    layer does. The experts that a token is routed to count even if they have no capacity left for it.
     """
     multiplying = active_parameter_count(config) - config.context * config.embed
     return 6.0 * multiplying + 12.0 * config.layers * config.embed * seq_len

@@ -1,4 +1,4 @@
-"""What is trained: the state, one step of it, and a description of every array before it exists."""
+"""The training task: its state, its train step, and a description of every array before it exists."""
 
 from collections import Counter
 from functools import cached_property
@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 
 from ..base.invalid import Invalid
-from ..parallel.constraints import look
+from ..parallel.constraints import inspect_sharding
 from ..spec.config import RunConfig, TrainingConfig, UserModel
 from .array import Array, Batch, annotated_axes, gradient_name, name_of
 from .built_in import BuiltIn
@@ -23,20 +23,23 @@ Tree = Any
 
 
 class TrainState(NamedTuple):
-    """All that a step reads and writes. A field may also hold shardings or descriptions in the place of its arrays."""
+    """Everything that a step reads and writes. Fields may also hold shardings or descriptions instead of arrays."""
 
     params: Tree
-    """Nested dict by module path, as `nnx.to_pure_dict` gives it."""
+    """Nested dict by module path, as from `nnx.to_pure_dict`."""
     opt_state: Tree
+    """The optax optimizer's state."""
     step: Tree
     """int32 []: steps done."""
     seed: Tree
     """uint32 []: the key of step n is `fold_in(key(seed), n)`."""
-    variables: Tree = {}  # noqa: RUF012 (nobody changes it)
-    """What a module changes itself, such as the running mean of BatchNorm: as `params`. The built-in model has none."""
+    variables: Tree = {}  # noqa: RUF012 (never mutated)
+    """Variables that the module updates itself, such as BatchNorm's running mean: a dict like `params`. The built-in
+    model has none."""
 
 
 def optimizer(config: TrainingConfig) -> optax.GradientTransformation:
+    """Returns the default optimizer: AdamW with linear warm-up and clipping by global norm."""
     schedule = optax.linear_schedule(0.0, config.learning_rate, max(1, config.warmup_steps))
     return optax.chain(
         optax.clip_by_global_norm(config.grad_clip),
@@ -45,10 +48,10 @@ def optimizer(config: TrainingConfig) -> optax.GradientTransformation:
 
 
 class Task:
-    """What is trained, apart from where: initial state, step function, and a description of every array."""
+    """What is trained, independent of mesh and devices: initial state, step function, descriptions of all arrays."""
 
     def __init__(self, config: RunConfig, platform: str) -> None:
-        """Runs the user's functions, if the model is theirs: raises Invalid where they are not as they have to be."""
+        """Calls the functions of a user's model. Raises Invalid if one is wrong."""
         self.config = config
         self.platform = platform
         self.model = (
@@ -57,37 +60,43 @@ class Task:
             else BuiltIn(config, config.model, platform)
         )
         self.dtype = self.model.dtype
-        """Of the computation; None where the model alone knows."""
-        self.own_batches = self.model.batches
-        """Those of the user's `batch`, in the place of text."""
+        """The dtype of activations; None if only the user's model knows it."""
+        self.user_batches = self.model.batches
+        """The batches of the user's `batch` function; None if the model trains on text."""
         self._optimizer = self.model.optimizer() or optimizer(config.training)
         with nnx.use_eager_sharding(False):
             split = nnx.split(nnx.eval_shape(self.model.module), nnx.Param, nnx.RngState, ...)
         self._graph, self._params, self._rngs, self._variables = split
-        self.refused: dict[str, list[str]] = {}
-        """What jax refuses under explicit axis types, by layout."""
+        self.explicit_problems: dict[str, list[str]] = {}
+        """Cache of `explicit.refused`: what jax rejects under explicit axis types, by layout."""
         self._traces = None
         if isinstance(self.model, UserModule):
-            self._traces = Traces(self.outcome, self._abstract_arguments, self.model.told)
+            self._traces = Traces(self.outcome, self._abstract_arguments, self.model.trace_errors_as_invalid)
         if problems := self._parameter_problems():
             raise Invalid(*problems)
 
     @property
     def parameters(self) -> int:
-        """Trainable elements, without padding rows."""
+        """The number of trainable elements, without padding rows."""
         if isinstance(self.model, BuiltIn):
             return self.model.parameters
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params))
 
     @property
     def flops_per_step(self) -> float:
-        """Of the model, nothing twice: by formula, or as counted in what a user's functions do."""
+        """The model FLOPs of one step, without recomputation: by formula, or counted in the user's traced functions.
+
+        0 if those could not be traced.
+        """
         if isinstance(self.model, BuiltIn):
             return self.model.flops_per_step
         return self._traces.flops if self._traces else 0.0
 
     def initial_state(self) -> TrainState:
-        """Traced under `jit`, so that each device makes its own shards and no full copy exists."""
+        """Returns the state before the first step.
+
+        It is meant to be traced under `jit`, so that each device creates its own shards and no full copy exists.
+        """
         with nnx.use_eager_sharding(False):
             _, *split = nnx.split(self.model.module(), nnx.Param, nnx.RngState, ...)
         params, _, variables = map(nnx.to_pure_dict, split)
@@ -97,41 +106,44 @@ class Task:
     def train_step(
         self, state: TrainState, batch: Tree, gradient_shardings: Tree = None
     ) -> tuple[TrainState, jax.Array]:
-        """One step: the state after it, and the loss before it, float32 []: the cross-entropy, also where experts are
-        balanced besides."""
+        """Returns the state after one step, and the loss before it, float32 [], without the experts' balance loss."""
         key = jax.random.fold_in(jax.random.key(state.seed), state.step)
         outcome = jax.value_and_grad(self.outcome, has_aux=True)
         (_, (value, variables)), gradients = outcome(state.params, state.variables, batch, key)
         if gradient_shardings is not None:
             gradients = jax.lax.with_sharding_constraint(gradients, gradient_shardings)
         for path, gradient in jax.tree.leaves_with_path(gradients):
-            look(gradient, gradient_name(name_of(path)))
+            inspect_sharding(gradient, gradient_name(name_of(path)))
         with jax.named_scope("optimizer"):
             updates, opt_state = self._optimizer.update(gradients, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
         return TrainState(params, opt_state, state.step + 1, state.seed, variables), value
 
     def loss(self, params: Tree, batch: Tree, key: jax.Array | None) -> jax.Array:
-        """Of a batch, float32 [], where there are no variables; without a key there is no dropout."""
+        """Returns the loss of a batch, float32 [], for a model without variables. Without a key there is no dropout."""
         return self.outcome(params, {}, batch, key)[1][0]
 
     def outcome(
         self, params: Tree, variables: Tree, batch: Tree, key: jax.Array | None
     ) -> tuple[jax.Array, tuple[jax.Array, Tree]]:
-        """What is minimised; the loss in it, and the variables after it."""
+        """Runs a forward pass. Returns the minimised value, and the loss and the updated variables.
+
+        The minimised value includes the experts' balance loss; both it and the loss are float32 []. Raises Invalid if
+        a variable changes its shape or dtype.
+        """
         module = self._module(params, key, variables)
         minimised, value = self.model.objective(module, batch, key)  # type: ignore[arg-type]
-        return minimised, (value, self._after(module))
+        return minimised, (value, self._updated_variables(module))
 
     def _module(self, params: Tree, key: jax.Array | None, variables: Tree) -> nnx.Module:
         states = [jax.tree.map(lambda leaf: leaf, state) for state in (self._params, self._variables)]
         for state, values in zip(states, (params, variables), strict=True):
             nnx.replace_by_pure_dict(state, values)
         with nnx.use_eager_sharding(False):
-            return nnx.merge(self._graph, states[0], _reseeded(self._rngs, key), states[1])
+            return nnx.merge(self._graph, states[0], _reseed(self._rngs, key), states[1])
 
-    def _after(self, module: nnx.Module) -> Tree:
-        """The variables as a pass has left them. What it has made besides, such as what was sown, is left out."""
+    def _updated_variables(self, module: nnx.Module) -> Tree:
+        """Returns the variables after a pass. Those that the pass created, such as sown values, are dropped."""
         before = nnx.to_flat_state(self._variables)
         if not before:
             return {}
@@ -139,48 +151,51 @@ class Task:
         after = dict(nnx.to_flat_state(state))
         kept = [(path, after.get(path, leaf)) for path, leaf in before]
         changed = [
-            f"{name_of(path)}: {leaf.dtype} {list(leaf.shape)}, {now.dtype} {list(now.shape)} after a pass"
+            f"{name_of(path)}: {leaf.dtype} {list(leaf.shape)} became {now.dtype} {list(now.shape)} in a forward pass"
             for (path, leaf), (_, now) in zip(before, kept, strict=True)
             if (leaf.shape, leaf.dtype) != (now.shape, now.dtype)
         ]
         if changed:
-            raise Invalid(*(f"{problem}: a variable has to keep its shape and dtype" for problem in changed))
+            raise Invalid(*(f"{problem}: a variable must keep its shape and dtype" for problem in changed))
         return nnx.to_pure_dict(nnx.from_flat_state(kept))
 
     def problems_on(self, axes: tuple[str, ...]) -> list[str]:
-        """Why the step cannot be written for a mesh with these axes, whatever their sizes."""
+        """Returns why the step cannot be traced on a mesh with these axes, of any size; empty if it can."""
         return self._traces.problems_on(axes) if self._traces else []
 
     def _abstract_arguments(self) -> tuple[Tree, ...]:
-        """Of `outcome`."""
+        """Returns abstract arguments of `outcome`."""
         state, batch = self.abstract_state, jax.tree.map(_abstract, self.batch_arrays)
         return state.params, state.variables, batch, jax.eval_shape(jax.random.key, 0)
 
     def _parameter_problems(self) -> list[str]:
         leaves = [(name_of(path), leaf) for path, leaf in nnx.to_flat_state(self._params)]
         problems = [
-            f"{name}: {leaf.dtype}: a parameter is of a float type: make it an nnx.Variable"
+            f"{name}: {leaf.dtype}: a parameter must have a float dtype: make it an nnx.Variable"
             for name, leaf in leaves
             if not jnp.issubdtype(leaf.dtype, jnp.floating)
         ]
         problems += [
-            f"{name}: {len(axes)} dims are named {axes}, it has {leaf.ndim}: name each dim once"
+            f"{name}: {len(axes)} axis names {axes} for an array of rank {leaf.ndim}: name each dim once"
             for name, leaf in leaves
             if len(axes := annotated_axes(leaf)) > leaf.ndim
         ]
         if not leaves:
-            problems.append(f"{self.config.model_name} gives a module with no nnx.Param: there is nothing to train")
+            problems.append(
+                f"{self.config.model_name} returned a module without an nnx.Param: add one, to have something to train"
+            )
         return problems
 
     @cached_property
     def abstract_state(self) -> TrainState:
+        """The state with a `ShapeDtypeStruct` in place of every array."""
         return jax.eval_shape(self.initial_state)
 
     @cached_property
     def state_arrays(self) -> TrainState:
-        """A TrainState with an `Array` in the place of every array."""
+        """The state with an `Array` in place of every array."""
         state = self.abstract_state
-        params = _described(state.params, self._params, "parameter")
+        params = _describe(state.params, self._params, "parameter")
         owners = optax.tree_utils.tree_map_params(
             self._optimizer,
             lambda leaf, owner: owner if leaf.shape == owner.shape else leaf,
@@ -188,30 +203,32 @@ class Task:
             params,
         )
         step, seed = (Array((name,), "scalar", (), getattr(state, name).dtype, ()) for name in ("step", "seed"))
-        variables = _described(state.variables, self._variables, "variable")
-        return TrainState(params, _moments(state.opt_state, owners), step, seed, variables)
+        variables = _describe(state.variables, self._variables, "variable")
+        return TrainState(params, _describe_moments(state.opt_state, owners), step, seed, variables)
 
     @property
     def batch_arrays(self) -> Tree:
+        """A batch with an `Array` in place of every array."""
         return self.model.batch
 
     @cached_property
     def arrays(self) -> list[Array]:
+        """The arrays of the state, then those of the batch."""
         return jax.tree.leaves((self.state_arrays, self.batch_arrays))
 
     @cached_property
     def annotated(self) -> set[str]:
-        """The names of all dims of arrays."""
+        """The logical axes that appear in any array of the state or the batch."""
         return {axis for array in self.arrays for axis in array.logical_axes if axis}
 
     @property
     def logical_axes(self) -> set[str] | None:
-        """All that rules may speak of. None where only a user's model knows: its activations may have more."""
+        """All logical axes that a rule may name. None for a user's model, whose activations may have others."""
         return self.annotated if isinstance(self.model, BuiltIn) else None
 
 
-def _described(tree: Tree, state: nnx.State, kind: str) -> Tree:
-    """`tree` with an `Array` in the place of each; `state` has the annotations."""
+def _describe(tree: Tree, state: nnx.State, kind: str) -> Tree:
+    """Returns `tree` with an `Array` in place of every leaf; `state` holds the annotations."""
     axes = {name_of(path): annotated_axes(leaf) for path, leaf in nnx.to_flat_state(state)}
 
     def array(path: Any, leaf: Any) -> Array:
@@ -221,26 +238,29 @@ def _described(tree: Tree, state: nnx.State, kind: str) -> Tree:
     return jax.tree_util.tree_map_with_path(array, tree)
 
 
-def _moments(opt_state: Tree, owners: Tree) -> Tree:
-    """The optimizer's arrays. Where two would have the same name, the numbers of the chain tell them apart."""
-    counted = Counter(name_of(path) for path, _ in jax.tree.leaves_with_path(opt_state))
+def _describe_moments(opt_state: Tree, owners: Tree) -> Tree:
+    """Returns `opt_state` with an `Array` in place of every leaf.
 
-    def described(path: Any, leaf: Any, owner: Any) -> Array:
-        return _moment(path, counted[name_of(path)] > 1, leaf, owner)
+    `owners` holds each moment's parameter as an `Array`. Names that would be equal get optax's chain indices.
+    """
+    counts = Counter(name_of(path) for path, _ in jax.tree.leaves_with_path(opt_state))
 
-    return jax.tree_util.tree_map_with_path(described, opt_state, owners)
+    def describe(path: Any, leaf: Any, owner: Any) -> Array:
+        return _describe_moment(path, counts[name_of(path)] > 1, leaf, owner)
+
+    return jax.tree_util.tree_map_with_path(describe, opt_state, owners)
 
 
-def _moment(path: Any, with_numbers: bool, leaf: Any, owner: Any) -> Array:
+def _describe_moment(path: Any, with_indices: bool, leaf: Any, owner: Any) -> Array:
     if not isinstance(owner, Array):
         name = f"opt_state{jax.tree_util.keystr(path)}"
         return Array((name,), "scalar", leaf.shape, leaf.dtype, (None,) * leaf.ndim)
-    names = (name_of(path, with_numbers), *owner.names)
+    names = (name_of(path, with_indices), *owner.names)
     return Array(names, "moment", leaf.shape, leaf.dtype, owner.logical_axes)
 
 
-def _reseeded(rngs: nnx.State, key: jax.Array | None) -> nnx.State:
-    """The random streams of a module as they are at the beginning of a step: each has a key of its own."""
+def _reseed(rngs: nnx.State, key: jax.Array | None) -> nnx.State:
+    """Returns a module's random streams as of the start of a step, each with its own key derived from `key`."""
     streams = jax.tree.map(lambda leaf: leaf, rngs)
     for index, (_, variable) in enumerate(nnx.to_flat_state(streams)):
         if isinstance(variable, nnx.RngKey):

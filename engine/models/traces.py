@@ -1,4 +1,4 @@
-"""A step of the user's functions as jax traces it: what is wrong with it, on which meshes, and what it computes."""
+"""Traces a user's step on shapes alone, to find what is wrong with it, on which meshes, and its FLOPs."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,38 +13,46 @@ from .flops import Jaxpr, flops
 
 
 class Traces:
-    """Each is made when it is first asked for, on shapes alone."""
+    """Traces of a user's forward and backward pass, one per set of mesh axes, made on first use."""
 
     def __init__(
         self,
         outcome: Callable[..., tuple[jax.Array, Any]],
         arguments: Callable[[], tuple[Any, ...]],
-        told: Callable[[], AbstractContextManager[None]],
+        errors_as_invalid: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`outcome`: what is minimised and what is beside it, of `arguments`, which are abstract. Under `told` what is
-        raised comes out as Invalid."""
-        self._outcome, self._arguments, self._told = outcome, arguments, told
+        """`outcome` returns the minimised value and auxiliary outputs; `arguments` makes abstract arguments for it.
+
+        In `errors_as_invalid`, exceptions are raised as Invalid.
+        """
+        self._outcome, self._arguments, self._errors_as_invalid = outcome, arguments, errors_as_invalid
         self._known: dict[tuple[str, ...], Jaxpr | Invalid] = {}
-        """By the axes of a mesh; without any there is no mesh."""
+        """By mesh axes; the key () means without a mesh."""
 
     def problems_on(self, axes: tuple[str, ...]) -> list[str]:
-        """Why there is no step on a mesh with these axes, whatever their sizes. What goes without a mesh goes on any:
-        else activations are constrained to axes, and the mesh has to have them."""
-        anywhere = self._traced(())
-        if not isinstance(anywhere, Invalid):
+        """Returns why the step cannot be traced on a mesh with these axes, of any size; empty if it can.
+
+        A step that can be traced without a mesh can be traced on any. Otherwise it may constrain activations to mesh
+        axes, which the mesh must have.
+        """
+        without_mesh = self._traced(())
+        if not isinstance(without_mesh, Invalid):
             return []
-        here = self._traced(axes)
-        if not isinstance(here, Invalid):
+        on_mesh = self._traced(axes)
+        if not isinstance(on_mesh, Invalid):
             return []
-        if anywhere.problems == here.problems:  # it is not the mesh
-            return list(here.problems)
+        if without_mesh.problems == on_mesh.problems:  # the mesh is not the cause
+            return list(on_mesh.problems)
         mesh = " × ".join(axes)
-        return [f"on a mesh of {mesh}: {text}: choose one with the axes that are named" for text in here.problems]
+        hint = "choose a preset whose mesh has the axes that the model names"
+        return [f"on a mesh of {mesh}: {text}: {hint}" for text in on_mesh.problems]
 
     @property
     def flops(self) -> float:
-        """Of forward and backward pass: three times those of the forward pass, as the backward pass has two products
-        for each of its own. 0 where nothing could be traced."""
+        """The FLOPs of forward and backward pass: 3 × the forward pass, as each product has two in the backward pass.
+
+        0 if the step could not be traced.
+        """
         known = [traced for traced in (self._traced(()), *self._known.values()) if not isinstance(traced, Invalid)]
         return 3 * flops(known[0]) if known else 0.0
 
@@ -60,6 +68,6 @@ class Traces:
         shape = (1,) * len(axes)
         mesh = Mesh(np.array(jax.local_devices()[:1]).reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
         arguments = self._arguments()
-        with self._told(), jax.set_mesh(mesh) if axes else nullcontext():
+        with self._errors_as_invalid(), jax.set_mesh(mesh) if axes else nullcontext():
             jax.eval_shape(jax.grad(self._outcome, has_aux=True), *arguments)
             return jax.make_jaxpr(self._outcome)(*arguments)

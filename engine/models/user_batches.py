@@ -1,4 +1,4 @@
-"""Batches that a function of the user makes."""
+"""Batches from the user's `batch` function."""
 
 import hashlib
 from collections.abc import Callable
@@ -13,64 +13,68 @@ from .array import Array, name_of
 from .user_code import type_name
 
 BYTE_VALUES = 256
+"""Tokens are bytes."""
 
 Tree = Any
-"""Arrays by name, as `batch` gives them."""
+"""An array or a tree of arrays, as `batch` returns it."""
 
 
-class OwnBatches:
-    """What the user's `batch` makes: batch n is a function of n."""
+class UserBatches:
+    """The batches of the user's `batch` function. Batch n must depend on n alone."""
 
-    def __init__(self, made: Callable[[int], Tree], source: str, batch_size: int) -> None:
-        """Raises Invalid where the first one is none."""
-        self._made, self._source = made, source
-        self._first = made(0)
+    def __init__(self, make_batch: Callable[[int], Tree], source: str, batch_size: int) -> None:
+        """`source` names the function in messages. Raises Invalid if the first batch is wrong."""
+        self._make_batch, self._source = make_batch, source
+        self._first = make_batch(0)
         leaves = [(_batch_name(path), leaf) for path, leaf in jax.tree.leaves_with_path(self._first)]
         problems = [
-            f"{source}: {name} is {type_name(leaf)}: its first dim has to be the batch, {batch_size} examples: let "
-            "batch take batch_size, or set it with --batch-size"
+            f"{source}: {name} is {type_name(leaf)}: its first dim must be the batch size, {batch_size}: let "
+            "batch take batch_size, or set --batch-size"
             for name, leaf in leaves
             if leaf.shape[:1] != (batch_size,)
         ]
         if not leaves:
-            problems.append(f"{source} gives {type_name(self._first)}: it has to return an array, or a tree of arrays")
+            problems.append(f"{source} returned {type_name(self._first)}: it must return an array or a tree of arrays")
         if problems:
             raise Invalid(*problems)
 
     @property
     def arrays(self) -> Tree:
-        """A batch with an `Array` in the place of every array."""
+        """A batch with an `Array` in place of every array."""
 
-        def described(path: Any, leaf: np.ndarray) -> Array:
+        def describe(path: Any, leaf: np.ndarray) -> Array:
             axes = ("batch", *[None] * (leaf.ndim - 1))
             return Array((_batch_name(path),), "batch", leaf.shape, leaf.dtype, axes)
 
-        return jax.tree_util.tree_map_with_path(described, self._first)
+        return jax.tree_util.tree_map_with_path(describe, self._first)
 
     def __getitem__(self, n: int) -> Tree:
-        """Raises Invalid where it is not like the first one."""
-        batch = self._made(n)
+        """Returns batch n, on the host. Raises Invalid if structure, shapes or dtypes differ from the first batch."""
+        batch = self._make_batch(n)
         found, first = (jax.tree.map(type_name, tree) for tree in (batch, self._first))
         if found != first:
-            raise Invalid(f"{self._source}: batch({n}) is {found}, batch(0) was {first}: they have to be alike")
+            raise Invalid(
+                f"{self._source}: batch({n}) is {found}, batch(0) was {first}: return the same structure, shapes and "
+                "dtypes for every step"
+            )
         return batch
 
     def rows(self, n: int, rows: range) -> Tree:
-        """Those rows of batch n, which is made as a whole."""
+        """Returns these rows of batch n. All of batch n is made for it."""
         return jax.tree.map(lambda leaf: leaf[rows.start : rows.stop], self[n])
 
     def describe(self) -> CorpusInfo:
-        """The first batch stands for all: a run that goes on has to have the same."""
+        """Describes the data by the first batch, which must be the same when a run resumes."""
         leaves = jax.tree.leaves(self._first)
         digest = hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves))
         return CorpusInfo(self._source, 0, sum(leaf.nbytes for leaf in leaves), digest.hexdigest())
 
 
 def on_host(leaf: Any) -> np.ndarray:
-    """In the dtype that jax has for it."""
+    """Returns the array as a NumPy array in the dtype that jax uses for it, such as float32 for float64."""
     array = np.asarray(leaf)
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 def _batch_name(path: Any) -> str:
-    return ".".join(filter(None, ("batch", name_of(path, with_numbers=True))))
+    return ".".join(filter(None, ("batch", name_of(path, with_indices=True))))

@@ -1,6 +1,6 @@
-"""A model of the user's: loaded from where its reference says, called, and checked. Only here is code of theirs run.
+"""The user's model: loaded, called and checked. No other module runs the user's code.
 
-Its module has the function that makes an `nnx.Module` and, besides, may have `loss`, `batch` and `optimizer`.
+Besides the function that makes an `nnx.Module`, the user's file may define `loss`, `batch` and `optimizer`.
 """
 
 import contextlib
@@ -18,23 +18,26 @@ from ..base.invalid import Invalid
 from ..spec.config import RunConfig, UserModel
 from .array import Batch, text_batch
 from .decoder import loss as cross_entropy
-from .user_batches import BYTE_VALUES, OwnBatches, on_host
-from .user_code import Function, blamed, find_function, load_module, parameters_of, signature_of, type_name
+from .user_batches import BYTE_VALUES, UserBatches, on_host
+from .user_code import Function, errors_as_invalid, find_function, load_module, parameters_of, signature_of, type_name
 
-GIVEN = ("rngs", "key", "model", "batch", "step")
-"""Arguments that nobody sets."""
+RESERVED_ARGUMENTS = ("rngs", "key", "model", "batch", "step")
+"""Arguments that shardtui passes itself, so --set cannot."""
 
 Tree = Any
 
 
 class UserModule:
-    """What a task needs of a model, by the user's functions. Whatever goes wrong in them is raised as Invalid."""
+    """The user's model, with the same interface as `BuiltIn`. Errors in the user's functions are raised as Invalid."""
 
     dtype = None
+    """None: only the user's functions know it."""
+    attention_kernel = None
+    """None: attention is in the user's code."""
     padding_parameters = 0
 
     def __init__(self, config: RunConfig, model: UserModel) -> None:
-        """Raises Invalid with every problem."""
+        """Loads the module and checks its functions. Raises Invalid with every problem."""
         self._model, self._seed = model, config.seed
         self._settings = {**msgspec.structs.asdict(config.training), **model.arguments}
         module = load_module(model)
@@ -45,29 +48,35 @@ class UserModule:
         )
         problems = [*self._call_problems(), *self._unknown_arguments()]
         if self._batch and not self._loss:
-            problems.append(f"{self._of('batch')} has no loss(model, batch) beside it: write one")
+            problems.append(f"{self._of('batch')} needs a loss(model, batch) in the same file: add one")
         if self._batch and config.data is not None:
-            problems.append(f"--data {config.data}: {self._of('batch')} makes the batches: leave --data out")
+            problems.append(f"--data {config.data}: {self._of('batch')} makes the batches: omit --data")
         if problems:
             raise Invalid(*problems)
-        self.batches = self._own_batches(config.training.batch_size) if self._batch else None
+        self.batches = self._user_batches(config.training.batch_size) if self._batch else None
+        """The batches of the user's `batch`; None without it, for training on text."""
         self.batch: Tree = (
             self.batches.arrays if self.batches else text_batch(config.training.batch_size, config.training.seq_len)
         )
+        """A batch with an `Array` in place of every array."""
 
     def module(self) -> nnx.Module:
-        """As the user's function makes it. Arrays that stand in it as they are become data, as Flax has it outside of
-        transforms."""
-        with self._blamed(self._model.function):
-            made = self._make(**self._keywords(self._make), **self._rngs())
-        if not isinstance(made, nnx.Module):
-            raise Invalid(f"{self._of(self._model.function)} gives {type_name(made)}: it has to return an nnx.Module")
-        for path, module in list(nnx.iter_modules(made)):
-            self._mark_arrays(path, module)
-        return made
+        """Calls the user's function. Plain arrays in the module are marked as `nnx.data`, as Flax does outside traces.
+
+        Raises Invalid if the function fails or returns something else.
+        """
+        with self._errors_as_invalid(self._model.function):
+            module = self._make(**self._keywords(self._make), **self._rngs())
+        if not isinstance(module, nnx.Module):
+            raise Invalid(
+                f"{self._of(self._model.function)} returned {type_name(module)}: it must return an nnx.Module"
+            )
+        for path, submodule in list(nnx.iter_modules(module)):
+            self._mark_arrays(path, submodule)
+        return module
 
     def objective(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """The loss twice, float32 []: it is what is minimised."""
+        """Returns the minimised value and the loss, float32 []: for a user's model they are the same."""
         value = self._value(module, batch, key)
         return value, value
 
@@ -76,62 +85,62 @@ class UserModule:
             value = self._text_loss(module, batch)
         else:
             keyed = {"key": key} if "key" in parameters_of(self._loss) else {}
-            with self._blamed("loss"):
+            with self._errors_as_invalid("loss"):
                 value = self._loss(module, batch, **keyed, **self._keywords(self._loss))
         if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
-            raise Invalid(f"{self._of('loss')} gives {type_name(value)}: it has to be one number, such as a mean")
+            raise Invalid(f"{self._of('loss')} returned {type_name(value)}: it must return one float, such as a mean")
         return value.astype(jnp.float32)
 
     def _rngs(self) -> dict[str, nnx.Rngs]:
         return {"rngs": nnx.Rngs(self._seed)} if "rngs" in parameters_of(self._make) else {}
 
     def _text_loss(self, module: nnx.Module, batch: Batch) -> jax.Array:
-        with self._blamed(self._model.function):
-            logits = module(batch.inputs)  # type: ignore[operator] # where it cannot be called, that is told
+        with self._errors_as_invalid(self._model.function):
+            logits = module(batch.inputs)  # type: ignore[operator] # a module that is not callable raises here
         shape = getattr(logits, "shape", ())
         if len(shape) != 3 or shape[:2] != batch.inputs.shape or shape[2] < BYTE_VALUES:
             raise Invalid(
-                f"{self._of(self._model.function)} gives {type_name(logits)} for tokens {type_name(batch.inputs)}: "
-                f"without loss and batch beside it, it has to give logits [batch, seq, {BYTE_VALUES} or more]: the "
-                "tokens are bytes"
+                f"{self._of(self._model.function)} returned {type_name(logits)} for tokens {type_name(batch.inputs)}: "
+                f"return logits [batch, seq, {BYTE_VALUES} or more], as tokens are bytes, or add loss and batch to the "
+                "file"
             )
         return cross_entropy(logits.astype(jnp.float32), batch.targets)
 
     def optimizer(self) -> optax.GradientTransformation | None:
-        """None where there is none beside the function."""
+        """Returns the user's optimizer, None if the file defines none. Raises Invalid if it is not an optax one."""
         if self._optimizer is None:
             return None
-        with self._blamed("optimizer"):
+        with self._errors_as_invalid("optimizer"):
             found = self._optimizer(**self._keywords(self._optimizer))
         if not isinstance(found, optax.GradientTransformation):
-            raise Invalid(f"{self._of('optimizer')} gives {type_name(found)}: it has to return an optax optimizer")
+            raise Invalid(f"{self._of('optimizer')} returned {type_name(found)}: it must return an optax optimizer")
         return found
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
-        """What jax raises of the step that was made of the user's functions."""
-        with self._blamed("loss" if self._loss else self._model.function):
+    def trace_errors_as_invalid(self) -> Iterator[None]:
+        """Raises what jax raises while it traces a step of the user's functions as Invalid."""
+        with self._errors_as_invalid("loss" if self._loss else self._model.function):
             yield
 
-    def _own_batches(self, batch_size: int) -> "OwnBatches":
+    def _user_batches(self, batch_size: int) -> UserBatches:
         assert self._batch is not None
         batch, keywords = self._batch, self._keywords(self._batch)
 
-        def made(step: int) -> Tree:
-            with self._blamed(f"batch({step})"):
+        def make_batch(step: int) -> Tree:
+            with self._errors_as_invalid(f"batch({step})"):
                 return jax.tree.map(on_host, batch(step, **keywords))
 
-        return OwnBatches(made, self._of("batch"), batch_size)
+        return UserBatches(make_batch, self._of("batch"), batch_size)
 
     def _keywords(self, function: Function) -> dict[str, Any]:
-        """The settings that a function takes by name."""
+        """Returns the settings that a function takes, by name."""
         parameters = parameters_of(function)
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         rest = self._model.arguments if takes_all and function is self._make else {}
         return {**rest, **{key: value for key, value in self._settings.items() if key in parameters}}
 
     def _call_problems(self) -> list[str]:
-        """Why functions cannot be called as they are."""
+        """Returns why functions cannot be called with the arguments that are known; one line each."""
         calls = (
             (self._model.function, self._make, (), "rngs"),
             ("loss", self._loss, ("model", "batch"), "key"),
@@ -146,24 +155,26 @@ class UserModule:
             try:
                 signature_of(function).bind(*given, **dict.fromkeys(taken))
             except TypeError as error:
-                called = f"it is called as {name}({', '.join(given)})" if given else "give it with --set NAME=VALUE"
-                problems.append(f"{self._of(name)}: {error}: {called}, or write a default")
+                hint = f"it is called as {name}({', '.join(given)})" if given else "set it with --set NAME=VALUE"
+                problems.append(f"{self._of(name)}: {error}: {hint}, or give it a default")
         return problems
 
     def _unknown_arguments(self) -> list[str]:
         functions = list(filter(None, (self._make, self._loss, self._batch, self._optimizer)))
         known = {key for function in functions for key in self._keywords(function)}
         names = [name for function in functions for name in parameters_of(function)]
-        own = [name for name in dict.fromkeys(names) if name not in GIVEN]
+        own = [name for name in dict.fromkeys(names) if name not in RESERVED_ARGUMENTS]
         return [
-            f"--set {key}={value}: no argument of {self._of(self._model.function)} is called so: there is "
-            f"{', '.join(own) or 'none'}"
+            f"--set {key}={value}: {self._of(self._model.function)} has no argument {key}: choose one of "
+            f"{', '.join(own)}"
+            if own
+            else f"--set {key}={value}: {self._of(self._model.function)} takes no arguments: omit --set"
             for key, value in self._model.arguments.items()
             if key not in known
         ]
 
     def _mark_arrays(self, path: tuple[Any, ...], module: Any) -> None:
-        """While a module is traced Flax takes an array for a static attribute, which would outlive the trace."""
+        """Marks plain arrays as data: under a trace Flax would make them static attributes, which outlive the trace."""
         for name, value in list(vars(module).items()):
             if isinstance(value, jax.Array):
                 setattr(module, name, nnx.data(value))
@@ -177,10 +188,10 @@ class UserModule:
                 )
 
     @contextlib.contextmanager
-    def _blamed(self, function: str) -> Iterator[None]:
-        with blamed(self._of(function), self._model.directory):
+    def _errors_as_invalid(self, function: str) -> Iterator[None]:
+        with errors_as_invalid(self._of(function), self._model.directory):
             yield
 
     def _of(self, function: str) -> str:
-        """`loss of lm.py`"""
+        """Names a function of the user's file in messages: `loss of lm.py`."""
         return f"{function} of {Path(self._model.place).name}"

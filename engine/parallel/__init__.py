@@ -1,1 +1,1 @@
-"""Meshes of devices, and how a preset's rules become shardings on them."""
+"""Device meshes, and how a preset's rules become shardings on them."""

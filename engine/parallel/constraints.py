@@ -1,4 +1,4 @@
-"""What is asked of activations and gradients while a step is traced, by the rules of the preset that it is for."""
+"""Sharding constraints on activations and gradients, applied while a step is traced for a preset."""
 
 import contextlib
 import math
@@ -18,34 +18,41 @@ from .rules import Decision, LogicalAxes, axes_of, by_rules, spec_entry, with_de
 
 @dataclass(frozen=True)
 class Activation:
+    """An activation of the step, with the layout that the rules give it."""
+
     shape: tuple[int, ...]
+    """Of the global array; in a pipeline [stages, batch, …]."""
     dtype: Any
     logical_axes: LogicalAxes
+    """The logical axis of each dim."""
     decision: Decision
+    """How the rules lay it out."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What was seen of a step while it was traced and compiled, by name."""
+    """The activations and gradients of a step, by name, collected while it is traced and compiled."""
 
     activations: dict[str, Activation] = field(default_factory=dict)
-    """As asked for."""
+    """Intended layouts, known after tracing."""
     shardings: dict[str, Sharding] = field(default_factory=dict)
-    """As the compiler laid them out: activations and gradients."""
+    """Layouts that the compiler chose, known after compilation."""
 
     def note(self, name: str, sharding: Sharding) -> None:
-        """The first time counts: what is recomputed later is the same activation."""
+        """Records the compiler's layout. Later calls for a name are ignored: they are recomputations."""
         self.shardings.setdefault(name, sharding)
 
 
 @dataclass(frozen=True)
 class _Active:
+    """The mesh and rules in force while a step is traced."""
+
     mesh: Mesh | AbstractMesh
     rules: Mapping[str, Axes]
     observed: Observed | None
     pipeline: PipelineInfo | None
     stage_of: "_Active | None" = None
-    """In one stage of a pipeline and one group of the batch: what holds for all of them."""
+    """Inside one stage of a pipeline and one group of the batch: the rules outside, for all stages and groups."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -72,10 +79,10 @@ def activation_rules(
     observed: Observed | None = None,
     pipeline: PipelineInfo | None = None,
 ) -> Iterator[None]:
-    """While a step is traced in here, `shard` lays activations out by these rules. Holds for this thread alone.
+    """Makes `shard` constrain activations by these rules while a step is traced in this context, in this thread.
 
-    With `observed` the traced program is one to look at: compiling it tells the layouts that the compiler chose. It
-    computes the same, but its callbacks keep it out of the compilation cache.
+    With `observed`, compiling the traced program records the layouts that the compiler chose. It computes the same,
+    but its callbacks keep it out of the compilation cache.
     """
     with _activated(_Active(mesh, with_derived(rules), observed, pipeline)):
         yield
@@ -92,8 +99,10 @@ def _activated(active: _Active) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_stage() -> Iterator[tuple[Axes, Axes]]:
-    """What is traced in here is one stage of a pipeline and one group of the batch, mapped over all of them. Gives the
-    axes of the groups and those of the stages."""
+    """Traces one stage of a pipeline and one group of the batch, for a function that `vmap` maps over all of them.
+
+    Yields the mesh axes of the groups and those of the stages.
+    """
     active = _active.get()
     assert active is not None
     taken = {*active.axes("batch"), *active.axes("layers")}
@@ -103,27 +112,28 @@ def one_stage() -> Iterator[tuple[Axes, Axes]]:
 
 
 def active_pipeline() -> PipelineInfo | None:
+    """Returns the pipeline of the active rules; None without one."""
     active = _active.get()
     return active.pipeline if active else None
 
 
 def token_groups() -> tuple[int, int]:
-    """Into how many parts the active rules split the batch and the sequence; 1 without any."""
+    """Returns the number of parts that the active rules split the batch and the sequence into, 1 if they do not."""
     active = _active.get()
     return (active.parts("batch"), active.parts("seq")) if active else (1, 1)
 
 
 def shard(x: jax.Array, *logical_axes: str | None, name: str, gradient: LogicalAxes | None = None) -> jax.Array:
-    """Asks the compiler to lay an activation out by the active rules; without any, `x` as it is.
+    """Constrains the sharding of an activation by the active rules; without active rules, returns `x` unchanged.
 
-    A rule that cannot hold for an activation leaves that dim whole, as FSDP needs it: batch and embed share an axis.
-    Its gradient is laid out likewise, or by the logical axes `gradient`.
+    A dim whose rule cannot apply stays unsharded. FSDP needs that: its batch and embed share a mesh axis. The gradient
+    of `x` gets the same sharding, or that of the logical axes `gradient`.
     """
     return observe(constrain(x, *logical_axes, gradient=gradient), *logical_axes, name=name)
 
 
 def constrain(x: jax.Array, *logical_axes: str | None, gradient: LogicalAxes | None = None) -> jax.Array:
-    """`shard` for what is no activation to be shown."""
+    """Constrains `x` like `shard`, without recording it as an activation."""
     active = _active.get()
     if active is None:
         return x
@@ -136,7 +146,10 @@ def constrain(x: jax.Array, *logical_axes: str | None, gradient: LogicalAxes | N
 
 
 def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedSharding | None:
-    """For a product over dims that are split: under explicit axis types it has to be told how its result lies."""
+    """Returns the sharding for a product's `out_sharding`. Explicit axis types need it if a contracted dim is split.
+
+    None under automatic axis types.
+    """
     active = _active.get()
     if active is None or not active.is_explicit:
         return None
@@ -144,17 +157,20 @@ def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedShardi
 
 
 def gathered(parameter: jax.Array, logical_axes: LogicalAxes) -> jax.Array:
-    """A parameter as it meets activations: whole over the axes that do not split them there, such as those of batch and
-    sequence, but for experts, whose tokens come to them. Explicit axis types want that said; otherwise the compiler
-    sees to it."""
+    """Gathers a parameter for its product with activations, as FSDP does. Only explicit axis types need it.
+
+    It stays split over the mesh axes that split the same logical axis of activations, except those of batch and
+    sequence. Experts stay split, since tokens are sent to them. Under automatic axis types the compiler does this, and
+    the parameter is returned unchanged.
+    """
     active = _active.get()
     if active is None or not active.is_explicit:
         return parameter
     taken = {*active.axes("batch"), *active.axes("seq")}
 
     def kept(entry: str | Axes | None, logical: str | None) -> str | Axes | None:
-        there = active.axes("activation_embed" if logical == "embed" else logical or "")
-        free = there if logical == "experts" else tuple(axis for axis in there if axis not in taken)
+        activation = active.axes("activation_embed" if logical == "embed" else logical or "")
+        free = activation if logical == "experts" else tuple(axis for axis in activation if axis not in taken)
         return spec_entry(tuple(axis for axis in axes_of(entry) if axis in free))
 
     spec = map(kept, jax.typeof(parameter).sharding.spec, logical_axes)
@@ -162,13 +178,38 @@ def gathered(parameter: jax.Array, logical_axes: LogicalAxes) -> jax.Array:
 
 
 def left_to_compiler(function: Callable[..., jax.Array], *arrays: jax.Array, out: LogicalAxes) -> jax.Array:
-    """A function whose products do not let one say how their results lie, but for the last: dims `out`, shaped as the
-    first of `arrays` is. Under explicit axis types the compiler decides in it as it does under automatic ones."""
+    """Calls a function whose inner operations take no `out_sharding`, with automatic axis types inside.
+
+    Its result has the logical axes `out` and the shape of the first of `arrays`.
+    """
     active = _active.get()
     if active is None or not active.is_explicit:
         return function(*arrays)
     automatic: Any = jax.sharding.auto_axes(function, out_sharding=_sharding(active, arrays[0].shape, out))
     return automatic(*arrays)
+
+
+def per_device(
+    function: Callable[..., jax.Array], *arrays: jax.Array, axes: Sequence[LogicalAxes], out: LogicalAxes
+) -> jax.Array:
+    """Calls a function on the shards of each device, for a kernel that the partitioner cannot split.
+
+    `axes` are the logical axes of each array; the result has the logical axes `out` and the shape of the first array.
+    """
+    active = _active.get()
+    if active is None:
+        return function(*arrays)
+    shardings = [_sharding(active, array.shape, names) for array, names in zip(arrays, axes, strict=True)]
+    if active.is_explicit:
+        arrays = tuple(map(jax.sharding.reshard, arrays, shardings))
+    mapped = jax.shard_map(
+        function,
+        mesh=active.mesh,
+        in_specs=tuple(sharding.spec for sharding in shardings),
+        out_specs=_sharding(active, arrays[0].shape, out).spec,
+        check_vma=False,
+    )
+    return mapped(*arrays)
 
 
 def _sharding(active: _Active, shape: Sequence[int], logical_axes: LogicalAxes) -> NamedSharding:
@@ -187,16 +228,16 @@ _constrained.defvjp(
 
 
 def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
-    """`x` as it is: an activation whose layout is left to the compiler, to be compared with what the rules say."""
+    """Returns `x` unchanged and records it: its layout is left to the compiler and compared with what the rules say."""
     active = _active.get()
     if active is not None and active.observed is not None:
         active.observed.activations[name] = _activation(x, logical_axes, active)
-        look(x, name)
+        inspect_sharding(x, name)
     return x
 
 
 def _activation(x: jax.Array, logical_axes: LogicalAxes, active: _Active) -> Activation:
-    """In a pipeline it is that of one layer in each stage."""
+    """The activation to record; in a pipeline, that of one layer in each stage."""
     shape, outer = x.shape, active.stage_of
     if outer and outer.pipeline:
         active, logical_axes = outer, ("layers", *logical_axes)
@@ -204,35 +245,35 @@ def _activation(x: jax.Array, logical_axes: LogicalAxes, active: _Active) -> Act
     return Activation(shape, x.dtype, logical_axes, by_rules(shape, logical_axes, active.rules, active.sizes))
 
 
-def look(x: jax.Array, name: str) -> None:
-    """Where the program is one to look at, has the compiler tell how it lays `x` out."""
+def inspect_sharding(x: jax.Array, name: str) -> None:
+    """Makes the compiler report its layout of `x`, if the active rules observe the step."""
     active = _active.get()
     if active is None or active.observed is None:
         return
     note = partial(active.observed.note, name)
     if active.stage_of:
-        _look_at_all(x, lambda sharding: note(_of_stages(sharding)))
+        _inspect_mapped(x, lambda sharding: note(_of_stages(sharding)))
     else:
         jax.debug.inspect_array_sharding(x, callback=note)
 
 
-def _look_at_all(x: jax.Array, callback: Callable[[Sharding], None]) -> None:
-    """At that of all stages and all groups [G, S, b, …]."""
+def _inspect_mapped(x: jax.Array, callback: Callable[[Sharding], None]) -> None:
+    """Reports the layout of `x` with the mapped dims of groups and stages: [G, S, b, …]."""
 
     @jax.custom_batching.custom_vmap
-    def tell(x: jax.Array) -> jax.Array:
+    def report(x: jax.Array) -> jax.Array:
         jax.debug.inspect_array_sharding(x, callback=callback)
         return x
 
-    @tell.def_vmap
+    @report.def_vmap
     def _(size: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
-        return tell(x), True
+        return report(x), True
 
-    tell(jax.lax.stop_gradient(x))
+    report(jax.lax.stop_gradient(x))
 
 
 def _of_stages(sharding: Sharding) -> NamedSharding:
-    """From [G, S, b, …] to [S, G × b, …]."""
+    """The sharding of [S, G × b, …], from that of [G, S, b, …]."""
     assert isinstance(sharding, NamedSharding), sharding
     groups, stages, examples, *rest = (*map(axes_of, sharding.spec), (), (), ())[: max(3, len(sharding.spec))]
     return NamedSharding(sharding.mesh, PartitionSpec(stages, (*groups, *examples), *rest))

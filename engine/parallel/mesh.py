@@ -1,4 +1,4 @@
-"""Devices and the meshes made of them."""
+"""Finds devices and builds meshes of them."""
 
 import os
 from collections.abc import Sequence
@@ -17,34 +17,37 @@ ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
 
 
 def find_devices(count: int | None) -> list[jax.Device]:
-    """The first `count` devices, all with None, in the one order that every preset's mesh is filled in.
+    """Returns the first `count` devices, or all if None, in the order in which every preset's mesh is filled.
 
-    One order for all: arrays can only be moved between meshes by a compiled program where both have the same order
-    of devices, and `jax.make_mesh` picks another order for each shape on some TPU slices. Raises Invalid.
+    The order is the same for all presets: a compiled program can move arrays between meshes only if both list the
+    devices in the same order, and on some TPU slices `jax.make_mesh` picks another order for each shape. Raises
+    Invalid if there are fewer devices or none.
     """
     try:
         devices = jax.devices()
-    except RuntimeError as error:  # jax's own word for a platform that is not there, or that another process holds
+    except RuntimeError as error:  # the platform is missing, or another process uses it
         raise Invalid(advice(str(error)) or f"no devices: {error}: try another --platform") from error
     if count is not None and count > len(devices):
         raise Invalid(f"--devices {count}: {len(devices)} {devices[0].platform} devices found: use at most that many")
     return canonical_order(devices[:count])
 
 
-def fallback(devices: Sequence[jax.Device], asked: str | None) -> list[str]:
-    """Says so where jax took the CPU by itself although this machine has an accelerator."""
+def fallback(devices: Sequence[jax.Device], platform: str | None) -> list[str]:
+    """Returns a warning if jax fell back to the CPU although this machine has an accelerator; else nothing."""
     present = [name for name in ACCELERATORS if next(Path("/dev").glob(name), None)]
-    if devices[0].platform != "cpu" or asked or os.environ.get("JAX_PLATFORMS") == "cpu" or not present:
+    if devices[0].platform != "cpu" or platform or os.environ.get("JAX_PLATFORMS") == "cpu" or not present:
         return []
     return [
-        f"this runs on the CPU although /dev/{present[0].rstrip('*[0-9]')}… is there: install the extra tpu or gpu, "
-        "and see why jax does not find it in engine.log; --platform cpu if it is meant"
+        f"this runs on the CPU although /dev/{present[0].rstrip('*[0-9]')}… exists: install the extra `tpu` or `gpu`, "
+        "and see engine.log for why jax does not find the accelerator; give --platform cpu if the CPU is intended"
     ]
 
 
 def canonical_order(devices: Sequence[jax.Device]) -> list[jax.Device]:
-    """By place on the torus, its last dim fastest: the axes of a mesh then run along dims of the torus, which a path
-    that winds through all places would not give them. Devices without a place stay as jax lists them."""
+    """Sorts devices by their coordinates on the torus, the last dim fastest, so that mesh axes run along torus dims.
+
+    Devices without coordinates keep the order in which jax lists them.
+    """
 
     def place(device: jax.Device) -> tuple[int, ...]:
         coords = getattr(device, "coords", None) or ()
@@ -54,15 +57,18 @@ def canonical_order(devices: Sequence[jax.Device]) -> list[jax.Device]:
 
 
 def build_mesh(axes: dict[str, int], devices: Sequence[jax.Device], axis_type: AxisType = AxisType.Auto) -> Mesh:
+    """Builds a mesh from devices in `canonical_order`: the last axis varies fastest. `axes`: name to size."""
     grid = np.array(devices).reshape(tuple(axes.values()))
     return Mesh(grid, tuple(axes), axis_types=(axis_type,) * len(axes))
 
 
 def describe_mesh(mesh: Mesh) -> MeshInfo:
+    """Describes a mesh for the wire: its axes and its device ids in row-major order."""
     return MeshInfo(dict(mesh.shape), [device.id for device in mesh.devices.flat])
 
 
 def describe_device(device: jax.Device) -> DeviceInfo:
+    """Describes a device for the wire; `coords` and `core` are None if the platform has none."""
     coords = getattr(device, "coords", None)
     return DeviceInfo(
         id=device.id,

@@ -1,1 +1,1 @@
-"""What a preset would cost: by formula, and by the compiler of a slice that nobody has to hold."""
+"""What a preset would cost: by formula, and by the TPU compiler for a slice that is not attached."""

@@ -1,4 +1,4 @@
-"""A preset compiled for a slice that nobody has to hold: the TPU compiler runs here, the program never does."""
+"""Compiles a preset ahead of time (AOT) for a TPU slice that is not attached: the program never runs."""
 
 import os
 import re
@@ -7,11 +7,12 @@ import jax
 from jax.experimental import topologies
 
 from ..analysis.traffic import flows
-from ..base.advice import in_a_line
+from ..base.advice import first_line
 from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import canonical_order
-from ..program.program import argument_bytes, compile_program, place
+from ..program.placement import argument_bytes, place
+from ..program.program import compile_program
 from ..spec.config import UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology
@@ -26,22 +27,33 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
-    """Devices to compile for, in the order in which a mesh is filled. Raises Invalid."""
+    """Returns compile-only devices of the slice, in canonical mesh order.
+
+    Raises Invalid if the TPU compiler is not installed or does not know the slice.
+    """
     if not tpu_compiler.is_installed():
         raise Invalid(tpu_compiler.NO_COMPILER)
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # asks the network who this machine is, for a minute
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # another process may train: this one takes no TPU
+    os.environ.setdefault(
+        "TPU_SKIP_MDS_QUERY", "1"
+    )  # else libtpu queries the network for the machine's identity, for a minute
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # another process may be training: this one uses no TPU
     try:
         found = topologies.get_topology_desc(
-            platform="tpu", topology_name=topology.name, chip_config_name=topology.chip.chip_config
+            platform="tpu",
+            topology_name=topology.name,
+            chip_config_name=topology.chip.chip_config,
+            wrap=(*topology.rings, False)[:3],  # without it, the compiler plans for a slice without wraparound links
         )
     except Exception as error:
-        raise Invalid(f"--topology {topology.name}: the TPU compiler has no such slice: {error}") from error
+        raise Invalid(f"--topology {topology.name}: the TPU compiler does not know this slice: {error}") from error
     return canonical_order(found.devices)
 
 
 def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
-    """What the TPU compiler says of a preset. Raises Invalid."""
+    """Returns what the TPU compiler reports for a preset; of a program that is too large, only the memory it needs.
+
+    Raises Invalid if the preset cannot be laid out or the slice cannot be compiled for.
+    """
     step = None if isinstance(task.config.model, UserModel) else Step(task, preset, topology.devices)
     placement = place(task, preset, find_slice(topology))
     try:
@@ -54,9 +66,9 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
 
 
 def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Cost:
-    """Without `step`, or where it has no formula, nobody knows how the work is shared out: nothing is said of time."""
+    """Without `step`, or if no formula covers it, the work of a device is unknown, and so are the times."""
     memory = compiled.memory
-    assert memory is not None, "the TPU compiler always tells"
+    assert memory is not None, "the TPU compiler always reports memory"
     cost = Cost(
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
@@ -70,12 +82,14 @@ def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Co
 def _too_large(message: str, arguments: int, topology: Topology) -> Cost:
     needed = needed_bytes(message)
     if needed is None:
-        raise Invalid(in_a_line(message))
+        raise Invalid(first_line(message))
     return Cost(argument_bytes=arguments, peak_bytes=needed, capacity_bytes=topology.chip.memory)
 
 
 def needed_bytes(message: str) -> int | None:
-    """Of a program for which memory was exhausted; None where the compiler does not tell. Its "temporaries" are with
-    arguments and outputs: a product of 400 GiB with a small matrix needs 800 GiB of them."""
+    """Returns the bytes per device that a program needs, read from an out-of-memory message; None if it says none.
+
+    The compiler's "temporaries" include arguments and outputs: multiplying 400 GiB by a small matrix reports 800 GiB.
+    """
     found = NEEDED.search(message)
     return int(float(found["needed"]) * UNITS[found["unit"]]) if found else None

@@ -1,4 +1,4 @@
-"""Answers of the TPU compiler, kept for as long as all that they depend on stays the same. Loads no jax."""
+"""A cache of the TPU compiler's costs, keyed by everything that they depend on. Does not import jax."""
 
 import hashlib
 from importlib.metadata import PackageNotFoundError, version
@@ -6,38 +6,39 @@ from pathlib import Path
 
 import msgspec
 
+from ..base.atomic_write import write_atomically
 from ..base.regular_file import read_regular
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset import Preset
+from ..spec.topology import Topology
 from ..wire import run_directory
 from .ranking import Cost
 
-DEPENDS_ON = ("shardtui", "jax", "jaxlib", "libtpu", "flax", "optax")
+PACKAGES = ("shardtui", "jax", "jaxlib", "libtpu", "flax", "optax")
+"""Packages whose versions are part of the key."""
 
 
-def kept(config: RunConfig, preset: Preset, topology: str) -> Cost | None:
-    """None also for a user's model: what its code does today is not known before it is compiled."""
+def load(config: RunConfig, preset: Preset, topology: Topology) -> Cost | None:
+    """Returns the cached cost; None if there is none, and for a user's model, whose code is no part of the key."""
     if isinstance(config.model, UserModel):
         return None
     try:
         return msgspec.json.decode(read_regular(_file(config, preset, topology)), type=Cost)
-    except (OSError, msgspec.DecodeError):  # none, or one that was cut off
+    except (OSError, msgspec.DecodeError):  # none, or truncated
         return None
 
 
-def keep(config: RunConfig, preset: Preset, topology: str, cost: Cost) -> None:
-    """Raises OSError, as where the disk is full; what was there before stays."""
+def store(config: RunConfig, preset: Preset, topology: Topology, cost: Cost) -> None:
+    """Writes a cost to the cache. Raises OSError, e.g. if the disk is full; an older entry stays intact."""
     if isinstance(config.model, UserModel):
         return
     file = _file(config, preset, topology)
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_bytes(msgspec.json.encode(cost))
-    part.replace(file)
+    write_atomically(file, msgspec.json.encode(cost))
 
 
-def _file(config: RunConfig, preset: Preset, topology: str) -> Path:
-    about = (config.model, config.training, preset.laid_out, topology, [_version(name) for name in DEPENDS_ON])
+def _file(config: RunConfig, preset: Preset, topology: Topology) -> Path:
+    about = (config.model, config.training, preset.layout, topology, [_version(name) for name in PACKAGES])
     return run_directory.plan_cache() / f"{hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]}.json"
 
 

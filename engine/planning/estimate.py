@@ -1,7 +1,7 @@
-"""What a step under a preset would hold, move and compute, by formula: no compiler and no device.
+"""Estimates the memory, traffic and compute of a step under a preset by formula, with no compiler and no device.
 
-The formulas follow what the step is written to do (decoder.py, task.py). Where the compiler does it otherwise, the
-figure of the compiled program stands beside this one, and where they do not know the layout they give none.
+The formulas follow the source of the step (decoder.py, task.py). Where the compiler deviates, the compiled program's
+figure is shown next to the estimate; for layouts that they do not cover there is no estimate.
 """
 
 from functools import cached_property
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ..analysis.traffic import Flow
 from ..base.invalid import Invalid
 from ..models.task import Task
-from ..program.program import decide_all
+from ..program.placement import DoesNotDivide, decide_all
 from ..spec.config import UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology, wiring
@@ -22,11 +22,14 @@ from .step_layout import StepLayout
 from .step_memory import StepMemory
 from .step_traffic import StepTraffic
 
-OF_A_USER = "the formulas are of the built-in model"
+USER_MODEL = "the formulas cover only the built-in model"
 
 
 def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | None) -> Row:
-    """Of one preset. Without a topology: on devices whose chip is not known, so that nothing can be said of time."""
+    """Returns the estimate of one preset; without a `topology` the chip is unknown, and so are the times.
+
+    A preset that does not fit the model or the devices gives a row with `problems` instead.
+    """
     mesh = preset.sizes(devices)
     step = None
     try:
@@ -35,48 +38,51 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         else:
             step = Step(task, preset, devices)
     except Invalid as error:
-        return Row(preset=preset.name, mesh=mesh, problems=list(error.problems))
+        indivisible = error.dims if isinstance(error, DoesNotDivide) else []
+        return Row(preset=preset.name, mesh=mesh, problems=list(error.problems), indivisible=indivisible)
     row = Row(
         preset=preset.name,
         mesh=mesh,
         wiring=[wiring(topology, mesh, [axis]) for axis in mesh] if topology else [],
         pipeline=step.layout.pipeline if step else None,
         laid_out=True,
-        no_estimate=step.unknown if step else OF_A_USER,
+        no_estimate=step.unknown if step else USER_MODEL,
     )
     return replace(row, estimate=step.cost(topology)) if step and not step.unknown else row
 
 
 class Step:
-    """One step of a task under a preset, as each device does it. Sizes are in bytes on one device."""
+    """One training step of a task under a preset. Sizes are bytes per device."""
 
     def __init__(self, task: Task, preset: Preset, devices: int) -> None:
-        """`task`: of the built-in model. Raises Invalid where the preset cannot be laid out."""
+        """`task`: trains the built-in model. Raises Invalid if the preset cannot be laid out."""
         self.layout = StepLayout(task, preset, devices)
         self.memory = StepMemory(self.layout)
         self.unknown = why_unknown(self.layout)
-        """Why all but the arguments is not to be relied on; empty where the formulas hold."""
+        """Why no formula but that of the arguments covers this layout; empty if all hold."""
 
     @property
     def argument_bytes(self) -> int:
-        """State and batch, whatever the layout."""
+        """Bytes of state and batch per device, exact for any layout."""
         return self.memory.argument_bytes
 
     @property
     def parts(self) -> dict[str, int]:
-        """Of the peak, the largest first."""
+        """Bytes per device at the peak by what they hold, the largest first."""
         return self.memory.parts
 
     @cached_property
     def flows(self) -> list[Flow]:
-        """The one that moves most first."""
+        """Collectives of a step by kind and axes, those with most bytes first."""
         return StepTraffic(self.layout).flows
 
     @property
     def work(self) -> Work:
+        """FLOPs and memory traffic of a step."""
         return StepCompute(self.layout, self.memory).work
 
     def cost(self, topology: Topology | None) -> Cost:
+        """Returns the estimated cost of a step, with times and capacity if the `topology` is known."""
         cost = Cost(
             argument_bytes=self.argument_bytes,
             peak_bytes=sum(self.parts.values()),

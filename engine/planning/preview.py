@@ -1,4 +1,4 @@
-"""What a preset would be and what a step under it would cost: by formula, in any thread, beside the steps."""
+"""Previews an edited preset: its layout and the cost of a step, by formula. Safe in any thread while training runs."""
 
 import traceback
 from collections.abc import Sequence
@@ -10,33 +10,33 @@ from ..base.advice import problems_in
 from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import describe_mesh
-from ..program.program import argument_bytes, place
+from ..program.placement import argument_bytes, place
 from ..spec.preset_reader import parse_preset
-from ..wire.commands import WeighPreset
-from ..wire.descriptions import Weighed
-from ..wire.events import PresetWeighed
+from ..wire.commands import PreviewPreset
+from ..wire.descriptions import Preview
+from ..wire.events import PresetPreviewed
 from .estimate import estimate_row
 
 
-def weigh(task: Task, devices: Sequence[jax.Device], question: WeighPreset) -> PresetWeighed:
-    """Answers whatever is asked."""
-    before, after = (_weighed(task, devices, question.preset, text) for text in (question.before, question.after))
-    return PresetWeighed(number=question.number, before=before, after=after)
+def preview(task: Task, devices: Sequence[jax.Device], question: PreviewPreset) -> PresetPreviewed:
+    """Returns previews of the preset before and after the edit. Never raises: errors become `problems`."""
+    before, after = (_preview(task, devices, question.preset, text) for text in (question.before, question.after))
+    return PresetPreviewed(number=question.number, before=before, after=after)
 
 
-def _weighed(task: Task, devices: Sequence[jax.Device], name: str, text: str) -> Weighed:
+def _preview(task: Task, devices: Sequence[jax.Device], name: str, text: str) -> Preview:
     try:
         preset = parse_preset(Path(f"{name}.toml"), text)
         placement = place(task, preset, devices)
         row = estimate_row(task, preset, len(devices), None)
     except Invalid as error:
-        return Weighed(problems=list(error.problems))
-    except Exception as error:  # nobody else would answer, and a viewer waits
+        return Preview(problems=list(error.problems))
+    except Exception as error:  # a viewer waits for the answer
         traceback.print_exception(error)
-        return Weighed(problems=problems_in(error))
+        return Preview(problems=problems_in(error))
     arrays = placement.describe_all(task, (placement.state_shardings, placement.batch_shardings))
     cost = row.estimate
-    return Weighed(
+    return Preview(
         problems=[],
         mesh=describe_mesh(placement.mesh),
         arrays=arrays,

@@ -1,4 +1,4 @@
-"""Presets side by side and ranked: what each would hold, move and take, by formula, by the compiler, and measured."""
+"""Compares and ranks presets by memory, traffic and step time: estimated, compiled and measured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -8,52 +8,59 @@ from msgspec import Struct
 
 from ..analysis.traffic import Flow
 from ..base import figures
+from ..spec.indivisible import Indivisible
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.topology import Topology, Wiring, wiring
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
+"""Whether a preset fits the devices; `not known` if there is no cost yet, `infeasible` if it cannot be laid out."""
 Bound = Literal["compute", "memory", "network"]
+"""What limits the time of a step: the longest part of the roofline."""
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What one device has to do in a step, whatever the chip."""
+    """What one device does in a step, independent of the chip."""
 
     flops: float
-    """What is computed again included."""
+    """FLOPs of one device per step, including recomputation."""
     memory_bytes: float
-    """Read from or written to its memory."""
+    """Bytes that one device reads from and writes to its memory per step."""
     model_flops: float
-    """Of the whole slice, nothing twice: what `flop_utilisation` counts."""
+    """FLOPs of all devices per step, without recomputation or redundant work; the basis of `flop_utilisation`."""
     tokens: int
-    """Of the whole slice."""
+    """Tokens per step, of all devices."""
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """One step on one device. Nothing here is measured: it comes from formulas, or from a compiled program."""
+    """Cost of one step on one device, not measured but estimated by formula or taken from a compiled program."""
 
     argument_bytes: int
-    """Of state and batch."""
+    """Bytes of the state and the batch."""
     peak_bytes: int
-    """A program that is too large has none: what the compiler says it would need."""
+    """Most bytes that a step holds at once; for a program that does not fit, what the compiler says it needs."""
     capacity_bytes: int | None
-    """None where nobody can tell."""
+    """Bytes available to a program on one device; null if unknown."""
     parts: dict[str, int] = {}
-    """What the peak is made of, in bytes, largest first; of a program also what is not there at the peak."""
+    """Bytes by kind of data, largest first; for a compiled program also what is not live at the peak."""
     collectives: list[Flow] | None = None
-    """None where there is no program."""
+    """Collectives summed by kind and mesh axes; null if there is no program, or its text cannot be read."""
     compute_seconds: float | None = None
-    """These and what follows from them: None where the chip is not known, or there is no program."""
+    """Time of the FLOPs at the chip's peak rate. This and the next five are null if the chip is unknown, or there is no
+    program."""
     memory_seconds: float | None = None
+    """Time of the bytes read and written at the chip's memory bandwidth."""
     network_seconds: float | None = None
+    """Time of the bytes sent at the bandwidth of the links."""
     step_seconds: float | None = None
-    """The longest of the three: a roofline. They overlap where the compiler overlaps them well."""
+    """The longest of the three, a roofline: it assumes that the compiler overlaps them fully."""
     tokens_per_second: float | None = None
-    """Of the whole slice."""
+    """Tokens per second of all devices."""
     flop_utilisation: float | None = None
-    """The model's operations ÷ what the slice could do in the step."""
+    """Model FLOPs utilization (MFU): the model's FLOPs ÷ the peak FLOPs of all devices in the time of the step."""
 
     @property
     def bound(self) -> Bound | None:
+        """What limits the step: the longest of its three times; None if they are unknown."""
         parts: dict[Bound, float | None] = {
             "compute": self.compute_seconds,
             "memory": self.memory_seconds,
@@ -64,12 +71,12 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_sent(self) -> int | None:
-        """By one device in a step, over all axes."""
+        """Bytes that one device sends per step over all axes; None if unknown."""
         return None if self.collectives is None else sum(flow.bytes_sent for flow in self.collectives)
 
     @property
     def sent_by_axis(self) -> dict[str, int]:
-        """`data`, or `data × model` of collectives over both: to the bytes a device sends in a step, most first."""
+        """Bytes that a device sends per step by axes, such as `data` or `data × model`, most first."""
         found: dict[str, int] = {}
         for flow in self.collectives or ():
             axes = figures.over(flow.axes)
@@ -78,76 +85,98 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
+        """Whether the peak is within the capacity, or the capacity is unknown."""
         return self.capacity_bytes is None or self.peak_bytes <= self.capacity_bytes
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """Steps on the devices at hand."""
+    """Steps measured on the available devices."""
 
     steps: int
-    """Without those of the warm-up."""
+    """Number of measured steps, without the warm-up."""
     step_seconds: float
-    """The median."""
+    """Median time of a step."""
     fastest_seconds: float
+    """Time of the fastest step."""
     slowest_seconds: float
+    """Time of the slowest step."""
     lower_quartile_seconds: float
-    """Half of the steps took between this and the upper one: a busy machine makes outliers."""
+    """Half of the steps took between this and `upper_quartile_seconds`; outliers do not affect it."""
     upper_quartile_seconds: float
+    """See `lower_quartile_seconds`."""
     tokens_per_second: float
+    """Tokens per step ÷ `step_seconds`; examples instead of tokens if your own function makes the batches."""
     bytes_in_use: int | None
-    """On the fullest device."""
+    """Bytes in use on the fullest device; null if not measured."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One preset."""
+    """What is known of one preset."""
 
     preset: str
+    """Name of the preset."""
     mesh: dict[str, int]
+    """Size by mesh axis, in order."""
     wiring: list[Wiring] = []
+    """The links that each mesh axis uses."""
     pipeline: PipelineInfo | None = None
+    """Stages of its pipeline; null if it has none."""
     problems: list[str] = []
-    """Why it cannot be, or could not be estimated, compiled or run."""
+    """Why it is invalid, or could not be estimated, compiled or run."""
+    indivisible: list[Indivisible] = []
+    """Dims that are not divisible by their mesh axes, if there is no other problem."""
     laid_out: bool = False
-    """It can be, although there may be no cost yet."""
+    """Whether its layout is valid; there may be no cost yet."""
     no_estimate: str = ""
-    """Why it has none, although it can be laid out."""
+    """Why there is no estimate although the layout is valid; else empty."""
     estimate: Cost | None = None
+    """Cost by formula."""
     compiled: Cost | None = None
+    """Cost of the compiled program."""
     measured: Measured | None = None
+    """Measured steps."""
 
     @property
     def cost(self) -> Cost | None:
-        """The better known one."""
+        """The more accurate cost: compiled, else estimated; None if there is neither."""
         return self.compiled or self.estimate
 
     @property
     def verdict(self) -> Verdict:
+        """Whether it fits the devices, by its cost."""
         if self.cost is None:
             return "not known" if self.laid_out else "infeasible"
         return "fits" if self.cost.fits else "too large"
 
     @property
     def timed(self) -> Cost | None:
-        """The better known cost that says how long a step takes: of a program that is too large the estimate."""
+        """The more accurate cost with a step time: the estimate for a program that does not fit. None if unknown."""
         return next((cost for cost in (self.compiled, self.estimate) if cost and cost.step_seconds), None)
 
     @property
     def step_seconds(self) -> float | None:
-        """Measured; else predicted."""
+        """Measured time of a step, else predicted; None if unknown."""
         known = self.measured or self.timed
         return known.step_seconds if known else None
 
 
 class Board(Struct, frozen=True, kw_only=True):
+    """Presets to compare, for one model on one set of devices."""
+
     model: str
+    """Name of the model."""
     topology: str
-    """A slice, or the number of devices at hand."""
+    """A slice such as `v5p:4x4x4`, or the number of available devices."""
     rows: list[Row]
+    """One row per preset."""
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """What fits comes first, the soonest done before others, of those the one with less to move, then with less to
-    hold; then what is too large, by how much; then what is not known, and what cannot be."""
+    """Returns the rows, best first.
+
+    Presets that fit come first, by step time, then by traffic, then by peak memory; then those that are too large, by
+    how much; then those of unknown cost; then infeasible ones.
+    """
 
     def rank(row: Row) -> tuple[float, ...]:
         cost = row.cost
@@ -162,7 +191,7 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def timed(cost: Cost, work: Work, topology: Topology, mesh: Mapping[str, int]) -> Cost:
-    """With the times of a step: a roofline of compute, memory and interconnect (Williams et al. 2009)."""
+    """Returns the cost with step times: a roofline of compute, memory and interconnect (Williams et al. 2009)."""
     chip = topology.chip
     compute, memory = work.flops / chip.flops, work.memory_bytes / chip.memory_rate
     network = network_seconds(cost.collectives or (), topology, mesh)
@@ -179,39 +208,8 @@ def timed(cost: Cost, work: Work, topology: Topology, mesh: Mapping[str, int]) -
 
 
 def network_seconds(collectives: Sequence[Flow], topology: Topology, mesh: Mapping[str, int]) -> float:
-    """All of them one after the other, each at the rate of the links under its axes.
+    """Returns the seconds of all collectives in sequence, each at the bandwidth of its axes' links.
 
-    On several dims of the torus the rates add up. Austin et al. 2025, "How to Scale Your Model", chapter 3.
+    Over several dims of the torus the bandwidths add up. Austin et al. 2025, "How to Scale Your Model", chapter 3.
     """
     return sum(flow.bytes_sent / wiring(topology, mesh, flow.axes).rate for flow in collectives if flow.bytes_sent)
-
-
-def recommendation(rows: Sequence[Row], where: str) -> str:
-    """The best row and why, in a sentence."""
-    best, *others = [row for row in ranked(rows) if row.cost] or [None]
-    if best is None or best.cost is None:
-        if any(row.laid_out for row in rows):
-            return f"what these need on {where} is known once the TPU compiler has compiled them"
-        return f"none of these can be laid on {where}: the table says why; `plan --search` tries every mesh"
-    cost = best.cost
-    if best.verdict != "fits":
-        over = cost.peak_bytes - (cost.capacity_bytes or 0)
-        return (
-            f"none fits on {where}: {best.preset} comes closest and lacks {figures.size(over)} a device: "
-            "take more chips, a smaller batch, or remat=true if it is not"
-        )
-    room = f" of {figures.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
-    held = f"{figures.size(cost.peak_bytes)}{room} a device"
-    if best.step_seconds is None:
-        return f"{best.preset}: it sends least, {figures.size(cost.bytes_sent or 0)} a device and step, in {held}"
-    by = f", bound by {cost.bound}" if best.measured is None else ""
-    ahead = _ahead(best.step_seconds, next((row for row in others if row and row.verdict == "fits"), None))
-    return f"{best.preset}: {figures.seconds(best.step_seconds)} a step{by}{ahead}, in {held}"
-
-
-def _ahead(seconds: float, after: Row | None) -> str:
-    if after is None or after.step_seconds is None:
-        return ""
-    if after.step_seconds < 1.005 * seconds:
-        return f", as long as {after.preset}, with less time on the network or less to hold"
-    return f", {after.step_seconds / seconds:.2f} × as fast as {after.preset}"

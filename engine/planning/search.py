@@ -1,4 +1,4 @@
-"""Every mesh of a slice that could be a preset, tried by formula."""
+"""Tries every mesh of a slice by formula."""
 
 import itertools
 import math
@@ -13,18 +13,19 @@ from ..spec.topology import Topology
 from .estimate import estimate_row
 from .ranking import Row, ranked
 
-MOST = 6
-"""Meshes that are worth a compilation."""
-WHOLE = ("", "-whole.vocab", "-whole.heads", "-whole.heads-whole.vocab")
-"""What `model` may leave whole: a vocabulary or heads that do not divide by it."""
+MAX_ROWS = 6
+"""Meshes that are worth compiling."""
+UNSPLIT_SUFFIXES = ("", "-whole.vocab", "-whole.heads", "-whole.heads-whole.vocab")
+"""Dims that `model` may leave unsplit because their size is not divisible by it: the vocabulary, or the heads."""
 
 
 def search(task: Task, topology: Topology, known: Sequence[Preset]) -> list[Row]:
-    """The best meshes that fit by formula, none that is laid out like one of `known`; where none fits, the nearest.
+    """Returns the best meshes by formula, those that fit first, without any laid out like one of `known`.
 
-    Raises Invalid where there is no formula."""
+    Raises Invalid for a user's model, which the formulas do not cover.
+    """
     if isinstance(task.config.model, UserModel):
-        raise Invalid("--search goes by formula, which there is of the built-in model alone: name meshes as presets")
+        raise Invalid("--search uses formulas, which cover only the built-in model: name meshes with --preset instead")
     layouts = {_layout(preset, topology.devices) for preset in known}
     best: dict[frozenset[tuple[str, int]], Row] = {}
     for preset in candidates(topology.devices):
@@ -33,18 +34,18 @@ def search(task: Task, topology: Topology, known: Sequence[Preset]) -> list[Row]
         row = estimate_row(task, preset, topology.devices, topology)
         if row.estimate is None:
             continue
-        same = frozenset(row.mesh.items())  # in another order, or with other dims whole
+        same = frozenset(row.mesh.items())  # in another axis order, or with other dims unsplit
         best[same] = ranked([row, *([best[same]] if same in best else [])])[0]
-    return ranked(list(best.values()))[:MOST]
+    return ranked(list(best.values()))[:MAX_ROWS]
 
 
 def candidates(devices: int) -> Iterator[Preset]:
-    """Each way to write a number of devices as a product over the axes, in each order of the axes."""
+    """Yields a preset for each factorisation of the number of devices over the axes, in each order of the axes."""
     for sizes in _factorisations(devices, len(MESH_RULES)):
         axes = [f"{axis}{size}" for axis, size in zip(MESH_RULES, sizes, strict=True) if size > 1]
         for order in itertools.permutations(axes or ["data1"]):
-            for whole in WHOLE if any(axis.startswith("model") for axis in order) else WHOLE[:1]:
-                preset = mesh_preset("-".join(order) + whole)
+            for unsplit in UNSPLIT_SUFFIXES if any(axis.startswith("model") for axis in order) else ("",):
+                preset = mesh_preset("-".join(order) + unsplit)
                 assert preset is not None
                 yield preset
 
@@ -60,7 +61,7 @@ def _factorisations(number: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def _layout(preset: Preset, devices: int) -> object:
-    """Equal for presets that lay everything out alike: axes of size 1 split nothing."""
+    """Returns a key that is equal for presets with the same layout: axes of size 1 split nothing."""
     sizes = {axis: size for axis, size in preset.sizes(devices).items() if size > 1}
     rules = {logical: tuple(axis for axis in axes if axis in sizes) for logical, axes in preset.rules.items()}
     kept = tuple(sorted((logical, axes) for logical, axes in rules.items() if axes))

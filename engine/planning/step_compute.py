@@ -1,17 +1,20 @@
-"""What a step computes and reads, by formula, on one device."""
+"""FLOPs and memory traffic of a step by formula, per device."""
 
-from ..models.sizes import flops_per_token
+from ..models.sizes import flops_per_token, splash_block
 from .ranking import Work
 from .step_layout import FLOAT32, StepLayout
 from .step_memory import StepMemory
 
 
 class StepCompute:
+    """Formulas for what a step computes, reads and writes."""
+
     def __init__(self, step: StepLayout, memory: StepMemory) -> None:
         self.step, self.memory = step, memory
 
     @property
     def work(self) -> Work:
+        """FLOPs and memory traffic of one device, and the model FLOPs and tokens of all."""
         training = self.step.training
         model_flops = training.tokens_per_step * flops_per_token(self.step.model, training.seq_len)
         return Work(
@@ -23,42 +26,54 @@ class StepCompute:
 
     @property
     def _flops(self) -> float:
-        """Of one device: 2 a multiplication and addition; the backward pass has twice those of the forward pass
-        (Kaplan et al. 2020, "Scaling Laws", section 2.1); remat repeats the forward pass of a block but its last
-        product. Devices that do not split a product repeat it, and stages without a micro-batch multiply zeros."""
+        """FLOPs of one device: 2 per multiply-add, and twice as many backward as forward.
+
+        Kaplan et al. 2020, "Scaling Laws", section 2.1. Remat repeats a block's forward pass except its last matmul.
+        Devices that do not split a matmul repeat it, and pipeline stages without a micro-batch multiply zeros. Splash
+        attention leaves out blocks of scores above the diagonal, and computes the others twice more backward.
+        """
         model, seq = self.step.model, self.step.training.seq_len
-        tokens = self.step.activation(("batch", "seq"))
+        tokens = self.step.activation_elements(("batch", "seq"))
         d, heads, vocab = (
             model.embed,
-            model.embed / self.step.count(self.step.tensor_axes("heads")),
-            model.vocab_rows / self.step.count(self.step.tensor_axes("vocab")),
+            model.embed / self.step.shard_count(self.step.tensor_axes("heads")),
+            model.vocab_rows / self.step.shard_count(self.step.tensor_axes("vocab")),
         )
-        products = self._mlp_flops
-        block = tokens * (8 * d * heads + 4 * seq * heads) + sum(products)
-        again = block - products[-1] if model.remat else 0
-        return self.step.layers * self.step.repeats * (3 * block + again) + tokens * 3 * 2 * d * vocab
+        matmuls = self._mlp_flops
+        attention, backward = 4 * tokens * seq * heads, 2.0
+        if self.step.has_kernel:
+            attention, backward = attention * (1 + splash_block(seq) / seq) / 2, 3.5
+        block = 8 * tokens * d * heads + sum(matmuls)
+        recomputed = block - matmuls[-1] + attention if model.remat else 0
+        layer = 3 * block + (1 + backward) * attention + recomputed
+        return self.step.layers * self.step.bubble_factor * layer + tokens * 3 * 2 * d * vocab
 
     @property
     def _mlp_flops(self) -> list[float]:
-        """Of each product of the forward pass, in order. Experts compute on all their slots, filled or not, and their
-        tokens are sent and combined by products, too."""
+        """FLOPs of each matmul of the MLP's forward pass, in order. Experts compute all their slots, filled or not, and
+        dispatching and combining their tokens are matmuls, too."""
         model = self.step.model
-        product = 2 * model.embed * self.step.hidden()
+        matmul = 2 * model.embed * self.step.hidden_elements()
         if not model.experts:
-            return [product, product]
-        tokens = self.step.activation(("batch", "seq"))
+            return [matmul, matmul]
+        tokens = self.step.activation_elements(("batch", "seq"))
         router = 2 * tokens * model.embed * model.experts
-        moved = router * self.step.slots
-        return [router, moved, product, product, moved]
+        dispatch = combine = router * self.step.slots
+        return [router, dispatch, matmul, matmul, combine]
 
     @property
     def _memory_bytes(self) -> float:
-        """At least: state and gradients are read and written; kernels are read as they are used, three times; what a
-        block computes is written and read, in the forward and in the backward pass. In a pipeline every tick reads the
-        kernels and adds to their gradients."""
+        """Lower bound of the bytes that one device reads and writes.
+
+        State and gradients are read and written; kernels are read for each of three uses; a block's activations are
+        written and read in the forward and in the backward pass. In a pipeline every tick reads the kernels and adds to
+        their gradients.
+        """
         moved = 2 * self.memory.argument_bytes
         for weight in self.step.weights:
-            gradient = self.step.local(weight.array.shape, weight.spec) * FLOAT32
-            moved += (3 * self.step.gathered(weight) + 2 * gradient) * (self.step.ticks if weight.is_stacked else 1)
-        passes = (6 if self.step.model.remat else 4) * self.step.layers * self.step.repeats
-        return moved + passes * self.memory.residuals()
+            gradient = self.step.local_elements(weight.array.shape, weight.spec) * FLOAT32
+            moved += (3 * self.step.gathered_bytes(weight) + 2 * gradient) * (
+                self.step.ticks if weight.is_stacked else 1
+            )
+        passes = (6 if self.step.model.remat else 4) * self.step.layers * self.step.bubble_factor
+        return moved + passes * self.memory.saved_bytes_per_block()

@@ -1,6 +1,6 @@
-"""How a step of the built-in model under a preset is split: its weights, its activations, its stages.
+"""How a preset splits a step of the built-in model: its weights, its activations, its pipeline stages.
 
-Sizes are those on one device. Dims as in decoder.py.
+Sizes are per device. Dims as in decoder.py.
 """
 
 import math
@@ -12,55 +12,67 @@ import jax
 
 from ..models.task import Array, Task
 from ..parallel.rules import Decision, by_rules, with_derived
-from ..program.program import decide_all
+from ..program.placement import decide_all
 from ..spec.config import ModelConfig
 from ..spec.preset import Axes, Preset
 
-FLOAT32, NARROW = 4, 2
-"""Bytes of a number: NARROW of bfloat16."""
+FLOAT32, BFLOAT16 = 4, 2
+"""Bytes per element."""
+LANES = 128
+"""Elements in a row of a TPU's tiles, to which the last dim is padded."""
 SENT, RECEIVED = ("router", "batch", "capacity"), ("experts", "expert_batch", "capacity")
-"""Dims of what experts are sent, where it comes from and where it goes to."""
+"""Logical axes [E, B, C] of the tokens sent to experts: on the sending and on the receiving side."""
 KEYS = ("batch", "keys", "heads", "head_dim")
+"""Logical axes [B, T, N, H] of attention's keys, and of its values."""
 Spec = tuple[Axes, ...]
+"""The mesh axes that split each dim of an array."""
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter and its layout."""
+    """A parameter of the model and its layout."""
 
     array: Array
     spec: Spec
     moments: tuple[Spec, ...]
-    """Of its moments."""
+    """The specs of its optimizer moments."""
 
     @property
     def name(self) -> str:
+        """Its path, such as `blocks.mlp.up.kernel`."""
         return self.array.names[0]
 
     @property
     def axes(self) -> set[str]:
+        """The mesh axes that split it."""
         return axes_of(self.spec)
 
     @property
     def is_stacked(self) -> bool:
+        """Whether its first dim is the layers."""
         return self.array.logical_axes[:1] == ("layers",)
 
     @property
     def layers(self) -> int:
+        """Layers that it holds: 1 if it is not stacked."""
         return self.array.shape[0] if self.is_stacked else 1
 
     @property
     def is_table(self) -> bool:
+        """Whether it is an embedding table, of tokens or positions."""
         return self.array.logical_axes[0] in ("vocab", "positions")
 
     @property
     def is_kernel(self) -> bool:
+        """Whether it is the kernel of a dense layer."""
         return self.name.endswith(".kernel")
 
 
 class StepLayout:
+    """The layout of one training step under a preset. Elements and bytes are per device."""
+
     def __init__(self, task: Task, preset: Preset, devices: int) -> None:
-        """`task`: of the built-in model. Raises Invalid where the preset cannot be laid out."""
+        """`task`: trains the built-in model. Raises Invalid if the preset cannot be laid out."""
         assert isinstance(task.config.model, ModelConfig)
         self.state, self.batch = decide_all(task, preset, devices)
         self.task, self.preset = task, preset
@@ -70,12 +82,13 @@ class StepLayout:
         self.rules = with_derived(preset.rules)
         self.pipeline = preset.pipeline(devices, self.training.batch_size)
         self.on_cpu = task.platform == "cpu"
-        self.is_narrow = task.dtype == "bfloat16"
-        self.width = NARROW if self.is_narrow and not self.on_cpu else FLOAT32
-        """Bytes of what is computed: the CPU's compiler computes and sends bfloat16 as float32."""
+        self.is_bfloat16 = task.dtype == "bfloat16"
+        self.itemsize = BFLOAT16 if self.is_bfloat16 and not self.on_cpu else FLOAT32
+        """Bytes per element of activations: the CPU's compiler computes and sends bfloat16 as float32."""
 
     @cached_property
     def weights(self) -> list[Weight]:
+        """All parameters, in the order of the model's tree."""
         arrays, decisions = (jax.tree.leaves(tree.params) for tree in (self.task.state_arrays, self.state))
         moments: dict[str, list[Spec]] = {}
         for array, decision in zip(*map(jax.tree.leaves, (self.task.state_arrays, self.state)), strict=True):
@@ -88,82 +101,98 @@ class StepLayout:
 
     @property
     def layers(self) -> float:
-        """Of one stage."""
+        """Layers per pipeline stage."""
         return self.model.layers / (self.pipeline.stages if self.pipeline else 1)
 
     @property
     def microbatches(self) -> int:
+        """Micro-batches per step: 1 without a pipeline."""
         return self.pipeline.microbatches if self.pipeline else 1
 
     @property
     def ticks(self) -> int:
+        """Ticks of the pipeline's schedule per step: 1 without a pipeline."""
         return self.pipeline.ticks if self.pipeline else 1
 
     @property
     def block_runs(self) -> int:
-        """How often a device goes through a block, forward."""
+        """Forward passes through a block per device and step: layers per stage × ticks."""
         return round(self.layers) * self.ticks
 
     @property
-    def repeats(self) -> float:
-        """How often a stage does the work of the whole batch, zeros included."""
+    def bubble_factor(self) -> float:
+        """A stage's work, with that on zeros in the pipeline bubble, relative to the work on the batch alone."""
         return self.ticks / self.microbatches
 
     @property
     def slots(self) -> int:
-        """Of each expert for each sequence."""
+        """Capacity of each expert, in tokens per sequence."""
         return self.model.capacity(self.training.seq_len)
 
     @property
     def batch_axes(self) -> Axes:
+        """Mesh axes that split the batch."""
         return self.rules.get("batch", ())
 
     @property
     def seq_axes(self) -> Axes:
+        """Mesh axes that split the sequence."""
         return self.rules.get("seq", ())
 
     def gather_axes(self, weight: Weight) -> Axes:
-        """Those over which a parameter is split, but not the product that it is used in."""
+        """Returns the axes over which a parameter is all-gathered for use: they split it but not its matmul."""
         experts = self.rules.get("experts", ()) if "experts" in weight.array.logical_axes else ()
         kept = {*experts, *(axis for name in weight.array.logical_axes if name for axis in self.tensor_axes(name))}
         kept |= set(self.pipeline.axes) if self.pipeline else set()
         return tuple(axis for axis in self.mesh if axis in weight.axes and axis not in kept)
 
     def tensor_axes(self, logical: str) -> Axes:
-        """Over which an activation's dim of this name is split; batch and sequence have taken their own before."""
+        """Returns the axes that split this dim of an activation; none if batch or sequence already use one of them."""
         if logical not in ("heads", "mlp", "vocab"):
             return ()
         axes = self.rules.get(logical, ())
         return axes if not set(axes) & {*self.batch_axes, *self.seq_axes} else ()
 
-    def count(self, axes: Iterable[str]) -> int:
+    def shard_count(self, axes: Iterable[str]) -> int:
+        """Returns how many shards these axes make: the product of their sizes."""
         return math.prod(self.mesh[axis] for axis in axes)
 
-    def local(self, shape: tuple[int, ...], spec: Spec) -> int:
-        return math.prod(-(-size // self.count(axes)) for size, axes in zip(shape, spec, strict=True))
+    def local_elements(self, shape: tuple[int, ...], spec: Spec) -> int:
+        """Returns the elements of an array's largest shard."""
+        return math.prod(-(-size // self.shard_count(axes)) for size, axes in zip(shape, spec, strict=True))
 
-    def activation(self, logical: tuple[str, ...]) -> int:
-        """Elements of an activation with these dims."""
+    def activation_elements(self, logical: tuple[str, ...]) -> int:
+        """Returns the elements of one device's shard of an activation with these logical axes."""
         sizes = _dims(self.model, self.training.batch_size, self.training.seq_len)
         shape = tuple(sizes[name] for name in logical)
-        return self.local(shape, spec_of(by_rules(shape, logical, self.rules, self.mesh)))
+        return self.local_elements(shape, spec_of(by_rules(shape, logical, self.rules, self.mesh)))
 
-    def residual(self) -> float:
-        """The residual stream [B, T, D]."""
-        return self.activation(("batch", "seq", "activation_embed")) * self.width
+    def residual_bytes(self) -> float:
+        """Returns the bytes of the residual stream `[B, T, D]`."""
+        return self.activation_elements(("batch", "seq", "activation_embed")) * self.itemsize
 
-    def hidden(self) -> float:
-        """Elements of the hidden layer of the MLP [B, T, F], or of the experts [E, B, C, F]."""
-        return self.activation((*(RECEIVED if self.model.experts else ("batch", "seq")), "mlp"))
+    def hidden_elements(self) -> float:
+        """Returns the elements of the hidden layer of the MLP `[B, T, F]`, or of the experts `[E, B, C, F]`."""
+        return self.activation_elements((*(RECEIVED if self.model.experts else ("batch", "seq")), "mlp"))
 
-    def scores(self) -> float:
-        """Elements of attention [B, N, T, T]."""
-        return self.activation(("batch", "heads", "seq")) * self.training.seq_len
+    @property
+    def has_kernel(self) -> bool:
+        """Whether attention is a kernel that holds no scores, as `attention_kernels.attend` decides it."""
+        return self.task.model.attention_kernel != "plain" and self.shard_count(self.seq_axes) == 1
 
-    def gathered(self, weight: Weight) -> float:
-        """Without the split over axes along which it is gathered for use, of all layers."""
+    @property
+    def head_padding(self) -> float:
+        """Elements of a head as the attention kernel holds it, relative to `head_dim`: 2 for 64 on 128 lanes."""
+        return -(-self.model.head_dim // LANES) * LANES / self.model.head_dim if self.has_kernel else 1.0
+
+    def score_elements(self) -> float:
+        """Returns the elements that are held of the attention scores `[B, N, T, T]`."""
+        return 0 if self.has_kernel else self.activation_elements(("batch", "heads", "seq")) * self.training.seq_len
+
+    def gathered_bytes(self, weight: Weight) -> float:
+        """Returns the bytes of a parameter, all its layers, as all-gathered for use in the dtype of activations."""
         kept = [tuple(axis for axis in axes if axis not in self.gather_axes(weight)) for axes in weight.spec]
-        return self.local(weight.array.shape, tuple(kept)) * self.width
+        return self.local_elements(weight.array.shape, tuple(kept)) * self.itemsize
 
 
 def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
@@ -184,8 +213,10 @@ def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
 
 
 def spec_of(decision: Decision) -> Spec:
+    """Returns the mesh axes that split each dim of an array."""
     return tuple(dim.axes for dim in decision.dims)
 
 
 def axes_of(spec: Spec) -> set[str]:
+    """Returns all mesh axes that split an array."""
     return {axis for axes in spec for axis in axes}

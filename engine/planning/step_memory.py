@@ -1,26 +1,30 @@
-"""What a step holds, by formula, in bytes on one device."""
+"""Memory of a step by formula, in bytes per device."""
 
 from functools import cached_property
 
 import jax
 
-from .step_layout import FLOAT32, KEYS, NARROW, RECEIVED, SENT, StepLayout, spec_of
+from .step_layout import BFLOAT16, FLOAT32, KEYS, RECEIVED, SENT, StepLayout, spec_of
 
 
 class StepMemory:
+    """Formulas for what a step holds. All sizes are bytes per device."""
+
     def __init__(self, step: StepLayout) -> None:
         self.step = step
 
     @cached_property
     def argument_bytes(self) -> int:
-        """State and batch."""
+        """Bytes of state and batch."""
         return sum(self._argument_parts.values())
 
     @cached_property
     def parts(self) -> dict[str, int]:
-        """What is there when a step is at its fullest: arguments, what the forward pass saves, copies of kernels and
-        stages, and the fuller one of two moments: the logits with their gradient, or the last block of the backward
-        pass with all gradients. The largest first."""
+        """Bytes at the peak by what they hold, the largest first.
+
+        These are arguments, saved activations, copies of kernels and stages, and the larger of two: the logits with
+        their gradient, or the last block of the backward pass with all gradients.
+        """
         found = {**self._argument_parts, "saved activations": self.saved_bytes, "kernel copies": self.copy_bytes}
         found |= {"stage copies": self.stage_bytes}
         if self.logits_bytes > self.gradient_bytes + self.block_bytes:
@@ -32,102 +36,125 @@ class StepMemory:
 
     @cached_property
     def _argument_parts(self) -> dict[str, int]:
-        """float32 parameters and Adam's two moments are 12 bytes a parameter (Rajbhandari et al. 2020, "ZeRO", section
-        3.1, has 16 with a half-precision copy and gradients, which are temporaries here)."""
+        """Float32 parameters and Adam's two moments take 12 bytes per parameter.
+
+        Rajbhandari et al. 2020, "ZeRO", section 3.1, count 16 with a half-precision copy and gradients, which are
+        temporaries here.
+        """
         names = {"parameter": "parameters", "moment": "moments", "batch": "batch", "scalar": "scalars"}
         found = dict.fromkeys(names.values(), 0)
         decisions = jax.tree.leaves((self.step.state, self.step.batch))
         for array, decision in zip(self.step.task.arrays, decisions, strict=True):
-            found[names[array.kind]] += self.step.local(array.shape, spec_of(decision)) * array.dtype.itemsize
+            found[names[array.kind]] += self.step.local_elements(array.shape, spec_of(decision)) * array.dtype.itemsize
         return found
 
     @property
     def gradient_bytes(self) -> float:
-        """float32, laid out as the parameters are."""
-        return sum(self.step.local(weight.array.shape, weight.spec) * FLOAT32 for weight in self.step.weights)
+        """Bytes of the gradients: float32, laid out like the parameters."""
+        return sum(self.step.local_elements(weight.array.shape, weight.spec) * FLOAT32 for weight in self.step.weights)
 
     @property
     def copy_bytes(self) -> float:
-        """Kernels in the dtype of the computation, made once for all layers, before they are gathered. On CPU each
-        layer makes its own, and the backward pass's are kept, in float32, too, as the products want them."""
+        """Bytes of kernels in the compute dtype, converted once for all layers before they are all-gathered.
+
+        On CPU each layer converts its own, and keeps bfloat16 and float32 copies for the backward pass's matmuls.
+        """
         step = self.step
-        if not step.is_narrow or (step.on_cpu and (step.model.remat or step.pipeline)):
+        if not step.is_bfloat16 or (step.on_cpu and (step.model.remat or step.pipeline)):
             return 0
-        each = NARROW + FLOAT32 if step.on_cpu else NARROW
-        return each * sum(step.local(weight.array.shape, weight.spec) for weight in step.weights if weight.is_kernel)
+        each = BFLOAT16 + FLOAT32 if step.on_cpu else BFLOAT16
+        return each * sum(
+            step.local_elements(weight.array.shape, weight.spec) for weight in step.weights if weight.is_kernel
+        )
 
     @property
     def saved_bytes(self) -> float:
-        """Of all layers, for the backward pass: with remat the input of each block, otherwise all of `residuals`. A
-        stage saves those of its layers in every tick, and what it is given and what comes out."""
-        ends = 2 * self.step.residual() * self.step.repeats if self.step.pipeline else 0
+        """Bytes that all layers save for the backward pass: the input of each block with remat, else its residuals.
+
+        A pipeline stage saves those of its layers in every tick, and also its input and its output.
+        """
+        ends = 2 * self.step.residual_bytes() * self.step.bubble_factor if self.step.pipeline else 0
         return self._saved_in_layers + ends
 
     @property
     def _saved_in_layers(self) -> float:
-        one = self.step.residual() if self.step.model.remat else self.residuals()
-        return self.step.layers * self.step.repeats * one
+        one = self.step.residual_bytes() if self.step.model.remat else self.saved_bytes_per_block()
+        return self.step.layers * self.step.bubble_factor * one
 
     @property
     def stage_bytes(self) -> float:
-        """On CPU: what a tick saves stands apart until it ends, and so do a stage's layers, float32, and what adds up
-        to their gradients. A single layer is no loop, and has none of these."""
+        """Bytes of copies that only a pipeline stage on CPU makes: what one tick saves, kept separately until the tick
+        ends, and in float32 the stage's layers and the accumulators of their gradients. A stage of a single layer needs
+        no loop and makes no copies."""
         if not self.step.pipeline or not self.step.on_cpu or self.step.layers == 1:
             return 0
         stacked = (weight for weight in self.step.weights if weight.is_stacked)
-        layers = sum(self.step.local(weight.array.shape, weight.spec) for weight in stacked)
+        layers = sum(self.step.local_elements(weight.array.shape, weight.spec) for weight in stacked)
         return self._saved_in_layers / self.step.ticks + 2 * layers * FLOAT32
 
-    def residuals(self) -> float:
-        """What the backward pass of a block reads of its forward pass, counted as Korthikanti et al. 2022, "Reducing
-        Activation Recomputation", section 4.1, do; but for this block as JAX differentiates it, where nothing is
-        dropped: each norm saves three float32 [B, T, D], each product its input, the softmax its float32 result and a
-        copy in the dtype of the computation, the tanh form of GELU five of its steps beside the product's input, and
-        each dropout its mask."""
-        narrow, wide = self.step.width, FLOAT32
-        stream = self.step.activation(("batch", "seq", "activation_embed"))
-        heads = self.step.activation(("batch", "seq", "heads", "head_dim"))
-        keys = self.step.activation(KEYS)
-        scores = self.step.scores()
+    def saved_bytes_per_block(self) -> float:
+        """Returns the bytes that a block's forward pass saves for its backward pass, without remat.
+
+        Counted as in Korthikanti et al. 2022, "Reducing Activation Recomputation", section 4.1, but for this block as
+        JAX differentiates it, which drops nothing: each norm saves three float32 `[B, T, D]`, each matmul its input,
+        the softmax its float32 result and a copy in the compute dtype, the tanh form of GELU five intermediates besides
+        the matmul's input, and each dropout its mask. Splash attention saves no scores, but pads its operands and its
+        result to the lanes of a tile.
+        """
+        itemsize = self.step.itemsize
+        stream = self.step.activation_elements(("batch", "seq", "activation_embed"))
+        heads = self.step.activation_elements(("batch", "seq", "heads", "head_dim"))
+        keys = self.step.activation_elements(KEYS)
+        scores = self.step.score_elements()
         masks = 2 * stream if self.step.model.dropout else 0
         return (
-            stream * (6 * wide + 2 * narrow)
-            + (heads + keys) * 2 * narrow
-            + self.step.hidden() * 6 * narrow
+            stream * (6 * FLOAT32 + 2 * itemsize)
+            + (heads + keys) * 2 * itemsize * self.step.head_padding
+            + self.step.hidden_elements() * 6 * itemsize
             + self._routing_residuals()
-            + scores * (wide + narrow)
+            + scores * (FLOAT32 + itemsize)
             + masks
         )
 
     def _routing_residuals(self) -> float:
-        """Where there are experts: what they receive and what comes back, [E, B, C, D]; the slots of each token
-        [B, T, E, C], as they are dispatched and combined and, in float32, for each of its choices."""
+        """Bytes saved for routing: what experts receive and return `[E, B, C, D]`, and the tokens' slots `[B, T, E, C]`
+        to dispatch and to combine, and in float32 for each choice of a token. 0 without experts."""
         if not self.step.model.experts:
             return 0
-        slots = self.step.activation(("batch", "seq", "router", "capacity"))
-        moved = sum(self.step.activation((*dims, "activation_embed")) for dims in (SENT, RECEIVED))
-        return moved * self.step.width + slots * (2 * self.step.width + self.step.model.experts_per_token * FLOAT32)
+        slots = self.step.activation_elements(("batch", "seq", "router", "capacity"))
+        moved = sum(self.step.activation_elements((*dims, "activation_embed")) for dims in (SENT, RECEIVED))
+        return moved * self.step.itemsize + slots * (
+            2 * self.step.itemsize + self.step.model.experts_per_token * FLOAT32
+        )
 
     @property
     def block_bytes(self) -> float:
-        """The backward pass of one block at its fullest: scores and their gradient; eight times the residual stream
-        (the block's input, that of the MLP, two norms, two branches, the gradient as it comes and as it goes); the
-        hidden layer before and after GELU; and the two largest kernels, gathered. On CPU with remat: all that the block
-        computes again; and where the sequence is split three times the keys of all positions (keys and values as they
-        were gathered, and a gradient)."""
+        """Peak bytes of one block's backward pass, beyond what was saved for it.
+
+        It holds the attention scores and their gradient; eight residual streams (the block's input, the MLP's input,
+        two norms, two branches, the incoming and the outgoing gradient); the hidden layer before and after GELU; and
+        the two largest kernels, all-gathered. On CPU with remat: everything that the block recomputes. On CPU with a
+        split sequence also the keys of all positions three times: gathered keys, gathered values, and one gradient.
+        """
         step = self.step
-        keys = 3 * FLOAT32 * step.activation(KEYS) if step.on_cpu and step.count(step.seq_axes) > 1 else 0
+        keys = (
+            3 * FLOAT32 * step.activation_elements(KEYS) if step.on_cpu and step.shard_count(step.seq_axes) > 1 else 0
+        )
         if step.on_cpu and step.model.remat:
-            return (self.residuals() + keys) / step.microbatches
-        gathered = [step.gathered(weight) / step.layers for weight in step.weights if weight.is_kernel]
-        scores = step.scores() * (FLOAT32 + step.width)
-        stream, hidden = 8 * step.residual(), 2 * step.hidden() * step.width
+            return (self.saved_bytes_per_block() + keys) / step.microbatches
+        gathered = [step.gathered_bytes(weight) / step.layers for weight in step.weights if weight.is_kernel]
+        scores = step.score_elements() * (FLOAT32 + step.itemsize)
+        stream, hidden = 8 * step.residual_bytes(), 2 * step.hidden_elements() * step.itemsize
         return (scores + stream + hidden + keys) / step.microbatches + sum(sorted(gathered)[-2:])
 
     @property
     def logits_bytes(self) -> float:
-        """Logits [B, T, V], which become their gradient; and the token table with its gradient, which are there twice
-        where the table is gathered: as they are moved, and as the products want them."""
+        """Bytes of the logits `[B, T, V]`, whose buffer their gradient reuses, and the token table with its gradient.
+
+        If the table is all-gathered, both exist twice: as transferred, and as the matmuls use them.
+        """
         table = next(weight for weight in self.step.weights if weight.array.logical_axes[0] == "vocab")
         copies = 4 if self.step.gather_axes(table) else 2
-        return self.step.activation(("batch", "seq", "vocab")) * self.step.width + copies * self.step.gathered(table)
+        return self.step.activation_elements(
+            ("batch", "seq", "vocab")
+        ) * self.step.itemsize + copies * self.step.gathered_bytes(table)

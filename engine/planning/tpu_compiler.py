@@ -1,9 +1,10 @@
-"""Whether the TPU compiler is here at all. Loads neither it nor jax."""
+"""Whether the TPU compiler is installed. Imports neither it nor jax."""
 
 from importlib.util import find_spec
 
-NO_COMPILER = "the TPU compiler is not installed: `pip install 'shardtui[tpu]'` gets it, no TPU is needed"
+NO_COMPILER = "the TPU compiler is not installed: run `pip install 'shardtui[tpu]'` (needs no TPU)"
 
 
 def is_installed() -> bool:
+    """Returns whether `libtpu` can be imported."""
     return find_spec("libtpu") is not None

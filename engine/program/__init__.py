@@ -1,1 +1,1 @@
-"""A preset compiled: its program, its memory, the digest of its state, and moving the state to another."""
+"""Presets compiled to programs: memory, inspection, digests, and resharding of the live state."""

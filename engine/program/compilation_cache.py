@@ -1,5 +1,4 @@
-"""jax's persistent compilation cache: where it is, of which code its entries are, how those that are damaged are
-replaced, and its hits."""
+"""Sets up jax's persistent compilation cache: its directory, source code in its keys, and repair of damaged entries."""
 
 import contextlib
 import functools
@@ -19,33 +18,38 @@ from ..base.installed import ENGINE
 from ..wire.run_directory import compilation_cache
 
 LOCATION = re.compile(r'"([^"]+)":\d+:\d+')
-"""Of an operation in a lowered program."""
+"""A source location in a lowered program: file, line and column."""
 
 
 def use_compilation_cache() -> None:
-    """Every program is kept for the next start. What the user's environment says of the cache goes before."""
+    """Keeps every compiled program for the next start. The user's environment variables take precedence."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    _take_over_entries()
+    _patch_cache()
 
 
 @functools.cache
-def _take_over_entries() -> None:
-    """jax never writes over an entry. One that was cut short by a full disk or a kill would stay, and its program be
-    compiled at every start. jax has no public hook for this; without its two private functions all is as jax has it."""
+def _patch_cache() -> None:
+    """Adds the source code to jax's cache keys, and deletes entries that cannot be read.
+
+    jax never overwrites an entry, so one truncated by a full disk or a kill would stay, and its program would be
+    compiled at every start. jax has no public hook for this; if its two private functions are missing, nothing is
+    patched.
+    """
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import compilation_cache as entries
 
-        entries.get_executable_and_time = _of_the_code(_deleting_on_failure(entries.get_executable_and_time))
-        entries.put_executable_and_time = _of_the_code(_deleting_on_failure(entries.put_executable_and_time))
+        entries.get_executable_and_time = _with_code_in_key(_deleting_on_failure(entries.get_executable_and_time))
+        entries.put_executable_and_time = _with_code_in_key(_deleting_on_failure(entries.put_executable_and_time))
 
 
 class _Code(threading.local):
-    """Of what each thread compiles."""
+    """The source code of what this thread compiles."""
 
     digest = ""
+    """Empty outside `of_code_in`: jax's own key is used."""
 
 
 _code = _Code()
@@ -53,12 +57,13 @@ _code = _Code()
 
 @contextlib.contextmanager
 def of_code_in(lowered: str) -> Iterator[None]:
-    """What is compiled in here comes from the cache only where the files that it was traced from read as they did, and
-    lie where they did. jax leaves source lines out of its keys, and a program would bring those of the day when it was
-    first compiled. With them in the keys (`jax_compilation_cache_include_metadata_in_key`) entries are hardly found:
-    there are whole stacks of calls among them, and those of library functions are of whoever traced them first.
+    """Compiles inside this context hit the cache only if the traced source files are unchanged, in path and content.
 
-    `lowered`: the text of what is compiled, with its locations.
+    jax leaves source lines out of its keys, so a cached program could report outdated lines. With jax's own option for
+    it (`jax_compilation_cache_include_metadata_in_key`) entries are rarely found: the key then has full call stacks,
+    and those of library functions depend on which caller traced them first.
+
+    `lowered` is the text of the program to be compiled, with its locations.
     """
     before, _code.digest = _code.digest, _digest(lowered)
     try:
@@ -68,26 +73,28 @@ def of_code_in(lowered: str) -> Iterator[None]:
 
 
 def _digest(lowered: str) -> str:
-    """Of the paths and contents of the user's files, and of all of this package: which files of it are on the way
-    depends on who asks."""
-    named = {file for file in LOCATION.findall(lowered) if not LIBRARIES.search(file)}
-    ours = {str(path) for path in ENGINE.rglob("*.py")}
+    """Returns a digest of the user's files in `lowered` and of this package, by path and content.
+
+    All of the package counts: which of its files are in a call stack depends on the caller.
+    """
+    user_files = {file for file in LOCATION.findall(lowered) if not LIBRARIES.search(file)}
+    own_files = {str(path) for path in ENGINE.rglob("*.py")}
     digest = hashlib.sha256()
-    for file in sorted(named | ours):
+    for file in sorted(user_files | own_files):
         digest.update(file.encode() + b"\0" + _contents(file))
     return digest.hexdigest()[:16]
 
 
 @functools.cache
 def _contents(file: str) -> bytes:
-    """A digest of them as they were first read: this process has loaded them, and they may change on the disk."""
+    """Returns a digest of the file as first read: the process has loaded that version, and the file may change."""
     with contextlib.suppress(OSError):
         return hashlib.sha256(Path(file).read_bytes()).digest()
     return b""
 
 
-def _of_the_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose first argument is the key, with the digest of the code in it."""
+def _with_code_in_key(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `function` to append the digest of the code to its first argument, the key."""
 
     @functools.wraps(function)
     def keyed(key: str, *arguments: Any, **options: Any) -> Any:
@@ -97,24 +104,26 @@ def _of_the_code(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _deleting_on_failure(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Where `function`, whose first argument is the key, cannot read or write an entry, that goes. jax warns of the
-    error and compiles; what it then writes takes the place."""
+    """Wraps `function` to delete the entry of its first argument, the key, if it fails to read or write it.
+
+    jax then warns, compiles and writes a new entry.
+    """
 
     @functools.wraps(function)
     def deleting(*arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
         except Exception:
-            with contextlib.suppress(OSError):  # a directory that cannot be written
+            with contextlib.suppress(OSError):  # the directory may be read-only
                 folder = epath.Path(jax.config.jax_compilation_cache_dir)  # type: ignore[attr-defined]
-                (folder / f"{arguments[0]}-cache").unlink(missing_ok=True)  # another engine may have been first
+                (folder / f"{arguments[0]}-cache").unlink(missing_ok=True)  # another engine may have deleted it
             raise
 
     return deleting
 
 
 class _Hits(threading.local):
-    """As jax tells of them in each thread."""
+    """Counts cache hits per thread, from jax's monitoring events."""
 
     count = 0
 
@@ -127,5 +136,5 @@ jax.monitoring.register_event_listener(_hits.note)
 
 
 def cache_hits() -> int:
-    """Programs that this thread took from the cache."""
+    """Returns how many programs this thread has loaded from the cache."""
     return _hits.count

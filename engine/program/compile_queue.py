@@ -1,5 +1,8 @@
-"""What waits to be compiled. One thread takes all of it, so that one core is taken from the steps and memory has a
-bound; a second one only what the user waits for: nothing that runs in the first can be interrupted."""
+"""A priority queue of compile jobs, run by two threads.
+
+One thread runs all jobs, so that compiling takes one core from the steps and memory is bounded. A second one runs only
+what the user waits for, as the first cannot interrupt its job.
+"""
 
 import itertools
 import threading
@@ -13,43 +16,53 @@ T = TypeVar("T")
 
 
 class Urgency(IntEnum):
-    """The least goes first."""
+    """Why a job is compiled; the smallest value runs first."""
 
-    ASKED = 0
+    REQUESTED = 0
     """The user waits for it."""
     SCHEDULED = 1
-    LOOK = 2
+    """A scheduled switch needs it."""
+    INSPECT = 2
+    """A view shows it."""
     LIKELY = 3
+    """The user is likely to request it next."""
 
 
 @dataclass(frozen=True)
 class Job:
+    """A function to be run by a compile thread."""
+
     urgency: Urgency
     number: int
+    """Counts jobs in the order of submission."""
     work: Callable[[], Any]
     future: Future[Any]
+    """Gets the result or the exception of `work`."""
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Of two requests of the user's the later one goes first; else the earlier one."""
-        return self.urgency, -self.number if self.urgency == Urgency.ASKED else self.number
+    def priority(self) -> tuple[int, int]:
+        """The sort key, smallest first: by urgency; then the user's latest request, else the oldest job."""
+        return self.urgency, -self.number if self.urgency == Urgency.REQUESTED else self.number
 
 
 class CompileQueue:
-    """What nobody waits for any more is dropped by cancelling its future: XLA cannot be interrupted, so a job that has
-    begun goes on, unless its work looks whether it is still wanted."""
+    """Runs submitted jobs by priority.
+
+    To drop a job, cancel its future. XLA cannot be interrupted: a job that has started runs to its end unless its
+    `work` checks whether it is still wanted.
+    """
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._begun = 0
-        """Jobs so far."""
+        self._started = 0
         threading.Thread(target=self._run, args=(Urgency.LIKELY,), name="compiler", daemon=True).start()
-        threading.Thread(target=self._run, args=(Urgency.ASKED,), name="asked compiler", daemon=True).start()
+        threading.Thread(target=self._run, args=(Urgency.REQUESTED,), name="requested compiler", daemon=True).start()
 
     def submit(self, urgency: Urgency, work: Callable[[], T]) -> Future[T]:
+        """Queues `work` and returns the future of its result."""
         job = Job(urgency, next(self._numbers), work, Future())
         with self._changed:
             self._jobs.append(job)
@@ -57,20 +70,20 @@ class CompileQueue:
         return job.future
 
     @property
-    def begun(self) -> int:
-        """Jobs so far: a job during which it grows was not alone."""
+    def started(self) -> int:
+        """The number of jobs started so far. If it grows during a job, another job ran at the same time."""
         with self._changed:
-            return self._begun
+            return self._started
 
     def close(self) -> None:
-        """Nothing else is begun."""
+        """Stops both threads after their current job."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
-    def _run(self, least: Urgency) -> None:
-        """In a thread: what is so urgent, or more."""
-        while job := self._next(least):
+    def _run(self, lowest: Urgency) -> None:
+        """Runs jobs of the `lowest` urgency or a higher one until the queue is closed."""
+        while job := self._next(lowest):
             if not job.future.set_running_or_notify_cancel():
                 continue
             try:
@@ -78,13 +91,13 @@ class CompileQueue:
             except BaseException as error:
                 job.future.set_exception(error)
 
-    def _next(self, least: Urgency) -> Job | None:
-        """The most urgent one, once there is one; None at the end."""
+    def _next(self, lowest: Urgency) -> Job | None:
+        """Waits for a job that is urgent enough and takes the most urgent one; None once the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or any(job.urgency <= least for job in self._jobs))
+            self._changed.wait_for(lambda: self._is_closed or any(job.urgency <= lowest for job in self._jobs))
             if self._is_closed:
                 return None
-            job = min(self._jobs, key=lambda job: job.rank)
+            job = min(self._jobs, key=lambda job: job.priority)
             self._jobs = [other for other in self._jobs if other is not job and not other.future.cancelled()]
-            self._begun += 1
+            self._started += 1
             return job

@@ -1,4 +1,4 @@
-"""The programs of this run: compiled in a background thread while training goes on."""
+"""Compiles a run's programs in background threads while training continues."""
 
 import threading
 import time
@@ -14,67 +14,76 @@ from ..base.invalid import Invalid
 from ..models.task import Task, TrainState
 from ..spec.config import KEEP_PROGRAMS
 from ..spec.preset import Preset
-from ..spec.preset_file import write_preset
 from ..spec.preset_reader import load_preset, name_of, parse_preset
+from ..spec.preset_writer import write_preset
 from ..wire.descriptions import PresetInfo
 from ..wire.events import Phase, PresetInspected
 from .compile_queue import CompileQueue, Urgency
 from .inspection import inspect_program
 from .kept_programs import KeptPrograms
-from .program import Program, compile_initial_state, compile_program, describe_preset, place
-from .reshard import Movers
+from .placement import describe_preset, place
+from .program import Program, compile_initial_state, compile_program
+from .reshard import Transfers
 
-MOST_PRESETS = 1000
-"""Of a run, those that were made in it included."""
+MAX_PRESETS = 1000
+"""Presets of a run, including those created during it."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A program, and movers to it from where the state stands."""
+    """A program whose transfers from the active preset are compiled too, so that a switch can run."""
 
     program: Program
     compile_seconds: float
-    """Spent to get there; 0 where all was kept from before."""
+    """Seconds spent to compile both; 0 if all was kept from before."""
 
 
 class Compiler:
+    """Compiles and keeps the programs of a run's presets."""
+
     def __init__(
         self,
         task: Task,
         presets: dict[str, Preset],
         devices: Sequence[jax.Device],
-        made: Path,
+        presets_folder: Path,
         keep_bytes: int = KEEP_PROGRAMS,
     ) -> None:
-        """`made`: the folder of presets that are made in the run. `keep_bytes`: host memory for programs."""
-        self.movers = Movers()
+        """`presets_folder` is for presets created during the run, `keep_bytes` is host memory for kept programs."""
+        self.transfers = Transfers()
         self.kept = KeptPrograms(keep_bytes)
         self._task = task
         self._presets = presets
-        self._made = made
+        self._presets_folder = presets_folder
         self.devices = devices
         self._queue = CompileQueue()
         self._compiling: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        """By preset: what one thread compiles already the other one waits for."""
+        """By preset: a thread waits for a program that the other thread is compiling."""
 
-    def compiled(self, name: str, begins: Callable[[Phase], None] = lambda _: None) -> Program:
-        """Now, in this thread. Raises Invalid where the preset cannot be, and what XLA raises where it fails."""
+    def compiled(self, name: str, on_phase: Callable[[Phase], None] = lambda _: None) -> Program:
+        """Returns a preset's program, compiled in this thread unless it is kept.
+
+        Calls `on_phase` as each phase begins. Raises Invalid if the preset is invalid, and what XLA raises if it fails.
+        """
         preset = self._preset(name)
         with self._compiling[preset.name]:
-            return self._kept_or_compiled(preset, begins)
+            return self._kept_or_compiled(preset, on_phase)
 
-    def _kept_or_compiled(self, preset: Preset, begins: Callable[[Phase], None]) -> Program:
+    def _kept_or_compiled(self, preset: Preset, on_phase: Callable[[Phase], None]) -> Program:
         program = self.kept.get(preset.name)
         if program is None:
             placement = place(self._task, preset, self.devices)
-            program = compile_program(self._task, placement, begins)
-            if self.kept.add(program):  # what was traced for one that is gone is a fourth of its memory
+            program = compile_program(self._task, placement, on_phase)
+            if self.kept.add(program):  # the traces of a dropped program are a quarter of its memory
                 jax.clear_caches()
-                self.movers.clear()
+                self.transfers.clear()
         return program
 
     def initial_state(self, name: str) -> Future[Callable[[], TrainState]]:
-        """What makes a new state under a preset: in a thread of its own, beside the program that a run begins with."""
+        """Compiles the function that creates a preset's initial state, in a thread of its own.
+
+        So it compiles alongside the run's first program.
+        """
         preset = self._preset(name)
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="initial state")
         return thread.submit(lambda: compile_initial_state(self._task, place(self._task, preset, self.devices)))
@@ -83,13 +92,15 @@ class Compiler:
         return self._presets.get(name) or load_preset(name)
 
     def add(self, name: str, text: str) -> PresetInfo:
-        """Takes up a preset that was made in the run, given as the text of its file, which is then written. Raises
-        Invalid where it cannot be, or there is one of that name: programs are kept by name."""
+        """Adds a preset created during the run, and writes `text`, its TOML, to a file.
+
+        Raises Invalid if the preset is invalid, or its name is taken: programs are kept by name.
+        """
         if name in self._presets or name in self.kept:
-            raise Invalid(f"preset {name}: the run has one of that name: choose another")
-        if len(self._presets) >= MOST_PRESETS:
-            raise Invalid(f"preset {name}: the run has {len(self._presets):,} presets already: switch to one of these")
-        path = self._made / f"{name}.toml"
+            raise Invalid(f"preset {name}: the run already has a preset with this name: choose another name")
+        if len(self._presets) >= MAX_PRESETS:
+            raise Invalid(f"preset {name}: the run already has {len(self._presets):,} presets: switch to one of them")
+        path = self._presets_folder / f"{name}.toml"
         preset = parse_preset(path, text)
         info = describe_preset(self._task, preset, self.devices)
         if info.problems:
@@ -98,55 +109,61 @@ class Compiler:
         self._presets[name] = preset
         return info
 
-    def first(self, name: str, begins: Callable[[Phase], None], done: Callable[[], None]) -> Future[Program]:
-        """The program that a run begins with. `begins` is called in another thread with each phase, `done` once the
-        future is settled."""
-        future = self._queue.submit(Urgency.ASKED, lambda: self.compiled(name, begins))
-        future.add_done_callback(lambda _: done())
+    def first(self, name: str, on_phase: Callable[[Phase], None], on_done: Callable[[], None]) -> Future[Program]:
+        """Compiles the run's first program.
+
+        In the compile thread, `on_phase` is called as each phase begins, and `on_done` once the future is done.
+        """
+        future = self._queue.submit(Urgency.REQUESTED, lambda: self.compiled(name, on_phase))
+        future.add_done_callback(lambda _: on_done())
         return future
 
-    def compile_questions(self, program: Program) -> None:
-        """In the background."""
-        self._queue.submit(Urgency.SCHEDULED, program.compile_questions)
+    def compile_state_functions(self, program: Program) -> None:
+        """Compiles the program's digest and finiteness check in the background."""
+        self._queue.submit(Urgency.SCHEDULED, program.compile_state_functions)
 
     def request(
         self,
         urgency: Urgency,
         source: Program,
         name: str,
-        begins: Callable[[Phase], None],
-        done: Callable[[], None],
+        on_phase: Callable[[Phase], None],
+        on_done: Callable[[], None],
     ) -> Future[Ready]:
-        """All that a switch from `source` needs. `begins` and `done` as above; what `begins` raises ends the work."""
-        future = self._queue.submit(urgency, lambda: self._ready(source, name, begins))
-        future.add_done_callback(lambda _: done())
+        """Compiles all that a switch from `source` to preset `name` needs.
+
+        `on_phase` and `on_done` are called as for `first`; an exception from `on_phase` ends the work.
+        """
+        future = self._queue.submit(urgency, lambda: self._ready(source, name, on_phase))
+        future.add_done_callback(lambda _: on_done())
         return future
 
-    def inspect(self, name: str, done: Callable[[], None]) -> Future[PresetInspected]:
-        """What `inspect_program` tells of a preset. `done` as above."""
-        future = self._queue.submit(Urgency.LOOK, lambda: self._inspected(name))
-        future.add_done_callback(lambda _: done())
+    def inspect(self, name: str, on_done: Callable[[], None]) -> Future[PresetInspected]:
+        """Runs `inspect_program` for a preset. `on_done` is called as for `first`."""
+        future = self._queue.submit(Urgency.INSPECT, lambda: self._inspected(name))
+        future.add_done_callback(lambda _: on_done())
         return future
 
     def _inspected(self, name: str) -> PresetInspected:
-        """Once more where another compilation ran beside it: the compiler's warnings may be of that one."""
+        """Repeats an inspection with warnings if another job ran during it: they may be from that job's compilation."""
         placement = self.compiled(name).placement
         while True:
-            begun = self._queue.begun
+            started = self._queue.started
             inspected = inspect_program(self._task, placement)
-            if not inspected.rematerializations or begun == self._queue.begun:
+            if not inspected.rematerializations or started == self._queue.started:
                 return inspected
 
     def close(self) -> None:
+        """Starts no further jobs."""
         self._queue.close()
 
-    def _ready(self, source: Program, name: str, begins: Callable[[Phase], None]) -> Ready:
+    def _ready(self, source: Program, name: str, on_phase: Callable[[Phase], None]) -> Ready:
         began, is_kept = time.perf_counter(), name_of(name) in self.kept
-        program = self.compiled(name, begins)
-        self.kept.get(source.name)
-        begins("movers")
-        program.compile_questions()
-        made = self.movers.prepare(
+        program = self.compiled(name, on_phase)
+        self.kept.get(source.name)  # keeps it longer: the user may switch back
+        on_phase("transfers")
+        program.compile_state_functions()
+        compiled = self.transfers.prepare(
             self._task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
         )
-        return Ready(program, time.perf_counter() - began if made or not is_kept else 0.0)
+        return Ready(program, time.perf_counter() - began if compiled or not is_kept else 0.0)

@@ -1,4 +1,4 @@
-"""What jax refuses of a step under explicit axis types, as it would have to guess: found by tracing shapes alone."""
+"""Finds what jax rejects in a step under explicit axis types as ambiguous, by tracing shapes alone."""
 
 import traceback
 from pathlib import Path
@@ -9,7 +9,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from ..analysis.hlo import LIBRARIES
-from ..base.advice import named
+from ..base.advice import error_line
 from ..base.invalid import Invalid
 from ..models.array import Array
 from ..models.task import Task, TrainState
@@ -17,17 +17,19 @@ from ..parallel.constraints import activation_rules
 from ..parallel.rules import Decision, flax_rules
 from ..spec.preset import Preset
 
-LONGEST = 300
-"""Characters of what jax says."""
+MAX_MESSAGE = 300
+"""Characters that are kept of jax's message."""
 
 
 def refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainState, batch: Any) -> list[str]:
-    """Why there is no step, one line at most. `state` and `batch` hold `Decision`s. Needs no device, and is found once
-    for each layout."""
-    key = repr((preset.laid_out, sizes))
-    if key not in task.refused:
-        task.refused[key] = _refused(task, preset, sizes, state, batch)
-    return task.refused[key]
+    """Returns why jax rejects the step, empty if it does not.
+
+    `state` and `batch` hold `Decision`s. Needs no device; the result is cached in the task by layout.
+    """
+    key = repr((preset.layout, sizes))
+    if key not in task.explicit_problems:
+        task.explicit_problems[key] = _refused(task, preset, sizes, state, batch)
+    return task.explicit_problems[key]
 
 
 def _refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainState, batch: Any) -> list[str]:
@@ -52,17 +54,17 @@ def _refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainStat
             jax.eval_shape(step, arrays, inputs)
     except Invalid as error:
         return list(error.problems)
-    except Exception as error:  # of many types, also within one version of jax
-        return [f"{_place(error)}{named(error)[:LONGEST]}: {_way_out(task)}"]
+    except Exception as error:  # jax raises many types here, even within one version
+        return [f"{_location(error)}{error_line(error)[:MAX_MESSAGE]}: {_hint(task)}"]
     return []
 
 
-def _place(error: Exception) -> str:
-    """The innermost line of the model's: `lm.py:88: x = y @ z: `."""
+def _location(error: Exception) -> str:
+    """Returns the innermost line of the model's code: `lm.py:88: x = y @ z: `."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not LIBRARIES.search(frame.filename)]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}: " if frames else ""
 
 
-def _way_out(task: Task) -> str:
-    ours = 'take axis_types = "auto", where the compiler decides'
-    return ours if task.logical_axes is not None else f"name an out_sharding there, or {ours}"
+def _hint(task: Task) -> str:
+    use_auto = 'set axis_types = "auto" to let the compiler decide'
+    return use_auto if task.logical_axes is not None else f"give it an out_sharding, or {use_auto}"

@@ -1,7 +1,7 @@
-"""What has to be asked of the compiler apart: the layouts of gradients and activations, and its warnings.
+"""Finds the layouts of gradients and activations and the compiler's warnings, which need a compilation of their own.
 
-A program that is looked at computes what the running one computes and has the same collectives, but it cannot come
-from the compilation cache. So it is compiled only when somebody wants to see it, and never run.
+The inspected program computes the same as the running one and has the same collectives, but cannot come from the
+compilation cache. So it is compiled only on request, and never run.
 """
 
 import contextlib
@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 from ..analysis.hlo import LIBRARIES, Instruction, Module, parse
-from ..base.advice import in_a_line
+from ..base.advice import first_line
 from ..models.task import Array, Task, gradient_name
 from ..parallel.constraints import Observed
 from ..parallel.rules import Decision
 from ..wire.descriptions import ArrayInfo, RematerializationInfo
 from ..wire.events import PresetInspected
-from .program import Placement, trace_step
+from .placement import Placement
+from .program import trace_step
 
 REMATERIALIZATION = re.compile(
     r"Involuntary full rematerialization\..*? from sharding (?P<source>\{.*?\}) to (?P<target>\{.*?\}) "
@@ -30,7 +31,7 @@ REMATERIALIZATION = re.compile(
 
 
 def inspect_program(task: Task, placement: Placement) -> PresetInspected:
-    """Lowers and compiles the step once more, to be looked at. May run in any thread."""
+    """Lowers and compiles the step again, to inspect it. May run in any thread."""
     observed = Observed()
     problem, text = None, ""
     with _compiler_output() as output:
@@ -40,7 +41,7 @@ def inspect_program(task: Task, placement: Placement) -> PresetInspected:
                 or ""
             )
         except jax.errors.JaxRuntimeError as error:
-            problem = _unnamed(str(error))
+            problem = _missing_layouts(str(error))
     return PresetInspected(
         preset=placement.preset.name,
         arrays=[*_gradients(task, placement, observed), *_activations(placement, observed)],
@@ -49,19 +50,18 @@ def inspect_program(task: Task, placement: Placement) -> PresetInspected:
     )
 
 
-def _unnamed(error: str) -> str:
-    """jax gives up on all layouts where the compiler splits a dim over a part of an axis, which no spec can say."""
+def _missing_layouts(error: str) -> str:
+    """Describes an error of jax, which reports no layouts if the compiler splits a dim over part of a mesh axis."""
     lines = re.findall(r"(\S+\.py):(\d+):\d+ \[", error)
     at = next((f" at {file}:{line}" for file, line in lines if not LIBRARIES.search(file)), "")
-    why = at or f": {in_a_line(error)}"
+    why = at or f": {first_line(error)}"
     return (
-        f"some layouts are missing: jax has no spec for what the compiler chose{why}: "
-        "ask for a layout there with a sharding constraint"
+        f"some layouts are missing: jax has no spec for what the compiler chose{why}: add a sharding constraint there"
     )
 
 
 def _options(placement: Placement) -> dict[str, str | bool]:
-    """On CPU half of the time goes into machine code that nobody will run."""
+    """Returns options for a fast compilation: on CPU, half of the time optimizes machine code that never runs."""
     return {"xla_backend_optimization_level": "0"} if placement.mesh.devices.flat[0].platform == "cpu" else {}
 
 
@@ -83,8 +83,11 @@ def _activations(placement: Placement, observed: Observed) -> Iterator[ArrayInfo
 
 
 def rematerializations(output: str, text: str) -> list[RematerializationInfo]:
-    """What the compiler's log warns of. It names an operation of before partitioning, so the source line is that of
-    the same op name in `text`, the compiled module's; empty where there is none."""
+    """Returns the involuntary full rematerializations in the compiler's log.
+
+    A warning names an operation from before partitioning, so its source line is taken from the operation with the same
+    op name in `text`, the compiled module; empty if there is none.
+    """
     found = list(REMATERIALIZATION.finditer(output))
     module = parse(text) if found and text else None
     return [_rematerialization(warning, module) for warning in found]
@@ -111,7 +114,7 @@ def _source(operation: Instruction, module: Module) -> str:
 
 @contextlib.contextmanager
 def _compiler_output() -> Iterator[list[str]]:
-    """The lines that the compiler, which is C++, writes to file descriptor 2 meanwhile; they are passed on after."""
+    """Collects the lines that the compiler, which is C++, writes to file descriptor 2, then writes them to it."""
     lines: list[str] = []
     sys.stderr.flush()
     kept = os.dup(2)

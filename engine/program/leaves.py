@@ -1,4 +1,4 @@
-"""The arrays of any pytree: what each is called, what it is for, and where it lies. Their data is never touched."""
+"""Describes the arrays of any pytree: name, kind and sharding. Their data is never touched."""
 
 import math
 import sys
@@ -14,53 +14,61 @@ from jax.sharding import Sharding
 from ..parallel.rules import LogicalAxes
 
 Path = tuple[str | int, ...]
+"""Keys and indices from the root of a pytree to a leaf."""
 
 CONTAINERS = ("params", "model", "state", "variables")
-"""Keys that hold all parameters and say nothing of one."""
+"""Keys of containers of all parameters; they are left out of names."""
 OPTIMIZERS = ("opt_state", "optimizer_state", "optimizer", "opt")
-"""Keys that hold what an optimizer keeps, where its types do not tell."""
+"""Keys of optimizer states, for optimizers whose types do not show it."""
 
 
 @dataclass(frozen=True)
 class Leaf:
+    """An array in a pytree, or an abstract one."""
+
     path: Path
     shape: tuple[int, ...]
+    """The global shape."""
     dtype: Any
     sharding: Sharding | None
-    """None where a description has none."""
+    """None for an abstract array without one."""
     is_committed: bool
-    """A step takes it where it lies; otherwise the step says where."""
-    optimizer: int | None
-    """How much of the path leads to the optimizer that it belongs to; None where it belongs to none."""
+    """Whether a step takes the array in its sharding. If not, the step chooses one."""
+    optimizer_depth: int | None
+    """How many keys of the path lead to the optimizer state that holds the array; None if none does."""
     logical_axes: LogicalAxes
-
+    """One name per dim, None where a dim has none."""
     identity: int
-    """Of the array, for as long as it lives."""
+    """The array's `id`, valid while it is alive."""
 
     @property
     def bytes(self) -> int:
+        """The bytes of the global array."""
         return bytes_of(self.shape, self.dtype)
 
     @property
     def kind(self) -> Literal["parameter", "moment", "scalar"]:
-        """By where it stands. Running statistics of a model count among its parameters."""
-        is_counter = len(self.shape) < 2 and not jnp.issubdtype(self.dtype, jnp.inexact)
-        if not self.shape or is_counter:  # keys of random numbers, too
+        """What the array is, by its position in the tree. Running statistics of a model count as parameters."""
+        is_counter = len(self.shape) < 2 and not jnp.issubdtype(self.dtype, jnp.inexact)  # or a random key
+        if not self.shape or is_counter:
             return "scalar"
-        return "parameter" if self.optimizer is None else "moment"
+        return "parameter" if self.optimizer_depth is None else "moment"
 
     @property
     def short_path(self) -> Path:
-        """Without the keys that only hold others: `up.kernel`, and `mu.up.kernel` of its moment."""
-        path = self.path[self.optimizer or 0 :]
-        holders = CONTAINERS if self.optimizer is None else OPTIMIZERS
-        while len(path) > 1 and (isinstance(path[0], int) or path[0] in holders):
+        """The path without keys of containers: `up.kernel`, and `mu.up.kernel` for its moment."""
+        path = self.path[self.optimizer_depth or 0 :]
+        containers = CONTAINERS if self.optimizer_depth is None else OPTIMIZERS
+        while len(path) > 1 and (isinstance(path[0], int) or path[0] in containers):
             path = path[1:]
         return path
 
 
-def leaves(tree: Any, path: Path = (), optimizer: int | None = None) -> Iterator[Leaf]:
-    """Of every array, or description of one, in the order of jax. Leaves that are no arrays are passed over."""
+def leaves(tree: Any, path: Path = (), optimizer_depth: int | None = None) -> Iterator[Leaf]:
+    """Yields every array and `ShapeDtypeStruct` of a pytree, in jax's order. Other leaves are skipped.
+
+    For a subtree, `path` leads to it, and `optimizer_depth` is as in `Leaf`.
+    """
     boxes = _boxes()
 
     def is_known(node: Any) -> bool:
@@ -70,24 +78,27 @@ def leaves(tree: Any, path: Path = (), optimizer: int | None = None) -> Iterator
         here = (*path, *map(_key, keys))
         if isinstance(node, boxes):
             for keys_inside, array in jax.tree_util.tree_flatten_with_path(node)[0]:
-                inside = (*here, *map(_key, keys_inside[1:]))  # the first leads into the box
-                yield from _leaf(array, inside, optimizer, _axes(node))
+                inside = (*here, *map(_key, keys_inside[1:]))  # the first key is of the box itself
+                yield from _leaf(array, inside, optimizer_depth, _axes(node))
         elif _is_optax(node):
-            yield from leaves(node, here, len(here) if optimizer is None else optimizer)
+            yield from leaves(node, here, len(here) if optimizer_depth is None else optimizer_depth)
         else:
-            yield from _leaf(node, here, optimizer, ())
+            yield from _leaf(node, here, optimizer_depth, ())
 
 
-def named(paths: Sequence[tuple[Path, Path]]) -> list[str]:
-    """Of pairs of a short path and the whole one: the short one, the whole where the short one is not alone, and where
-    keys have dots in them and that is not alone either, with each key by itself: `['a.b']`."""
+def unique_names(paths: Sequence[tuple[Path, Path]]) -> list[str]:
+    """Returns a unique name for each pair of a short and a full path.
+
+    That is the short path if it is unique, else the full path, else (if keys contain dots) the full path with each key
+    in brackets: `['a.b']`.
+    """
     short = [_joined(path) for path, _ in paths]
-    known = Counter(short)
-    whole = [name if known[name] == 1 else _joined(path) for name, (_, path) in zip(short, paths, strict=True)]
-    known = Counter(whole)
+    counts = Counter(short)
+    full = [name if counts[name] == 1 else _joined(path) for name, (_, path) in zip(short, paths, strict=True)]
+    counts = Counter(full)
     return [
-        name if known[name] == 1 else "".join(f"[{key!r}]" for key in path)
-        for name, (_, path) in zip(whole, paths, strict=True)
+        name if counts[name] == 1 else "".join(f"[{key!r}]" for key in path)
+        for name, (_, path) in zip(full, paths, strict=True)
     ]
 
 
@@ -96,37 +107,37 @@ def _joined(path: Path) -> str:
 
 
 def bytes_of(shape: Sequence[int], dtype: Any) -> int:
-    """Of an array, as a compiler counts: types of less than a byte are packed."""
+    """Returns an array's bytes as compilers count them: dtypes smaller than a byte are packed."""
     size = math.prod(shape)
-    if jnp.issubdtype(dtype, jax.dtypes.extended):  # keys of random numbers
+    if jnp.issubdtype(dtype, jax.dtypes.extended):  # random keys
         return size * dtype.itemsize
     return -(-size * jax.dtypes.itemsize_bits(dtype) // 8)
 
 
-def _leaf(array: Any, path: Path, optimizer: int | None, axes: LogicalAxes) -> Iterator[Leaf]:
+def _leaf(array: Any, path: Path, optimizer_depth: int | None, axes: LogicalAxes) -> Iterator[Leaf]:
     if not isinstance(array, jax.Array | jax.ShapeDtypeStruct):
         return
-    by_name = (at + 1 for at, key in enumerate(path[:-1]) if key in OPTIMIZERS)
+    depths_by_key = (at + 1 for at, key in enumerate(path[:-1]) if key in OPTIMIZERS)
     yield Leaf(
         path=path or ("state",),
         shape=tuple(array.shape),
         dtype=array.dtype,
         sharding=array.sharding,
         is_committed=getattr(array, "committed", True),
-        optimizer=next(by_name, None) if optimizer is None else optimizer,
+        optimizer_depth=next(depths_by_key, None) if optimizer_depth is None else optimizer_depth,
         logical_axes=axes if len(axes) == len(array.shape) else (None,) * len(array.shape),
         identity=id(array),
     )
 
 
 def _key(key: Any) -> str | int:
-    """Of a key path: a field, a key of a dict, or a place in a sequence."""
+    """Returns one key of a key path: a field's name, a dict key, or an index."""
     found = next((getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name)), key)
     return found if isinstance(found, int) else str(found)
 
 
 def _boxes() -> tuple[type, ...]:
-    """What flax puts around an array, where the caller has loaded flax: it takes a second."""
+    """Returns flax's wrappers of arrays. If the caller has not imported flax, neither does this: it takes a second."""
     nnx, meta = sys.modules.get("flax.nnx"), sys.modules.get("flax.core.meta")
     return (*([nnx.Variable] if nnx else ()), *([meta.Partitioned] if meta else ()))
 
@@ -137,5 +148,5 @@ def _axes(box: Any) -> LogicalAxes:
 
 
 def _is_optax(node: Any) -> bool:
-    """The state of a transformation: a tuple of a type of optax."""
+    """Whether a node is the state of an optax transformation: a tuple of a type from optax."""
     return isinstance(node, tuple) and type(node).__module__.partition(".")[0] == "optax"

@@ -1,4 +1,4 @@
-"""The presets of a run, and how each stands on its devices."""
+"""The presets of a run, described for its devices."""
 
 from pathlib import Path
 
@@ -9,13 +9,16 @@ from ..spec.config import RunConfig
 from ..spec.preset import Preset
 from ..spec.preset_reader import load_preset, load_presets, name_of
 from ..wire.descriptions import PresetInfo
-from .program import describe_preset
+from .placement import describe_preset
 
 
-def known_presets(config: RunConfig, made: Path | None) -> tuple[dict[str, Preset], list[str]]:
-    """The built-in presets, the user's, those `made` in the run, and those that it names by file; and what cannot be
-    read."""
-    found, problems = load_presets(made)
+def known_presets(config: RunConfig, created: Path | None) -> tuple[dict[str, Preset], list[str]]:
+    """Returns all presets by name, and one problem per preset that cannot be read.
+
+    These are the built-in presets, the user's, those in the folder `created`, which were created during the run, and
+    those that the config names by file.
+    """
+    found, problems = load_presets(created)
     known = {preset.name: preset for preset in found}
     for name in (config.preset, *(switch.preset for switch in config.switches), *config.preset_files):
         if name not in known:
@@ -24,15 +27,15 @@ def known_presets(config: RunConfig, made: Path | None) -> tuple[dict[str, Prese
     return known, problems
 
 
-def listed(
-    config: RunConfig, task: Task, devices: list[jax.Device], made: Path | None = None
+def describe_presets(
+    config: RunConfig, task: Task, devices: list[jax.Device], created: Path | None = None
 ) -> tuple[dict[str, Preset], list[PresetInfo], list[str]]:
-    """As `known_presets`, and how each stands on the devices."""
-    known, problems = known_presets(config, made)
+    """Returns what `known_presets` does, and between them a description of each preset for the devices."""
+    known, problems = known_presets(config, created)
     return known, [describe_preset(task, preset, devices) for preset in known.values()], problems
 
 
-def problems_of_named(config: RunConfig, infos: list[PresetInfo]) -> list[str]:
-    """Why presets that the run names cannot be."""
+def problems_of_requested(config: RunConfig, infos: list[PresetInfo]) -> list[str]:
+    """Returns the problems of the presets that the run starts with or switches to."""
     names = {name_of(name) for name in (config.preset, *(switch.preset for switch in config.switches))}
     return [problem for info in infos if info.name in names for problem in info.problems]

@@ -1,4 +1,4 @@
-"""Moving the live state from one placement to another, leaf by leaf, and proving that nothing changed."""
+"""Reshards the live state from one placement to another, leaf by leaf, and verifies that nothing changed."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,112 +13,122 @@ from ..models.task import TrainState
 from .digest import joined
 from .program import Program
 
-Mover = Callable[[jax.Array], jax.Array]
-"""A compiled identity from one sharding to another."""
+Transfer = Callable[[jax.Array], jax.Array]
+"""A compiled identity function from one sharding to another."""
 
 
 class SwitchError(Exception):
-    """The moved state is not the one that was there before."""
+    """The resharded state differs from the one before."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A state under its new shardings, and the `digests` of every array before and after."""
+    """A resharded state, and the digests of all arrays before and after."""
 
     state: TrainState
+    """The state in its new shardings."""
     before: np.ndarray
+    """uint64 [leaves]."""
     after: np.ndarray
+    """uint64 [leaves]."""
 
     @property
     def digests_equal(self) -> bool:
+        """Whether every array has the same digest as before."""
         return np.array_equal(self.before, self.after)
 
 
 @dataclass
-class Movers:
-    """Compiled movers, one for each (shape, dtype, from, to), kept for the next time."""
+class Transfers:
+    """Compiles transfers and keeps them, one per (shape, dtype, source, target)."""
 
-    _kept: dict[tuple[Any, ...], Mover] = field(default_factory=dict)
+    _kept: dict[tuple[Any, ...], Transfer] = field(default_factory=dict)
 
     def prepare(self, state: TrainState, source: TrainState, target: TrainState) -> int:
-        """Compiles what moving needs and is not kept yet; says how many that were.
+        """Compiles the transfers that are not kept yet, and returns their number.
 
         `state` may be abstract; `source` and `target` hold shardings.
         """
         kept = len(self._kept)
-        for leaf, here, there in _zip_leaves(state, source, target):
-            if not _is_same(here, there, leaf.ndim):
-                self._mover(leaf, here, there)
+        for leaf, old, new in _zip_leaves(state, source, target):
+            if not _is_same(old, new, leaf.ndim):
+                self._transfer(leaf, old, new)
         return len(self._kept) - kept
 
     def clear(self) -> None:
-        """Those that are needed again are compiled again."""
+        """Drops all transfers; they are compiled again on demand."""
         self._kept.clear()
 
-    def move(self, state: TrainState, target: TrainState, frees: bool = False) -> TrainState:
-        """`state` under the target's shardings. The source stays as it is until its last reference goes, or, where
-        this `frees`, until each leaf is moved.
+    def move(self, state: TrainState, target: TrainState, free_source: bool = False) -> TrainState:
+        """Returns `state` in the target's shardings.
 
-        One leaf at a time: that bounds the memory, and on CPU collectives of programs that run side by side can
-        wait for each other's threads for ever.
+        With `free_source` each leaf is deleted once it is moved; otherwise `state` remains valid. Leaves move one at a
+        time: that bounds the memory, and on CPU the collectives of concurrent programs can deadlock.
         """
         leaves, treedef = jax.tree.flatten(state)
-        moved = [self._moved(leaf, there, frees) for leaf, there in zip(leaves, jax.tree.leaves(target), strict=True)]
-        return treedef.unflatten(moved)
+        shardings = jax.tree.leaves(target)
+        return treedef.unflatten(
+            [self._move(leaf, new, free_source) for leaf, new in zip(leaves, shardings, strict=True)]
+        )
 
-    def _moved(self, leaf: jax.Array, there: NamedSharding, frees: bool) -> jax.Array:
-        if _is_same(leaf.sharding, there, leaf.ndim):
-            return jax.device_put(leaf, there)  # moves nothing: the same shards under the new mesh's name
-        moved = jax.block_until_ready(self._mover(leaf, leaf.sharding, there)(leaf))
-        if frees:
+    def _move(self, leaf: jax.Array, new: NamedSharding, free_source: bool) -> jax.Array:
+        if _is_same(leaf.sharding, new, leaf.ndim):
+            return jax.device_put(leaf, new)  # moves no data: the same shards on the new mesh
+        moved = jax.block_until_ready(self._transfer(leaf, leaf.sharding, new)(leaf))
+        if free_source:
             leaf.delete()
         return moved
 
-    def _mover(self, leaf: Any, here: Sharding, there: NamedSharding) -> Mover:
-        key = (leaf.shape, leaf.dtype, here, there)
-        mover = self._kept.get(key)
-        if mover is None:
-            abstract = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
-            self._kept[key] = mover = jax.jit(_identity, out_shardings=there).lower(abstract).compile()
-        return mover
+    def _transfer(self, leaf: Any, old: Sharding, new: NamedSharding) -> Transfer:
+        key = (leaf.shape, leaf.dtype, old, new)
+        transfer = self._kept.get(key)
+        if transfer is None:
+            abstract = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=old)
+            self._kept[key] = transfer = jax.jit(_identity, out_shardings=new).lower(abstract).compile()
+        return transfer
 
 
-def move_state(state: TrainState, source: Program, target: Program, movers: Movers, frees: bool = False) -> Moved:
-    """The same state under the target's shardings. Raises SwitchError; `state` is good either way, unless this `frees`
-    its leaves."""
+def move_state(
+    state: TrainState, source: Program, target: Program, transfers: Transfers, free_source: bool = False
+) -> Moved:
+    """Moves the state to the target's shardings and verifies it.
+
+    Raises SwitchError if an array changed or has a wrong sharding. Either way `state` remains valid, unless
+    `free_source`.
+    """
     before = joined(source.digest(state))
-    moved = movers.move(state, target.placement.state_shardings, frees)
-    for leaf, there in _zip_leaves(moved, target.placement.state_shardings):
-        if leaf.sharding != there:
-            raise SwitchError(f"an array {leaf.shape} came out as {leaf.sharding}, not as {there}")
+    moved = transfers.move(state, target.placement.state_shardings, free_source)
+    for leaf, new in _zip_leaves(moved, target.placement.state_shardings):
+        if leaf.sharding != new:
+            raise SwitchError(f"an array {leaf.shape} has sharding {leaf.sharding} after the switch instead of {new}")
     result = Moved(moved, before, joined(target.digest(moved)))
     if not result.digests_equal:
         changed = np.count_nonzero(result.before != result.after)
-        raise SwitchError(f"{changed} of {before.size} arrays changed on the way")
+        raise SwitchError(f"{changed} of {before.size} arrays changed in the switch")
     return result
 
 
 def bytes_moved(state: TrainState, source: TrainState, target: TrainState) -> int:
-    """Bytes that a device needs for the target and does not hold already, summed over devices.
+    """Returns the bytes that devices need for the target and do not hold yet, summed over devices.
 
-    Counted from the shardings; what a collective sends on the way may be more.
+    They are counted from the shardings; the collectives may send more.
     """
     return sum(
-        leaf.dtype.itemsize * _elements_moved(leaf.shape, here, there)
-        for leaf, here, there in _zip_leaves(state, source, target)
+        leaf.dtype.itemsize * _elements_moved(leaf.shape, old, new)
+        for leaf, old, new in _zip_leaves(state, source, target)
     )
 
 
-def _elements_moved(shape: Sequence[int], here: Sharding, there: Sharding) -> int:
-    held = here.devices_indices_map(tuple(shape))
+def _elements_moved(shape: Sequence[int], old: Sharding, new: Sharding) -> int:
+    held = old.devices_indices_map(tuple(shape))
     return sum(
         _volume(shape, box, box) - _volume(shape, box, held[device])
-        for device, box in there.devices_indices_map(tuple(shape)).items()
+        for device, box in new.devices_indices_map(tuple(shape)).items()
     )
 
 
 def _volume(shape: Sequence[int], a: Any, b: Any) -> int:
-    """Elements in both of two boxes."""
+    """Returns the number of elements in the intersection of two boxes."""
     edges = ((x.indices(size), y.indices(size)) for size, x, y in zip(shape, a, b, strict=True))
     return math.prod(max(0, min(x[1], y[1]) - max(x[0], y[0])) for x, y in edges)
 
@@ -127,8 +137,8 @@ def _zip_leaves(*trees: Any) -> Any:
     return zip(*(jax.tree.leaves(tree) for tree in trees), strict=True)
 
 
-def _is_same(here: Sharding, there: Sharding, ndim: int) -> bool:
-    return here.is_equivalent_to(there, ndim)
+def _is_same(old: Sharding, new: Sharding, ndim: int) -> bool:
+    return old.is_equivalent_to(new, ndim)
 
 
 def _identity(x: jax.Array) -> jax.Array:

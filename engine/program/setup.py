@@ -1,4 +1,4 @@
-"""The devices of a process, and the task on them."""
+"""Sets up jax in this process: its devices, and the task."""
 
 import jax
 
@@ -10,17 +10,18 @@ from .compilation_cache import use_compilation_cache
 
 
 def devices_and_task(config: RunConfig, processes: int = 1) -> tuple[list[jax.Device], Task]:
-    """The first use of jax’s devices in this process. Raises Invalid."""
+    """Configures jax, then returns this run's devices and its task. Nothing may use jax's devices before.
+
+    Raises Invalid if the devices cannot be had, or the model is invalid.
+    """
     simulated = config.devices or SIMULATED_DEVICES
     if simulated % processes:
         raise Invalid(
-            f"--devices {simulated} cannot be shared evenly by {processes} processes: give a multiple of that"
+            f"--devices {simulated} cannot be split evenly among {processes} processes: give a multiple of {processes}"
         )
-
     jax.config.update("jax_num_cpu_devices", simulated // processes)
     if config.platform:
         jax.config.update("jax_platforms", config.platform)
-
     use_compilation_cache()
     devices = find_devices(config.devices)
     return devices, Task(config, devices[0].platform)

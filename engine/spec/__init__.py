@@ -1,1 +1,1 @@
-"""What was asked for: the run and its model, presets and their files, slices of TPU chips. No jax."""
+"""What the user requests: the config of a run and its model, presets and their files, TPU slices. No jax."""

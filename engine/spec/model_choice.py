@@ -1,4 +1,4 @@
-"""From a model's name and settings to its sizes and its training."""
+"""Resolves `--model` and `--set` to a model config and a training config."""
 
 import re
 import tomllib
@@ -9,38 +9,46 @@ import msgspec
 from msgspec import Struct
 
 from ..base.invalid import Invalid
+from ..base.suggestion import suggestion
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
 from .preset_files import preset_files, read_toml
+from .wrong_value import wrong_value
 
-USUAL_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
-"""Of a user's model, where nothing else is set."""
+DEFAULT_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
+"""The training config of a user's model before `--set` and other options."""
 
 
 class ModelPreset(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of `presets/models/`."""
+    """A model preset: a file of `presets/models/`."""
 
     summary: str
+    """One line about the model."""
     model: ModelConfig
+    """The sizes of the model."""
     training: TrainingConfig
+    """The training config to start from."""
 
 
 class ModelChoice(NamedTuple):
-    """What `--model` and `--set` name."""
+    """The model and training that `--model` and `--set` choose."""
 
     name: str
+    """The model preset's name, or `file.py:function`."""
     model: ModelConfig | UserModel
+    """The model with `--set` applied."""
     training: TrainingConfig
+    """The training with `--set` applied."""
 
     @property
     def run_name(self) -> str:
-        """For runs that have no name of their own."""
+        """The name to derive a run's name from if `--run` is not given."""
         if isinstance(self.model, ModelConfig):
             return self.name
         return re.sub(r"[^a-z0-9]+", "-", self.model.function.lower()).strip("-")[:48] or "model"
 
 
 def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
-    """A model preset or, where `name` has a colon or is a file's, a function of the user's. Raises Invalid."""
+    """Returns a model preset, or a user's function if `name` has a colon or is a file. Raises Invalid."""
     if ":" in name or "/" in name or name.endswith(".py"):
         model, training = user_model(name, settings)
         return ModelChoice(model.name, model, training)
@@ -49,25 +57,25 @@ def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
 
 
 def user_model(reference: str, settings: tuple[str, ...] = ()) -> tuple[UserModel, TrainingConfig]:
-    """A function of the user's, with `KEY=VALUE` settings for the training and for it. Raises Invalid."""
+    """Returns a user's function as a model, with `KEY=VALUE` settings for it and for the training. Raises Invalid."""
     place, _, function = reference.rpartition(":")
     is_file = "/" in place or place.endswith(".py")
     problems: list[str] = []
     path = Path(place or reference).expanduser().absolute()
     if not place:
-        problems.append(f"--model {reference}: which function of it? name one: {reference}:FUNCTION")
+        problems.append(f"--model {reference}: no function is named: write {reference}:FUNCTION")
     elif is_file and path.suffix != ".py":
-        problems.append(f"--model {reference}: {place} is no Python file: its name has to end in .py")
+        problems.append(f"--model {reference}: {place} is not a Python file: its name must end in .py")
     elif is_file and not path.is_file():
         problems.append(f"--model {reference}: there is no file {path}")
     elif not is_file and not all(map(str.isidentifier, place.split("."))):
-        problems.append(f"--model {reference}: {place!r} is no name of a module: give package.module or path/file.py")
+        problems.append(f"--model {reference}: {place!r} is not a module name: give package.module or path/file.py")
     if place and not function.isidentifier():
-        problems.append(f"--model {reference}: {function!r} is no name of a function: write {place}:FUNCTION")
+        problems.append(f"--model {reference}: {function!r} is not a function name: write {place}:FUNCTION")
     directory = str(path.parent if is_file else Path.cwd())
     model = UserModel(reference=f"{path if is_file else place}:{function}", directory=directory)
     try:
-        model, training = with_user_settings(model, USUAL_TRAINING, settings)
+        model, training = with_user_settings(model, DEFAULT_TRAINING, settings)
     except Invalid as error:
         raise Invalid(*problems, *error.problems) from error
     if problems:
@@ -78,7 +86,7 @@ def user_model(reference: str, settings: tuple[str, ...] = ()) -> tuple[UserMode
 def with_user_settings(
     model: UserModel, training: TrainingConfig, settings: tuple[str, ...]
 ) -> tuple[UserModel, TrainingConfig]:
-    """With `KEY=VALUE` settings: what is none of the training is an argument. Raises Invalid."""
+    """Applies `KEY=VALUE` settings: keys that are not fields of the training become arguments. Raises Invalid."""
     arguments, tables = dict(model.arguments), msgspec.to_builtins(training)
     problems: list[str] = []
     for setting in settings:
@@ -88,7 +96,7 @@ def with_user_settings(
         elif key in TrainingConfig.__struct_fields__:
             tables[key] = _value(text)
         elif (argument := _argument(_value(text))) is None:
-            problems.append(f"--set {setting}: a number, true or false, text, or a list of these")
+            problems.append(f"--set {setting}: a value must be a number, true, false, text or a list of these")
         else:
             arguments[key] = argument
     if problems:
@@ -96,12 +104,12 @@ def with_user_settings(
     try:
         training = msgspec.convert(tables, TrainingConfig)
     except msgspec.ValidationError as error:
-        raise Invalid(f"--set {' '.join(settings)}: {error}") from error
+        raise Invalid(f"--set {' '.join(settings)}: {wrong_value(error, TrainingConfig)}") from error
     return msgspec.structs.replace(model, arguments=arguments), training
 
 
 def _argument(value: object) -> Setting | None:
-    """None where it would not come out of `run.json` as it went in."""
+    """Returns the value as `run.json` keeps it; None if it cannot keep it, such as NaN."""
     try:
         kept = msgspec.json.decode(msgspec.json.encode(value), type=Setting)
     except (msgspec.MsgspecError, OverflowError):
@@ -110,42 +118,44 @@ def _argument(value: object) -> Setting | None:
 
 
 def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
-    """The model preset `name`, with `KEY=VALUE` settings put over its tables. Raises Invalid."""
+    """Reads the model preset `name` and applies `KEY=VALUE` settings to it. Raises Invalid."""
     files = preset_files("models")
     if name not in files:
         raise Invalid(
-            f"--model {name}: no such model: choose from {', '.join(files)}, or name a function that makes one of "
-            "yours: package.module:function or path/file.py:function"
+            f"--model {name}: no such model: {suggestion(name, files)}choose from {', '.join(files)}, or name a "
+            "function that builds your own model: package.module:function or path/file.py:function"
         )
     where = f"--set {' '.join(settings)} on {name}" if settings else str(files[name])
     return with_settings(read_toml(files[name]), settings, where)
 
 
 def with_settings(tables: dict[str, Any], settings: tuple[str, ...], where: str) -> ModelPreset:
-    """The tables of a model preset with `KEY=VALUE` settings put over them. Raises Invalid, naming `where`."""
+    """Applies `KEY=VALUE` settings to the tables of a model preset. Raises Invalid; its message names `where`."""
     problems = [problem for setting in settings if (problem := _override(tables, setting))]
     if problems:
         raise Invalid(*problems)
     try:
         return msgspec.convert(tables, ModelPreset)
     except msgspec.ValidationError as error:
-        raise Invalid(f"{where}: {error}") from error
+        raise Invalid(f"{where}: {wrong_value(error, ModelConfig, TrainingConfig)}") from error
 
 
 def _override(tables: dict[str, Any], setting: str) -> str | None:
-    """Puts one KEY=VALUE into the table that knows the key; says what is wrong if none does."""
+    """Puts one KEY=VALUE into the table that has the key. Returns the problem if none has it."""
     key, equals, text = setting.partition("=")
     structs = {"model": ModelConfig, "training": TrainingConfig}
     table = next((name for name, struct in structs.items() if key in struct.__struct_fields__), None)
-    if not equals or table is None:
-        known = ", ".join(field for struct in structs.values() for field in struct.__struct_fields__)
-        return f"--set {setting}: not KEY=VALUE with a known key: {known}"
+    if not equals:
+        return f"--set {setting}: not KEY=VALUE, such as layers=8"
+    if table is None:
+        known = [field for struct in structs.values() for field in struct.__struct_fields__]
+        return f"--set {setting}: unknown key {key!r}: {suggestion(key, known)}the keys are {', '.join(known)}"
     tables.setdefault(table, {})[key] = _value(text)
     return None
 
 
 def _value(text: str) -> Any:
-    """As TOML has it; what is none there is text."""
+    """Parses a value as TOML does; what is not valid there is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):

@@ -1,26 +1,21 @@
-"""The stages of a pipeline, as a preset and a batch make them."""
+"""The pipeline that a preset and a batch size result in."""
 
 from msgspec import Struct
 
-from ..base import figures
-
 
 class PipelineInfo(Struct, frozen=True, kw_only=True):
-    """Stacked blocks in stages, one behind the other, through which the batch passes in parts."""
+    """Stages of consecutive blocks, which the batch passes through in micro-batches."""
 
     axes: list[str]
-    """Of the mesh, along which the stages lie."""
+    """The mesh axes that the stages are split over."""
     stages: int
+    """Stages, each with the same number of consecutive blocks."""
     microbatches: int
+    """Micro-batches in a step."""
     bubble: float
-    """Part of the ticks in which a stage has nothing to do, (S - 1) / (M + S - 1) of S stages and M micro-batches."""
+    """The fraction of ticks that a stage is idle: (S - 1) / (M + S - 1) with S stages and M micro-batches."""
 
     @property
     def ticks(self) -> int:
-        """In which a stage passes one micro-batch on, until the last one has left the last stage."""
+        """Ticks in a pass: in each, a stage processes one micro-batch and hands it on to the next stage."""
         return self.microbatches + self.stages - 1
-
-    @property
-    def words(self) -> str:
-        parts = f"{self.microbatches} micro-batch{'es' * (self.microbatches > 1)}"
-        return f"{self.stages} stages, {parts}, bubble {figures.part(self.bubble)}"

@@ -11,105 +11,122 @@ from .pipeline_info import PipelineInfo
 from .preset_files import user_presets
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A valid name of a mesh axis."""
 
 NO_STAGES = (
-    "microbatches: the blocks are no stages of a pipeline: give [rules] layers a mesh axis that splits no activation, "
-    "or drop it"
+    "microbatches: the preset has no pipeline stages: give layers in [rules] a mesh axis that splits no activation, "
+    "or remove microbatches"
 )
 
 BUILT_IN = "built-in"
+"""The source of presets that are not files of the user."""
+
 REST = -1
+"""The size of the mesh axis that takes the remaining devices."""
 
 LOGICAL_AXES = {
-    "batch": "examples of the batch",
-    "seq": "positions of the sequence",
-    "keys": "positions that all others read: of keys and values, of a router's choices",
+    "batch": "examples in the batch",
+    "seq": "positions in the sequence",
+    "keys": "positions that every other position reads: of keys and values, and of a router's choices",
     "activation_embed": "width of the residual stream",
     "embed": "model width, in parameters",
     "qkv": "query, key and value",
     "heads": "attention heads",
     "head_dim": "width of one head",
     "mlp": "hidden width of the MLP, or of each expert",
-    "experts": "experts, in parameters and in what they are sent",
-    "expert_batch": "examples of the batch, in what experts are sent: what `batch` leaves when `experts` is split",
-    "capacity": "tokens that an expert takes of a sequence: split as `seq` is",
-    "router": "experts, as a token chooses among them",
-    "vocab": "rows of the token table",
-    "positions": "rows of the position table",
+    "experts": "experts, in their parameters and in the tokens sent to them",
+    "expert_batch": "examples, of tokens sent to experts: split like `batch`, except over the axes of `experts`",
+    "capacity": "tokens of a sequence that an expert accepts: split like `seq`",
+    "router": "experts, in the router that chooses among them",
+    "vocab": "rows of the token embedding",
+    "positions": "rows of the position embedding",
     "layers": "stacked blocks",
 }
-"""What the built-in models call their dims. A model may bring names of its own."""
+"""Logical axes of the built-in models, with their meaning. A user's model may have others."""
 
 ACTIVATION_AXES = ("batch", "seq", "activation_embed")
-"""Of the residual stream."""
+"""The logical axes of the residual stream."""
 
 MICROBATCHES_PER_STAGE = 4
-"""Where a preset does not say: with so many the bubble hardly counts (Huang et al. 2019, "GPipe", section 2.3)."""
+"""The default: with this many the bubble is negligible (Huang et al. 2019, "GPipe", section 2.3)."""
 
 Axes = tuple[str, ...]
-"""The mesh axes that one dim is split over, major first; empty where the dim is whole."""
+"""The mesh axes that one dim is split over, major first; empty if the dim is unsharded."""
 
 AxisTypes = Literal["auto", "explicit"]
+"""Who propagates shardings: the compiler (`auto`) or jax while it traces (`explicit`)."""
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
-    """The layout of every array whose name matches. It speaks of one layer's array: `layers` is left out."""
+    """The layout of every array whose name matches a glob, in place of the rules."""
 
     spec: tuple[Axes, ...]
+    """The mesh axes of each dim of one layer's array: the dim `layers` of stacked blocks is left out."""
     min_size: int = 0
-    """Arrays with fewer elements in one layer are replicated instead."""
+    """Arrays with fewer elements per layer are replicated instead."""
 
 
 class Preset(Struct, frozen=True):
-    """A file of `presets/parallelism/`, not yet checked against a model or a device count."""
+    """A parallelism preset as read from its file, not yet checked against a model or a device count."""
 
     name: str
+    """The file's name without `.toml`, or the name of the mesh."""
     summary: str
+    """One line about the preset."""
     teaches: str
+    """A paragraph on what the preset shows and when to use it."""
     mesh: dict[str, int]
+    """Mesh axis to size, in the order in which devices fill the mesh; -1 for the remaining devices."""
     rules: dict[str, Axes]
+    """Logical axis to the mesh axes that split it; empty for unsharded."""
     overrides: dict[str, Override]
+    """Glob of array names to their layout."""
     source: str
-    """The file; `built-in` for those that come along, or are named by a mesh."""
+    """The file; `built-in` for a built-in preset and for one that is named by its mesh."""
     problems: tuple[str, ...] = ()
-    """What is wrong with the file; rules and overrides that cannot be are left out of the others."""
+    """What is wrong with the file. `rules` and `overrides` leave out the invalid ones."""
     microbatches: int | None = None
-    """Of a pipeline; None for as many as `pipeline` chooses."""
+    """Micro-batches of the pipeline; None to let `pipeline` choose."""
     axis_types: AxisTypes = "auto"
-    """`explicit`: shardings stand in the types of arrays, and jax refuses what it would have to guess."""
+    """`explicit`: shardings are part of array types, and jax rejects operations whose sharding is ambiguous."""
 
     @property
     def stage_axes(self) -> Axes:
-        """Where the stacked blocks are stages of a pipeline. Over an axis that splits activations as well they are
-        not: what is split over it is gathered for use."""
+        """The mesh axes over which the stacked blocks are pipeline stages; empty if they are not stages.
+
+        If an axis of `layers` also splits activations, the blocks are no stages: they are gathered for use.
+        """
         layers = self.rules.get("layers", ())
         shared = {axis for name in ACTIVATION_AXES for axis in self.rules.get(name, ())}
         return () if set(layers) & shared else layers
 
     @property
-    def laid_out(self) -> tuple[object, ...]:
-        """All that decides what a step under it is; presets may be called otherwise and be the same."""
+    def layout(self) -> tuple[object, ...]:
+        """Everything that decides the layout of a step. Presets with equal layouts compile to the same step."""
         return self.mesh, self.rules, self.overrides, self.microbatches, self.axis_types
 
     @property
     def reference(self) -> str:
-        """What `load_preset` finds it by: its name, or its file."""
+        """The argument with which `load_preset` finds this preset: its name or its file."""
         return reference(self.name, self.source)
 
     def sizes(self, device_count: int) -> dict[str, int]:
-        """Mesh axis to size on this many devices, in the preset's order; see `size_problem` for whether they fill them.
+        """Returns mesh axis to size on `device_count` devices, in the preset's order.
 
-        -1 becomes what is left, 1 at the least.
+        -1 becomes the number of remaining devices, at least 1. `size_problem` says whether the mesh fits the devices.
         """
         rest = max(1, device_count // self._fixed)
         return {axis: rest if size == REST else size for axis, size in self.mesh.items()}
 
     def size_problem(self, device_count: int) -> str | None:
-        """Why the mesh does not fill this many devices."""
+        """Returns why the mesh does not fit `device_count` devices exactly; None if it does."""
         text = f"{self.name}: mesh {' × '.join(f'{axis}={size}' for axis, size in self.mesh.items())}"
         if REST not in self.mesh.values() and self._fixed != device_count:
             axis = next(iter(self.mesh))
-            return f"{text} needs {self._fixed} devices, {device_count} found: set {axis} = -1 to take what is left"
+            return (
+                f"{text} needs {self._fixed} devices, {device_count} found: "
+                f"set {axis} = -1 to take the remaining devices"
+            )
         if device_count % self._fixed:
             fitting = device_count // self._fixed * self._fixed or self._fixed
             return (
@@ -119,7 +136,7 @@ class Preset(Struct, frozen=True):
         return None
 
     def pipeline(self, device_count: int, batch_size: int) -> PipelineInfo | None:
-        """None where the blocks are no stages, or all of them one."""
+        """Returns the pipeline for this many devices and this global batch; None if there is at most one stage."""
         stages = self._count(self.stage_axes, device_count)
         if stages == 1:
             return None
@@ -130,7 +147,10 @@ class Preset(Struct, frozen=True):
         return PipelineInfo(axes=list(self.stage_axes), stages=stages, microbatches=microbatches, bubble=bubble)
 
     def microbatch_problem(self, device_count: int, batch_size: int) -> str | None:
-        """Why a batch that divides among the devices does not divide further."""
+        """Returns why each device group's share of the batch does not divide into `microbatches`; None if it does.
+
+        Also None if the batch does not divide by the devices: that is another problem.
+        """
         axes = self.rules.get("batch", ())
         group, rest = divmod(batch_size, self._count(axes, device_count))
         if rest or not self.microbatches or group % self.microbatches == 0:
@@ -139,7 +159,7 @@ class Preset(Struct, frozen=True):
         fitting = -(-group // self.microbatches) * self.microbatches * (batch_size // group)
         return (
             f"{self.name}: microbatches = {self.microbatches}: batch {batch_size}{over} = {group} does not divide by "
-            f"it: make it a divisor of {group}, or the batch {fitting}"
+            f"it: use a divisor of {group}, or a batch of {fitting}"
         )
 
     def _count(self, axes: Axes, device_count: int) -> int:
@@ -152,5 +172,6 @@ class Preset(Struct, frozen=True):
 
 
 def reference(name: str, source: str) -> str:
+    """Returns what `load_preset` finds a preset by: its name if it is in a preset directory, else its file."""
     by_name = source == BUILT_IN or Path(source).parent == user_presets() / "parallelism"
     return name if by_name else source

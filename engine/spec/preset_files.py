@@ -1,4 +1,4 @@
-"""The files of presets and models: built-in ones, and those of the user."""
+"""Finds and reads the files of parallelism and model presets: the built-in ones and the user's own."""
 
 import os
 import re
@@ -6,39 +6,41 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
+from ..base.directories import config_directory
 from ..base.installed import ENGINE
 from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
 
 PRESETS = ENGINE.parent / "presets"
+"""The directory of the built-in presets."""
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What a preset or a model may be called."""
+"""A valid name of a preset or a model: its file name without `.toml`."""
 
-LARGEST_FILE = 2**20
-"""Bytes of a preset or a model."""
+MAX_FILE_BYTES = 2**20
+"""Bytes in a preset file at most."""
 
 
 def user_presets() -> Path:
-    """The directory of the user's own presets, `$XDG_CONFIG_HOME/shardtui/presets`."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "shardtui" / "presets"
+    """Returns the directory of the user's own presets, `$XDG_CONFIG_HOME/shardtui/presets`."""
+    return config_directory() / "presets"
 
 
 def preset_files(kind: Literal["models", "parallelism"]) -> dict[str, Path]:
-    """Name to file, by name and the pitfalls last; a file of the user's with a built-in name takes its place.
+    """Returns preset name to file, sorted by name, pitfalls last. A user's file replaces a built-in of the same name.
 
-    `misnamed_files` are left out.
+    Files with an invalid name are left out, see `misnamed_files`.
     """
     paths = [path for path in _toml_files(kind) if FILE_NAME.fullmatch(path.stem)]
     return {path.stem: path for path in sorted(paths, key=lambda path: (is_pitfall(path.stem), path.stem))}
 
 
 def is_pitfall(preset: str) -> bool:
-    """One that is there to learn from."""
+    """Returns whether a preset is a pitfall: one with a deliberate mistake, to learn from."""
     return preset.startswith("pitfall")
 
 
 def misnamed_files(kind: Literal["models", "parallelism"]) -> list[Path]:
+    """Returns the files whose names are not valid preset names."""
     return [path for path in _toml_files(kind) if not FILE_NAME.fullmatch(path.stem)]
 
 
@@ -48,12 +50,12 @@ def _toml_files(kind: str) -> list[Path]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises Invalid with the file's name and place."""
+    """Returns the tables of a TOML file. Raises Invalid, naming the file, if it cannot be read or parsed."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size > LARGEST_FILE:
-                raise Invalid(f"{path}: {size} bytes: at most {LARGEST_FILE}")
+            if size > MAX_FILE_BYTES:
+                raise Invalid(f"{path}: {size:,} bytes: the limit for a preset file is {MAX_FILE_BYTES:,}")
             text = file.read().decode()
     except OSError as error:
         raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
@@ -63,7 +65,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(path: Path, text: str) -> dict[str, Any]:
-    """The tables of `text`, which stands in the file or will. Raises Invalid with the file's name and place."""
+    """Returns the tables in the TOML `text` of the file `path`. Raises Invalid, naming the file and the line."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, so is a number of 5,000 digits

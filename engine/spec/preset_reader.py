@@ -1,4 +1,4 @@
-"""Presets by name, from files, and as meshes that name themselves."""
+"""Reads parallelism presets: by name, from a file, or from a mesh name such as `fsdp4-model2`."""
 
 import re
 from pathlib import Path
@@ -8,53 +8,88 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ..base.invalid import Invalid
-from .preset import AXIS_NAME, BUILT_IN, NO_STAGES, REST, Axes, AxisTypes, Override, Preset
+from ..base.suggestion import suggestion
+from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, Axes, AxisTypes, Override, Preset
 from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml
+from .wrong_value import wrong_value
 
-BAD_NAME = "its name: a preset is called by 1 to 64 letters, digits, '.', '_' and '-': rename the file"
+BAD_NAME = "invalid file name: a preset's name has 1 to 64 letters, digits, '.', '_' and '-': rename the file"
 
-
-MOST_AXES = 16
+MAX_AXES = 16
+"""Mesh axes of a preset at most."""
 
 LARGEST_AXIS = 10**6
-"""Devices along one axis."""
+"""Devices along one mesh axis at most."""
 
 MOST_MICROBATCHES = 10**6
 
-MESH_NAME = re.compile(r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<whole>(?:-whole\.[a-z_]+)*)")
+MESH_NAME = re.compile(r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<unsharded>(?:-whole\.[a-z_]+)*)")
+"""The name of a preset that is generated from it, such as `data2-fsdp4-model2-whole.vocab`."""
 
 MESH_RULES: dict[str, dict[str, Axes]] = {
     "data": {"batch": ("data",)},
     "fsdp": {"batch": ("fsdp",), "embed": ("fsdp",)},
     "model": {"heads": ("model",), "mlp": ("model",), "vocab": ("model",)},
 }
-"""What each axis splits in a preset that is named by its mesh."""
+"""The logical axes that each mesh axis splits in a preset that is named by its mesh."""
 
 
-class _File(Struct, frozen=True, forbid_unknown_fields=True):
-    """The shape of the file itself, before names are looked up."""
+AxisName = Annotated[str, Meta(extra_json_schema={"pattern": f"^{AXIS_NAME.pattern}$"})]
+AxisSize = Annotated[int, Meta(extra_json_schema={"minimum": REST, "maximum": LARGEST_AXIS, "not": {"const": 0}})]
+Mesh = Annotated[dict[AxisName, AxisSize], Meta(extra_json_schema={"minProperties": 1, "maxProperties": MAX_AXES})]
+"""The limits are here for editors; `_mesh_problems` checks them again, to report them with all other problems."""
 
-    mesh: dict[str, int]
-    summary: str = ""
-    teaches: str = ""
-    microbatches: Annotated[int, Meta(ge=1, le=MOST_MICROBATCHES)] | None = None
-    axis_types: AxisTypes = "auto"
-    rules: dict[str, str | list[str]] = {}
-    overrides: dict[str, list[str | list[str]] | dict[str, Any]] = {}
+Dim = str | list[str]
+"""The mesh axes that a dim is split over, as written in a file: one, several, or none (an empty string or list)."""
 
 
-class _OverrideTable(Struct, frozen=True, forbid_unknown_fields=True):
-    spec: list[str | list[str]]
+def _rule_schemas() -> dict[str, Any]:
+    return {name: {"description": text.capitalize()} | msgspec.json.schema(Dim) for name, text in LOGICAL_AXES.items()}
+
+
+class OverrideTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """An override in its long form, `{ spec = […], min_size = N }`: a layout for arrays that are large enough."""
+
+    spec: list[Dim]
+    """For each dim of one layer's array the mesh axes that split it, major first; "" for an unsharded dim. Dims that
+    are left out at the end are unsharded."""
     min_size: int = 0
+    """Arrays with fewer elements in one layer are replicated instead."""
+
+
+OverrideValue = list[Dim] | OverrideTable
+
+
+class PresetFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A parallelism preset: a mesh, and rules from the model's logical axes to mesh axes."""
+
+    mesh: Mesh
+    """Axis to size, in the order in which devices fill them; -1, for one axis at most, means the remaining devices."""
+    summary: str = ""
+    """One line about the preset, for lists."""
+    teaches: str = ""
+    """What there is to learn from it, shown next to the preset."""
+    microbatches: Annotated[int, Meta(ge=1, le=MOST_MICROBATCHES)] | None = None
+    """Micro-batches into which a pipeline splits the batch of a device; only with a rule for `layers`. Default: as many
+    as divide that batch, at most four per stage."""
+    axis_types: AxisTypes = "auto"
+    """`explicit`: the type of an array holds its sharding, and jax rejects what it would have to guess."""
+    rules: Annotated[dict[str, Dim], Meta(extra_json_schema={"properties": _rule_schemas()})] = {}
+    """Logical axis to the mesh axis that splits it, or a list of them, major first; "" and axes without a rule are
+    unsharded. Your own model may have its own names."""
+    overrides: dict[str, OverrideValue] = {}
+    """Glob over array names to the spec of one layer's array, for what logical axes cannot express. The first match is
+    used. Moments (`mu.*`, `nu.*`) have the layout of their parameter unless a glob matches them; only globs that begin
+    with `batch` match arrays of the batch."""
 
 
 def load_preset(name: str) -> Preset:
-    """A preset by name or, where `name` holds a path separator or ends in `.toml`, by file. Raises Invalid."""
+    """Reads a preset by name, or by file if `name` has a `/` or ends in `.toml`. Raises Invalid."""
     if is_file(name):
         try:
             path = Path(name).expanduser()
             found = path.exists()
-        except (OSError, RuntimeError) as error:  # a name too long; a ~user that there is not
+        except (OSError, RuntimeError) as error:  # a path too long, or ~user of an unknown user
             raise Invalid(f"--preset {name}: {error}") from error
         if not found:
             raise Invalid(f"--preset {name}: no such file")
@@ -65,19 +100,21 @@ def load_preset(name: str) -> Preset:
     if preset := mesh_preset(name):
         return preset
     raise Invalid(
-        f"preset {name}: no such preset: choose from {', '.join(files)}, name a mesh of {', '.join(MESH_RULES)} "
-        "such as fsdp4-model2, or give a path to a .toml file"
+        f"preset {name}: no such preset: {suggestion(name, files)}choose from {', '.join(files)}, name a mesh of "
+        f"the axes {', '.join(MESH_RULES)}, such as fsdp4-model2, or give the path of a .toml file"
     )
 
 
 def mesh_preset(name: str) -> Preset | None:
-    """The preset that a name such as `data2-fsdp4-model2-whole.vocab` says: axes with sizes in the order of the mesh,
-    and dims that `model` leaves whole. None where it says none."""
+    """Generates the preset that a name such as `data2-fsdp4-model2-whole.vocab` describes; None for any other name.
+
+    The name lists mesh axes with their sizes, in the order of the mesh, then dims that `model` leaves unsharded.
+    """
     found = MESH_NAME.fullmatch(name)
     sizes = re.findall(r"([a-z]+)(\d+)", found["mesh"]) if found else []
     mesh = {axis: int(size) for axis, size in sizes}
-    whole = found["whole"].split("-whole.")[1:] if found else []
-    if not set(mesh) <= set(MESH_RULES) or not set(whole) <= set(MESH_RULES["model"]) or len(mesh) < len(sizes):
+    unsharded = found["unsharded"].split("-whole.")[1:] if found else []
+    if not set(mesh) <= set(MESH_RULES) or not set(unsharded) <= set(MESH_RULES["model"]) or len(mesh) < len(sizes):
         return None
     if not mesh or min(mesh.values()) < 1:
         return None
@@ -85,44 +122,47 @@ def mesh_preset(name: str) -> Preset | None:
     for axis in (axis for axis in MESH_RULES if axis in mesh):
         for logical, axes in MESH_RULES[axis].items():
             rules[logical] = (*rules.get(logical, ()), *axes)
-    rules = {logical: axes for logical, axes in rules.items() if logical not in whole}
+    rules = {logical: axes for logical, axes in rules.items() if logical not in unsharded}
     return Preset(name, "named by its mesh", "", mesh, rules, {}, BUILT_IN)
 
 
 def is_file(name: str) -> bool:
-    """A preset named so is one of a file, not one of the known directories."""
+    """Returns whether `name` is the path of a preset's file, not the name of a preset in a preset directory."""
     return "/" in name or name.endswith(".toml")
 
 
 def name_of(name_or_file: str) -> str:
+    """Returns the name of a preset that is given by its name or file."""
     return Path(name_or_file).stem if is_file(name_or_file) else name_or_file
 
 
 def read_preset(path: Path) -> Preset:
-    """The preset in a file, with the problems that are told together with those of its placement.
+    """Reads the preset in a file. Most problems are kept in `Preset.problems`, to be reported with those of its layout.
 
-    Raises Invalid where there is no mesh to go on with.
+    Raises Invalid if there is no valid mesh, without which nothing else can be checked.
     """
     return _preset(path, read_toml(path))
 
 
 def parse_preset(path: Path, text: str) -> Preset:
-    """As `read_preset`, of what would stand in the file."""
+    """Parses `text` as the preset file `path`, like `read_preset`."""
     return _preset(path, parse_toml(path, text))
 
 
 def _preset(path: Path, tables: dict[str, Any]) -> Preset:
-    known = _File.__struct_fields__
+    known = PresetFile.__struct_fields__
     problems = [f"{key}: unknown key: the keys are {', '.join(known)}" for key in tables if key not in known]
     if not FILE_NAME.fullmatch(path.stem):
         problems.append(BAD_NAME)
     try:
-        file = msgspec.convert({key: value for key, value in tables.items() if key in known}, _File)
+        globs = msgspec.convert(tables.get("overrides", {}), dict[str, Any])
+        others = {key: value for key, value in tables.items() if key in known and key != "overrides"}
+        file = msgspec.convert(others, PresetFile)
     except msgspec.ValidationError as error:
-        raise _invalid(path, [*problems, _plain(error)]) from error
+        raise _invalid(path, [*problems, wrong_value(error, PresetFile)]) from error
     mesh_problems = _mesh_problems(file.mesh)
     rules = _rules(file, problems)
-    overrides = _overrides(file, problems)
+    overrides = _overrides(globs, file.mesh, problems)
     if mesh_problems:
         raise _invalid(path, problems + mesh_problems)
     source = BUILT_IN if path.is_relative_to(PRESETS) else str(path)
@@ -142,8 +182,8 @@ def _preset(path: Path, tables: dict[str, Any]) -> Preset:
     return msgspec.structs.replace(preset, problems=_invalid(path, problems).problems)
 
 
-def _rules(file: _File, problems: list[str]) -> dict[str, Axes]:
-    """The rules that name axes of the mesh; what is wrong with the others is added to `problems`."""
+def _rules(file: PresetFile, problems: list[str]) -> dict[str, Axes]:
+    """Returns the valid rules. Problems of the others are added to `problems`."""
     rules: dict[str, Axes] = {}
     for logical, value in file.rules.items():
         wrong = _axis_problems(_axes(value), file.mesh)
@@ -153,16 +193,16 @@ def _rules(file: _File, problems: list[str]) -> dict[str, Axes]:
     return rules
 
 
-def _overrides(file: _File, problems: list[str]) -> dict[str, Override]:
-    """The overrides that can be read; what is wrong with the others is added to `problems`."""
+def _overrides(globs: dict[str, Any], mesh: dict[str, int], problems: list[str]) -> dict[str, Override]:
+    """Returns the valid overrides. Problems of the others are added to `problems`."""
     overrides: dict[str, Override] = {}
-    for glob, value in file.overrides.items():
+    for glob, value in globs.items():
         try:
             override = _override(value)
         except msgspec.ValidationError as error:
-            problems.append(f'[overrides] "{glob}": {_plain(error)}')
+            problems.append(f'[overrides] "{glob}": {wrong_value(error, PresetFile)}')
             continue
-        wrong = _axis_problems(tuple(axis for axes in override.spec for axis in axes), file.mesh)
+        wrong = _axis_problems(tuple(axis for axes in override.spec for axis in axes), mesh)
         problems += [f'[overrides] "{glob}": {text}' for text in wrong]
         if not wrong:
             overrides[glob] = override
@@ -174,8 +214,7 @@ def _invalid(path: Path, problems: list[str]) -> Invalid:
 
 
 def load_presets(folder: Path | None = None) -> tuple[list[Preset], list[str]]:
-    """All presets that read well, built-in ones first and those in `folder` last, and the problems of those that do
-    not."""
+    """Returns all presets that can be read, those in `folder` last, and the problems of those that cannot."""
     presets: list[Preset] = []
     problems = [f"{path}: {BAD_NAME}" for path in misnamed_files("parallelism")]
     others = sorted(folder.glob("*.toml")) if folder else []
@@ -187,34 +226,30 @@ def load_presets(folder: Path | None = None) -> tuple[list[Preset], list[str]]:
     return presets, problems
 
 
-def _plain(error: msgspec.ValidationError) -> str:
-    """msgspec's message with its `$.mesh[...]` path as the words of the file."""
-    return str(error).replace(" - at `$", " at `")
-
-
-def _override(value: list[str | list[str]] | dict[str, Any]) -> Override:
-    table = msgspec.convert(value if isinstance(value, dict) else {"spec": value}, _OverrideTable)
+def _override(value: object) -> Override:
+    read = msgspec.convert(value, OverrideValue)
+    table = read if isinstance(read, OverrideTable) else OverrideTable(read)
     return Override(tuple(_axes(entry) for entry in table.spec), table.min_size)
 
 
-def _axes(value: str | list[str]) -> Axes:
+def _axes(value: Dim) -> Axes:
     return tuple(axis for axis in ([value] if isinstance(value, str) else value) if axis)
 
 
 def _mesh_problems(mesh: dict[str, int]) -> list[str]:
-    problems = [] if mesh else ["[mesh]: no axis: give one, for example data = -1"]
-    if len(mesh) > MOST_AXES:
-        problems.append(f"[mesh]: {len(mesh)} axes: at most {MOST_AXES}")
+    problems = [] if mesh else ["[mesh]: no axis: add one, such as data = -1"]
+    if len(mesh) > MAX_AXES:
+        problems.append(f"[mesh]: {len(mesh)} axes: use at most {MAX_AXES}")
     for axis, size in mesh.items():
-        if abs(size) > LARGEST_AXIS:  # and not named: it may have thousands of digits
-            problems.append(f"[mesh] {axis!r}: a size is at most {LARGEST_AXIS:,}")
+        if abs(size) > LARGEST_AXIS:  # the message leaves it out: it may have thousands of digits
+            problems.append(f"[mesh] {axis!r}: a size must be at most {LARGEST_AXIS:,}")
             continue
         if not AXIS_NAME.fullmatch(axis):
             problems.append(f"[mesh] {axis!r}: an axis name is letters, digits and _")
         if size < 1 and size != REST:
-            problems.append(f"[mesh] {axis} = {size}: a size is 1 or more, or -1 for what is left")
+            problems.append(f"[mesh] {axis} = {size}: a size must be 1 or more, or -1 for the remaining devices")
     if list(mesh.values()).count(REST) > 1:
-        problems.append("[mesh]: -1 stands more than once: only one axis can take what is left")
+        problems.append("[mesh]: -1 is given more than once: only one axis can take the remaining devices")
     return problems
 
 
@@ -225,4 +260,4 @@ def _axis_problems(axes: Axes, mesh: dict[str, int]) -> list[str]:
         if axis not in mesh
     ]
     twice = [axis for axis in dict.fromkeys(axes) if axes.count(axis) > 1]
-    return problems + [f"mesh axis {axis!r} stands twice: one array can use an axis once" for axis in twice]
+    return problems + [f"mesh axis {axis!r} is named twice: an array can use each mesh axis once" for axis in twice]

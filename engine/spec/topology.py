@@ -1,4 +1,4 @@
-"""A slice of TPU chips as it is wired: its torus, and the links that each axis of a mesh runs on."""
+"""TPU slices: their torus of chips, and the ICI links that each axis of a mesh uses."""
 
 import itertools
 import math
@@ -13,91 +13,110 @@ from ..base.invalid import Invalid
 from .preset_files import PRESETS, read_toml
 
 NAME = re.compile(r"(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*)")
-MOST_CHIPS = 2**14
+"""A slice, such as `v5e:4x4`."""
+MAX_CHIPS = 2**14
+"""Chips in a slice at most."""
 DIMS = "xyz"
+"""Names of the torus dims."""
 
 
 class Chip(Struct, frozen=True, forbid_unknown_fields=True):
-    """One device of a TPU generation, from `presets/chips.toml`, where the figures have their sources."""
+    """One device of a TPU generation. The figures are from `presets/chips.toml`, which names their sources."""
 
     flops: float
-    """A second, in bfloat16."""
+    """Peak FLOP/s in bfloat16."""
     memory: int
-    """Bytes that a program may have."""
+    """Bytes of HBM that a program may use."""
     memory_rate: float
-    """Bytes a second."""
+    """HBM bandwidth in bytes per second."""
     link_rate: float
-    """Bytes a second and direction, of one link to a neighbour."""
+    """Bandwidth of one ICI link to a neighbour, in bytes per second and direction."""
     torus: int
-    """Dims of a slice."""
+    """Dims of the torus: 2 or 3."""
     closes: int
-    """What the length of a dim is a multiple of where it is a ring."""
+    """A torus dim is a ring (has wraparound links) if its length is a multiple of this."""
+    kinds: tuple[str, ...]
+    """What jax calls its devices."""
     chip_config: str = "default"
-    """What the TPU compiler calls a chip whose cores work as one device."""
+    """The TPU compiler's name for the configuration in which a chip's cores are one device."""
 
 
 class Topology(Struct, frozen=True):
-    """A slice."""
+    """A TPU slice."""
 
     name: str
+    """Such as `v5p:4x4x4`."""
     shape: tuple[int, ...]
-    """Chips along x, y and, where the torus has it, z."""
+    """Chips along x, y and, in a 3-D torus, z."""
     chip: Chip
+    """The TPU generation."""
 
     @property
     def devices(self) -> int:
+        """Devices in the slice, one for each chip."""
         return math.prod(self.shape)
 
     @property
     def rings(self) -> tuple[bool, ...]:
-        """Which dims close. Slices in three dims are joined of cubes: theirs close where all are whole cubes (Jouppi et
-        al. 2023, section 2); in two dims each closes for itself."""
-        whole = [size % self.chip.closes == 0 for size in self.shape]
-        return tuple(all(whole) if len(whole) == 3 else closes for closes in whole)
+        """Which dims are rings, that is have wraparound links.
+
+        3-D slices are built of cubes: their dims are rings if all lengths are multiples of a cube's (Jouppi et al.
+        2023, section 2). In 2-D slices each dim is a ring or not by itself.
+        """
+        closed = [size % self.chip.closes == 0 for size in self.shape]
+        return tuple(all(closed) if len(closed) == 3 else closes for closes in closed)
 
 
 class Wiring(Struct, frozen=True, kw_only=True):
-    """What one axis of a mesh runs on, or some of them together."""
+    """The ICI links that the collectives over some mesh axes use."""
 
     axes: list[str]
+    """The mesh axes."""
     size: int
     """Devices in a group."""
     dims: list[str]
-    """Of the torus: `x`, `y`, `z`."""
+    """The torus dims that a group extends along: `x`, `y`, `z`."""
     rings: list[bool]
-    """Of each of these dims, whether it closes to a ring."""
+    """For each of these dims, whether the group forms a ring along it."""
     strides: list[int]
-    """Of each, the hops from one member to the next; groups that lie between share the links."""
+    """For each of these dims, the links from one member to the next. Groups in between share these links."""
     rate: float
-    """Bytes a second that a device can send and receive along the axis, both ways round of a ring together."""
+    """Bytes per second that a device can send over these axes, in both directions of a ring together."""
+
+
+@lru_cache
+def peak_flops(kind: str) -> float | None:
+    """Returns the peak FLOP/s of a device of this kind, as jax names it, in bfloat16; None if unknown."""
+    return next((chip.flops for chip in chips().values() if kind in chip.kinds), None)
 
 
 def chips() -> dict[str, Chip]:
+    """Returns the known TPU generations by name, such as `v5e`."""
     return msgspec.convert(read_toml(PRESETS / "chips.toml"), dict[str, Chip])
 
 
 def load_topology(name: str) -> Topology:
-    """Of a name such as `v5p:4x4x4`. Raises Invalid."""
+    """Returns the slice with a name such as `v5p:4x4x4`. Raises Invalid."""
     known, found = chips(), NAME.fullmatch(name)
     if found is None or found["chip"] not in known:
         raise Invalid(
-            f"--topology {name}: no such slice: give a generation of {', '.join(known)} and its chips, "
-            "such as v5e:4x4 or v5p:4x4x4"
+            f"--topology {name}: no such slice: give a TPU generation ({', '.join(known)}) and the chips "
+            "along each dim, such as v5e:4x4 or v5p:4x4x4"
         )
     chip = known[found["chip"]]
     shape = tuple(map(int, found["shape"].split("x")))
-    if len(shape) != chip.torus:
+    if (dims := len(shape)) != chip.torus:
         raise Invalid(
-            f"--topology {name}: {len(shape)} dims, the links of a {found['chip']} have {chip.torus}: "
+            f"--topology {name}: {dims} dim{'s' * (dims != 1)}, but a {found['chip']} slice has {chip.torus}: "
             f"give {'x'.join('4' * chip.torus)}, for example"
         )
-    if not 1 <= math.prod(shape) <= MOST_CHIPS:
-        raise Invalid(f"--topology {name}: {math.prod(shape):,} chips: from 1 to {MOST_CHIPS:,} can be planned")
+    if not 1 <= math.prod(shape) <= MAX_CHIPS:
+        raise Invalid(f"--topology {name}: {math.prod(shape):,} chips: a slice has 1 to {MAX_CHIPS:,}")
     return Topology(name, shape, chip)
 
 
 def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> Wiring:
-    """Of some axes together. `mesh`: axis to size, in the order in which the devices fill it."""
+    """Returns the links that some mesh axes use together. `mesh`: axis to size, in the order devices fill it."""
     members = _members(topology, mesh, axes)
     along = [sorted({place[dim] for place in members}) for dim in range(len(topology.shape))]
     dims = [dim for dim, values in enumerate(along) if len(values) > 1]
@@ -115,14 +134,14 @@ def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> 
     )
 
 
-@lru_cache(maxsize=4)  # a search asks for the members of thousands of groups
+@lru_cache(maxsize=4)  # a search needs the members of thousands of groups
 def _places(shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
-    """Of each device on the torus, in the order in which a mesh is filled: neighbours stay neighbours."""
+    """The coordinates of each device on the torus, in the order in which devices fill a mesh."""
     return list(itertools.product(*map(range, shape)))
 
 
 def _members(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> list[tuple[int, ...]]:
-    """Places of the group that holds the first device: all groups lie as it does."""
+    """The coordinates of the group that the first device is in. All groups have the same shape."""
     sizes, places = list(mesh.values()), _places(topology.shape)
     ranges = [range(size) if axis in axes else range(1) for axis, size in mesh.items()]
     strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]

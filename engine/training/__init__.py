@@ -1,1 +1,1 @@
-"""The loop: batches, steps, switches between two of them, and what is reported."""
+"""The training loop: batches, steps, switches between steps, and their reports."""

@@ -1,23 +1,28 @@
-"""Batches on their way to the devices."""
+"""Transfers batches to the devices."""
 
 from functools import cache, partial
 from typing import Any
 
 import jax
 
-from ..models.user_batches import OwnBatches
+from ..models.user_batches import UserBatches
 from ..program.program import Program
 from .data import Batches
 
 
 class Feed:
-    def __init__(self, batches: Batches | OwnBatches, processes: int) -> None:
+    """Puts each batch on the devices, sharded as the program expects."""
+
+    def __init__(self, batches: Batches | UserBatches, processes: int) -> None:
         self._batches = batches
         self._processes = processes
 
     def batch(self, number: int, program: Program) -> Any:
-        """On the devices, in the structure that the program's step takes. Where there are other processes, only the
-        rows that the devices of this one hold are read. Raises Invalid where a user's batch cannot be made."""
+        """Returns batch `number` on the devices, in the structure that the program's step takes.
+
+        With several processes, each reads only the rows that its own devices hold. Raises Invalid if a user's batch
+        cannot be made.
+        """
         shardings, structure = jax.tree.flatten(program.placement.batch_shardings)
         if self._processes == 1:
             return structure.unflatten(map(jax.device_put, jax.tree.leaves(self._batches[number]), shardings))

@@ -1,4 +1,4 @@
-"""A process of a run on several hosts: the first of them serves the run, the others follow it."""
+"""The engine process of one host: process 0 serves the run, the others follow its decisions."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ import msgspec
 from ..base.append import append_regular
 from ..base.invalid import Invalid
 from ..distributed.jax_cluster import JaxCluster
-from ..distributed.joining import connect, number, seal
+from ..distributed.joining import connect, process_index, seal
 from ..distributed.seal import Seal
 from ..spec.config import Membership, Restart, RunConfig
 from ..wire.commands import Stop
@@ -22,22 +22,24 @@ from .serve import serve, user_directory
 from .train import train
 from .watchdog import Watchdog
 
-YIELD_SECONDS = 10.0
-"""By which another process that was told to stop ends later than process 0, which says why."""
+GRACE_SECONDS = 10.0
+"""How much later than process 0 the others exit after a request to stop, since process 0 reports why."""
 
 
 def host(run: str, config: RunConfig | None, restart: Restart, membership: Membership) -> int:
-    """The engine of one host. The first one makes the run, or finds it where there is no `config`. Raises Invalid."""
+    """Runs the engine of one host and returns its exit code. Raises Invalid.
 
+    Process 0 creates the run from `config`, or finds it by name if there is none.
+    """
     about = config or restart.config
     assert about, "one of them is always given"
     is_joined = connect(membership, about)
     directory = RunDirectory(state_home() / run)
     joined = partial(seal, membership, directory, about)
-    if number():
+    if process_index():
         return follow(directory, msgspec.structs.replace(restart, config=about), joined)
     directory = create(about) if config else find(run)
-    print(f"shardtui: `shardtui attach {directory.name}` shows it, {directory.log} is its log", file=sys.stderr)
+    print(f"shardtui: see it with `shardtui attach {directory.name}`; log: {directory.log}", file=sys.stderr)
     try:
         with append_regular(directory.log) as log:
             os.dup2(log.fileno(), 1)
@@ -48,8 +50,8 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
 
 
 def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal]) -> int:
-    """Does what the first process decides, until it is over. Raises Invalid."""
-    cluster, inbox = JaxCluster(join(), stop=lambda: None, lost=_end_without), Inbox()
+    """Trains as process 0 decides, until the run ends. Returns the exit code. Raises Invalid."""
+    cluster, inbox = JaxCluster(join(), stop=lambda: None, lost=_exit_on_loss), Inbox()
 
     def stop() -> None:
         inbox.put(Stop())
@@ -59,13 +61,13 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal]) 
 
     def report(event: Event) -> None:
         if isinstance(event, Stalled):
-            cluster.tell_stall(event.where)
+            cluster.report_stall(event.where)
 
     def publish(event: Event) -> None:
         watchdog.note(event)
-        cluster.tell_stall("")
+        cluster.report_stall("")
 
-    limit = None if config.stop_seconds is None else config.stop_seconds + YIELD_SECONDS
+    limit = None if config.stop_seconds is None else config.stop_seconds + GRACE_SECONDS
     watchdog = Watchdog(inbox, report, stop, limit, user_directory(config))
     try:
         train(directory, restart, publish, inbox, cluster, lambda _: None)
@@ -79,7 +81,7 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal]) 
         return 1
 
 
-def _end_without(gone: Mapping[int, str]) -> None:
-    print(*(f"shardtui: process {process} is lost: {why}" for process, why in gone.items()), sep="\n", file=sys.stderr)
+def _exit_on_loss(gone: Mapping[int, str]) -> None:
+    print(*(f"shardtui: process {process} was lost: {why}" for process, why in gone.items()), sep="\n", file=sys.stderr)
     sys.stderr.flush()
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Traces of a few steps by `jax.profiler`, into the run directory."""
+"""Traces of a few steps by `jax.profiler`, written to the run directory."""
 
 import contextlib
 from collections.abc import Callable
@@ -10,33 +10,33 @@ from ..base.advice import problems_in
 from ..wire.events import Event, Profiled, ProfileFailed, ProfileWriting, Profiling
 
 WARM_UP = 3
-"""Steps that are left out where a run is traced from its start."""
+"""Steps that are skipped if a trace is requested for the start of a run."""
 
 
 class Profiler:
-    """At most one trace at a time. Used by the training thread alone; costs nothing while no trace is wanted."""
+    """Traces steps, at most one trace at a time; only the training thread uses it. Costs nothing without a request."""
 
     def __init__(self, directory: Path, publish: Callable[[Event], None]) -> None:
         self._directory = directory
         self._publish = publish
-        self._wanted: range | None = None
-        """Steps, counted from 0."""
+        self._requested: range | None = None
+        """Steps to trace next, counted from 0; None if no trace is requested."""
         self._traced: range | None = None
-        """Those of the trace that goes on."""
+        """Steps of the trace in progress; None if there is none."""
 
-    def ask(self, first: int, steps: int) -> None:
-        """For a trace of so many steps; in the place of one that has not begun."""
-        self._wanted = range(first, first + steps)
+    def request(self, first: int, steps: int) -> None:
+        """Requests a trace of `steps` steps from step `first` on; replaces a request that has not begun."""
+        self._requested = range(first, first + steps)
 
     def begin(self, step: int) -> None:
-        """Starts the trace that is wanted from this step on, if there is one and no other goes on."""
-        if self._wanted is None or self._traced is not None or step < self._wanted.start:
+        """Starts the requested trace if its first step is reached and no other trace is in progress."""
+        if self._requested is None or self._traced is not None or step < self._requested.start:
             return
-        steps, self._wanted = len(self._wanted), None
+        steps, self._requested = len(self._requested), None
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # each call of a Python function would slow the steps that are looked at
+        options.python_tracer_level = 0  # tracing every Python call would slow the traced steps
         with contextlib.suppress(RuntimeError):
-            jax.profiler.stop_trace()  # one that could not be written, which jax 0.10 keeps until it can
+            jax.profiler.stop_trace()  # jax 0.10 keeps a trace active that could not be written
         try:
             self._directory.mkdir(exist_ok=True)
             jax.profiler.start_trace(self._directory, profiler_options=options)
@@ -47,17 +47,17 @@ class Profiler:
             self._publish(Profiling(step=step, steps=steps))
 
     def named(self, step: int) -> "contextlib.AbstractContextManager[object]":
-        """The step's name in the trace, if one goes on."""
+        """Returns a context that annotates this step in the trace, or does nothing if no trace is in progress."""
         if self._traced is None:
             return contextlib.nullcontext()
         return jax.profiler.StepTraceAnnotation("train", step_num=step + 1)
 
     def is_over(self, step: int) -> bool:
-        """A trace goes on, and all of its steps are among the `step` ones that have begun."""
+        """Returns whether a trace is in progress and all of its steps are among the `step` steps that have begun."""
         return self._traced is not None and step >= self._traced.stop
 
     def end(self, step: int) -> None:
-        """Writes the trace that goes on, if one does. The caller has waited for the steps up to this one."""
+        """Writes the trace in progress, if any. The caller has waited for the steps up to this one."""
         traced, self._traced = self._traced, None
         if traced is None:
             return

@@ -1,4 +1,4 @@
-"""Where a run stands."""
+"""The progress of a run: its program, its state and its step."""
 
 from dataclasses import dataclass
 
@@ -12,41 +12,50 @@ from .step_reports import StepReports
 
 @dataclass
 class Progress:
-    """All that changes from step to step. A checkpoint that is restored makes a new one, so nothing of the old one
-    outlives it."""
+    """All that changes from step to step."""
 
     program: Program
-    """The one that trains."""
+    """The program that trains."""
     state: TrainState
+    """The training state, laid out for `program`."""
     reports: StepReports
-    """Of the steps that have begun and that are done."""
+    """Counts and losses of the steps that were dispatched and that are done."""
     origin: int
     """The step of the checkpoint that was restored; 0 for a new state."""
     agree_at: int
-    """The step before which the processes agree again on what to do."""
-    before: Program | None = None
-    """The program before the last switch, until a step under the new one is done."""
+    """The step before which the processes next agree on commands."""
+    previous: Program | None = None
+    """The program before the last switch, until a step of the new one is done; else None."""
+
+    def replace_with(self, restored: "Progress") -> None:
+        """Replaces everything with a restored checkpoint's progress, so that no old array stays alive."""
+        vars(self).update(vars(restored))
 
     @property
     def done(self) -> int:
+        """Steps whose loss has been read."""
         return self.reports.done
 
     @property
     def begun(self) -> int:
+        """Steps dispatched."""
         return self.reports.begun
 
     @property
     def is_state_gone(self) -> bool:
-        """A step or a move that failed has taken it apart."""
+        """Whether a failed step or transfer has deleted arrays of the state."""
         return any(leaf.is_deleted() for leaf in jax.tree.leaves(self.state))
 
     @property
     def is_worth_saving(self) -> bool:
-        """Steps were trained, in this process or before it: the checkpoint that was restored may have been set aside
-        since. The last loss was finite: another state is nothing to go on from."""
+        """Whether steps were trained, in this process or before, and the last loss is finite.
+
+        A restored state counts as well: its checkpoint may have been set aside since.
+        """
         return self.done > 0 and self.reports.is_finite
 
     def save(self, saver: Saver) -> None:
-        self.reports.settle()
+        """Waits for the step in flight and saves a checkpoint; the time this takes counts for no step."""
+        self.reports.flush()
         saver.save(self.state, self.program, self.done, self.reports.recent_loss)
         self.reports.restart_clock()

@@ -1,4 +1,4 @@
-"""The process that owns a run: it holds the run's lock, trains, reports to viewers and writes down how it ended."""
+"""The process that owns a run: it holds the run's lock, trains, serves viewers and records how the run ended."""
 
 import os
 import sys
@@ -13,24 +13,25 @@ from ..distributed.cluster import Cluster
 from ..distributed.seal import Seal
 from ..spec.config import Restart, RunConfig, UserModel
 from ..wire.commands import Stop
-from ..wire.custody import Custody
 from ..wire.event_log import EventLog
 from ..wire.events import EngineStarted, EngineStopped, Event, Failed, HostsLost
 from ..wire.inbox import Inbox
+from ..wire.lock_watchdog import LockWatchdog
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Server
 from ..wire.version import VERSION
-from .forks import leave_to_parent
+from .forks import detach_in_children
 from .watchdog import Watchdog
 
-FAREWELL_SECONDS = 0.2
-"""For viewers to be told."""
+FLUSH_SECONDS = 0.2
+"""Time for the last events to reach viewers before the process exits."""
 
 
 def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal] | None = None) -> int:
-    """Trains until it is over. What happens stands in the directory's events; stdout and stderr are its log.
+    """Trains until the run ends and returns the exit code: 0, 1 if it failed, 2 if it was refused.
 
-    `connect` joins the other processes, where there are some, of which this is the first, and gives their seal.
+    Events go to the run directory; stdout and stderr are the run's log. `connect` joins the other processes and
+    returns their seal; None for a run of one process.
     """
     inbox = Inbox()
     try:
@@ -41,19 +42,33 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
     except (Invalid, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    leave_to_parent(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
-    custody = Custody(directory, lock, lambda: inbox.put(Stop()))
+    detach_in_children(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
     config = restart.config or directory.config
     log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=config))
+    try:
+        lock_watchdog = LockWatchdog(directory, lock, lambda: inbox.put(Stop()))
+        return _train(directory, restart, config, connect, inbox, log, server, lock_watchdog)
+    finally:
+        server.close()
+        with suppress(Invalid):  # the directory of the sockets is no longer owned by this user alone
+            directory.clear_coordinators()
+        lock.close()
+
+
+def _train(
+    directory: RunDirectory,
+    restart: Restart,
+    config: RunConfig,
+    connect: Callable[[], Seal] | None,
+    inbox: Inbox,
+    log: EventLog,
+    server: Server,
+    lock_watchdog: LockWatchdog,
+) -> int:
+    """Trains, logs the last event and returns the exit code."""
     cluster = Cluster()
-    watchdog = Watchdog(
-        inbox,
-        log.append,
-        lambda: inbox.put(Stop()),
-        config.stop_seconds,
-        user_directory(config),
-        lambda: cluster.stalled_elsewhere(),
-    )
+    stop, place = lambda: inbox.put(Stop()), user_directory(config)
+    watchdog = Watchdog(inbox, log.append, stop, config.stop_seconds, place, lambda: cluster.stalled_elsewhere())
 
     def publish(event: Event) -> None:
         watchdog.note(event)
@@ -61,12 +76,12 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
 
     server.start()
     try:
-        from .train import train  # jax takes a second, in which viewers are told already
+        from .train import train  # importing jax takes a second; viewers can connect meanwhile
 
-        cluster = _joined(directory, connect, log, inbox) if connect else cluster
+        cluster = _join(directory, connect, log, inbox) if connect else cluster
         done = train(directory, restart, publish, inbox, cluster, server.answer_with)
-        if custody.is_lost:
-            log.append(Failed(problems=[f"{custody.problem}; the run ended after step {done:,}"], refused=False))
+        if lock_watchdog.is_lost:
+            log.append(Failed(problems=[f"{lock_watchdog.problem}; the run ended after step {done:,}"], refused=False))
             return 1
         reason = "finished" if done == config.steps else "signalled" if watchdog.is_signalled else "stopped"
         log.append(EngineStopped(step=done, reason=reason))
@@ -80,23 +95,18 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         cluster.fail(error)
         log.append(Failed(problems=problems_in(error), refused=False))
         return 1
-    finally:
-        server.close()
-        with suppress(Invalid):  # the directory of the sockets is not ours alone any more
-            directory.clear_coordinators()
-        lock.close()
 
 
-def _joined(directory: RunDirectory, connect: Callable[[], Seal], log: EventLog, inbox: Inbox) -> Cluster:
-    """As the first of several processes. Raises Invalid."""
+def _join(directory: RunDirectory, connect: Callable[[], Seal], log: EventLog, inbox: Inbox) -> Cluster:
+    """Joins the other processes as process 0. Raises Invalid."""
     seal = connect()
 
     from ..distributed.jax_cluster import JaxCluster
 
     def lost(gone: Mapping[int, str]) -> None:
         log.append(HostsLost(reasons=dict(gone), hosts=cluster.statuses()))
-        log.append(Failed(problems=cluster.obituary(gone), refused=False))
-        time.sleep(FAREWELL_SECONDS)
+        log.append(Failed(problems=cluster.loss_report(gone), refused=False))
+        time.sleep(FLUSH_SECONDS)
         os._exit(1)
 
     cluster = JaxCluster(seal, lambda: inbox.put(Stop()), lost)
@@ -104,4 +114,5 @@ def _joined(directory: RunDirectory, connect: Callable[[], Seal], log: EventLog,
 
 
 def user_directory(config: RunConfig) -> str | None:
+    """Returns the directory of the user's model code; None for a built-in model."""
     return config.model.directory if isinstance(config.model, UserModel) else None

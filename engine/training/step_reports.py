@@ -1,4 +1,4 @@
-"""Losses, times and memory of steps, read one step late and told a few times a second."""
+"""Losses, times and memory of steps, read one step late and reported at most every `REPORT_SECONDS`."""
 
 import math
 import time
@@ -11,16 +11,17 @@ from ..distributed.cluster import Cluster
 from ..wire.events import Event, HostsMeasured, MemoryMeasured, StepsDone
 
 REPORT_SECONDS = 0.5
+"""Least time between two reports of steps."""
 HOSTS_SECONDS = 5.0
-"""From one word of how all processes stand to the next."""
+"""Time between two reports of the progress of all processes."""
 RECENT_STEPS = 32
-"""Steps whose losses are averaged, to tell which checkpoint is the best."""
+"""Steps whose losses are averaged to choose the best checkpoint."""
 MEMORY_CHANGE = 0.05
-"""Part by which memory in use has to change to be told again."""
+"""Fraction by which memory in use must change to be reported again."""
 
 
 class StepReports:
-    """Reading a loss waits for its step. By then the next one is dispatched, so the devices do not wait."""
+    """Reads and reports the losses of steps, each after the next step is dispatched, so that devices never wait."""
 
     def __init__(
         self,
@@ -29,44 +30,48 @@ class StepReports:
         cluster: Cluster,
         step: int = 0,
     ) -> None:
-        """`step`: after which the first one comes."""
+        """`step`: steps done before the first one."""
         self.begun = step
         """Steps dispatched."""
         self.done = step
-        """Steps whose loss is here."""
+        """Steps whose loss has been read."""
         self.step_seconds = 0.0
-        """Of the last one."""
+        """Seconds that the last step took."""
         self.last_loss: float | None = None
+        """Loss of the last step; None before the first one and if it is not finite."""
         self.is_finite = True
-        """The last loss was."""
+        """Whether the last loss is finite."""
         self._was_finite = True
-        """When `has_blown_up` was asked last."""
+        """Whether the loss was finite at the last call of `became_nonfinite`."""
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._publish = publish
         self._measure = measure
         self._cluster = cluster
-        self._hosts_told = -HOSTS_SECONDS
+        self._hosts_reported = -HOSTS_SECONDS
         self._bytes_in_use = 0
         self._in_flight: jax.Array | None = None
         self._losses: list[float | None] = []
         self._seconds: list[float] = []
         self._waited: float | None = 0.0
-        """None where nobody can tell."""
+        """Seconds that the devices waited for input since the last report; None if unknown."""
         self._clock = self._reported = time.perf_counter()
 
     @property
     def recent_loss(self) -> float | None:
-        """Mean of the last steps'; None where one of them was not finite."""
+        """Mean loss of the last `RECENT_STEPS` steps; None if one of them is not finite, or there are none."""
         mean = sum(self._recent) / len(self._recent) if self._recent else math.nan
         return mean if math.isfinite(mean) else None
 
     @property
     def is_busy(self) -> bool:
-        """The devices still work on the step that was dispatched last."""
+        """Whether the devices still run the step that was dispatched last."""
         return self._in_flight is not None and not self._in_flight.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
 
     def add(self, loss: jax.Array, waited: float) -> None:
-        """A step was dispatched after the devices had waited for its batch, for `waited` seconds at most."""
+        """Adds a dispatched step and reads the loss of the previous one.
+
+        `waited`: seconds that the devices may have waited for its batch, at most.
+        """
         previous, self._in_flight = self._in_flight, loss
         self.begun += 1
         self._waited = (self._waited or 0.0) + waited
@@ -74,8 +79,8 @@ class StepReports:
             self._read(previous)
         self._report_if_due()
 
-    def add_read(self, losses: Sequence[float]) -> None:
-        """Steps of a loop that is not ours are done; their losses were read already, at once: each took the mean."""
+    def add_losses(self, losses: Sequence[float]) -> None:
+        """Adds finished steps of an external loop, whose losses were read at once: each is assigned the mean time."""
         began, now = self._clock, time.perf_counter()
         self.begun += len(losses)
         self._waited = None
@@ -83,21 +88,21 @@ class StepReports:
             self._note(loss, began + (now - began) * number / len(losses))
         self._report_if_due()
 
-    def settle(self) -> None:
-        """Waits for the step in flight and tells of all."""
+    def flush(self) -> None:
+        """Waits for the step in flight and reports all steps that were not reported yet."""
         if self._in_flight is not None:
             self._read(self._in_flight)
             self._in_flight = None
         if self._losses:
             self._report()
 
-    def has_blown_up(self) -> bool:
-        """A loss was not finite, the first since this was asked last; whoever had it read."""
+    def became_nonfinite(self) -> bool:
+        """Returns whether the loss has become nonfinite since the last call."""
         was, self._was_finite = self._was_finite, self.is_finite
         return was and not self.is_finite
 
     def restart_clock(self) -> None:
-        """The time since the last step was not spent on the next one."""
+        """Excludes the time since the last step from the next one's."""
         self._clock = time.perf_counter()
 
     def _report_if_due(self) -> None:
@@ -109,7 +114,7 @@ class StepReports:
         self._note(value, time.perf_counter())
 
     def _note(self, loss: float, now: float) -> None:
-        value = float(f"{loss:.9g}")  # all digits that a float32 has: a double has twice as many, and the log is long
+        value = float(f"{loss:.9g}")  # all digits of a float32; a double's would double the size of the log
         self.is_finite = math.isfinite(value)
         self.last_loss = value if self.is_finite else None
         self.done += 1
@@ -142,6 +147,6 @@ class StepReports:
             self._bytes_in_use = measured.bytes_in_use
             self._publish(measured)
         self._cluster.report(self.done, measured.bytes_in_use)
-        if self._clock - self._hosts_told >= HOSTS_SECONDS and (hosts := self._cluster.statuses()):
-            self._hosts_told = self._clock
+        if self._clock - self._hosts_reported >= HOSTS_SECONDS and (hosts := self._cluster.statuses()):
+            self._hosts_reported = self._clock
             self._publish(HostsMeasured(hosts=hosts))

@@ -1,43 +1,86 @@
-"""The switch of a running training to another preset."""
+"""Switches a live run to another preset."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from ..base.advice import problems_in
 from ..base.invalid import Invalid
 from ..checkpoint.saver import Saver
 from ..distributed.cluster import Cluster
+from ..distributed.outcomes import UNSUCCESSFUL, Failure
 from ..program.compiler import Compiler, Ready
 from ..program.memory import limit, shortage
 from ..program.program import Program
 from ..program.reshard import bytes_moved, move_state
 from ..spec.config import RunConfig
-from ..wire.events import Event, Switched, Switching
+from ..wire.events import Event, PresetAdded, SwitchCancelled, Switched, SwitchFailed, Switching
 from .progress import Progress
+from .restorer import Restorer
 
 
 class Switcher:
+    """Moves the state from one program to another, and rolls back if that fails."""
+
     def __init__(
-        self, config: RunConfig, compiler: Compiler, saver: Saver, cluster: Cluster, publish: Callable[[Event], None]
+        self,
+        config: RunConfig,
+        compiler: Compiler,
+        saver: Saver,
+        restorer: Restorer,
+        cluster: Cluster,
+        publish: Callable[[Event], None],
     ) -> None:
         self._config = config
         self._compiler = compiler
         self._saver = saver
+        self._restorer = restorer
         self._cluster = cluster
         self._publish = publish
 
-    def switch(self, at: Progress, ready: Ready) -> None:
-        """Moves the state, and trains under the program that is ready. All steps are done. Raises Invalid and Failure,
-        and leaves `at` as it is; with `--low-memory` its state may be gone then."""
+    def switch(self, at: Progress, preset: str, finished: Callable[[], Ready]) -> None:
+        """Switches to the program of a finished compilation; no step is in flight.
+
+        If it fails, the old program continues with the old state, or with the newest checkpoint if that state is lost.
+        """
+        try:
+            ready = self._cluster.together(finished)
+            if ready.program is at.program:
+                self._publish(SwitchCancelled(to_preset=preset))
+            else:
+                self._move(at, ready)
+        except UNSUCCESSFUL as error:
+            if at.is_state_gone and (saved := self._saver.newest()):
+                at.replace_with(self._restorer.restore(saved.step, at.program))
+            self._report_failure(at, preset, error.problems)
+
+    def add(self, at: Progress, preset: str, text: Callable[[], str]) -> bool:
+        """Adds a preset that was made in this run. Returns False, and reports why, if it is invalid."""
+        try:
+            info = self._cluster.together(lambda: self._compiler.add(preset, text()))
+        except UNSUCCESSFUL as error:
+            self._report_failure(at, preset, error.problems)
+            return False
+        self._publish(PresetAdded(preset=info))
+        return True
+
+    def _report_failure(self, at: Progress, preset: str, problems: Sequence[str]) -> None:
+        self._publish(SwitchFailed(to_preset=preset, preset=at.program.name, step=at.done, problems=list(problems)))
+
+    def _move(self, at: Progress, ready: Ready) -> None:
+        """Moves the state to the new program. Raises Invalid and Failure and leaves `at` unchanged.
+
+        With `--low-memory` the state of `at` may be lost then.
+        """
         source, target = at.program, ready.program
-        self.refuse_shortage(target)
+        self.check_memory(target)
         self._publish(Switching(to_preset=target.name, step=at.done))
         began = time.perf_counter()
         if self._config.low_memory:
-            self._save_for_sure(at)
+            self._save_or_refuse(at)
         moved = self._cluster.collectively(
-            lambda: move_state(at.state, source, target, self._compiler.movers, self._config.low_memory)
+            lambda: move_state(at.state, source, target, self._compiler.transfers, self._config.low_memory)
         )
-        at.state, at.program, at.before = moved.state, target, source
+        at.state, at.program, at.previous = moved.state, target, source
         self._publish(
             Switched(
                 from_preset=source.name,
@@ -55,18 +98,36 @@ class Switcher:
             )
         )
 
-    def take_back(self, at: Progress) -> None:
-        """After a switch whose first step failed: the state goes back to where it was, as far as it is still there.
-        Raises Failure where it is not."""
-        assert at.before is not None, "there was a switch"
-        source, low_memory = at.before, self._config.low_memory
-        at.state = self._cluster.together(
-            lambda: self._compiler.movers.move(at.state, source.placement.state_shardings, low_memory)
-        )
-        at.program, at.before, at.agree_at = source, None, at.begun
+    def undo(self, at: Progress, error: Exception) -> None:
+        """Rolls back to the previous preset if the first step under a new one fails, e.g. out of memory.
 
-    def refuse_shortage(self, program: Program) -> None:
-        """Raises Invalid where the devices of a process have less memory than the program takes."""
+        It continues with the moved state if that still exists, else with the newest checkpoint. Raises `error` if it
+        cannot roll back.
+        """
+        previous, failed = at.previous, at.program
+        if previous is None or self._cluster.count > 1:  # another process may not have failed
+            raise error
+        try:
+            self._move_back(at, previous)
+        except Failure:
+            newest = self._saver.newest()
+            if newest is None:
+                raise error from None
+            at.replace_with(self._restorer.restore(newest.step, previous))
+        self._report_failure(at, failed.name, problems_in(error))
+
+    def _move_back(self, at: Progress, previous: Program) -> None:
+        """Moves the state back to the previous program. Raises Failure if the step has donated it."""
+        if at.is_state_gone or at.begun > at.done:
+            raise Failure("the step has taken the state")
+        shardings = previous.placement.state_shardings
+        at.state = self._cluster.together(
+            lambda: self._compiler.transfers.move(at.state, shardings, self._config.low_memory)
+        )
+        at.program, at.previous, at.agree_at = previous, None, at.begun
+
+    def check_memory(self, program: Program) -> None:
+        """Raises Invalid if the devices of any process have less memory than the program needs."""
 
         def check() -> None:
             available = limit(self._compiler.devices, self._config.device_memory)
@@ -75,12 +136,12 @@ class Switcher:
 
         self._cluster.together(check)
 
-    def _save_for_sure(self, at: Progress) -> None:
-        """Before the state is taken apart. Raises Invalid where no checkpoint of it is good."""
+    def _save_or_refuse(self, at: Progress) -> None:
+        """Saves before the transfer frees the state's arrays. Raises Invalid if the save fails."""
         at.save(self._saver)
         saved = self._saver.newest()
         if saved is None or saved.step != at.done:
             raise Invalid(
-                f"step {at.done} could not be saved, and a switch with --low-memory needs that: "
-                "mend what keeps it from being saved, and switch again"
+                f"step {at.done} could not be saved, which a switch with --low-memory needs: "
+                "fix the cause, then switch again"
             )

@@ -1,4 +1,4 @@
-"""Everything that is checked before the first step, and the loop. Raises Invalid before any device work."""
+"""Checks everything before any device work, then runs the training loop."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,23 +9,24 @@ from etils import epath
 
 from ..base.invalid import Invalid
 from ..base.versions import versions
-from ..checkpoint.directory import Place, array_types
-from ..checkpoint.manifest import Manifest, edits
+from ..checkpoint.directory import CheckpointDirectory, array_types
+from ..checkpoint.manifest import Manifest, edited_settings
 from ..checkpoint.saver import Saver
 from ..distributed.agreement import corpus_fact, differences, facts, fingerprints
 from ..distributed.cluster import Cluster
 from ..models.task import Task
-from ..models.user_batches import OwnBatches
+from ..models.user_batches import UserBatches
 from ..parallel.mesh import describe_device, fallback
-from ..planning.preview import weigh
+from ..planning.preview import preview
 from ..program.compiler import Compiler
 from ..program.memory import keep_freed_blocks, limit
-from ..program.presets import known_presets, listed, problems_of_named
+from ..program.presets import describe_presets, known_presets, problems_of_requested
 from ..program.setup import devices_and_task
 from ..spec.checks import problems_of
 from ..spec.config import Restart, RunConfig, UserModel
-from ..wire.descriptions import CorpusInfo, HostInfo, PresetInfo
+from ..wire.descriptions import CorpusInfo, PresetInfo
 from ..wire.events import EngineReady, Event
+from ..wire.hosts import HostInfo
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Answer
@@ -42,32 +43,35 @@ def train(
     cluster: Cluster,
     answer_with: Callable[[Answer], None],
 ) -> int:
-    """Checks everything, says that it is ready, and trains. Raises Invalid before any device work. Returns the number
-    of steps done."""
+    """Checks everything, reports that it is ready, and trains. Returns the number of steps done.
+
+    `publish` receives every event, `answer_with` what answers previews of presets. Raises Invalid before any device
+    work. Long because the order of the checks stands here.
+    """
     hosts = cluster.meet()
     config = restart.config or directory.config
-    _compare_what_was_given(cluster, hosts, directory, restart, config)
+    _compare_inputs(cluster, hosts, directory, restart, config)
     devices, task = cluster.together(lambda: devices_and_task(config, cluster.count))
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
-    batches, corpus = cluster.together(lambda: _batches_of_valid(config, task, devices, directory))
+    batches, corpus = cluster.together(lambda: _checked_batches(config, task, devices, directory))
     _compare(cluster, hosts, corpus_fact(corpus))
 
     within = None if config.checkpoints.directory else directory.path
-    place = Place(epath.Path(directory.checkpoints(config)), within)
+    place = CheckpointDirectory(epath.Path(directory.checkpoints(config)), within)
     saver = Saver(place, config, task, corpus, devices, cluster, publish, inbox.wake)
     origin = saver.newest(restart.step)
     problems = origin.problems_with(config, array_types(task), corpus, devices[0].platform, restart) if origin else []
-    edited = edits(directory.config, config, origin) if origin and cluster.process == 0 else []
-    config = _resumed(config, origin, restart)
-    known, infos, preset_problems = listed(config, task, devices, directory.presets)
-    problems += problems_of_named(config, infos)
+    edited = edited_settings(directory.config, config, origin) if origin and cluster.process == 0 else []
+    config = _resumed_config(config, origin, restart)
+    known, infos, preset_problems = describe_presets(config, task, devices, directory.presets)
+    problems += problems_of_requested(config, infos)
     if problems:
         raise Invalid(*problems)
     if restart.config is not None and (cluster.process == 0 or directory.holder() is None):
-        directory.write_config(restart.config)  # each host goes on with what it was given itself
+        directory.write_config(restart.config)  # each host keeps the configuration that it was given itself
 
-    answer_with(partial(weigh, task, devices))
+    answer_with(partial(preview, task, devices))
     met = hosts if cluster.count > 1 else []
     publish(_ready(config, task, devices, corpus, infos, preset_problems, edited, met))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
@@ -76,10 +80,10 @@ def train(
     return loop.run(origin, restart.profile)
 
 
-def _compare_what_was_given(
+def _compare_inputs(
     cluster: Cluster, hosts: Sequence[HostInfo], directory: RunDirectory, restart: Restart, config: RunConfig
 ) -> None:
-    """To each process. Raises Invalid where it differs."""
+    """Raises Invalid if configuration, versions or presets differ between the processes."""
     given, _ = cluster.together(lambda: known_presets(config, directory.presets))
     if different := _differences(cluster, hosts, facts(config, restart, versions(), given)):
         text = cluster.together(lambda: _text_fact(config))
@@ -92,20 +96,20 @@ def _compare(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]
 
 
 def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> list[str]:
-    """What each process was given is compared, and not sent."""
+    """Compares the processes' inputs by keyed fingerprints: the values themselves are not sent."""
     found = cluster.gather(fingerprints(own, cluster.fingerprint), dict[str, str])
     return differences(hosts, cluster.process, own, found, cluster.fingerprint)
 
 
 def _text_fact(config: RunConfig) -> dict[str, str]:
-    """Where the model is ours: a user's function is not run before all else is known to be the same."""
+    """Returns the corpus of a built-in model; empty for a user's, whose code runs only once all else agrees."""
     return {} if isinstance(config.model, UserModel) else corpus_fact(read_corpus(config.data).describe())
 
 
-def _batches_of_valid(
+def _checked_batches(
     config: RunConfig, task: Task, devices: list[jax.Device], directory: RunDirectory
-) -> tuple[Batches | OwnBatches, CorpusInfo]:
-    """Raises Invalid with all that is wrong: with the configuration, the data and the presets that it names."""
+) -> tuple[Batches | UserBatches, CorpusInfo]:
+    """Returns the batches. Raises Invalid with every problem of the configuration, the data and the named presets."""
     problems = problems_of(config)
     try:
         found = _batches(config, task)
@@ -114,21 +118,25 @@ def _batches_of_valid(
     else:
         if not problems:
             return found
-    raise Invalid(*problems, *problems_of_named(config, listed(config, task, devices, directory.presets)[1]))
+    raise Invalid(
+        *problems, *problems_of_requested(config, describe_presets(config, task, devices, directory.presets)[1])
+    )
 
 
-def _batches(config: RunConfig, task: Task) -> tuple[Batches | OwnBatches, CorpusInfo]:
-    """And where they come from: the user's own, or text. Raises Invalid."""
-    if task.own_batches:
-        return task.own_batches, task.own_batches.describe()
+def _batches(config: RunConfig, task: Task) -> tuple[Batches | UserBatches, CorpusInfo]:
+    """Returns the user's batches, or batches of text, and a description of their source. Raises Invalid."""
+    if task.user_batches:
+        return task.user_batches, task.user_batches.describe()
     corpus = read_corpus(config.data)
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
     return batches, corpus.describe()
 
 
-def _resumed(config: RunConfig, origin: Manifest | None, restart: Restart) -> RunConfig:
-    """Goes on under the preset of the checkpoint `origin` with the switches that are still to come, unless `restart`
-    names another preset."""
+def _resumed_config(config: RunConfig, origin: Manifest | None, restart: Restart) -> RunConfig:
+    """Returns the configuration with the preset of the checkpoint `origin` and the switches after its step.
+
+    A preset that `restart` names takes precedence.
+    """
     if origin is not None:
         ahead = tuple(switch for switch in config.switches if switch.step >= origin.step)
         config = msgspec.structs.replace(config, preset=origin.preset, switches=ahead)
@@ -145,7 +153,7 @@ def _ready(
     edited: list[str],
     hosts: list[HostInfo],
 ) -> EngineReady:
-    is_text = task.own_batches is None
+    is_text = task.user_batches is None
     return EngineReady(
         versions=versions(),
         devices=[describe_device(device) for device in devices],
@@ -153,6 +161,7 @@ def _ready(
         memory_limit=limit(devices, config.device_memory),
         warnings=[*fallback(devices, config.platform), *edited],
         dtype=task.dtype,
+        attention=task.model.attention_kernel,
         parameters=task.parameters,
         padding_parameters=task.model.padding_parameters,
         tokens_per_step=config.training.tokens_per_step if is_text else config.training.batch_size,

@@ -1,1 +1,1 @@
-"""Behind `engine/watch.py`: a training loop that is not ours, described as ours are."""
+"""Behind `engine/watch.py`: describes and reports an external training loop."""

@@ -1,4 +1,4 @@
-"""A state and a step that are not ours, described as our own programs are."""
+"""Describes the state and step of an external training loop in the same terms as this engine's own programs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,108 +10,118 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 from ..analysis.program_text import read
 from ..parallel.mesh import describe_mesh
 from ..parallel.rules import spec_of
-from ..program.leaves import Leaf, named
+from ..program.leaves import Leaf, unique_names
 from ..program.memory import predict
 from ..wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
 from ..wire.events import PresetCompiled
-from .external_step import Step, is_told, lie_alike
+from .external_step import Step, is_placed, is_same_layout
 
-NO_MESH = "device"
-"""The one axis of what lies on a single device."""
-MOST_NAMES = 3
+SINGLE_DEVICE_AXIS = "device"
+"""The name of the mesh's only axis if everything is on a single device."""
+MAX_NAMES = 3
+"""Array names that a problem lists."""
 
 
 @dataclass(frozen=True)
 class Described:
+    """What viewers are shown of an external loop."""
+
     devices: list[jax.Device]
-    """In the order of the mesh."""
+    """In mesh order."""
     layout: PresetCompiled
+    """Its arrays, collectives and memory, as reported for a compiled preset."""
     problems: list[str]
-    """What cannot be shown."""
+    """One sentence for each group of arrays that cannot be shown."""
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """A leaf of the state, or an argument of the step besides it."""
+    """A leaf of the state, or another argument of the step."""
 
     leaf: Leaf
-    short: tuple[str | int, ...]
+    short_path: tuple[str | int, ...]
     kind: str
     sharding: Sharding | None
-    """As the step takes it, where the leaf itself does not say; None where that cannot be told."""
+    """Its own, or that of the step's argument if it is not placed itself; None if it is unknown."""
     argument: int | None
-    """Its number."""
-    is_unclear: bool = False
-    """It may lie one way or another."""
+    """Its index among the step's arguments; None if it is unknown or no argument."""
+    is_ambiguous: bool = False
+    """Several arguments or results with different layouts match it."""
 
 
 def describe(preset: str, state: Sequence[Leaf], step: Step | None, seconds: float | None) -> Described:
-    """`seconds`: what it took to compile the step, where that is known."""
+    """Returns the description of a state, and of its step if it is given.
+
+    `seconds`: the step's compile time, or None if it is unknown.
+    """
     placed = _placed(state, step)
     mesh = _main_mesh(placed)
     devices = list(mesh.devices.flat) if mesh else _main_device(placed)
-    info = describe_mesh(mesh) if mesh else MeshInfo({NO_MESH: 1}, [device.id for device in devices])
-    names = named([(each.short, each.leaf.path) for each in placed])
+    info = describe_mesh(mesh) if mesh else MeshInfo({SINGLE_DEVICE_AXIS: 1}, [device.id for device in devices])
+    names = unique_names([(each.short_path, each.leaf.path) for each in placed])
     arrays = [_array(name, each, mesh, set(devices)) for name, each in zip(names, placed, strict=True)]
-    told = list(zip(names, placed, arrays, strict=True))
-    held = [array for _, each, array in told if array and step and step.uses(each.argument)]
-    unclear = [name for name, each, _ in told if each.is_unclear]
-    elsewhere = [name for name, each, array in told if not array and not each.is_unclear]
+    rows = list(zip(names, placed, arrays, strict=True))
+    used = [array for _, each, array in rows if array and step and step.uses(each.argument)]
+    ambiguous = [name for name, each, _ in rows if each.is_ambiguous]
+    elsewhere = [name for name, each, array in rows if not array and not each.is_ambiguous]
     layout = PresetCompiled(
         preset=preset,
         compile_seconds=seconds,
         from_cache=False,
         mesh=info,
         arrays=[array for array in arrays if array],
-        collectives=_collectives(step, info, {each.argument: name for name, each, _ in told}) if step else None,
-        memory=predict(step.compiled, held, info, devices[0].platform) if step and not unclear else None,
+        collectives=_collectives(step, info, {each.argument: name for name, each, _ in rows}) if step else None,
+        memory=predict(step.compiled, used, info, devices[0].platform) if step and not ambiguous else None,
     )
-    return Described(devices, layout, [*_unshown(elsewhere), *_unknown(unclear)])
+    return Described(devices, layout, [*_elsewhere_problems(elsewhere), *_ambiguity_problems(ambiguous)])
 
 
 def _collectives(step: Step, mesh: MeshInfo, names: Mapping[int | None, str]) -> list[CollectiveInfo] | None:
-    """The program has no arguments but those that the step uses."""
+    # the compiled program has only the arguments that the step uses
     arguments = [names.get(at, "") for at in range(len(step.arguments)) if step.uses(at)]
     return read(step.compiled.as_text() or "", mesh.axes, arguments).collectives
 
 
 def _placed(state: Sequence[Leaf], step: Step | None) -> list[_Placed]:
-    """The leaves of the state, each with the argument that it is, and the arguments that are left: the batch."""
+    """Returns the leaves of the state, each with its argument, and then the remaining arguments: the batch."""
     if step is None:
         return [_Placed(leaf, leaf.short_path, leaf.kind, leaf.sharding, None) for leaf in state]
-    matching = step.taken(state)
-    anew = step.laid_out_anew(state)
-    taken = dict(matching.others)
+    matching = step.match(state)
+    resharded = step.resharded(state)
+    taken = dict(matching.matched)
     found: list[_Placed] = []
     for at, leaf in enumerate(state):
-        options = [taken[at]] if at in taken else matching.unclear.get(at, [])
-        lies = _lies(leaf, [step.arguments[option] for option in options])
-        is_unclear = lies is None or (at in anew and anew[at] is None)
+        options = [taken[at]] if at in taken else matching.ambiguous.get(at, [])
+        sharding = _sharding(leaf, [step.arguments[option] for option in options])
+        is_ambiguous = sharding is None or (at in resharded and resharded[at] is None)
         free = (option for option in options if option not in taken.values())
-        if at not in taken and not is_unclear and (first := next(free, None)) is not None:
+        if at not in taken and not is_ambiguous and (first := next(free, None)) is not None:
             taken[at] = first
-        found.append(_Placed(leaf, leaf.short_path, leaf.kind, None if is_unclear else lies, taken.get(at), is_unclear))
-    contested = {option for at, each in enumerate(found) if each.is_unclear for option in matching.unclear.get(at, [])}
-    left = sorted({*range(len(step.arguments))} - {*taken.values()} - contested)
-    return found + [_of_batch(step.arguments[at], at) for at in left if step.uses(at)]
+        sharding = None if is_ambiguous else sharding
+        found.append(_Placed(leaf, leaf.short_path, leaf.kind, sharding, taken.get(at), is_ambiguous))
+    contested = {
+        option for at, each in enumerate(found) if each.is_ambiguous for option in matching.ambiguous.get(at, [])
+    }
+    remaining = sorted({*range(len(step.arguments))} - {*taken.values()} - contested)
+    return found + [_batch_argument(step.arguments[at], at) for at in remaining if step.uses(at)]
 
 
-def _lies(leaf: Leaf, options: Sequence[Leaf]) -> Sharding | None:
-    """As its argument; None where it may be one of several that lie otherwise."""
+def _sharding(leaf: Leaf, options: Sequence[Leaf]) -> Sharding | None:
+    """Returns the leaf's own sharding or its argument's; None if it may be one of several with different layouts."""
     first, *others = [option for option in options if option.sharding] or [leaf]
-    if is_told(leaf) or not options:
+    if is_placed(leaf) or not options:
         return leaf.sharding
-    return first.sharding if all(lie_alike(first, other) for other in others) else None
+    return first.sharding if all(is_same_layout(first, other) for other in others) else None
 
 
-def _of_batch(argument: Leaf, at: int) -> _Placed:
-    """Its path is that of (positional, by name), and then of its place among them."""
+def _batch_argument(argument: Leaf, at: int) -> _Placed:
+    """Names it by its path within the argument, or by the argument's index if that is a single array."""
     head, kind = ("batch", "batch") if argument.shape else ("argument", "scalar")
     return _Placed(argument, (head, *(argument.path[2:] or argument.path[1:])), kind, argument.sharding, at)
 
 
 def _main_mesh(placed: Sequence[_Placed]) -> Mesh | None:
-    """The one on which most bytes lie; None where none is told."""
+    """Returns the mesh that holds most bytes; None if no array has one."""
     bytes_on: dict[Mesh, int] = {}
     for each in placed:
         if isinstance(each.sharding, NamedSharding) and isinstance(each.sharding.mesh, Mesh):
@@ -129,7 +139,7 @@ def _main_device(placed: Sequence[_Placed]) -> list[jax.Device]:
 
 
 def _array(name: str, each: _Placed, mesh: Mesh | None, devices: set[jax.Device]) -> ArrayInfo | None:
-    """None where its layout is none of this mesh."""
+    """Returns None if the array is not laid out on this mesh."""
     leaf, spec = each.leaf, _spec(each, mesh, devices)
     if spec is None:
         return None
@@ -160,18 +170,22 @@ def _is_same(a: Any, b: Mesh) -> bool:
     return a == b or (isinstance(a, Mesh) and describe_mesh(a) == describe_mesh(b))
 
 
-def _unshown(names: Sequence[str]) -> list[str]:
-    them = "an array is" if len(names) == 1 else f"{len(names)} arrays are"
-    return [f"{them} not shown, on other devices or another mesh than the rest: {_listed(names)}"] if names else []
+def _elsewhere_problems(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    subject = "1 array is" if len(names) == 1 else f"{len(names)} arrays are"
+    return [f"{subject} not shown because their devices or mesh differ from the rest: {_listed(names)}"]
 
 
-def _unknown(names: Sequence[str]) -> list[str]:
-    them = "an array" if len(names) == 1 else f"{len(names)} arrays"
+def _ambiguity_problems(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    count = "1 array" if len(names) == 1 else f"{len(names)} arrays"
     return [
-        f"the layout of {them} is unknown, and so is the memory of a step: several arguments or results of the step "
-        f"have the shape: give watch args=, the arrays that it is called with: {_listed(names)}"
-    ][: len(names)]
+        f"the layout of {count} ({_listed(names)}) and the memory of a step are unknown: several arguments or results "
+        "of the step have the same shape and dtype: pass the step's arguments to watch as args="
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
+    return ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")

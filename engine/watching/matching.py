@@ -1,6 +1,7 @@
-"""Which leaf of a state is which argument of a step, or which of its results.
+"""Finds which leaf of a state is which argument of a step, or which of its results.
 
-By where it stands. Shapes alone prove nothing: a moment has its parameter's, and a batch may have a weight's.
+Leaves are matched by their position in the tree. Shapes alone prove nothing: a moment has the shape of its parameter,
+and a batch may have that of a weight.
 """
 
 from collections import Counter
@@ -12,103 +13,109 @@ from typing import Any
 from ..program.leaves import Leaf, Path
 
 FLAX_STATES = "states"
-"""The key of a list of a module's arrays among the arguments of what `nnx.jit` has compiled."""
+"""The key under which a function compiled by `nnx.jit` takes a module's arrays, as a list."""
 
 Span = tuple[int, int]
-"""The leaves of a part of a tree, which stand side by side: the first, and the one behind the last."""
+"""The adjacent leaves of a subtree: the index of the first, and that after the last."""
 
 
 @dataclass(frozen=True)
 class Matching:
-    others: dict[int, int]
-    """By the number of a leaf the number of the other that it is. A leaf that is none of these is in neither field."""
-    unclear: dict[int, list[int]]
-    """By the number of a leaf the others that it may be."""
+    """Pairs of leaves by index. A leaf without any candidate is in neither field."""
+
+    matched: dict[int, int]
+    """From leaf to the one argument or result that it is."""
+    ambiguous: dict[int, list[int]]
+    """From leaf to the several candidates that it may be."""
 
 
 def by_identity(leaves: Sequence[Leaf], others: Sequence[Leaf]) -> Matching:
-    """Those that are the same array."""
-    places = {other.identity: at for at, other in enumerate(others)}
+    """Returns the pairs that are the same array object."""
+    indices = {other.identity: at for at, other in enumerate(others)}
     return Matching(
-        {at: places[leaf.identity] for at, leaf in enumerate(leaves) if leaf.identity in places}, unclear={}
+        {at: indices[leaf.identity] for at, leaf in enumerate(leaves) if leaf.identity in indices}, ambiguous={}
     )
 
 
 def by_structure(
-    leaves: Sequence[Leaf], others: Sequence[Leaf], may_be: Callable[[Leaf, Leaf], bool] = lambda _, __: True
+    leaves: Sequence[Leaf], others: Sequence[Leaf], can_match: Callable[[Leaf, Leaf], bool] = lambda _, __: True
 ) -> Matching:
-    """The whole tree, or else the largest parts of it, are the parts of the other tree that have the same keys, shapes
-    and dtypes. Of several it is the one with the same names on the way. What is taken is out of the
-    question for the rest. `may_be`: a leaf can be that other."""
-    claims = _claims(leaves, others, may_be)
+    """Returns the pairs found by comparing the two trees.
+
+    The whole tree, or else each of its largest subtrees, is matched with a subtree of the other tree that has the same
+    keys, shapes and dtypes. Of several candidates, those with the most similar path to the root are kept, and what is
+    matched is no candidate for the rest. `can_match`: an additional condition on each pair of leaves.
+    """
+    candidates = _candidates(leaves, others, can_match)
     found: dict[int, int] = {}
-    while settled := _settled(claims):
-        taken = {at for offer in settled.values() for at in range(*offer)}
-        for span, offer in settled.items():
-            found.update(zip(range(*span), range(*offer), strict=True))
-        claims = {
-            span: [offer for offer in offers if not taken.intersection(range(*offer))]
-            for span, offers in claims.items()
-            if span not in settled
+    while decided := _decided(candidates):
+        taken = {at for other in decided.values() for at in range(*other)}
+        for span, other in decided.items():
+            found.update(zip(range(*span), range(*other), strict=True))
+        candidates = {
+            span: [other for other in options if not taken.intersection(range(*other))]
+            for span, options in candidates.items()
+            if span not in decided
         }
-    unclear = {
-        at: [offer[0] + at - span[0] for offer in offers]
-        for span, offers in claims.items()
+    ambiguous = {
+        at: [other[0] + at - span[0] for other in options]
+        for span, options in candidates.items()
         for at in range(*span)
-        if offers
+        if options
     }
-    return Matching(found, unclear)
+    return Matching(found, ambiguous)
 
 
-def _claims(
-    leaves: Sequence[Leaf], others: Sequence[Leaf], may_be: Callable[[Leaf, Leaf], bool]
+def _candidates(
+    leaves: Sequence[Leaf], others: Sequence[Leaf], can_match: Callable[[Leaf, Leaf], bool]
 ) -> dict[Span, list[Span]]:
-    """From parts of a tree to those of the other that each may be."""
-    offered: dict[tuple[Any, ...], list[Span]] = {}
-    for span in sorted(_parts(others)):
-        offered.setdefault(_kinds(others, span), []).append(span)
-    parts = _parts(leaves)
-    claims: dict[Span, list[Span]] = {}
-    waiting = [(0, len(leaves))]
-    while waiting:
-        span = waiting.pop(0)
-        offers = [
-            offer
-            for offer in offered.get(_kinds(leaves, span), [])
-            if _is_same_tree(leaves[slice(*span)], others[slice(*offer)])
-            and all(map(may_be, leaves[slice(*span)], others[slice(*offer)]))
+    """Returns the largest subtrees that have candidates, each with the most similar subtrees of the other tree."""
+    by_arrays: dict[tuple[Any, ...], list[Span]] = {}
+    for span in sorted(_subtrees(others)):
+        by_arrays.setdefault(_shapes_and_dtypes(others, span), []).append(span)
+    subtrees = _subtrees(leaves)
+    candidates: dict[Span, list[Span]] = {}
+    pending = [(0, len(leaves))]
+    while pending:
+        span = pending.pop(0)
+        options = [
+            other
+            for other in by_arrays.get(_shapes_and_dtypes(leaves, span), [])
+            if _is_same_tree(leaves[slice(*span)], others[slice(*other)])
+            and all(map(can_match, leaves[slice(*span)], others[slice(*other)]))
         ]
-        if offers:
-            likeness = [_likeness(leaves, others, span, offer) for offer in offers]
-            claims[span] = [offer for offer, like in zip(offers, likeness, strict=True) if like == max(likeness)]
+        if options:
+            similarity = [_path_similarity(leaves, others, span, other) for other in options]
+            most = max(similarity)
+            candidates[span] = [other for other, each in zip(options, similarity, strict=True) if each == most]
         else:
-            waiting += parts.get(span, [])
-    return claims
+            pending += subtrees.get(span, [])
+    return candidates
 
 
-def _settled(claims: dict[Span, list[Span]]) -> dict[Span, Span]:
-    """Those with one offer that no other has as its only one."""
-    single = {span: offers[0] for span, offers in claims.items() if len(offers) == 1}
-    wanted = Counter(at for offer in single.values() for at in range(*offer))
-    return {span: offer for span, offer in single.items() if all(wanted[at] == 1 for at in range(*offer))}
+def _decided(candidates: dict[Span, list[Span]]) -> dict[Span, Span]:
+    """Returns the subtrees with a single candidate that overlaps no other subtree's single candidate."""
+    single = {span: options[0] for span, options in candidates.items() if len(options) == 1}
+    wanted = Counter(at for other in single.values() for at in range(*other))
+    return {span: other for span, other in single.items() if all(wanted[at] == 1 for at in range(*other))}
 
 
-def _parts(leaves: Sequence[Leaf]) -> dict[Span, list[Span]]:
-    """From each part of a tree to those that it is made of; none where it is a leaf."""
+def _subtrees(leaves: Sequence[Leaf]) -> dict[Span, list[Span]]:
+    """Returns every subtree with its direct children; a leaf has none."""
     found: dict[Span, list[Span]] = {}
-    waiting = [((0, len(leaves)), 0)]
-    while waiting:
-        span, depth = waiting.pop()
-        inner = _divided(leaves, span, depth)
-        waiting += ((part, depth + 1) for part in inner)
+    pending = [((0, len(leaves)), 0)]
+    while pending:
+        span, depth = pending.pop()
+        inner = _children(leaves, span, depth)
+        pending += ((child, depth + 1) for child in inner)
         found.setdefault(span, [])
         if inner != [span]:
             found[span] = inner
     return found
 
 
-def _divided(leaves: Sequence[Leaf], span: Span, depth: int) -> list[Span]:
-    """By the key at a depth; nothing where there is none."""
+def _children(leaves: Sequence[Leaf], span: Span, depth: int) -> list[Span]:
+    """Splits a subtree by the keys at a depth; empty if it is a leaf."""
     start, stop = span
     if any(len(leaf.path) <= depth for leaf in leaves[start:stop]):
         return []
@@ -116,26 +123,26 @@ def _divided(leaves: Sequence[Leaf], span: Span, depth: int) -> list[Span]:
     return list(zip([start, *changes], [*changes, stop], strict=True)) if start < stop else []
 
 
-def _kinds(leaves: Sequence[Leaf], span: Span) -> tuple[Any, ...]:
+def _shapes_and_dtypes(leaves: Sequence[Leaf], span: Span) -> tuple[Any, ...]:
     return tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves[slice(*span)])
 
 
 def _is_same_tree(leaves: Sequence[Leaf], others: Sequence[Leaf]) -> bool:
-    """The way from the top of the part to each leaf is the same; nnx.jit takes the arrays of a module as a list."""
+    """Returns whether both subtrees have the same keys; nnx.jit takes the arrays of a module as a list."""
     ours, theirs = _inner_paths(leaves), _inner_paths(others)
     is_list = theirs == [(at,) for at in range(len(others))] and all(FLAX_STATES in leaf.path for leaf in others)
     return ours == theirs or is_list
 
 
 def _inner_paths(leaves: Sequence[Leaf]) -> list[Path]:
-    shared = takewhile(lambda keys: len(set(keys)) == 1, zip(*(leaf.path for leaf in leaves), strict=False))
-    outer = len(list(shared))
-    return [leaf.path[outer:] for leaf in leaves]
+    common = takewhile(lambda keys: len(set(keys)) == 1, zip(*(leaf.path for leaf in leaves), strict=False))
+    start = len(list(common))
+    return [leaf.path[start:] for leaf in leaves]
 
 
-def _likeness(leaves: Sequence[Leaf], others: Sequence[Leaf], span: Span, offer: Span) -> tuple[bool, int]:
-    """Whether the names on the way contradict each other, and how many are the same, counted from the leaf."""
-    pairs = [(_names(a), _names(b)) for a, b in zip(leaves[slice(*span)], others[slice(*offer)], strict=True)]
+def _path_similarity(leaves: Sequence[Leaf], others: Sequence[Leaf], span: Span, other: Span) -> tuple[bool, int]:
+    """Returns whether the names in the paths agree as far as both go, and how many agree, counted from the leaf."""
+    pairs = [(_names(a), _names(b)) for a, b in zip(leaves[slice(*span)], others[slice(*other)], strict=True)]
     same = [
         next((n for n, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair))) for pair in pairs
     ]
@@ -143,5 +150,5 @@ def _likeness(leaves: Sequence[Leaf], others: Sequence[Leaf], span: Span, offer:
 
 
 def _names(leaf: Leaf) -> list[str]:
-    """Of its path, the last first. Numbers are places, and those differ from tree to tree."""
+    """Returns the names in the path, the last first, without indices, which differ from tree to tree."""
     return [key for key in reversed(leaf.path) if isinstance(key, str)]

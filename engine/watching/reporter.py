@@ -1,4 +1,4 @@
-"""Tells of a loop that is not ours: its run directory, its socket, and the thread that waits for its losses."""
+"""Reports an external training loop: its run directory, its socket, and the thread that reads its losses."""
 
 import contextlib
 import logging
@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import msgspec
 
-from ..base.advice import named
+from ..base.advice import error_line
 from ..distributed.cluster import Cluster
 from ..spec.config import WatchedRun
-from ..training.forks import lead_nowhere
+from ..training.forks import redirect_to_null
 from ..training.step_reports import REPORT_SECONDS, StepReports
 from ..wire import run_directory
 from ..wire.event_log import EventLog
@@ -25,83 +25,86 @@ from ..wire.events import EngineStarted, EngineStopped, Event, Failed, MemoryMea
 from ..wire.server import Server
 from ..wire.version import VERSION
 
-PATIENCE_SECONDS = 2.0
-"""For the last losses of a loop that failed: its devices may never make them."""
+LAST_LOSSES_SECONDS = 2.0
+"""Time to wait for the last losses of a loop that failed: its devices may never compute them."""
 
-REST_SECONDS = 0.02
-"""Between two looks: steps that take a millisecond are read by the dozen, or the thread takes its part of each."""
+READ_INTERVAL_SECONDS = 0.02
+"""Pause between two reads: steps of a millisecond are read in batches, so that this thread hardly slows them."""
 
 _END = object()
 _logger = logging.getLogger("shardtui")
 
 
-class Teller:
-    """The loop's thread only hands losses over: to read one takes 40 µs, and to wait for one would hold it up."""
+class Reporter:
+    """Reads and reports losses in its own thread: a read takes 40 µs, and waiting would delay the loop."""
 
     def __init__(
         self, about: WatchedRun, opening: Sequence[Event], measure: Callable[[], MemoryMeasured | None], steps_done: int
     ) -> None:
-        """`opening`: what is told first. Raises Invalid and OSError where a run cannot be told of; nothing is left."""
+        """`opening`: the first events. Raises Invalid and OSError if the run cannot be reported; no file is left."""
         run_directory.runtime_directory()
-        with contextlib.ExitStack() as undone:
+        with contextlib.ExitStack() as cleanup:
             directory = run_directory.create_numbered(about)
-            undone.callback(directory.discard)
-            self._lock_file = undone.enter_context(directory.hold())
+            cleanup.callback(directory.discard)
+            self._lock_file = cleanup.enter_context(directory.hold())
             self.about = msgspec.structs.replace(about, run=directory.name)
             self._server = Server(directory.socket, lambda _: self.about.refusal)
             self._log = EventLog(directory.events, self._server.publish)
             self._log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=None, watched=self.about))
             self._server.start()
-            undone.pop_all()
+            cleanup.pop_all()
         for event in opening:
             self._log.append(event)
         self._losses: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._process = os.getpid()
-        self._telling = threading.Lock()
+        self._reporting = threading.Lock()
         self._has_ended = False
-        """The thread has seen the end."""
+        """Whether the thread has read the end mark."""
         self._is_over = False
+        """Whether reporting has ended: the last event is logged, or this is a forked child."""
         self._reports = StepReports(self._log.append, measure, Cluster(), steps_done)
-        self._thread = threading.Thread(target=self._tell, name="teller", daemon=True)
+        self._thread = threading.Thread(target=self._read_losses, name="reporter", daemon=True)
         self._thread.start()
-        self._leave_forks_out()
+        self._detach_in_children()
 
     def step(self, loss: Any) -> None:
-        """Never waits."""
+        """Queues the loss of a dispatched step; never waits."""
         if not self._is_over:
             self._losses.put(loss)
 
     def end(self, error: BaseException | None) -> None:
-        """Tells of the steps that were handed over and why the loop ended."""
+        """Reports the queued steps and why the loop ended."""
         if os.getpid() != self._process:
             return  # a forked child left the loop
         self._losses.put(_END)
-        self._thread.join(None if error is None else PATIENCE_SECONDS)
+        self._thread.join(None if error is None else LAST_LOSSES_SECONDS)
         self._end_with(_last_event(error, self._reports.done))
         self._server.close()
         self._log.close()
         self._lock_file.close()
 
-    def _tell(self) -> None:
+    def _read_losses(self) -> None:
         try:
             while losses := self._next():
                 values = [float(value) for value in jax.device_get(losses)]
-                with self._telling:
+                with self._reporting:
                     if not self._is_over:
-                        self._reports.add_read(values)
-                time.sleep(REST_SECONDS)
+                        self._reports.add_losses(values)
+                time.sleep(READ_INTERVAL_SECONDS)
         except Exception as error:
-            _logger.warning("run %s is not watched any more: a loss cannot be read", self.about.run, exc_info=True)
-            self._end_with(Failed(problems=[f"not watched any more: a loss cannot be read: {error}"], refused=False))
+            _logger.warning("run %s is no longer watched: a loss cannot be read", self.about.run, exc_info=True)
+            self._end_with(Failed(problems=[f"no longer watched: a loss cannot be read: {error}"], refused=False))
 
     def _next(self) -> list[Any]:
-        """All that was handed over, once there is something; nothing in the end. What is known is told meanwhile: a
-        loop that evaluates may take long."""
+        """Waits for losses and returns all that are queued; empty at the end.
+
+        Meanwhile it reports the losses already read: a loop may pause for long, for example to evaluate.
+        """
         while not self._has_ended:
             try:
                 found = [self._losses.get(timeout=REPORT_SECONDS)]
             except queue.Empty:
-                self._reports.settle()
+                self._reports.flush()
                 continue
             while not self._losses.empty():
                 found.append(self._losses.get())
@@ -111,24 +114,26 @@ class Teller:
         return []
 
     def _end_with(self, event: Event) -> None:
-        with self._telling:
+        with self._reporting:
             if not self._is_over:
                 self._is_over = True
-                self._reports.settle()
+                self._reports.flush()
                 self._log.append(event)
 
-    def _leave_forks_out(self) -> None:
-        """A child that is forked, to load data say, would hold the lock and the viewers' connections when we are gone:
-        nobody could see that."""
+    def _detach_in_children(self) -> None:
+        """Detaches forked children, such as data loaders, from the lock and the viewers' connections.
+
+        Otherwise a child that outlives this process would make the run look alive.
+        """
         reference = weakref.ref(self)
 
-        def let_go() -> None:
-            if teller := reference():
-                teller._is_over = True
-                if not teller._lock_file.closed:
-                    lead_nowhere([teller._lock_file.fileno(), *teller._server.descriptors])
+        def detach() -> None:
+            if reporter := reference():
+                reporter._is_over = True
+                if not reporter._lock_file.closed:
+                    redirect_to_null([reporter._lock_file.fileno(), *reporter._server.descriptors])
 
-        os.register_at_fork(after_in_child=let_go)
+        os.register_at_fork(after_in_child=detach)
 
 
 def _last_event(error: BaseException | None, step: int) -> Event:
@@ -140,10 +145,10 @@ def _last_event(error: BaseException | None, step: int) -> Event:
         case GeneratorExit() | SystemExit(code=None | 0):
             return EngineStopped(step=step, reason="stopped")
         case _:
-            return Failed(problems=[_told(error)], refused=False)
+            return Failed(problems=[_described(error)], refused=False)
 
 
-def _told(error: BaseException) -> str:
-    """`ValueError: what it says, at train.py:31`: the line of the loop."""
+def _described(error: BaseException) -> str:
+    """Returns `ValueError: message, at train.py:31`, with the line of the loop."""
     frames = traceback.extract_tb(error.__traceback__, limit=1)
-    return f"{named(error)}, at {frames[0].filename}:{frames[0].lineno}" if frames else named(error)
+    return f"{error_line(error)}, at {frames[0].filename}:{frames[0].lineno}" if frames else error_line(error)

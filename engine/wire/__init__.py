@@ -1,1 +1,1 @@
-"""What engine and viewers say to each other, and the run directory in which they meet. No jax."""
+"""The messages between engine and viewers, and the run directory that both use. No jax."""

@@ -1,4 +1,4 @@
-"""What a viewer asks of an engine."""
+"""The commands that a viewer sends to an engine."""
 
 from typing import Annotated
 
@@ -12,92 +12,101 @@ PresetName = Annotated[str, Meta(pattern=rf"^{FILE_NAME.pattern}\Z")]
 
 
 class Command(Struct, frozen=True, tag=True):
-    """Something asked of the engine. It takes effect between two steps."""
+    """A request to the engine. It takes effect between two steps."""
 
 
 class Hello(Command, frozen=True):
-    """What a viewer says first."""
+    """The first message of a viewer."""
 
     protocol: int = VERSION
+    """Protocol version of the viewer."""
 
 
 class SwitchPreset(Command, frozen=True):
-    """Go on under another preset. Asking for the active one takes back a switch that is still being compiled."""
+    """Switch to another preset. Requesting the active preset cancels a switch that is still compiling."""
 
     preset: PresetName
+    """The preset to switch to."""
 
 
 class AddPreset(Command, frozen=True):
-    """Keep a new preset with the run, and go on under it."""
+    """Save a new preset with the run, and switch to it."""
 
     preset: PresetName
+    """Name of the new preset."""
     text: str
-    """Of its file."""
+    """Text of its TOML file."""
 
 
-class WeighPreset(Command, frozen=True):
-    """Say what a preset would be, beside another one, with `PresetWeighed`. No step waits for it, nothing is kept."""
+class PreviewPreset(Command, frozen=True):
+    """Estimate an edited preset and the original; the answer is `PresetPreviewed`. No step waits, nothing is saved."""
 
     number: int
-    """Comes back with the answer."""
+    """Chosen by the viewer; the answer repeats it."""
     preset: PresetName
+    """Name of the preset."""
     before: str
-    """As the text of its file, like `after`."""
+    """Text of the original TOML file."""
     after: str
+    """Text of the edited TOML file."""
 
 
 class PreparePreset(Command, frozen=True):
-    """A switch to this preset is likely: compile it while a core is free. In the place of what was likely before."""
+    """Compile a preset ahead of a likely switch, while a core is free. Replaces an earlier request."""
 
     preset: PresetName
+    """The preset to compile."""
 
 
 class InspectPreset(Command, frozen=True):
-    """Ask the compiler for what `PresetInspected` tells. It costs about half a compilation beside the steps."""
+    """Report the layouts inside a step; the answer is `PresetInspected`. Costs half a compilation in the background."""
 
     preset: PresetName
+    """The preset to inspect."""
 
 
 class Pause(Command, frozen=True):
-    pass
+    """Pause after the current step."""
 
 
 class Resume(Command, frozen=True):
-    pass
+    """Continue training after a pause."""
 
 
 class StepOnce(Command, frozen=True):
-    """One step, then pause."""
+    """Run one step, then pause."""
 
 
 class SaveCheckpoint(Command, frozen=True):
-    pass
+    """Save a checkpoint now."""
 
 
 class RestoreCheckpoint(Command, frozen=True):
-    """Go back to a checkpoint; later ones are set aside."""
+    """Roll back to a checkpoint; later ones are renamed and set aside."""
 
     step: int
+    """Step of the checkpoint."""
 
 
 class ProfileSteps(Command, frozen=True):
-    """Trace the next steps."""
+    """Profile the next steps."""
 
     steps: Annotated[int, Meta(ge=1, le=MOST_PROFILED)]
+    """Number of steps to profile."""
 
 
 class Stop(Command, frozen=True):
-    """Finish the step, save, and end."""
+    """Finish the current step, save a checkpoint, and exit."""
 
     unhurried: bool = False
-    """However long the save takes: who asks watches whether it moves, and --stop-timeout does not count."""
+    """If true, --stop-timeout does not apply to the save: the sender watches its progress instead."""
 
 
 AnyCommand = (
     Hello
     | SwitchPreset
     | AddPreset
-    | WeighPreset
+    | PreviewPreset
     | PreparePreset
     | InspectPreset
     | SaveCheckpoint

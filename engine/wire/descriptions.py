@@ -1,6 +1,5 @@
-"""What is said of a run: its devices, meshes, arrays, programs, presets and checkpoints. Structs of plain values."""
+"""Describes a run: its devices, meshes, arrays, programs, presets and checkpoints. Structs of plain values."""
 
-import math
 from typing import Literal
 
 from msgspec import Struct
@@ -9,44 +8,66 @@ from ..spec.pipeline_info import PipelineInfo
 
 
 class DeviceInfo(Struct, frozen=True):
+    """A device as jax reports it."""
+
     id: int
+    """The id jax gives it; `device_ids` and `shards` refer to it."""
     platform: str
+    """`cpu`, `gpu` or `tpu`."""
     kind: str
+    """The hardware's name, such as `TPU v5 lite`."""
     process: int
+    """Index of the process that owns it."""
     coords: list[int] | None = None
-    """On the torus of a TPU slice."""
+    """Coordinates on the torus of a TPU slice; null if the backend has none."""
     core: int | None = None
-    """On its chip."""
+    """Index of the core on its chip; null if the backend has none."""
 
 
 class MeshInfo(Struct, frozen=True):
-    """Devices on named axes. `device_ids` are in row-major order of `axes`."""
+    """A device mesh: devices arranged along named axes."""
 
     axes: dict[str, int]
+    """Mesh axis to size, in order."""
     device_ids: list[int]
+    """Device ids in row-major order of `axes`."""
 
 
-class ArrayInfo(Struct, frozen=True, kw_only=True):
-    """What one array of a step is and how it is laid out. Holds no data."""
+ArrayKind = Literal["parameter", "moment", "variable", "scalar", "batch", "gradient", "activation"]
+
+
+class NamedArray(Struct, frozen=True, kw_only=True):
+    """Name, kind, shape and dtype of one array of a step. Holds no data."""
 
     name: str
-    kind: Literal["parameter", "moment", "variable", "scalar", "batch", "gradient", "activation"]
-    """`variable`: what a module of the user's changes itself, such as the running mean of BatchNorm."""
+    """Its module path; moments begin with `mu.` and `nu.`, gradients with `grad.`, the batch with `batch.`."""
+    kind: ArrayKind
+    """`variable`: non-trainable state that a user's module updates itself, such as the running mean of BatchNorm."""
     shape: list[int]
+    """Unsharded shape; stacked blocks are one array with the dim `layers`. An activation inside a block has the shape
+    of one layer; in a pipeline, of one micro-batch in every stage."""
     dtype: str
+    """Its numpy name."""
     bytes: int
+    """Size of the unsharded array."""
     logical_axes: list[str | None]
+    """The model's name for each dim; null for a dim without a name."""
+
+
+class ArrayInfo(NamedArray, frozen=True, kw_only=True):
+    """One array of a step, and how it is laid out."""
+
     spec: list[list[str]]
-    """As intended: for each dim the mesh axes it is split over, major first; empty for a dim that is whole."""
+    """The intended spec: for each dim the mesh axes that split it, major first; empty for an unsharded dim."""
     compiled_spec: list[list[str]]
-    """The same as the compiler has it."""
+    """The spec that the compiler chose, in the same form."""
     reasons: list[str]
-    """For each dim, why its spec is what it is; empty where the run is only watched."""
-    fell_back: list[list[str]] = []
-    """For each dim the mesh axes that a rule asked for and that it could not take; empty where all dims could."""
+    """For each dim the reason for its spec; empty if the training loop is external."""
+    dropped_axes: list[list[str]] = []
+    """For each dim the mesh axes that a rule requested but that could not be used; empty if all were used."""
     type: str = ""
-    """As `jax.typeof` prints it, `float32[512@fsdp,4@model]`; empty where axis types are automatic, as no type then
-    says how an array lies."""
+    """As `jax.typeof` prints it, `float32[512@fsdp,4@model]`; empty if axis types are automatic, because types then do
+    not include the sharding."""
 
 
 class CollectiveInfo(Struct, frozen=True, kw_only=True):
@@ -55,193 +76,154 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     kind: str
     """`all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute` …"""
     axes: list[str]
-    """The mesh axes along which its devices lie."""
+    """The mesh axes it communicates over."""
     group_size: int
-    """Devices in a group: the product of the axes' sizes, or less where it takes only a part of an axis."""
+    """Devices in a group: the product of the axes' sizes, or less if it spans only a part of an axis."""
     count: int | None
-    """Times it runs in a step; None where that depends on data."""
+    """Executions per step, including loop iterations; null if that depends on data or on a branch."""
     bytes_each: int
-    """Of the whole array on one device: what is reduced or exchanged, what a gather yields, what a scatter takes."""
+    """Bytes of one execution on one device: the input of a reduction, exchange or scatter, the output of a gather."""
     bytes_per_device: int | None
-    """`count` × `bytes_each`: in one step."""
+    """Bytes per step: `count` × `bytes_each`; null if `count` is null."""
     dtype: str
+    """Dtype of its operands."""
     shapes: list[list[int]]
-    """Of its results on one device."""
+    """Shapes of its results on one device."""
     op_name: str
+    """Name that jax gave the operation it belongs to."""
     source: str
-    """`file:line` of the operation it belongs to; empty where the compiler does not say."""
+    """`file:line` of the operation it belongs to; empty if the compiler does not report it."""
     written: bool
-    """It stands in the user's code; otherwise the compiler inserted it."""
+    """True if the code calls it (`psum` in a `shard_map`), false if the compiler inserted it."""
     gathered: list[str] = []
-    """Of a gather: by result the array of the state or the batch whose parts it puts together, empty where it is none
-    of these."""
+    """For each result of an all-gather the array of the state or batch that it gathers, or an empty string if it
+    gathers something else; empty for other collectives."""
     multiplied: bool = False
-    """Of a gather: a matrix product takes what it yields."""
+    """True if the result of an all-gather is an operand of a matrix product."""
 
 
 class ProductInfo(Struct, frozen=True, kw_only=True):
-    """The matrix products, and convolutions, in one part of a compiled step."""
+    """The matrix products and convolutions in one named scope of a compiled step."""
 
     scope: str
-    """Its named scopes in the code, `blocks/attention`; empty where it has none."""
+    """Path of named scopes in the code, such as `blocks/attention`; empty outside any scope."""
     flops: float
-    """Of the step as it is written, on however many devices: what remat computes again is in it."""
+    """FLOPs of the step as written, summed over devices: 2 per multiply-add, loop iterations included. Counted in the
+    jaxpr, so it includes what remat recomputes and the idle ticks of pipeline stages."""
     flops_per_device: float
-    """Of one device, as compiled."""
+    """FLOPs of the compiled program on one device; × devices ÷ `flops` is how many times the work is done."""
     source: str
-    """`file:line` of the largest; empty where the compiler does not say."""
+    """`file:line` of the largest; empty if the compiler does not report it."""
 
 
 class MemoryInfo(Struct, frozen=True, kw_only=True):
-    """Predicted bytes on one device, from the compiled step. The arguments' kinds and `padding` sum to `arguments`."""
+    """Predicted bytes on one device, from the compiled step. `parameters`, `moments`, `variables`, `scalars`, `batch`
+    and `padding` sum to `arguments`."""
 
     parameters: int
+    """Bytes of the parameters."""
     moments: int
+    """Bytes of the optimizer's moments."""
     scalars: int
+    """Bytes of single numbers, such as the step."""
     batch: int
+    """Bytes of the batch."""
     variables: int = 0
-    """What a module of the user's changes itself."""
+    """Bytes of non-trainable state that a user's module updates itself."""
     padding: int
-    """What the device's layouts add to the arguments."""
+    """Bytes that the device's memory layouts add to the arguments."""
     arguments: int
+    """Bytes of all inputs of the step."""
     outputs: int
+    """Bytes of all outputs of the step."""
     aliased: int
-    """Of the outputs, what takes the place of arguments."""
+    """Bytes of outputs that reuse the memory of donated arguments."""
     temporaries: int
+    """Bytes that are allocated only during the step."""
     peak: int
+    """Most bytes in use at once during the step."""
     peak_source: Literal["compiler", "sum"]
-    """`compiler`: its own figure; `sum`: arguments + outputs - aliased + temporaries."""
+    """`compiler`: its own figure (TPU); `sum`: arguments + outputs - aliased + temporaries."""
 
 
 class RematerializationInfo(Struct, frozen=True, kw_only=True):
-    """An "involuntary full rematerialization" that the compiler warned of: it replicates an array to re-split it."""
+    """An "involuntary full rematerialization" that the compiler warned of: it replicates an array to reshard it."""
 
     operation: str
     """The HLO operation's name and type."""
     shape: list[int]
+    """Shape of the array."""
     from_sharding: str
+    """Sharding before, in the compiler's notation."""
     to_sharding: str
+    """Sharding after, in the compiler's notation."""
     op_name: str
+    """Name that jax gave the operation."""
     source: str
+    """`file:line` of the operation; empty if the compiler does not report it."""
 
 
 class PresetInfo(Struct, frozen=True, kw_only=True):
-    """A preset as it stands on the devices of this run. `mesh` is empty where it cannot be built."""
+    """A preset, and whether it fits the available devices."""
 
     name: str
+    """The name that commands use."""
     summary: str
+    """What it does, in one line."""
     teaches: str
+    """What it teaches."""
     source: str
+    """Path of its file, or `built-in`."""
     mesh: dict[str, int]
+    """Mesh axis to size, in order; empty if the mesh cannot be built."""
     fits: bool
+    """True if a run can train with it."""
     problems: list[str]
-    """Why it cannot run here, one line each."""
+    """Why it does not fit, one line each."""
     pipeline: PipelineInfo | None = None
-    """None where it has none, or does not fit."""
+    """Stages and micro-batches; null if it has no pipeline, or does not fit."""
 
 
 class PresetListing(Struct, frozen=True, kw_only=True):
-    """What `shardtui presets --json` prints."""
+    """The presets, and whether each fits the devices."""
 
     schema: int = 1
+    """Schema version; increases when a field changes its meaning or is removed."""
     devices: int
+    """Number of devices."""
     presets: list[PresetInfo]
+    """Sorted by name, pitfalls last."""
     problems: list[str]
-    """Of preset files that cannot be read."""
-
-
-Digest = Literal["sum32", "mix64"]
-"""By what arrays are compared: the 64 bits of `digest.digests`; before these came, the 32 of `digest.linear_sums`."""
-
-
-class CheckpointInfo(Struct, frozen=True, kw_only=True):
-    """A checkpoint that a run can go on from."""
-
-    step: int
-    time: float
-    preset: str
-    devices: int
-    loss: float | None
-    bytes: int
-    digest: Digest = "sum32"
-
-    @property
-    def rank(self) -> float:
-        """The least is the best: its loss; one whose loss is not known comes last."""
-        return math.inf if self.loss is None else self.loss
-
-
-class CheckedInfo(Struct, frozen=True, kw_only=True):
-    """What a check of one checkpoint found: each file and each array against its digest."""
-
-    step: int
-    checkpoint: CheckpointInfo | None
-    """None where it cannot even say what it is."""
-    problems: list[str]
-
-
-class Verification(Struct, frozen=True, kw_only=True):
-    """What `shardtui verify --json` prints."""
-
-    schema: int = 1
-    directory: str
-    checkpoints: list[CheckedInfo]
-    set_aside: list[str]
-    """Names of the damaged and the rolled back ones."""
-
-
-class HostInfo(Struct, frozen=True):
-    """One process of a run on several hosts."""
-
-    process: int
-    processes: int
-    """That there are, as it was told."""
-    name: str
-    """Of the host."""
-    pid: int
-
-
-class HostStatus(Struct, frozen=True):
-    """How one process of several stands, a second ago or less."""
-
-    process: int
-    step: int
-    """Steps it has done."""
-    bytes_in_use: int
-    """Of its fullest device."""
-    is_stopping: bool = False
-    """It was told to stop, which it hands on to process 0."""
-    is_closing: bool = False
-    """It ends, as all do."""
-    problem: str = ""
-    """Why it ends, and the run with it."""
-    stalled: str = ""
-    """`function (file:line)` where it has been for a while."""
-    beat: int = 0
-    """Counts its reports."""
+    """Why preset files cannot be read, one line each."""
 
 
 class CorpusInfo(Struct, frozen=True):
-    """Where batches come from: text, or a function of the user's."""
+    """Where batches come from: text files, or a user's function."""
 
     source: str
+    """A path, or the function's name."""
     files: int
-    """0 for a function: `bytes` and `sha256` are those of its first batch."""
+    """Number of files; 0 for a function, whose `bytes` and `sha256` describe its first batch."""
     bytes: int
+    """Total size of the files."""
     sha256: str
+    """SHA-256 of all bytes, in hexadecimal."""
 
 
-class Weighed(Struct, frozen=True, kw_only=True):
-    """What a preset would be on these devices, by formula. Where it cannot be there are only problems."""
+class Preview(Struct, frozen=True, kw_only=True):
+    """Estimate of a preset on these devices, by formula. If the preset is invalid, only `problems` is set."""
 
     problems: list[str]
+    """Why it is invalid, one line each."""
     mesh: MeshInfo | None = None
+    """Its mesh; null if the preset is invalid."""
     arrays: list[ArrayInfo] = []
-    """Of the state and the batch; not compiled, but the compiler keeps to what is asked for them."""
+    """Arrays of the state and batch. Not compiled, but the compiler keeps the requested shardings of these."""
     argument_bytes: int | None = None
-    """On one device, as the next two."""
+    """Bytes of state and batch on one device; null if the preset is invalid."""
     no_estimate: str = ""
-    """Why no formula gives the next two."""
+    """Why `peak_bytes` and `sent_bytes` have no formula; else empty."""
     peak_bytes: int | None = None
+    """Peak bytes on one device during a step; null if there is no formula."""
     sent_bytes: dict[str, int] = {}
-    """In a step; by mesh axis, or axes such as `data × model`."""
+    """Bytes that one device sends per step, by mesh axis, or axes such as `data × model`."""

@@ -1,4 +1,4 @@
-"""The run's history: every event numbered, stamped and appended to `events.jsonl` before anyone is told of it."""
+"""The run's history: every event gets a number and a time, and is appended to `events.jsonl` before it is sent."""
 
 import contextlib
 import os
@@ -14,30 +14,57 @@ import msgspec
 from ..base.append import append_regular
 from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
-from .events import AnyEvent, Event
-from .framing import LARGEST_EVENT, decode_event_json, decode_event_lines, encode_json
+from .events import (
+    AnyEvent,
+    EngineReady,
+    EngineStarted,
+    Event,
+    HostsMeasured,
+    MemoryMeasured,
+    PresetCompiled,
+    PresetInspected,
+    ProgramsKept,
+    StepsDone,
+)
+from .framing import MAX_EVENT_BYTES, decode_event_json, decode_event_lines, encode_json
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 Listener = Callable[[Event], None]
+"""Called with each event after it was appended."""
 
-CHUNK = 128 * 1024
-"""Bytes read at a time: a history does not stand in memory whole, and what fits a processor's cache is read fastest."""
+CHUNK_BYTES = 128 * 1024
+"""Bytes read at a time: a long history need not fit in memory, and a chunk that fits the CPU cache reads fastest."""
+BACKWARD_BYTES = 1024 * 1024
+"""Bytes read at a time from the end: a line that does not fit is put together from several reads."""
+
+
+def _line_start(kind: type[Event]) -> bytes:
+    return f'{{"type":"{kind.__name__}"'.encode()
+
+
+STEPS = _line_start(StepsDone)
+"""Begins the line of a report of steps."""
+UNDECIDING = tuple(
+    map(_line_start, (MemoryMeasured, HostsMeasured, EngineReady, PresetCompiled, PresetInspected, ProgramsKept))
+)
+"""Begin the lines of events that are frequent or large, and decide neither phase nor preset nor step."""
 
 
 class EventLog:
-    """Appends from the training thread; where that waits for a process that is lost, from the one that found it out."""
+    """Appends events, usually from the training thread; if that waits for a lost process, from the one that noticed."""
 
     def __init__(self, path: Path, listener: Listener) -> None:
-        """Raises Invalid where the file cannot be read, OSError where it cannot be written."""
-        self._seq, self._whole = _end_of(path)
-        """The last number, and whether its line stands in the file to its end."""
+        """Raises Invalid if the file cannot be read, OSError if it cannot be written."""
+        self._seq, self._is_complete = _tail_of(path)
+        """Number of the last event, and whether its line in the file is complete."""
         self._file = append_regular(path)
-        self._complained = False
-        """That the last event could not be written."""
+        self._has_reported = False
+        """True once a failed write was reported, until one succeeds."""
         self._listener = listener
         self._lock = threading.Lock()
 
     def append(self, event: Event) -> None:
+        """Numbers and stamps the event, writes it, and calls the listener. From any thread."""
         with self._lock:
             self._seq += 1
             event = msgspec.structs.replace(event, seq=self._seq, time=time.time())
@@ -46,41 +73,48 @@ class EventLog:
 
     @property
     def descriptor(self) -> int:
+        """Returns the file descriptor of `events.jsonl`."""
         return self._file.fileno()
 
     def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
     def _write(self, line: bytes) -> None:
-        """A full disk must not end the training. A line that was cut short is ended before the next one."""
+        """Writes a line, and first ends a truncated one. Ignores errors: a full disk must not end the training."""
         try:
-            self._whole = self._file.write(line if self._whole else b"\n" + line) >= len(line)
-            self._complained = False
+            self._is_complete = self._file.write(line if self._is_complete else b"\n" + line) >= len(line)
+            self._has_reported = False
         except OSError as error:
-            self._whole = False
-            if not self._complained:
-                self._complained = True
-                with contextlib.suppress(OSError):  # engine.log may lie on the same disk
+            self._is_complete = False
+            if not self._has_reported:
+                self._has_reported = True
+                with contextlib.suppress(OSError):  # engine.log may be on the same disk
                     print(f"event {self._seq} not written: {error}", file=sys.stderr)
 
 
 class LogReader:
-    """Reads an `events.jsonl` that may still be growing, from where it stopped the last time."""
+    """Reads an `events.jsonl` that may still be growing; each call continues after the last line read."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
-        """`offset`: bytes at its beginning to leave out."""
+        """`offset`: number of bytes to skip at the beginning."""
         self._path = path
         self._offset = offset
+        self.unreadable_lines = 0
+        """Lines read so far that are no event of this version."""
 
     def read(self, after: int = 0) -> Iterator[list[AnyEvent]]:
-        """Chunks of the events with a `seq` above `after`. A line still being written is left for the next call. Raises
-        FileNotFoundError, and Invalid where it cannot be read."""
+        """Yields chunks of the events with a `seq` above `after`. Leaves an incomplete last line for the next call.
+
+        Raises FileNotFoundError, and Invalid if the file cannot be read.
+        """
         with _opened(self._path) as file:
             file.seek(self._offset)
-            while whole := _whole_lines(chunk := file.read(CHUNK) + file.readline(LARGEST_EVENT)):
-                self._offset += whole
+            while complete := _complete_bytes(chunk := file.read(CHUNK_BYTES) + file.readline(MAX_EVENT_BYTES)):
+                self._offset += complete
                 file.seek(self._offset)
-                events = _all_decoded(chunk[:whole])
+                events, unreadable = _all_decoded(chunk[:complete])
+                self.unreadable_lines += unreadable
                 if events and events[0].seq <= after:
                     events = [event for event in events if event.seq > after]
                 if events:
@@ -88,12 +122,44 @@ class LogReader:
 
 
 def last_seq(path: Path) -> int:
-    """Of the events in the file; 0 where there is none. Raises Invalid where it cannot be read."""
-    return _end_of(path)[0]
+    """Returns the number of the last event in the file; 0 if there is none. Raises Invalid if it cannot be read."""
+    return _tail_of(path)[0]
+
+
+def deciding_events(path: Path) -> list[AnyEvent]:
+    """Returns, in order, the events that decide how a run is now: phase, preset, and steps with their last losses.
+
+    Reads backwards to the start of the last engine and at least one report of steps, and decodes only what it returns:
+    of the steps, the last report. Raises FileNotFoundError, and Invalid if the file cannot be read.
+    """
+    found: list[AnyEvent] = []
+    missing = {EngineStarted, StepsDone}
+    with _opened(path) as file:
+        for line in _lines_backwards(file):
+            if line.startswith(UNDECIDING if StepsDone in missing else (*UNDECIDING, STEPS)):
+                continue
+            if event := _decoded(line):
+                found.append(event)
+                missing.discard(type(event))
+            if not missing:
+                break
+    return found[::-1]
+
+
+def _lines_backwards(file: BufferedReader) -> Iterator[bytes]:
+    """Yields the lines, the last one first; not those longer than any event."""
+    begin, rest = file.seek(0, os.SEEK_END), b""
+    while begin:
+        end, begin = begin, max(0, begin - BACKWARD_BYTES)
+        file.seek(begin)
+        rest, *lines = (file.read(end - begin) + rest).split(b"\n")
+        yield from reversed(lines)
+        rest = rest if len(rest) <= MAX_EVENT_BYTES else b""
+    yield rest
 
 
 def _opened(path: Path) -> BufferedReader:
-    """Raises Invalid where there is a file that cannot be read."""
+    """Opens the file. Raises FileNotFoundError, and Invalid if it cannot be read."""
     try:
         return open_regular(path)
     except FileNotFoundError:
@@ -102,29 +168,30 @@ def _opened(path: Path) -> BufferedReader:
         raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _end_of(path: Path) -> tuple[int, bool]:
-    """The number of the last event that can be read, and whether the file ends with a whole line."""
+def _tail_of(path: Path) -> tuple[int, bool]:
+    """Returns the number of the last readable event, and whether the last line is complete."""
     try:
         with _opened(path) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LARGEST_EVENT))
-            tail = file.read(LARGEST_EVENT)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_EVENT_BYTES))
+            tail = file.read(MAX_EVENT_BYTES)
     except FileNotFoundError:
         return 0, True
     seqs = (event.seq for line in reversed(tail.splitlines()) if (event := _decoded(line)))
     return next(seqs, 0), not tail or tail.endswith(b"\n")
 
 
-def _whole_lines(chunk: bytes) -> int:
-    """Bytes of `chunk` up to the end of its last whole line; all of it where that is longer than any event."""
-    return chunk.rfind(b"\n") + 1 or (len(chunk) if len(chunk) > LARGEST_EVENT else 0)
+def _complete_bytes(chunk: bytes) -> int:
+    """Returns the bytes up to the end of the last complete line; all of them if `chunk` is longer than any event."""
+    return chunk.rfind(b"\n") + 1 or (len(chunk) if len(chunk) > MAX_EVENT_BYTES else 0)
 
 
-def _all_decoded(lines: bytes) -> list[AnyEvent]:
-    """At once, or one by one where one is damaged."""
+def _all_decoded(lines: bytes) -> tuple[list[AnyEvent], int]:
+    """Decodes all lines at once; one by one if any is damaged. Returns the events and the number of damaged lines."""
     try:
-        return decode_event_lines(lines)
+        return decode_event_lines(lines), 0
     except UNREADABLE:
-        return [event for line in lines.splitlines() if (event := _decoded(line))]
+        decoded = [_decoded(line) for line in lines.splitlines() if line.strip()]
+        return [event for event in decoded if event], decoded.count(None)
 
 
 def _decoded(line: bytes) -> AnyEvent | None:

@@ -1,447 +1,532 @@
-"""What happens in a run. All of it in one file, long as it is: it is the vocabulary of `events.jsonl`."""
+"""Every event of a run. One file, although it is long, because it is the vocabulary of `events.jsonl`."""
 
 from typing import Literal
 
 from msgspec import Struct
 
-from ..spec.config import RunConfig, WatchedRun
+from ..spec.config import AttentionKernel, RunConfig, WatchedRun
 from ..spec.pipeline_info import PipelineInfo
+from .checkpoints import CheckpointInfo, Digest
 from .descriptions import (
     ArrayInfo,
-    CheckpointInfo,
     CollectiveInfo,
     CorpusInfo,
     DeviceInfo,
-    Digest,
-    HostInfo,
-    HostStatus,
     MemoryInfo,
     MeshInfo,
     PresetInfo,
+    Preview,
     ProductInfo,
     RematerializationInfo,
-    Weighed,
 )
+from .hosts import HostInfo, HostStatus
 from .version import VERSION
 
 
 class Event(Struct, frozen=True, tag=True, kw_only=True):
-    """Something that happened. `seq` counts from 1 without gaps; 0 for what only one viewer is told."""
+    """Something that happened."""
 
     seq: int = 0
+    """Counts from 1 without gaps, across restarts of the run; 0 for an event that is sent to one viewer only."""
     time: float = 0.0
-    """Seconds since the epoch, as the engine's clock has it."""
+    """Seconds since the epoch, by the engine's clock."""
 
 
 class Welcome(Event, frozen=True):
-    """The answer to `Hello`: from now on the viewer hears what happens. What happened before is in the file."""
+    """The answer to `Hello`. The viewer receives all later events; earlier ones are in `events.jsonl`."""
 
     protocol: int = VERSION
+    """Protocol version of the engine."""
 
 
 class EngineStarted(Event, frozen=True):
-    """The process is there; jax is not loaded yet."""
+    """The engine process has started; jax is not loaded yet."""
 
     protocol: int
+    """Protocol version of the engine."""
     pid: int
+    """Process id of the engine."""
     config: RunConfig | None
+    """The run's configuration; null if the training loop is external."""
     watched: WatchedRun | None = None
-    """In the place of `config` where the loop is not ours."""
+    """The run's configuration if the training loop is external; else null."""
 
     @property
     def about(self) -> RunConfig | WatchedRun:
+        """Returns `config`, or `watched` if the training loop is external."""
         about = self.config or self.watched
-        assert about, "one of them is always told"
+        assert about, "one of them is always set"
         return about
 
 
 class EngineReady(Event, frozen=True):
-    """Devices found, corpus read, presets checked. What is None is not known of a run that is only watched."""
+    """Devices are found, the corpus is read, presets are checked. With an external loop, unknown fields are null."""
 
     versions: dict[str, str]
+    """Versions of Python and the packages, by name."""
     devices: list[DeviceInfo]
+    """Devices of all processes."""
     simulated: bool
-    """The devices are CPU cores pretending to be several."""
+    """True if the devices are simulated on the CPU."""
     memory_limit: int | None
-    """Bytes that one device has for the run, as far as can be told."""
+    """Bytes of memory that one device has for the run; null if unknown."""
     warnings: list[str]
+    """Warnings for the user, one line each."""
     dtype: str | None
-    """Of the computation; None where only a user's model knows."""
+    """Dtype of the computation; null if a user's model chooses it."""
     parameters: int
-    """Trainable elements, without padding rows."""
+    """Number of trainable parameters, without padding rows."""
     padding_parameters: int
+    """Number of parameters in padding rows."""
     tokens_per_step: int | None
+    """Tokens, or examples (see `counted`), in the global batch; null if unknown."""
     flops_per_step: float | None
-    """Of the model (`task.flops_per_step`), not of what the compiler made of it."""
+    """Model FLOPs, by formula, or counted in the jaxpr of a user's model; not those of the compiled program."""
     corpus: CorpusInfo | None
+    """Where batches come from; null if unknown."""
     presets: list[PresetInfo]
+    """The presets of the run, including those that do not fit."""
     preset_problems: list[str]
+    """Why preset files cannot be read, one line each."""
     hosts: list[HostInfo] = []
-    """Where there are several processes."""
+    """The processes if there are several; else empty."""
     counted: Literal["tokens", "examples"] = "tokens"
-    """What `tokens_per_step` is of: examples where a user's function makes the batches."""
+    """What `tokens_per_step` counts: `examples` if a user's function makes the batches."""
+    attention: AttentionKernel | None = None
+    """How attention is computed where the sequence is not split; null for a user's model."""
 
 
-Phase = Literal["wait", "trace", "lower", "compile", "movers"]
-"""Of a compilation: behind another one; Python to jaxpr; jaxpr to HLO; HLO to machine code; the moves of the state."""
+Phase = Literal["wait", "trace", "lower", "compile", "transfers"]
+"""Phase of a compilation: queued; Python to jaxpr; jaxpr to HLO; HLO to machine code; the transfers of the state."""
 
 
 class PresetCompiling(Event, frozen=True):
-    """From now on the compiler is in this phase of what the preset needs."""
+    """Compilation for a preset has entered a phase."""
 
     preset: str
+    """Name of the preset."""
     phase: Phase = "wait"
+    """`wait`: queued; `trace`: Python to jaxpr; `lower`: jaxpr to HLO; `compile`: HLO to machine code; `transfers`: the
+    programs that move the state."""
     ahead: bool = False
-    """No switch waits for it yet."""
+    """True if it is compiled ahead, with no switch waiting for it."""
 
 
 class AheadEnded(Event, frozen=True):
-    """What is compiled ahead is ready, or is not waited for any more."""
+    """An ahead-of-time compilation is ready, or was abandoned."""
 
     preset: str
+    """Name of the preset."""
     problem: str | None
-    """Why it is not ready."""
+    """Why it is not ready; null if it is."""
 
 
 class PresetCompiled(Event, frozen=True):
-    """The program of a preset is ready; its layout will hold for as long as the preset is active."""
+    """The program of a preset is ready. Its layout is valid for as long as the preset is active."""
 
     preset: str
+    """Name of the preset."""
     compile_seconds: float | None
-    """None where others compiled it."""
+    """Seconds of compilation; null if an external loop compiled it."""
     from_cache: bool
-    """The step's machine code was there from an earlier start."""
+    """True if the step's machine code came from the compilation cache."""
     mesh: MeshInfo
+    """The mesh built from the devices."""
     arrays: list[ArrayInfo]
-    """Of the state and the batch."""
+    """Arrays of the state and batch."""
     collectives: list[CollectiveInfo] | None
-    """None where the compiler's text cannot be read or is not there."""
+    """Collectives of the program, without those that move nothing between devices; null if the compiled HLO is
+    missing or cannot be parsed."""
     memory: MemoryInfo | None
-    """None where the backend does not tell."""
+    """Predicted memory on one device; null if the backend does not report it."""
     pipeline: PipelineInfo | None = None
-    idle_rules: list[str] = []
-    """Logical axes that the preset splits, and that no array of a user's model has."""
+    """Stages and micro-batches; null if the preset has no pipeline."""
+    unused_rules: list[str] = []
+    """Logical axes that the preset shards but no array of the user's model has."""
     products: list[ProductInfo] = []
-    """The one with most operations first. None are told of a run that is only watched, or of a text we cannot read."""
+    """Matrix products by scope, most FLOPs first; empty with an external loop, or if the HLO cannot be parsed."""
 
 
 class ProgramsKept(Event, frozen=True):
-    """Compiled programs in memory, to which a switch compiles nothing; reported when they change."""
+    """Compiled programs in memory: switching to one compiles nothing. Reported when the set changes."""
 
     presets: list[str]
-    """Least recently used first."""
+    """Names of the presets, least recently used first."""
     bytes: int
-    """Of host memory, estimated."""
+    """Estimated bytes of host memory they use."""
     limit_bytes: int
+    """Limit of `bytes`: beyond it the least recently used are dropped."""
 
 
 class PresetInspected(Event, frozen=True):
-    """What had to be asked of the compiler apart: layouts inside the step, and its warnings."""
+    """What a separate compilation reports: layouts inside the step, and the compiler's warnings."""
 
     preset: str
+    """Name of the preset."""
     arrays: list[ArrayInfo]
-    """Gradients and activations. One of the stacked blocks stands for all."""
+    """Gradients and activations. One entry describes all stacked blocks."""
     rematerializations: list[RematerializationInfo]
+    """Involuntary full rematerializations that the compiler warned of."""
     problem: str | None
-    """Why layouts are missing."""
+    """Why layouts are missing; null if none are."""
 
 
 class PresetAdded(Event, frozen=True):
-    """The run has one more preset, which was made in it."""
+    """A preset that was created in the run is added to it."""
 
     preset: PresetInfo
+    """The new preset, as `shardtui presets` lists it."""
 
 
-class PresetWeighed(Event, frozen=True):
-    """The answer to `WeighPreset`; told to the one viewer that asked."""
+class PresetPreviewed(Event, frozen=True):
+    """The answer to `PreviewPreset`, sent only to the viewer that requested it."""
 
     number: int
-    before: Weighed
-    after: Weighed
+    """Number of the request."""
+    before: Preview
+    """Estimate of the preset it is compared with."""
+    after: Preview
+    """Estimate of the requested preset."""
 
 
 class TrainingStarted(Event, frozen=True):
+    """Training begins."""
+
     preset: str
+    """The active preset."""
     step: int = 0
-    """Done before, by an engine of the same run."""
+    """Number of steps done before, in earlier starts of the run."""
 
 
 class StepsDone(Event, frozen=True, gc=False):
-    """A batch of steps, a few a second. `losses` and `step_seconds` are in order and end with step `step`.
+    """Steps completed since the last such event, a few events per second. Lists are in order and end with step `step`.
 
-    A long history is made of these, so the garbage collector is spared them: they are never part of a cycle.
+    A long history consists of these, so the garbage collector does not track them: they are never part of a cycle.
     """
 
     step: int
+    """The last completed step; steps count from 1."""
     losses: list[float | None]
-    """None where the loss was not a number or infinite; then `nonfinite` names the field."""
+    """Loss of each step; null if it is NaN or infinite: then `nonfinite` names the field."""
     step_seconds: list[float]
+    """Duration of each step."""
     input_wait_seconds: float | None
-    """In which the devices waited for the batches of these steps, at most: what is fetched beside a step costs none.
-    None where the run is only watched."""
+    """Upper bound of the time that devices waited for these steps' batches; prefetching during a step counts as 0. Null
+    with an external loop."""
     nonfinite: list[str] = []
+    """Names of fields in which null replaces a NaN or infinity."""
 
 
 class MemoryMeasured(Event, frozen=True):
-    """Bytes of the fullest device; told when they change."""
+    """Bytes in use on the fullest device; reported when they change."""
 
     source: Literal["allocator", "live arrays"]
+    """`allocator`: the figure of the device's allocator; `live arrays`: the sum of live arrays, without temporaries, if
+    the allocator reports none."""
     bytes_in_use: int
+    """Accurate to 5 %: smaller changes are not reported."""
     peak_bytes: int | None
-    """The allocator's, since the engine began. Temporaries of a program may be missing from it."""
+    """Allocator's peak since the engine started, possibly without temporaries of programs; null if not reported."""
     limit_bytes: int | None
+    """Bytes that the device has for the run; null if unknown."""
 
 
 class HostsMeasured(Event, frozen=True):
-    """Every few seconds, where there are several processes."""
+    """Status of every process, every few seconds, if there are several."""
 
     hosts: list[HostStatus]
+    """Status of each process."""
 
 
 class HostsLost(Event, frozen=True):
-    """Processes that are gone; the others end as well, since each of them holds a part of the state."""
+    """Processes are lost. The others end as well, since each holds a part of the state."""
 
     reasons: dict[int, str]
-    """By process."""
+    """Reason by process index."""
     hosts: list[HostStatus]
-    """As each was last seen."""
+    """Last reported status of each process."""
 
 
 class Switching(Event, frozen=True):
-    """Training stands still while the state moves."""
+    """Training is paused while the state moves."""
 
     to_preset: str
+    """The preset to switch to."""
     step: int
+    """Number of completed steps."""
 
 
 class Switched(Event, frozen=True):
     """The receipt of a switch."""
 
     from_preset: str
+    """The preset before the switch."""
     to_preset: str
+    """The preset after the switch."""
     step: int
-    """Steps done before the switch; step + 1 is the first under the new preset."""
+    """Number of steps before the switch; step + 1 is the first with the new preset."""
     arrays: int
+    """Number of arrays that were moved and compared."""
     bytes_moved: int
-    """Bytes that a device received and did not hold before, summed over devices."""
+    """Bytes that each device received and did not hold before, summed over devices."""
     stall_seconds: float
-    """From the end of the last step under the old preset to the state's arrival under the new one, verified."""
+    """Seconds from the end of the last step to the verified arrival of the state in its new sharding."""
     compile_seconds: float
-    """Spent in the background for this switch; 0 where everything was kept from before."""
+    """Seconds of background compilation for this switch; 0 if everything was already compiled."""
     digests_equal: bool
+    """True if no array has changed."""
     loss_before: float | None
+    """Loss of the last step before the switch; null if there is none, or if it was not finite."""
     digest: Digest = "sum32"
+    """How arrays were compared: `mix64`, a 64-bit digest that misses an accidental change with probability 2⁻⁶⁴, or
+    `sum32`, the wrapping sum of older versions, which misses some changes."""
 
 
 class SwitchFailed(Event, frozen=True):
-    """The old preset goes on as if nothing had been asked."""
+    """A switch failed. Training continues with the old preset."""
 
     to_preset: str
+    """The preset to switch to."""
     step: int
+    """Number of completed steps."""
     problems: list[str]
+    """What went wrong, one line each."""
     preset: str = ""
-    """The one that trains; not told by older engines."""
+    """The active preset; empty in events of older versions."""
 
 
 class SwitchCancelled(Event, frozen=True):
+    """A switch was cancelled while its program was compiling."""
+
     to_preset: str
+    """The preset of the cancelled switch."""
 
 
 class CheckpointSaving(Event, frozen=True):
-    """The state is copied; writing goes on beside the steps."""
+    """The state is copied to the host; it is written while training continues."""
 
     step: int
+    """Number of completed steps."""
     stall_seconds: float
-    """In which training stood still for it."""
+    """Seconds that training was paused for the copy."""
 
 
 class CheckpointSaved(Event, frozen=True):
-    """It is on the disk, and what was written was read again for its digests."""
+    """A checkpoint is on disk, and its files were read back to digest them."""
 
     step: int
+    """Number of completed steps when the state was copied."""
     bytes: int
+    """Size on disk."""
     arrays: int
+    """Number of arrays in it."""
     seconds: float
-    """From the copy to the end."""
+    """Seconds from the start of the copy to the commit."""
 
 
 class CheckpointFailed(Event, frozen=True):
-    """Nothing was kept of it; training goes on."""
+    """A checkpoint could not be saved and was discarded. Training continues."""
 
     step: int
+    """Number of completed steps when the state was copied."""
     problems: list[str]
+    """What went wrong, one line each."""
 
 
 class CheckpointDamaged(Event, frozen=True):
-    """One that was found damaged when it was wanted, and renamed."""
+    """A checkpoint was found damaged when it was read, and was renamed."""
 
     step: int
+    """Step of the checkpoint."""
     problems: list[str]
+    """Every file and array that differs from what was written."""
     set_aside: str
+    """Its new name."""
 
 
 class CheckpointsKept(Event, frozen=True):
-    """All that the run can go on from, oldest first; told when that changes."""
+    """The checkpoints that the run can resume from; reported when they change."""
 
     checkpoints: list[CheckpointInfo]
+    """The checkpoints, oldest first."""
 
 
 class Restored(Event, frozen=True):
-    """The receipt of a checkpoint that was loaded."""
+    """The receipt of a restore: a checkpoint was loaded."""
 
     step: int
-    """Steps done: step + 1 is the next."""
+    """Step of the checkpoint; step + 1 is the next."""
     from_preset: str
+    """The preset it was saved with."""
     from_devices: int
+    """Number of devices it was saved on."""
     preset: str
+    """The active preset, which it was loaded into."""
     arrays: int
+    """Number of arrays that were loaded and compared."""
     seconds: float
-    """To check the files, load, and compare the digests."""
+    """Seconds to check the files, load, and compare the digests."""
     digests_equal: bool
+    """True if every array equals the saved one."""
     rolled_back: list[int]
-    """Later checkpoints, which were set aside."""
+    """Steps of later checkpoints, which were renamed and set aside."""
     digest: Digest = "sum32"
+    """How arrays were compared: `mix64`, a 64-bit digest that misses an accidental change with probability 2⁻⁶⁴, or
+    `sum32`, the wrapping sum of older versions, which misses some changes."""
 
 
 class RestoreFailed(Event, frozen=True):
-    """The state is the one from before."""
+    """A restore failed. The state is unchanged."""
 
     step: int
+    """Step of the checkpoint."""
     problems: list[str]
+    """What went wrong, one line each."""
 
 
 class Profiling(Event, frozen=True):
-    """The next `steps` steps are traced."""
+    """Profiling of the next `steps` steps begins."""
 
     step: int
-    """Done before."""
+    """Number of steps completed before."""
     steps: int
+    """Number of steps to profile."""
 
 
 class ProfileWriting(Event, frozen=True):
-    """The steps are traced. Training stands still while the trace is written, which may take longer than they did."""
+    """The steps are profiled. Training is paused while the trace is written, which may take longer than the steps."""
 
     step: int
+    """Number of completed steps."""
     steps: int
+    """Number of profiled steps."""
 
 
 class Profiled(Event, frozen=True):
-    """The trace of the `steps` steps up to `step` is written."""
+    """The trace of the last `steps` steps up to `step` is written."""
 
     step: int
+    """The last profiled step."""
     steps: int
+    """Number of profiled steps."""
     directory: str
-    """For `xprof --logdir`; it may hold traces from before."""
+    """Directory for `xprof --logdir`; it may contain earlier traces."""
 
 
 class ProfileFailed(Event, frozen=True):
-    """Training goes on."""
+    """Profiling failed. Training continues."""
 
     step: int
+    """Number of completed steps."""
     problems: list[str]
+    """What went wrong, one line each."""
 
 
 class Paused(Event, frozen=True):
+    """Training is paused until `Resumed`."""
+
     step: int
+    """Number of completed steps."""
     problem: str | None = None
-    """Why the engine paused by itself, and what to do."""
+    """Why the engine paused by itself, and what to do; null if the user paused it."""
 
 
 class Resumed(Event, frozen=True):
+    """Training continues after a pause."""
+
     step: int
+    """Number of completed steps."""
 
 
 class Stalled(Event, frozen=True):
-    """Nothing has happened for a while, though nothing is waited for: no step, no compilation, no save."""
+    """Training makes no progress, although no compilation or save is running."""
 
     seconds: float
+    """Seconds without progress."""
     where: str
-    """`function (file:line)` in which the training thread is, or the user's code that it waits for."""
+    """`function (file:line)` that the training thread is in, or the user's code that it waits for; with process index
+    and host if it is another process."""
 
 
 class CommandRefused(Event, frozen=True):
-    """Told to the one viewer that sent it."""
+    """A command was refused; sent only to the viewer that sent the command."""
 
     problem: str
+    """Why it was refused."""
     protocol: int | None = None
-    """The engine's, where it refuses the viewer for speaking another one."""
+    """Protocol version of the engine, if the viewer was refused for using another; else null."""
 
 
 class Failed(Event, frozen=True):
-    """The run cannot go on. `refused` where the request was at fault and nothing had begun."""
+    """The run ended with an error."""
 
     problems: list[str]
+    """What went wrong, one line each."""
     refused: bool
+    """True if the request was invalid, so that nothing was started."""
 
 
 class EngineStopped(Event, frozen=True):
-    """The last event of a run that ended by itself or was told to."""
+    """The last event of a run that finished or was stopped."""
 
     step: int
+    """Number of completed steps."""
     reason: Literal["finished", "stopped", "signalled"]
+    """`finished`: all steps are done; `stopped`: by the user; `signalled`: by a signal."""
 
 
 class EngineLost(Event, frozen=True):
-    """Not sent by an engine: what a viewer concludes when one is gone without a word."""
+    """The engine died without a last event. Not sent by an engine: a viewer concludes it."""
 
     reason: str
+    """The cause, as far as the viewer can determine it."""
     process: int = 0
-    """Of several processes, the one that was gone first, as far as can be known from here."""
+    """Index of the process that died first, as far as the viewer can determine it."""
 
 
 class Disconnected(Event, frozen=True):
-    """Not sent by an engine: this viewer does not hear it any more, though it goes on, or cannot read how it ended."""
+    """The viewer lost the engine, which still runs, or cannot read how it ended. Not sent by an engine."""
 
     reason: str
+    """Why the viewer cannot follow the run."""
 
 
 class Inspection(Struct, frozen=True, kw_only=True):
-    """What is to be known of one preset on some devices without training; not an event."""
+    """What `shardtui inspect` reports about one preset on some devices, without training; not an event."""
 
     devices: list[DeviceInfo]
+    """Devices of the mesh."""
     versions: dict[str, str]
+    """Versions of Python and the packages, by name."""
     flops_per_step: float
+    """Model FLOPs."""
     compiled: PresetCompiled
+    """Layouts of the state and batch, collectives and memory."""
     inspected: PresetInspected
+    """Layouts of gradients and activations, and the compiler's warnings."""
 
 
-AnyEvent = (
-    Welcome
-    | EngineStarted
-    | EngineReady
-    | PresetCompiling
-    | PresetCompiled
-    | AheadEnded
-    | ProgramsKept
-    | PresetInspected
-    | PresetAdded
-    | PresetWeighed
-    | TrainingStarted
-    | StepsDone
-    | MemoryMeasured
-    | HostsMeasured
-    | HostsLost
-    | Switching
-    | Switched
-    | SwitchFailed
-    | SwitchCancelled
-    | CheckpointSaving
+StepEvent = TrainingStarted | StepsDone | MemoryMeasured | Paused | Resumed | Stalled
+SwitchEvent = Switching | Switched | SwitchFailed | SwitchCancelled
+PresetEvent = (
+    PresetAdded | PresetCompiling | PresetCompiled | AheadEnded | ProgramsKept | PresetInspected | PresetPreviewed
+)
+CheckpointEvent = (
+    CheckpointSaving
     | CheckpointSaved
     | CheckpointFailed
     | CheckpointDamaged
     | CheckpointsKept
     | Restored
     | RestoreFailed
-    | Profiling
-    | ProfileWriting
-    | Profiled
-    | ProfileFailed
-    | Paused
-    | Resumed
-    | Stalled
-    | CommandRefused
-    | Failed
-    | EngineStopped
-    | EngineLost
-    | Disconnected
 )
+ProfileEvent = Profiling | ProfileWriting | Profiled | ProfileFailed
+HostEvent = HostsMeasured | HostsLost
+ConnectionEvent = Welcome | CommandRefused | Disconnected
+EngineEvent = EngineStarted | EngineReady | Failed | EngineStopped | EngineLost
+"""The life cycle of an engine."""
+
+AnyEvent = (
+    StepEvent | SwitchEvent | PresetEvent | CheckpointEvent | ProfileEvent | HostEvent | EngineEvent | ConnectionEvent
+)
+"""Every event, by topic: the interpreter and the log have one function for each family."""

@@ -1,7 +1,7 @@
 """The wire: events and commands as length-prefixed msgpack.
 
-The same events, one JSON object a line, are the run's `events.jsonl`. That file is the history; the socket carries
-only what happens from now on, so a viewer that was away reads the file and then listens.
+The run's `events.jsonl` contains the same events, one JSON object per line. That file is the history; the socket
+carries only new events, so a viewer that reconnects reads the file first and then listens.
 """
 
 import asyncio
@@ -14,13 +14,12 @@ from .commands import AnyCommand, Command
 from .events import AnyEvent, Event
 from .version import VERSION
 
-LARGEST_COMMAND = 64 * 1024
-"""Bytes. Only a preset comes near it."""
-LARGEST_EVENT = 64 * 1024 * 1024
-"""Bytes. A layout of a model with thousands of arrays stays far below."""
+MAX_COMMAND_BYTES = 64 * 1024
+"""Only the text of a preset comes near it."""
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+"""The layout of a model with thousands of arrays is far smaller."""
 
 _LENGTH = struct.Struct(">I")
-
 
 encode_json = msgspec.json.Encoder().encode
 _json_decoder = msgspec.json.Decoder(AnyEvent)
@@ -31,40 +30,41 @@ _decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
 
 
 class BadFrame(Exception):
-    """A frame that cannot be read: too long, or not one of the messages."""
+    """A frame that cannot be read: too long, or not a known message."""
 
 
 class UnknownMessage(BadFrame):
-    """The frame is whole, and the next one can be read."""
+    """A complete frame with an unknown message; the next frame can be read."""
 
 
 def mismatch(viewer: int, engine: int) -> str:
-    """Why the two do not talk, and which side to update."""
-    said = f"this viewer speaks protocol {viewer}, the run's engine protocol {engine}: "
+    """Returns why viewer and engine cannot communicate, and which side to update."""
+    versions = f"this viewer speaks protocol {viewer}, the engine of the run protocol {engine}: "
     if viewer < engine:
-        return f"{said}update shardtui here, or attach with the version that trains the run"
-    return f"{said}attach with the version that trains the run, or restart the run under this one"
+        return f"{versions}update shardtui here, or attach with the version that trains the run"
+    return f"{versions}attach with the version that trains the run, or restart the run with this version"
 
 
 def frame(message: Event | Command) -> bytes:
+    """Encodes a message: a big-endian u32 length, then msgpack."""
     body = _encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 async def read_command(reader: asyncio.StreamReader) -> AnyCommand:
-    """Raises BadFrame, and IncompleteReadError at the end of the stream."""
-    return _decoded(_decode_command, await _read_body(reader, LARGEST_COMMAND))
+    """Reads one command. Raises BadFrame, and IncompleteReadError at the end of the stream."""
+    return _decoded(_decode_command, await _read_body(reader, MAX_COMMAND_BYTES))
 
 
 async def read_event(reader: asyncio.StreamReader) -> AnyEvent:
-    """Raises BadFrame, and IncompleteReadError at the end of the stream."""
-    return _decoded(_decode_event, await _read_body(reader, LARGEST_EVENT))
+    """Reads one event. Raises BadFrame, and IncompleteReadError at the end of the stream."""
+    return _decoded(_decode_event, await _read_body(reader, MAX_EVENT_BYTES))
 
 
-async def _read_body(reader: asyncio.StreamReader, largest: int) -> bytes:
+async def _read_body(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    if length > largest:
-        raise BadFrame(f"a frame of {length} bytes: at most {largest}")
+    if length > max_bytes:
+        raise BadFrame(f"a frame of {length} bytes: the limit is {max_bytes}")
     return await reader.readexactly(length)
 
 

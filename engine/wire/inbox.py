@@ -1,4 +1,4 @@
-"""Commands on their way to the training thread: as many as it can obey, however many are sent."""
+"""A bounded queue of commands for the training thread."""
 
 import queue
 import threading
@@ -7,48 +7,50 @@ from collections.abc import Callable
 
 from .commands import AnyCommand, PreparePreset, ProfileSteps, RestoreCheckpoint, StepOnce, Stop, SwitchPreset
 
-MOST_WAITING = 256
-"""Commands that may wait; what comes on top is refused, but for `Stop`."""
+MAX_WAITING = 256
+"""Commands that may wait; further ones are refused, except `Stop`."""
 REPLACING = (SwitchPreset, PreparePreset, RestoreCheckpoint, ProfileSteps)
-"""Of these only the latest counts."""
+"""Kinds of which only the latest command is kept."""
 
 
 class Inbox:
-    """`put` may be called in any thread and in a signal handler, all else in the training thread alone."""
+    """A command queue. `put` may be called from any thread or signal handler, all else from the training thread."""
 
     def __init__(self) -> None:
-        self.stopped_at: float | None = None
-        """By the monotonic clock, when it was first told to stop."""
-        self.hurried_at: float | None = None
-        """The same, with a limit to how long that may take."""
-        self.is_awaited = False
-        """The training thread has nothing to do but to wait for a command, or for what it will be woken for."""
+        self.stop_requested_at: float | None = None
+        """Monotonic time of the first `Stop`; None before."""
+        self.limited_stop_at: float | None = None
+        """Monotonic time of the first `Stop` to which --stop-timeout applies; None before."""
+        self.is_idle = False
+        """True while the training thread has nothing to do but wait for a command or for `wake`."""
         self._waiting: dict[object, AnyCommand] = {}
         self._lock = threading.Lock()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def put(self, command: AnyCommand) -> str | None:
-        """Why it is refused; None where it will be obeyed."""
-        if isinstance(command, Stop):  # takes no lock, which the thread that a signal interrupts may hold
-            self.stopped_at = self.stopped_at or time.monotonic()
+        """Adds a command. Returns None, or why the command is refused."""
+        if isinstance(command, Stop):  # takes no lock: the thread that the signal interrupts may hold it
+            self.stop_requested_at = self.stop_requested_at or time.monotonic()
             if not command.unhurried:
-                self.hurried_at = self.hurried_at or time.monotonic()
+                self.limited_stop_at = self.limited_stop_at or time.monotonic()
         elif not self._add(command):
-            return f"{MOST_WAITING} commands wait already: the engine obeys them between steps: send fewer"
+            return f"{MAX_WAITING} commands are already waiting; the engine runs them between steps: send fewer"
         self.wake()
         return None
 
     def wake(self) -> None:
-        """Whoever waits for a command looks around."""
+        """Wakes the training thread if it waits."""
         if self._wakes.empty():
             self._wakes.put(None)
 
     def take(self, block: bool) -> list[AnyCommand]:
-        """What to do before the next step: `Stop` alone, or one command of each kind in the order in which they came.
-        The others wait for the step after. `block`: if there is none, waits until one comes or it is woken."""
+        """Returns the commands to run before the next step: `Stop` alone, or one of each kind, in order of arrival.
+
+        The others stay in the queue. With `block`, an empty queue is waited for until a command arrives or `wake`.
+        """
         if block and not self._waiting:
             self._wait()
-        if self.stopped_at is not None:
+        if self.stop_requested_at is not None:
             return [Stop()]
         with self._lock:
             taken: dict[object, AnyCommand] = {}
@@ -62,26 +64,26 @@ class Inbox:
                 del self._waiting[key]
         return list(taken.values())
 
-    def is_stopped_before(self, is_done: Callable[[], bool], look: Callable[[], None]) -> bool:
-        """Waits until it is told to stop, or until what it is woken for is done. Calls `look` whenever it wakes."""
-        while self.stopped_at is None and not is_done():
+    def is_stopped_before(self, is_done: Callable[[], bool], on_wake: Callable[[], None]) -> bool:
+        """Waits for a `Stop` or `is_done()`; calls `on_wake` after each wake-up. Returns True if there was a `Stop`."""
+        while self.stop_requested_at is None and not is_done():
             self._wait()
-            look()
-        return self.stopped_at is not None
+            on_wake()
+        return self.stop_requested_at is not None
 
     def _wait(self) -> None:
-        self.is_awaited = True
+        self.is_idle = True
         self._wakes.get()
-        self.is_awaited = False
+        self.is_idle = False
 
     def _add(self, command: AnyCommand) -> bool:
-        """Equal commands are one, and of some kinds only the latest waits. False where too many do."""
+        """Adds a command; replaces an equal one, or one of the same kind if `REPLACING`. False if there is no room."""
         key = type(command) if isinstance(command, REPLACING) else command
         if isinstance(command, StepOnce):
             key = object()
         with self._lock:
             self._waiting.pop(key, None)
-            if len(self._waiting) >= MOST_WAITING:
+            if len(self._waiting) >= MAX_WAITING:
                 return False
             self._waiting[key] = command
         return True

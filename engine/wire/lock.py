@@ -1,7 +1,7 @@
-"""The lock of a run: its engine holds an flock on the file while it lives, which the kernel releases however it ends.
+"""The lock of a run: its engine holds an flock on the file, which the kernel releases when the process ends.
 
-The text of the file says which process that is. A process id is reused, and means another process in another container
-or on another host: so the boot, the namespace of process ids and the start of the process stand beside it.
+The file's text identifies that process. A process id alone is ambiguous: it is reused, and means another process in
+another container or on another host. So the text also has the boot id, the pid namespace and the process's start time.
 """
 
 import fcntl
@@ -15,34 +15,37 @@ from ..base.append import append_regular
 from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
 
-PATIENCE_SECONDS = 1.0
-"""To take a lock: `holder` takes it for a moment to look."""
-SETTLING_SECONDS = 0.02
-"""From taking the lock to having written who did."""
-LONGEST_TEXT = 256
+TIMEOUT_SECONDS = 1.0
+"""Timeout for taking the lock: `holder` takes it briefly to check whether it is free."""
+WRITE_SECONDS = 0.02
+"""Time between taking the lock and having written the file's text."""
+MAX_TEXT_BYTES = 256
+"""Bytes of the file that are read."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds the lock of a run."""
+    """The process that holds the lock of a run."""
 
     pid: int
-    """0 where it is not known yet."""
+    """Process id; 0 while unknown."""
     where: Literal["here", "elsewhere", "gone"]
-    """`elsewhere`: `pid` is of another container or host. `gone`: that process has ended, and one that it forked holds
-    the lock. In both cases `pid` may be a process here that has nothing to do with the run."""
+    """`elsewhere`: `pid` belongs to another container or host. `gone`: that process has ended, and one that it forked
+    holds the lock. In both cases a local process with this id may be unrelated to the run."""
 
     @property
     def is_here(self) -> bool:
-        """`pid` may be shown and signalled."""
+        """True if `pid` is a process of this machine, which may be signalled."""
         return self.where == "here"
 
     @property
     def is_alive(self) -> bool:
+        """False if the engine has ended and only a process it forked holds the lock."""
         return self.where != "gone"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
+        """Returns the holder as a noun phrase for messages."""
         match self.where:
             case "here":
                 return f"process {self.pid}"
@@ -53,21 +56,24 @@ class Holder:
 
 
 def take(path: Path) -> BinaryIO:
-    """The lock stays taken while the returned file is open. Raises Invalid where another holds it."""
+    """Takes the lock, which is held while the returned file is open. Raises Invalid if another process holds it."""
     try:
         lock = append_regular(path)
     except OSError as error:
         raise Invalid(f"{path}: cannot be locked: {error.strerror}: remove it") from error
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not _locked(lock, fcntl.LOCK_EX):
+    until = time.monotonic() + TIMEOUT_SECONDS
+    while not _try_lock(lock, fcntl.LOCK_EX):
         if time.monotonic() > until:
             found = holder(path)
             lock.close()
-            raise Invalid(f"run {path.parent.name}: {found.words if found else 'another process'} holds its lock")
+            raise Invalid(
+                f"run {path.parent.name}: {found.description if found else 'another process'} holds its lock: "
+                f"end it first, for example with `shardtui stop {path.parent.name}`"
+            )
         time.sleep(0.05)
     try:
         lock.truncate(0)
-        lock.write(" ".join([str(os.getpid()), *_marks(os.getpid())]).encode() + b"\n")
+        lock.write(" ".join([str(os.getpid()), *_identity(os.getpid())]).encode() + b"\n")
     except OSError as error:
         lock.close()
         raise Invalid(f"{path}: cannot be written: {error.strerror}") from error
@@ -75,37 +81,39 @@ def take(path: Path) -> BinaryIO:
 
 
 def holder(path: Path) -> Holder | None:
-    """None where nobody holds the lock."""
-    found = _looked_up(path)
+    """Returns the process that holds the lock; None if it is free."""
+    found = _current_holder(path)
     if found is None or found.is_here:
         return found
-    time.sleep(SETTLING_SECONDS)
-    return _looked_up(path)
+    time.sleep(WRITE_SECONDS)
+    return _current_holder(path)
 
 
-def _looked_up(path: Path) -> Holder | None:
+def _current_holder(path: Path) -> Holder | None:
     try:
         with open_regular(path) as lock:
-            return None if _locked(lock, fcntl.LOCK_SH) else _read(lock.read(LONGEST_TEXT).decode(errors="replace"))
+            if _try_lock(lock, fcntl.LOCK_SH):
+                return None
+            return _parsed(lock.read(MAX_TEXT_BYTES).decode(errors="replace"))
     except OSError:
         return None
 
 
-def _read(text: str) -> Holder:
-    """As `take` wrote it, or as earlier versions did: the process id alone."""
-    number, *marks = text.split() or ["0"]
+def _parsed(text: str) -> Holder:
+    """Parses what `take` wrote, or the process id alone, which earlier versions wrote."""
+    number, *identity = text.split() or ["0"]
     pid = int(number) if number.isascii() and number.isdecimal() else 0
     if not pid:
         return Holder(0, "elsewhere")
-    if not marks:
+    if not identity:
         return Holder(pid, "here" if _exists(pid) else "elsewhere")
-    if marks[:2] != _marks(os.getpid())[:2]:
+    if identity[:2] != _identity(os.getpid())[:2]:
         return Holder(pid, "elsewhere")
-    return Holder(pid, "here" if marks == _marks(pid) else "gone")
+    return Holder(pid, "here" if identity == _identity(pid) else "gone")
 
 
-def _marks(pid: int) -> list[str]:
-    """What tells the process from others of the same id: boot, namespace, start. None where the system does not say."""
+def _identity(pid: int) -> list[str]:
+    """Returns boot id, pid namespace and start time, which make a process id unique; empty if the system has none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 # not a path
@@ -120,12 +128,12 @@ def _exists(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # of another user
+    except OSError:  # a process of another user
         return True
     return True
 
 
-def _locked(lock: BinaryIO, kind: int) -> bool:
+def _try_lock(lock: BinaryIO, kind: int) -> bool:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except OSError:

@@ -1,8 +1,8 @@
-"""Where a run keeps its files, who holds it, and where its socket is.
+"""The directory of a run's files, its lock, and the path of its socket.
 
-`$XDG_STATE_HOME/shardtui/runs/RUN/` holds `run.json`, `events.jsonl`, `engine.log` and `lock`, and `checkpoints`,
-`profile` and `presets` once there are some; the socket lies in `/tmp/shardtui-UID/` because the paths of Unix sockets
-must be short.
+`$XDG_STATE_HOME/shardtui/runs/RUN/` contains `run.json`, `events.jsonl`, `engine.log` and `lock`, and `checkpoints`,
+`profile` and `presets` if there are any. The socket is in `/tmp/shardtui-UID/`, because paths of Unix sockets must be
+short.
 """
 
 import contextlib
@@ -19,66 +19,75 @@ from typing import BinaryIO
 
 import msgspec
 
+from ..base.atomic_write import write_atomically
+from ..base.directories import cache_directory, state_directory
 from ..base.invalid import Invalid
 from ..base.regular_file import read_regular
+from ..base.suggestion import suggestion
 from ..spec.config import RunConfig, WatchedRun
 from . import lock
 from .lock import Holder
 
 UNREADABLE = (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-LONGEST_STEM = 58
-"""Characters of a name that leave room for a number."""
+MAX_STEM = 58
+"""Characters of a name, so that a number can be appended."""
 
 
 def state_home() -> Path:
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "shardtui" / "runs"
+    """Returns the directory of all runs."""
+    return state_directory() / "runs"
 
 
 def compilation_cache() -> Path:
-    """Where jax keeps compiled programs for the next run."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "shardtui" / "jax"
+    """Returns the directory of jax's persistent compilation cache."""
+    return cache_directory() / "jax"
 
 
 def plan_cache() -> Path:
-    """Where answers of the TPU compiler are kept."""
-    return compilation_cache().with_name("plan")
+    """Returns the directory in which results of ahead-of-time compilations are cached."""
+    return cache_directory() / "plan"
 
 
 @dataclass(frozen=True)
 class RunDirectory:
+    """The directory of one run. It need not exist."""
+
     path: Path
+    """Path of the directory."""
 
     @property
     def name(self) -> str:
+        """Returns the run's name."""
         return self.path.name
 
     @property
     def events(self) -> Path:
+        """Returns the path of the event log."""
         return self.path / "events.jsonl"
 
     @property
     def log(self) -> Path:
+        """Returns the path of the engine's stdout and stderr."""
         return self.path / "engine.log"
 
     def log_of(self, process: int) -> Path:
-        """Of one of several processes on this machine."""
+        """Returns the path of the log of one of several processes on this machine."""
         return self.path / f"engine-{process}.log" if process else self.log
 
     @property
     def profile(self) -> Path:
+        """Returns the directory of profiler traces."""
         return self.path / "profile"
 
     @property
     def presets(self) -> Path:
-        """Those that were made in the run."""
+        """Returns the directory of presets that were created in the run."""
         return self.path / "presets"
 
     @property
     def config(self) -> RunConfig:
-        """Raises Invalid where it cannot be read, and where the run is only watched."""
+        """Reads `run.json`. Raises Invalid if it cannot be read, or if the training loop is external."""
         if watched := self.watched:
             raise Invalid(watched.refusal)
         path = self.path / "run.json"
@@ -86,88 +95,91 @@ class RunDirectory:
             return msgspec.json.decode(read_regular(path), type=RunConfig)
         except UNREADABLE as error:
             why = getattr(error, "strerror", None) or error
-            raise Invalid(f"{path}: not the configuration of a run: {why}: remove its directory") from error
+            raise Invalid(f"{path}: not a valid run configuration: {why}: remove its directory") from error
 
     @property
     def watched(self) -> WatchedRun | None:
-        """None of a run that an engine trains."""
+        """Reads `run.json` of a run with an external training loop; None for any other run."""
         with contextlib.suppress(*UNREADABLE):
             return msgspec.json.decode(read_regular(self.path / "run.json"), type=WatchedRun)
         return None
 
     @property
     def about(self) -> RunConfig | WatchedRun:
-        """Raises Invalid where it cannot be read."""
+        """Reads `run.json` of either kind of run. Raises Invalid if it cannot be read."""
         return self.watched or self.config
 
     @property
     def socket(self) -> Path:
-        """Raises Invalid where the runtime directory is not safe to use."""
+        """Returns the path of the run's socket. Raises Invalid if the runtime directory is not safe to use."""
         digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:8]
         return runtime_directory() / f"{self.name[:32]}-{digest}.sock"
 
     def new_coordinator(self) -> Path:
-        """A path for the socket at which processes of one machine find each other, of this start alone: processes that
-        an earlier one left behind cannot join."""
+        """Returns a new path for the coordinator's socket of processes on one machine.
+
+        It is different at every start, so that processes left over from an earlier start cannot join.
+        """
         return self.socket.with_name(f"{self.socket.stem}-{secrets.token_hex(2)}")
 
     def clear_coordinators(self) -> None:
-        """Those of past starts, and of this one at its end. For the process that holds the run."""
+        """Deletes the coordinator sockets of all starts. Only for the process that holds the lock."""
         for old in runtime_directory().glob(f"{self.socket.stem}-????"):
             old.unlink(missing_ok=True)
 
     def write_config(self, about: RunConfig | WatchedRun) -> None:
-        """All or nothing. Makes the directory where this host has none of the run."""
+        """Writes `run.json` atomically; creates the directory if this host has none."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = self.path / "run.json.new"
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(about)))
-        new.replace(self.path / "run.json")
+        write_atomically(self.path / "run.json", msgspec.json.format(msgspec.json.encode(about)))
 
     def checkpoints(self, config: RunConfig) -> str:
-        """Where the run's checkpoints are; not always a path of this machine."""
+        """Returns the directory of the run's checkpoints, which may be a URL such as `gs://…`."""
         elsewhere = config.checkpoints.directory
         return f"{elsewhere.rstrip('/')}/{self.name}" if elsewhere else str(self.path / "checkpoints")
 
     @property
     def lock(self) -> Path:
+        """Returns the path of the lock file."""
         return self.path / "lock"
 
     def hold(self) -> BinaryIO:
-        """Takes the lock; it stays taken while the returned file is open. Raises Invalid where another holds it."""
+        """Takes the lock, which is held while the returned file is open. Raises Invalid if another process holds it."""
         return lock.take(self.lock)
 
     def holder(self) -> Holder | None:
-        """The engine that lives in here, None where there is none."""
+        """Returns the process that holds the lock; None if no engine runs."""
         return lock.holder(self.lock)
 
     def discard(self) -> None:
+        """Deletes the directory."""
         shutil.rmtree(self.path)
 
 
 class NameTaken(Invalid):
-    """There is a run of that name."""
+    """A run of that name exists."""
 
 
 def create(about: RunConfig | WatchedRun) -> RunDirectory:
-    """A new directory with the run's `run.json`. Raises NameTaken, and Invalid where nothing can be written."""
+    """Creates a directory with the run's `run.json`. Raises NameTaken, and Invalid if it cannot be written."""
     directory = RunDirectory(state_home() / checked_name(about.run))
     try:
         directory.path.mkdir(parents=True, mode=0o700)
         directory.write_config(about)
     except FileExistsError as error:
-        raise NameTaken(f"--run {about.run}: the name is taken: choose another, or attach to it") from error
+        raise NameTaken(f"--run {about.run}: this run already exists: choose another name, or attach to it") from error
     except OSError as error:
         if directory.path.is_dir():
             directory.discard()
         raise Invalid(
-            f"{directory.path}: cannot be written: {error.strerror}: set XDG_STATE_HOME to a directory of yours"
+            f"{directory.path}: cannot be written: {error.strerror}: set XDG_STATE_HOME to a directory that you can "
+            "write"
         ) from error
     return directory
 
 
 def create_numbered(about: WatchedRun) -> RunDirectory:
-    """As `create`, of the name with -2, -3, … where there is a run of that name. Raises Invalid."""
-    names = (about.run[:LONGEST_STEM] + f"-{number}" for number in itertools.count(2))
+    """Creates a directory as `create` does; appends -2, -3, … to the name if it is taken. Raises Invalid."""
+    names = (about.run[:MAX_STEM] + f"-{number}" for number in itertools.count(2))
     name = about.run
     while True:
         try:
@@ -177,39 +189,42 @@ def create_numbered(about: WatchedRun) -> RunDirectory:
 
 
 def free_name(model: str) -> str:
-    """The first of MODEL-1, MODEL-2, … that no run has."""
+    """Returns the first of MODEL-1, MODEL-2, … that no run has."""
     return next(name for n in itertools.count(1) if not (state_home() / (name := f"{model}-{n}")).exists())
 
 
 def find(name: str | None) -> RunDirectory:
-    """The run of that name; with None the newest living one. Raises Invalid."""
+    """Returns the run of that name; with None the newest one that is running. Raises Invalid if there is none."""
     if name is not None:
         directory = RunDirectory(state_home() / checked_name(name))
         if not (directory.path / "run.json").exists():
-            raise Invalid(f"run {name}: there is none in {state_home()}: see `shardtui ls`")
+            maybe = suggestion(name, (run.name for run in all_runs()))
+            raise Invalid(f"run {name}: no such run in {state_home()}: {maybe}see `shardtui ls`")
         return directory
     living = [directory for directory in all_runs() if (holder := directory.holder()) and holder.is_alive]
     if not living:
-        raise Invalid("no run is going on: start one with `shardtui`, or name an ended one: see `shardtui ls`")
+        raise Invalid("no run is training: start one with `shardtui`, or name an ended one: see `shardtui ls`")
     return living[-1]
 
 
 def all_runs() -> list[RunDirectory]:
-    """Oldest first. What is not named as a run is none."""
+    """Returns all runs, oldest first. Ignores directories whose name is not valid for a run."""
     files = [file for file in state_home().glob("*/run.json") if RUN_NAME.fullmatch(file.parent.name)]
     return [RunDirectory(file.parent) for file in sorted(files, key=lambda file: file.stat().st_mtime)]
 
 
 def checked_name(name: str) -> str:
+    """Returns `name`. Raises Invalid if it is not valid for a run."""
     if not RUN_NAME.fullmatch(name):
         raise Invalid(
-            f"run {name!r}: a name is 1 to 64 of a–z, 0–9, '.', '_' and '-', and starts with a letter or digit"
+            f"run {name!r}: a name has 1 to 64 characters of a–z, 0–9, '.', '_' and '-', and starts with a letter or "
+            "digit"
         )
     return name
 
 
 def runtime_directory() -> Path:
-    """The directory of the sockets: made 0700, and refused where it is not ours alone. Raises Invalid."""
+    """Returns the directory of the sockets, created with mode 0700. Raises Invalid if other users can enter it."""
     path = Path(os.environ.get("SHARDTUI_RUNTIME_DIR") or f"/tmp/shardtui-{os.getuid()}")
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -217,7 +232,11 @@ def runtime_directory() -> Path:
     except OSError as error:
         raise Invalid(f"{path}: cannot be used for sockets: {error.strerror}: set SHARDTUI_RUNTIME_DIR") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise Invalid(f"{path}: not a directory that only you can enter: remove it, or set SHARDTUI_RUNTIME_DIR")
+        raise Invalid(
+            f"{path}: other users can enter it, or it is not a directory: remove it, or set SHARDTUI_RUNTIME_DIR"
+        )
     if len(str(path)) > 60:
-        raise Invalid(f"{path}: too long for a socket ({len(str(path))} of 60 characters): set SHARDTUI_RUNTIME_DIR")
+        raise Invalid(
+            f"{path}: too long for a socket ({len(str(path))} characters, at most 60): set SHARDTUI_RUNTIME_DIR"
+        )
     return path

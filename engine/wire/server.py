@@ -1,4 +1,4 @@
-"""The I/O thread: tells every viewer what happens and hands their commands to the training thread."""
+"""The I/O thread: sends events to all viewers, and passes their commands to the training thread."""
 
 import asyncio
 import contextlib
@@ -11,56 +11,58 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import framing
-from .commands import AnyCommand, Hello, Stop, WeighPreset
+from .commands import AnyCommand, Hello, PreviewPreset, Stop
 from .events import CommandRefused, Event, Welcome
 from .framing import BadFrame, mismatch
 from .version import VERSION
 
-MOST_VIEWERS = 64
-MOST_GUESTS = 16
-"""Connections beyond those: they see nothing, but their commands are heard, so that a run can always be stopped."""
+MAX_VIEWERS = 64
+"""Viewers that receive events."""
+MAX_GUESTS = 16
+"""Further connections: they receive no events, but may send commands, so that a run can always be stopped."""
 GUEST_SECONDS = 5.0
+"""How long a guest stays connected."""
 HELLO_SECONDS = 5.0
-"""In which a viewer says which protocol it speaks; the first ones said nothing."""
-SILENT = 1
-"""The protocol of those."""
-LARGEST_BACKLOG = 4 * 1024 * 1024
-"""Bytes that may wait for a slow viewer. It misses what comes on top and reads that from `events.jsonl`."""
+"""Timeout for a viewer's `Hello`; viewers of the first protocol send none."""
+FIRST_PROTOCOL = 1
+"""The first protocol, which has no `Hello`."""
+MAX_BACKLOG_BYTES = 4 * 1024 * 1024
+"""Bytes that may wait for a slow viewer. Further events are dropped; it reads them from `events.jsonl`."""
 
-
-Answer = Callable[[WeighPreset], Event]
+Answer = Callable[[PreviewPreset], Event]
+"""Computes the answer to a `PreviewPreset`."""
 
 
 class OtherProtocol(Exception):
-    """The viewer speaks another one."""
+    """The viewer uses another protocol version."""
 
-    def __init__(self, spoken: int) -> None:
-        super().__init__(mismatch(spoken, VERSION))
+    def __init__(self, version: int) -> None:
+        super().__init__(mismatch(version, VERSION))
 
 
 class Server:
-    """Serves one Unix socket in a thread of its own. `obey` is called in that thread and must only enqueue, or say why
-    it refuses."""
+    """Serves one Unix socket in its own thread."""
 
-    def __init__(self, path: Path, obey: Callable[[AnyCommand], str | None]) -> None:
+    def __init__(self, path: Path, enqueue: Callable[[AnyCommand], str | None]) -> None:
+        """`enqueue` is called in the server's thread: it enqueues a command and returns None, or why it is refused."""
         self._path = path
-        self._obey = obey
+        self._enqueue = enqueue
         self._answer: Answer | None = None
         self._answering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
-        """One question at a time, of all viewers: an answer takes Python from the steps."""
+        """One question at a time over all viewers, because answering takes the GIL from the training thread."""
         self._viewers: set[asyncio.StreamWriter] = set()
-        self._greeted: set[asyncio.StreamWriter] = set()
-        """Of those, the ones that are told what happens."""
+        self._subscribed: set[asyncio.StreamWriter] = set()
+        """The viewers that have sent `Hello` and receive events."""
         self._guests: dict[asyncio.StreamWriter, None] = {}
-        """In the order in which they came."""
+        """In order of arrival."""
         self._loop = asyncio.new_event_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._closing = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
 
     def start(self) -> None:
-        """From here on the socket accepts viewers. Raises OSError where it cannot be made."""
-        self._path.unlink(missing_ok=True)  # left by an engine that was killed; the run's lock says it is ours
+        """Creates the socket and accepts viewers. Raises OSError if it cannot be created."""
+        self._path.unlink(missing_ok=True)  # left by a killed engine: this process holds the run's lock
         self._socket.bind(str(self._path))
         self._path.chmod(0o600)
         self._inode = self._path.stat().st_ino
@@ -68,21 +70,21 @@ class Server:
         self._thread.start()
 
     def answer_with(self, answer: Answer) -> None:
-        """From now on `answer`, called in a thread of its own, says what the one viewer is told that asks."""
+        """Sets the function that answers questions; it is called in its own thread."""
         self._answer = answer
 
     @property
     def descriptors(self) -> list[int]:
-        """Of its sockets; -1 for one that is closed."""
+        """Returns the file descriptors of all sockets; -1 for a closed one."""
         connections = (*self._viewers, *self._guests)
         return [self._socket.fileno(), *(each.get_extra_info("socket").fileno() for each in connections)]
 
     def publish(self, event: Event) -> None:
-        """From any thread; never blocks."""
+        """Sends an event to all viewers. From any thread; never blocks."""
         self._loop.call_soon_threadsafe(self._broadcast, event)
 
     def close(self) -> None:
-        """Returns once what was published is on its way, or after two seconds."""
+        """Sends what was published and closes all connections; waits at most two seconds."""
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(timeout=2)
         self._answering.shutdown(wait=False, cancel_futures=True)
@@ -93,34 +95,34 @@ class Server:
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        server = await asyncio.start_unix_server(self._attend, sock=self._socket)
+        server = await asyncio.start_unix_server(self._serve_connection, sock=self._socket)
         await self._closing.wait()
         server.close()
         connections = (*self._viewers, *self._guests)
         for connection in connections:
             connection.close()
         await asyncio.gather(*(connection.wait_closed() for connection in connections), return_exceptions=True)
-        attending = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in attending:
+        connection_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in connection_tasks:
             task.cancel()
-        await asyncio.gather(*attending, return_exceptions=True)
+        await asyncio.gather(*connection_tasks, return_exceptions=True)
         with contextlib.suppress(OSError):
-            if self._path.stat().st_ino == self._inode:  # not that of another engine, where the run's directory is gone
+            if self._path.stat().st_ino == self._inode:  # not a newer engine's, if the run's directory was removed
                 self._path.unlink()
 
     def _broadcast(self, event: Event) -> None:
         frame = framing.frame(event)
-        for viewer in self._greeted:
+        for viewer in self._subscribed:
             _write(viewer, frame)
 
-    async def _attend(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
         try:
             if _peer_uid(connection) not in (None, os.getuid()):
                 return
-            if len(self._viewers) < MOST_VIEWERS:
-                await self._attend_viewer(reader, connection)
+            if len(self._viewers) < MAX_VIEWERS:
+                await self._serve_viewer(reader, connection)
             else:
-                await self._attend_guest(reader, connection)
+                await self._serve_guest(reader, connection)
         except OtherProtocol as error:
             _write(connection, framing.frame(CommandRefused(problem=str(error), protocol=VERSION)))
         except BadFrame as error:
@@ -130,97 +132,98 @@ class Server:
         finally:
             connection.close()
 
-    async def _attend_viewer(self, reader: asyncio.StreamReader, viewer: asyncio.StreamWriter) -> None:
+    async def _serve_viewer(self, reader: asyncio.StreamReader, viewer: asyncio.StreamWriter) -> None:
         self._viewers.add(viewer)
         try:
-            await self._meet(reader)
+            await self._handshake(reader)
             _write(viewer, framing.frame(Welcome()))
-            self._greeted.add(viewer)
-            await self._hear(reader, viewer)
+            self._subscribed.add(viewer)
+            await self._handle_commands(reader, viewer)
         finally:
             self._viewers.discard(viewer)
-            self._greeted.discard(viewer)
+            self._subscribed.discard(viewer)
 
-    async def _attend_guest(self, reader: asyncio.StreamReader, guest: asyncio.StreamWriter) -> None:
-        """Where they are too many, the first one goes: the newest may want to stop the run."""
-        problem = f"{MOST_VIEWERS} viewers watch this run already: close one of them"
+    async def _serve_guest(self, reader: asyncio.StreamReader, guest: asyncio.StreamWriter) -> None:
+        """Accepts commands only. Drops the oldest if there are too many guests: the newest may want to stop the run."""
+        problem = f"{MAX_VIEWERS} viewers already watch this run: close one of them"
         _write(guest, framing.frame(CommandRefused(problem=problem)))
-        if len(self._guests) >= MOST_GUESTS:
+        if len(self._guests) >= MAX_GUESTS:
             first = next(iter(self._guests))
             del self._guests[first]
             first.close()
         self._guests[guest] = None
         try:
             async with asyncio.timeout(GUEST_SECONDS):
-                await self._meet(reader)
-                await self._hear(reader, guest)
+                await self._handshake(reader)
+                await self._handle_commands(reader, guest)
         finally:
             self._guests.pop(guest, None)
 
-    async def _meet(self, reader: asyncio.StreamReader) -> None:
-        """Returns once it has said that it speaks our protocol; `Stop` is obeyed before, whoever says it. Raises
-        OtherProtocol, and as `_hear`."""
+    async def _handshake(self, reader: asyncio.StreamReader) -> None:
+        """Waits for a `Hello` of this protocol version; accepts `Stop` from viewers of any version.
+
+        Raises OtherProtocol, and as `_handle_commands` does.
+        """
         seconds: float | None = HELLO_SECONDS
         while True:
             try:
                 async with asyncio.timeout(seconds):
                     command = await framing.read_command(reader)
             except TimeoutError:
-                raise OtherProtocol(SILENT) from None
+                raise OtherProtocol(FIRST_PROTOCOL) from None
             match command:
-                case Hello(protocol=spoken) if spoken != VERSION:
-                    raise OtherProtocol(spoken)
+                case Hello(protocol=version) if version != VERSION:
+                    raise OtherProtocol(version)
                 case Hello():
                     return
                 case Stop():
-                    self._obey(command)
+                    self._enqueue(command)
                     seconds = None
                 case _:
-                    raise OtherProtocol(SILENT)
+                    raise OtherProtocol(FIRST_PROTOCOL)
 
-    async def _hear(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
-        """Obeys until the connection ends, by IncompleteReadError, OSError or BadFrame. Of its questions one is
-        answered and one waits, the last: nobody looks at what follows from a text that was changed since."""
-        questions: asyncio.Queue[WeighPreset] = asyncio.Queue(1)
-        answering = asyncio.ensure_future(self._answer_all(questions, connection))
+    async def _handle_commands(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
+        """Handles commands until the connection ends with IncompleteReadError, OSError or BadFrame.
+
+        While one question is answered only the latest further one waits: earlier ones are about outdated texts.
+        """
+        questions: asyncio.Queue[PreviewPreset] = asyncio.Queue(1)
+        answering = asyncio.ensure_future(self._answer_questions(questions, connection))
         try:
             while True:
                 command = await framing.read_command(reader)
                 if isinstance(command, Hello):
                     continue
-                if isinstance(command, WeighPreset):
+                if isinstance(command, PreviewPreset):
                     if questions.full():
                         questions.get_nowait()
                     questions.put_nowait(command)
-                elif problem := self._obey(command):
+                elif problem := self._enqueue(command):
                     _write(connection, framing.frame(CommandRefused(problem=problem)))
         finally:
             answering.cancel()
 
-    async def _answer_all(self, questions: "asyncio.Queue[WeighPreset]", connection: asyncio.StreamWriter) -> None:
+    async def _answer_questions(self, questions: "asyncio.Queue[PreviewPreset]", writer: asyncio.StreamWriter) -> None:
         while True:
             question = await questions.get()
             if self._answer is None:
-                problem = "the engine does not know its devices yet: ask once it is ready"
-                _write(connection, framing.frame(CommandRefused(problem=problem)))
+                problem = "the engine is still starting: try again once it is ready"
+                _write(writer, framing.frame(CommandRefused(problem=problem)))
             else:
-                _write(
-                    connection,
-                    await self._loop.run_in_executor(self._answering, _answered, self._answer, question),
-                )
+                _write(writer, await self._loop.run_in_executor(self._answering, _answered, self._answer, question))
 
 
-def _answered(answer: Answer, question: WeighPreset) -> bytes:
+def _answered(answer: Answer, question: PreviewPreset) -> bytes:
     return framing.frame(answer(question))
 
 
 def _write(connection: asyncio.StreamWriter, frame: bytes) -> None:
-    if connection.transport.get_write_buffer_size() < LARGEST_BACKLOG:
+    if connection.transport.get_write_buffer_size() < MAX_BACKLOG_BYTES:
         connection.write(frame)
 
 
 def _peer_uid(viewer: asyncio.StreamWriter) -> int | None:
-    """Who is at the other end; None where the system cannot say and the directory's mode has to do."""
+    """Returns the user id of the peer; None if the system does not report it: then the directory's mode protects."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     peer: socket.socket = viewer.get_extra_info("socket")

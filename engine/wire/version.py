@@ -1,4 +1,4 @@
-"""The version of the wire."""
+"""The version of the protocol between engine and viewers."""
 
-VERSION = 2
-"""Of the messages. A viewer and an engine of two versions do not talk, but for `Stop`."""
+VERSION = 3
+"""A viewer and an engine of different versions exchange nothing but `Stop`."""

@@ -1,4 +1,4 @@
-"""The inventory of collectives, against programs whose traffic is known on paper."""
+"""The inventory of collectives, against programs whose traffic is known by calculation."""
 
 import contextlib
 from pathlib import Path
@@ -14,7 +14,8 @@ from shardtui.engine.analysis.device_groups import Groups, axes_of, grouping, gr
 from shardtui.engine.analysis.hlo import Instruction, Module, parse
 from shardtui.engine.analysis.program_text import read as read_text
 from shardtui.engine.models.task import Task
-from shardtui.engine.program.program import compile_program, place
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.engine.wire.descriptions import CollectiveInfo
@@ -30,7 +31,7 @@ LINE = str(Path(__file__).parents[1] / "collective_programs.py")
 MODEL = ModelConfig(layers=3, embed=32, heads=8, mlp=64, vocab=256, vocab_rows=256, context=16, dropout=0.1)
 BATCH, TOKENS, WIDE = 8, 16, 32
 ACTIVATION = BATCH * TOKENS * WIDE * 4
-"""Bytes of the residual stream of the whole batch, float32."""
+"""Bytes of the residual stream of the global batch, float32."""
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +43,14 @@ def read(name: str) -> Module:
     return parse((TEXTS / f"tpu {name}.hlo".replace(" ", "-")).read_text())
 
 
-def told(infos: list[CollectiveInfo]) -> list[tuple[str, list[str], int | None, int]]:
+def summary(infos: list[CollectiveInfo]) -> list[tuple[str, list[str], int | None, int]]:
     return [(info.kind, info.axes, info.count, info.bytes_each) for info in infos]
 
 
 @pytest.mark.parametrize("program", list(programs()), ids=lambda program: program.name)
 def test_hand_written_programs_on_cpu(program: Program, mesh: Mesh) -> None:
     found = inventory(parse(program.lower(mesh).compile().as_text() or ""), MESH)
-    assert told(found) == [program.traffic]
+    assert summary(found) == [program.traffic]
     assert found[0].written
     assert found[0].source.startswith(f"{LINE}:")
     times, each = program.traffic[2:]
@@ -58,9 +59,9 @@ def test_hand_written_programs_on_cpu(program: Program, mesh: Mesh) -> None:
 
 @pytest.mark.parametrize("program", list(programs()), ids=lambda program: program.name)
 def test_hand_written_programs_compiled_for_tpu(program: Program) -> None:
-    """From the texts that `tests/long/tpu_traffic.py` keeps: v5e, 2 × 4 chips."""
+    """Reads the texts that `tests/long/tpu_traffic.py` stores: v5e, 2 × 4 chips."""
     found = inventory(read(program.name), MESH)
-    assert told(found) == [program.traffic]
+    assert summary(found) == [program.traffic]
     assert found[0].written
     assert found[0].source.startswith("/home/me/shardtui/tests/collective_programs.py:")
 
@@ -69,9 +70,11 @@ def total(infos: list[CollectiveInfo], kind: str, *axes: str) -> int:
     return sum(info.bytes_per_device or 0 for info in infos if (info.kind, info.axes) == (kind, list(axes)))
 
 
-def test_what_the_compiler_inserts_for_fsdp(mesh: Mesh) -> None:
-    """Each layer gathered forward and backward, its gradient reduced once. On TPU gathers are bf16, asynchronous
-    fusions repeat their gather, and the reduction is a scatter in a fusion."""
+def test_collectives_that_the_compiler_inserts_for_fsdp(mesh: Mesh) -> None:
+    """Each layer is gathered forward and backward, and its gradient is reduced once.
+
+    On TPU gathers are bf16, asynchronous fusions repeat their gather, and the reduction is a scatter in a fusion.
+    """
     weights = LAYERS * WIDTH * WIDTH * 4
     cpu = inventory(parse(lower_fsdp(mesh).compile().as_text() or ""), MESH)
     assert total(cpu, "all-gather", "data") == 2 * weights
@@ -89,8 +92,8 @@ def compiled(preset: str) -> PresetCompiled:
     return compile_program(task, place(task, load_preset(preset), jax.devices())).description
 
 
-def test_a_pipeline_of_one_stage_hands_nothing_on(tmp_path: Path) -> None:
-    """The compiler leaves a permutation of no pairs in the program."""
+def test_a_pipeline_of_one_stage_has_no_permutation(tmp_path: Path) -> None:
+    """The compiler leaves a permutation without pairs in the program."""
     path = tmp_path / "one.toml"
     path.write_text('[mesh]\ndata = -1\npipeline = 1\n[rules]\nbatch = "data"\nlayers = "pipeline"\n')
     task = Task(tiny_config(), "cpu")
@@ -109,22 +112,24 @@ def test_data_parallel_reduces_the_gradients_once() -> None:
     assert total(program.collectives, "all-reduce", "data") == pytest.approx(parameter_bytes(program), rel=0.01)
 
 
-def test_tensor_parallel_is_megatrons() -> None:
-    """Two all-reduces of activations a layer forward, two backward (Shoeybi et al. 2019, section 3)."""
+def test_tensor_parallel_has_the_all_reduces_of_megatron() -> None:
+    """Each layer has two all-reduces of activations forward and two backward (Shoeybi et al. 2019, section 3)."""
     program = compiled("tp")
     assert program.collectives
     layers = [info for info in program.collectives if "(blocks)" in info.op_name and "while" in info.op_name]
     forward = [info for info in layers if "transpose" not in info.op_name]
     backward = [info for info in layers if "transpose" in info.op_name]
     for side in (forward, backward):
-        assert told(side) == [("all-reduce", ["model"], MODEL.layers, ACTIVATION)] * 2
+        assert summary(side) == [("all-reduce", ["model"], MODEL.layers, ACTIVATION)] * 2
     sources = {info.source.rpartition("/")[2].partition(":")[0] for info in layers}
     assert sources == {"blocks.py"}
 
 
-def test_fully_sharded_gathers_and_reduces_what_the_formulas_say() -> None:
-    """Split parameters of blocks are gathered forward and backward, the tables once for both; on CPU the gradients are
-    reduced whole and then cut."""
+def test_fsdp_gathers_and_reduces_the_bytes_of_the_formulas() -> None:
+    """Split parameters of blocks are gathered forward and backward, embeddings once.
+
+    On CPU gradients are all-reduced and then cut.
+    """
     program = compiled("fsdp")
     assert program.collectives
     split = [array for array in program.arrays if array.kind == "parameter" and any(array.compiled_spec)]
@@ -139,13 +144,13 @@ def groups(attributes: str, devices: int) -> Groups:
 
 
 @given(st.permutations([2, 2, 4]), st.permutations([0, 1, 2]), st.sampled_from([1, 2, 4, 8, 16]))
-def test_iota_groups_are_numpys(dims: list[int], order: list[int], size: int) -> None:
+def test_iota_groups_are_those_of_numpy(dims: list[int], order: list[int], size: int) -> None:
     text = f"replica_groups=[{16 // size},{size}]<=[{','.join(map(str, dims))}]T({','.join(map(str, order))})"
     expected = np.arange(16).reshape(dims).transpose(order).reshape(-1, size)
     assert groups(text, 16) == [tuple(group) for group in expected.tolist()]
 
 
-def test_one_grouping_in_all_spellings() -> None:
+def test_one_grouping_in_all_forms() -> None:
     for text in (
         "replica_groups={{0,2,4,6},{1,3,5,7}}",
         "replica_groups=[2,4]<=[4,2]T(1,0)",
@@ -196,29 +201,29 @@ ENTRY %main (x: f32[8], y: bf16[4]) -> f32[8] {
 """
 
 
-def test_start_and_done_are_one_and_tuples_are_summed() -> None:
-    assert sorted(told(inventory(parse(ASYNCHRONOUS), MESH))) == [
+def test_start_and_done_count_once_and_tuples_are_summed() -> None:
+    assert sorted(summary(inventory(parse(ASYNCHRONOUS), MESH))) == [
         ("all-gather", ["model"], 1, 64),
         ("all-reduce", ["data", "model"], 1, 40),
         ("reduce-scatter", ["model"], 1, 64),
     ]
 
 
-CARRIED_THROUGH_A_LOOP = """\
+ASYNCHRONOUS_ACROSS_A_LOOP = """\
 HloModule m, num_partitions=8
 
-%begin (p: f32[8]) -> (f32[8], f32[16]) {
+%start_fusion (p: f32[8]) -> (f32[8], f32[16]) {
   %p = f32[8]{0} parameter(0)
   %ag = f32[16]{0} all-gather(%p), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
   ROOT %start = (f32[8]{0}, f32[16]{0}) custom-call(%ag), custom_call_target="AsyncCollectiveStart"
 }
 
-%carry_on (p.1: f32[8]) -> f32[16] {
+%continue_fusion (p.1: f32[8]) -> f32[16] {
   %p.1 = f32[8]{0} parameter(0)
   ROOT %ag.1 = f32[16]{0} all-gather(%p.1), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
 }
 
-%end (p.2: f32[8]) -> f32[16] {
+%done_fusion (p.2: f32[8]) -> f32[16] {
   %p.2 = f32[8]{0} parameter(0)
   ROOT %ag.2 = f32[16]{0} all-gather(%p.2), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
 }
@@ -227,7 +232,7 @@ HloModule m, num_partitions=8
   %b = (s32[], f32[8]{0}) parameter(0)
   %i = s32[] get-tuple-element(%b), index=0
   %v = f32[8]{0} get-tuple-element(%b), index=1
-  %part = f32[16]{0} fusion(%v), kind=kLoop, calls=%carry_on
+  %part = f32[16]{0} fusion(%v), kind=kLoop, calls=%continue_fusion
   ROOT %next = (s32[], f32[8]{0}) tuple(%i, %v)
 }
 
@@ -238,19 +243,19 @@ HloModule m, num_partitions=8
 
 ENTRY %main (x: f32[8]) -> (s32[], f32[8]) {
   %x = f32[8]{0} parameter(0)
-  %first = (f32[8]{0}, f32[16]{0}) fusion(%x), kind=kLoop, calls=%begin
+  %first = (f32[8]{0}, f32[16]{0}) fusion(%x), kind=kLoop, calls=%start_fusion
   %zero = s32[] constant(0)
   %state = (s32[], f32[8]{0}) tuple(%zero, %x)
   %loop = (s32[], f32[8]{0}) while(%state), condition=%condition, body=%body, \
 backend_config={"known_trip_count":{"n":"9"}}
-  %last = f32[16]{0} fusion(%x), kind=kLoop, calls=%end
+  %last = f32[16]{0} fusion(%x), kind=kLoop, calls=%done_fusion
   ROOT %result = (s32[], f32[8]{0}) tuple(%zero, %x)
 }
 """
 
 
-def test_a_collective_that_is_carried_through_a_loop_happens_once() -> None:
-    assert told(inventory(parse(CARRIED_THROUGH_A_LOOP), MESH)) == [("all-gather", ["model"], 1, 64)]
+def test_an_asynchronous_collective_that_spans_a_loop_counts_once() -> None:
+    assert summary(inventory(parse(ASYNCHRONOUS_ACROSS_A_LOOP), MESH)) == [("all-gather", ["model"], 1, 64)]
 
 
 def test_a_branch_that_may_not_be_taken_has_no_known_count(mesh: Mesh) -> None:
@@ -258,22 +263,22 @@ def test_a_branch_that_may_not_be_taken_has_no_known_count(mesh: Mesh) -> None:
         return jax.lax.cond(x.sum() > 0, lambda x: jax.lax.psum(x, "data"), lambda x: x, x)
 
     program = Program("cond", either, jax.P("data", "model"), ("all-reduce", ["data"], None, 262144))
-    assert told(inventory(parse(program.lower(mesh).compile().as_text() or ""), MESH)) == [program.traffic]
+    assert summary(inventory(parse(program.lower(mesh).compile().as_text() or ""), MESH)) == [program.traffic]
 
 
 @pytest.mark.parametrize("text", ["", "not HLO", "HloModule m\n", "HloModule m\n\n%a (p: f32[]) -> f32[] {\n"])
-def test_what_is_not_a_module_is_refused(text: str) -> None:
+def test_text_that_is_not_a_module_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"HloModule|ENTRY"):
         parse(text)
 
 
-def test_a_program_that_cannot_be_read_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert read_text("not HLO", MESH, []) == (None, [])
     assert "ValueError" in caplog.text
     assert read_text("HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n}\n", MESH, []) == ([], [])
 
 
 @given(st.text(max_size=300))
-def test_any_text_is_a_module_or_refused(text: str) -> None:
+def test_any_text_is_read_as_a_module_or_rejected(text: str) -> None:
     with contextlib.suppress(ValueError):
         inventory(parse(f"HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {{\n  {text}\n}}\n"), MESH)

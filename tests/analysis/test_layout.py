@@ -1,4 +1,4 @@
-"""Boxes and panes agree with jax: with `devices_indices_map` for any rank, with its own picture for ranks 1 and 2."""
+"""Shards agree with jax's `devices_indices_map` at any rank, and drawn shardings with jax's own at ranks 1 and 2."""
 
 import contextlib
 import io
@@ -12,7 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.analysis.layout import bytes_per_device, replicas, shards
 from shardtui.engine.parallel.mesh import build_mesh, describe_mesh
 from shardtui.engine.wire.descriptions import ArrayInfo, MeshInfo
-from shardtui.tui.widgets.sharding_pane import Subject, draw_sharding, label, next_slice, subject
+from shardtui.tui.widgets.sharding_picture import draw_sharding, label
+from shardtui.tui.widgets.sharding_subject import Subject, initial_subject, next_slice
 
 Spec = list[list[str]]
 MESHES = [
@@ -22,8 +23,8 @@ MESHES = [mesh for mesh in MESHES if math.prod(mesh.values()) == 8]
 
 
 @st.composite
-def placed(draw: st.DrawFn, ranks: st.SearchStrategy[int]) -> tuple[list[int], Spec, NamedSharding, MeshInfo]:
-    """A shape, a spec that divides it, and the mesh, in any order of devices."""
+def shardings(draw: st.DrawFn, ranks: st.SearchStrategy[int]) -> tuple[list[int], Spec, NamedSharding, MeshInfo]:
+    """Draws a shape, a spec that divides it, and a mesh with any order of devices."""
     axes = draw(st.sampled_from(MESHES))
     order = draw(st.permutations(jax.devices()))
     rank = draw(ranks)
@@ -52,8 +53,8 @@ def array_info(shape: list[int], spec: Spec) -> ArrayInfo:
     )
 
 
-@given(placed(st.integers(0, 4)))
-def test_shards_are_those_of_jax(case: tuple[list[int], Spec, NamedSharding, MeshInfo]) -> None:
+@given(shardings(st.integers(0, 4)))
+def test_shards_equal_those_of_jax(case: tuple[list[int], Spec, NamedSharding, MeshInfo]) -> None:
     shape, spec, sharding, mesh = case
     expected: dict[tuple[tuple[int, int], ...], set[int]] = {}
     for device, box in sharding.devices_indices_map(tuple(shape)).items():
@@ -66,11 +67,11 @@ def test_shards_are_those_of_jax(case: tuple[list[int], Spec, NamedSharding, Mes
 
 
 def pictured(shape: list[int], spec: Spec, mesh: MeshInfo, platform: str = "cpu") -> Subject:
-    return subject(array_info(shape, spec), mesh, platform)
+    return initial_subject(array_info(shape, spec), mesh, platform)
 
 
 def cells(picture: str) -> list[list[str]]:
-    """The text in each box of a drawn grid."""
+    """Returns the text in each box of a drawn grid."""
     bands: list[list[str]] = []
     for line in picture.splitlines():
         if line[:1] in "┌├":
@@ -81,23 +82,25 @@ def cells(picture: str) -> list[list[str]]:
     return [band for band in bands if band]
 
 
-@given(placed(st.integers(1, 2)))
-def test_panes_agree_cell_for_cell_with_jax(case: tuple[list[int], Spec, NamedSharding, MeshInfo]) -> None:
+@given(shardings(st.integers(1, 2)))
+def test_every_cell_of_a_drawn_sharding_equals_that_of_jax(
+    case: tuple[list[int], Spec, NamedSharding, MeshInfo],
+) -> None:
     shape, spec, sharding, mesh = case
     drawn = io.StringIO()
     with contextlib.redirect_stdout(drawn):
         jax.debug.visualize_sharding(shape, sharding, use_color=False, max_width=800)
     ours = draw_sharding(pictured(shape, spec, mesh), width=400, height=100)
     theirs = cells(drawn.getvalue())
-    assume(any(text for row in theirs for text in row))  # of very flat arrays jax draws boxes too low for a label
+    assume(any(text for row in theirs for text in row))  # jax leaves out the labels of very flat arrays
     assert cells("\n".join(line.plain for line in ours)) == theirs
 
 
-@given(placed(st.integers(3, 4)), st.integers(20, 140), st.integers(6, 60))
-def test_higher_ranks_have_a_picture_that_fits(
+@given(shardings(st.integers(3, 4)), st.integers(20, 140), st.integers(6, 60))
+def test_arrays_of_higher_rank_are_drawn_within_the_pane(
     case: tuple[list[int], Spec, NamedSharding, MeshInfo], width: int, height: int
 ) -> None:
-    """Stepping through the slices shows every shard once."""
+    """Stepping through all slices draws every shard exactly once."""
     shape, spec, _, mesh = case
     shown = pictured(shape, spec, mesh)
     assert 0 < len(draw_sharding(shown, width, height)) <= height
@@ -119,7 +122,7 @@ def test_a_scalar_is_one_cell() -> None:
     assert cells("\n".join(line.plain for line in lines)) == [["TPU 0,1,2,3,4,5,6,7"]]
 
 
-def test_labels_shorten() -> None:
+def test_labels_are_shortened_to_the_width() -> None:
     mesh = MeshInfo({"data": 32, "model": 2}, list(range(64)))
     assert label("cpu", [2, 0], 26, mesh) == "CPU 0,2"
     assert label("cpu", [2, 0], 5, mesh) == "0,2"

@@ -1,4 +1,4 @@
-"""Each code finds the fault that is planted for it; presets that are not pitfalls have none."""
+"""Each code finds the fault that is planted for it; presets that are not pitfalls have no findings."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from shardtui.engine.analysis.lint import RULES, Finding, lint
 from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.inspection import inspect_program
-from shardtui.engine.program.program import Program, compile_program, place
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import CollectiveInfo, RematerializationInfo
@@ -30,7 +31,7 @@ def built_in(programs: dict[str, Program], inspected: dict[str, PresetInspected]
 
 
 def planted(path: Path, preset: str, training: TrainingConfig = BATCHES, **changes: int) -> Described:
-    """The text of a preset, compiled for a model that may differ."""
+    """Compiles and inspects a preset for a model with changed sizes."""
     (path / "planted.toml").write_text(preset)
     model = msgspec.structs.replace(WIDE, **changes)
     task = Task(tiny_config(model=model, training=training), "cpu")
@@ -51,7 +52,7 @@ GOOD = [name for name in KINDS if not name.startswith("pitfall")]
 
 
 ATTENTION, MLP, LOGITS = 2 * (8 * 128**2 + 4 * 128 * 128), 2 * 4 * 128 * 512, 2 * 128 * 256
-"""Operations a token of WIDE, forward: two layers of products with weights and of scores, and the output layer."""
+"""Forward FLOPs of WIDE per token: two layers of weight products and attention scores, and the output layer."""
 
 
 def only_compiled(path: Path, preset: str, **changes: Any) -> tuple[PresetCompiled, None, float]:
@@ -63,37 +64,37 @@ def only_compiled(path: Path, preset: str, **changes: Any) -> tuple[PresetCompil
 
 @pytest.mark.parametrize("name", KINDS)
 def test_products_are_counted_exactly(name: str, programs: dict[str, Program]) -> None:
-    """Of presets that repeat nothing each device computes its part and no more."""
+    """If a preset repeats nothing, each of the 8 devices computes an eighth."""
     products = programs[name].description.products
     needed = {info.scope: info.flops for info in products}
     tokens = 3 * BATCHES.tokens_per_step
     if (pipeline := programs[name].description.pipeline) is None:
         assert needed == {"blocks/attention": tokens * ATTENTION, "blocks/mlp": tokens * MLP, "logits": tokens * LOGITS}
-    else:  # the ticks in which a stage has nothing to do are computed, too
+    else:  # stages compute in idle ticks, too
         idle = 1 / (1 - pipeline.bubble)
         assert needed["blocks/mlp"] == pytest.approx(idle * tokens * MLP)
     if name in GOOD:
         assert all(8 * info.flops_per_device == info.flops for info in products)
 
 
-def test_work_that_is_repeated_though_an_activation_is_split(tmp_path: Path) -> None:
+def test_repeated_products_are_found_although_an_activation_is_split(tmp_path: Path) -> None:
     preset = '[mesh]\ndata = 2\nmodel = 4\n[rules]\nbatch = "data"\nvocab = "model"\n'
     (finding,) = lint(*only_compiled(tmp_path, preset))
     factor = (4 * (ATTENTION + MLP) + LOGITS) / (ATTENTION + MLP + LOGITS)
     assert finding.code == "S105"
-    assert f"{factor:.2f} times: blocks/mlp 4.00 times, blocks/attention 4.00 times" in finding.message
+    assert f"{factor:.2f} times as many: blocks/mlp 4.00 times, blocks/attention 4.00 times" in finding.message
     assert "logits" not in finding.message
     assert re.search(r"(decoder|blocks)\.py:\d+$", finding.source)
 
 
-def test_a_batch_that_is_whole(tmp_path: Path) -> None:
+def test_an_unsharded_batch_repeats_all_products_but_the_split_one(tmp_path: Path) -> None:
     (finding,) = lint(*only_compiled(tmp_path, '[mesh]\nmodel = 8\n[rules]\nmlp = "model"\n'))
     factor = (8 * (ATTENTION + LOGITS) + MLP) / (ATTENTION + MLP + LOGITS)
-    assert f"{factor:.2f} times: blocks/attention 8.00 times, logits 8.00 times" in finding.message
+    assert f"{factor:.2f} times as many: blocks/attention 8.00 times, logits 8.00 times" in finding.message
     assert 'batch = "model"' in finding.fix
 
 
-def test_what_remat_computes_again_is_not_repeated(tmp_path: Path) -> None:
+def test_recomputation_by_remat_is_not_redundant_compute(tmp_path: Path) -> None:
     preset = '[mesh]\nfsdp = -1\n[rules]\nbatch = "fsdp"\nembed = "fsdp"\n'
     compiled, *others = only_compiled(tmp_path, preset, remat=True)
     assert lint(compiled, *others) == []
@@ -101,8 +102,8 @@ def test_what_remat_computes_again_is_not_repeated(tmp_path: Path) -> None:
     assert needed > 1.2 * others[1]
 
 
-def test_a_gather_of_a_moment_is_none_of_a_parameter(tmp_path: Path) -> None:
-    """The optimizer's, where the moments of a tensor parallel model stand whole."""
+def test_a_gather_of_a_moment_is_not_one_of_a_parameter(tmp_path: Path) -> None:
+    """The optimizer gathers when the moments of a tensor parallel model are replicated."""
     rules = "".join(f'{axis} = "model"\n' for axis in ("heads", "mlp", "vocab"))
     preset = f'[mesh]\nmodel = -1\n[rules]\n{rules}[overrides]\n"mu.*" = []\n'
     compiled, *others = only_compiled(tmp_path, preset)
@@ -110,7 +111,7 @@ def test_a_gather_of_a_moment_is_none_of_a_parameter(tmp_path: Path) -> None:
     assert codes(lint(compiled, *others)) == ["S102"]
 
 
-def test_a_gather_of_several_arrays_is_told_apart(built_in: BuiltIn) -> None:
+def test_bytes_of_a_combined_gather_are_divided_by_array(built_in: BuiltIn) -> None:
     compiled, inspected, flops = built_in("pitfall-first-dim")
     names = ["blocks.mlp.up.kernel", "blocks.mlp.down.kernel"]
     combined = CollectiveInfo(
@@ -139,10 +140,11 @@ def test_good_presets_have_no_finding(name: str, built_in: BuiltIn) -> None:
 
 
 def test_the_pitfall_of_replicated_moments(built_in: BuiltIn) -> None:
-    (finding,) = lint(*built_in("pitfall-replicated-moments"))
+    compiled, inspected, flops = built_in("pitfall-replicated-moments")
+    (finding,) = lint(compiled, inspected, flops)
     assert finding.code == "S102"
-    assert len(finding.arrays) == 28
-    assert {name.partition(".")[0] for name in finding.arrays} == {"mu", "nu"}
+    split = [array.name for array in compiled.arrays if array.kind == "parameter" and any(array.compiled_spec)]
+    assert set(finding.arrays) == {f"{moment}.{name}" for moment in ("mu", "nu") for name in split}
     parameters = 2 * 128 * 128 * 3 + 2 * 128 * 128 + 4 * 128 * 512 + 256 * 128 + 128 * 128
     assert finding.bytes_per_device == pytest.approx(2 * 4 * parameters * 7 / 8, rel=0.02)
 
@@ -150,10 +152,10 @@ def test_the_pitfall_of_replicated_moments(built_in: BuiltIn) -> None:
 def test_the_pitfall_of_one_axis_for_batch_and_weights(built_in: BuiltIn) -> None:
     idle, redundant = lint(*built_in("pitfall-same-axis"))
     assert (idle.code, redundant.code) == ("S104", "S105")
-    assert "nothing is split over data: 2 devices" in idle.message
+    assert "nothing is split over data: its 2 devices" in idle.message
     assert redundant.message.endswith(
-        "2.00 times: blocks/mlp 2.00 times, blocks/attention 2.00 times, logits 2.00 times; heads, mlp, vocab want "
-        "axes that the batch has taken"
+        "2.00 times as many: blocks/mlp 2.00 times, blocks/attention 2.00 times, logits 2.00 times; heads, mlp, vocab "
+        "stay unsharded, since the batch uses their mesh axes"
     )
     assert 'batch = ["model", "data"]' in redundant.fix
 
@@ -161,7 +163,9 @@ def test_the_pitfall_of_one_axis_for_batch_and_weights(built_in: BuiltIn) -> Non
 def test_the_pitfall_of_the_first_dim(built_in: BuiltIn) -> None:
     found = lint(*built_in("pitfall-first-dim"))
     assert codes(found) == ["S105", "S106", "S106", "S106", "S106"]
-    assert "1.73 times: blocks/mlp 1.67 times, blocks/attention 1.78 times, logits 2.00 times" in found[0].message
+    assert (
+        "1.73 times as many: blocks/mlp 1.67 times, blocks/attention 1.78 times, logits 2.00 times" in found[0].message
+    )
     kernels = {"attention.qkv": 3 * 128 * 128, "attention.out": 128 * 128, "mlp.up": 128 * 512, "mlp.down": 512 * 128}
     assert {finding.arrays[0]: finding.bytes_per_device for finding in found[1:]} == {
         f"blocks.{name}.kernel": 2 * 2 * 4 * size for name, size in kernels.items()
@@ -169,23 +173,23 @@ def test_the_pitfall_of_the_first_dim(built_in: BuiltIn) -> None:
     assert all(re.search(r"(decoder|blocks)\.py:\d+$", finding.source) for finding in found[1:])
 
 
-def test_a_large_parameter_left_whole(tmp_path: Path) -> None:
+def test_a_large_replicated_parameter(tmp_path: Path) -> None:
     preset = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\nheads = "model"\nmlp = "model"\n'
     finding, repeated = lint(*planted(tmp_path, preset, vocab_rows=8192))
     assert (finding.code, finding.arrays, repeated.code) == ("S101", ["token.embedding"], "S105")
-    assert "times: logits 2.00 times" in repeated.message
+    assert "times as many: logits 2.00 times" in repeated.message
     assert finding.bytes_per_device == 8192 * 128 * 4 // 2
-    assert 'a rule vocab = "model"' in finding.fix
+    assert 'add the rule vocab = "model"' in finding.fix
 
 
 def test_a_dim_that_does_not_divide(tmp_path: Path) -> None:
     preset = '[mesh]\ndata = 1\nmodel = -1\n[rules]\nmlp = "model"\nactivation_embed = "model"\n'
     found = [f for f in lint(*planted(tmp_path, preset, embed=132, heads=4)) if f.code == "S103"]
     assert {name for finding in found for name in finding.arrays} > {"embedding", "blocks.mlp.residual", "norm"}
-    assert "activation_embed 132 does not divide by 8 (model), so it is whole" in found[0].message
+    assert "activation_embed 132 does not divide by 8 (model), so it is unsharded" in found[0].message
 
 
-def test_an_axis_that_nothing_uses(tmp_path: Path) -> None:
+def test_an_axis_that_splits_nothing(tmp_path: Path) -> None:
     found = lint(*planted(tmp_path, '[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n'))
     assert codes(found) == ["S104", "S105"]
     assert "nothing is split over spare" in found[0].message
@@ -199,21 +203,21 @@ def test_traffic_over_compute(tmp_path: Path) -> None:
     )
     assert codes(found) == ["S109"]
     assert re.search(
-        r"data carries 1\.\d+ MB a device and step for 2\.\d+ MFLOP of compute: 1\.\d FLOP a byte", found[0].message
+        r"data carries 1\.\d+ MB per device and step for 2\.\d+ MFLOP of compute: 1\.\d FLOP per byte", found[0].message
     )
 
 
 def test_a_layout_other_than_intended(built_in: BuiltIn) -> None:
     compiled, inspected, flops = built_in("fsdp")
     gradient = next(array for array in inspected.arrays if array.name == "grad.blocks.mlp.up.kernel")
-    whole = msgspec.structs.replace(gradient, compiled_spec=[[], [], []])
-    arrays = [whole if array is gradient else array for array in inspected.arrays]
+    replicated = msgspec.structs.replace(gradient, compiled_spec=[[], [], []])
+    arrays = [replicated if array is gradient else array for array in inspected.arrays]
     (finding,) = lint(compiled, msgspec.structs.replace(inspected, arrays=arrays), flops)
     assert (finding.code, finding.arrays) == ("S108", ["grad.blocks.mlp.up.kernel"])
     assert finding.message.endswith("intended (–, fsdp, –), compiled (–, –, –)")
 
 
-def test_an_involuntary_rematerialization_is_mapped_to_arrays(built_in: BuiltIn) -> None:
+def test_an_involuntary_rematerialization_names_arrays_of_its_shape(built_in: BuiltIn) -> None:
     compiled, inspected, flops = built_in("fsdp-tp2")
     warned = RematerializationInfo(
         operation="%dot.7 = f32[2,128,512]{2,1,0} dot",
@@ -225,20 +229,22 @@ def test_an_involuntary_rematerialization_is_mapped_to_arrays(built_in: BuiltIn)
     )
     (finding,) = lint(compiled, msgspec.structs.replace(inspected, rematerializations=[warned]), flops)
     assert (finding.code, finding.arrays) == ("S107", ["blocks.mlp.up", "blocks.mlp.hidden"])
-    assert "in jit(train_step)/mlp/dot_general is replicated to go from {devices=[4,1,2]<=[8]}" in finding.message
+    assert (
+        "in jit(train_step)/mlp/dot_general is replicated to reshard it from {devices=[4,1,2]<=[8]}" in finding.message
+    )
 
 
-def test_dims_that_no_parameter_has(built_in: BuiltIn) -> None:
+def test_rules_for_logical_axes_that_no_parameter_has(built_in: BuiltIn) -> None:
     compiled, inspected, flops = built_in("dp")
-    idle = msgspec.structs.replace(compiled, idle_rules=["embed", "mlp"])
-    (finding,) = lint(idle, inspected, flops)
+    unused = msgspec.structs.replace(compiled, unused_rules=["embed", "mlp"])
+    (finding,) = lint(unused, inspected, flops)
     assert (finding.code, finding.bytes_per_device) == ("S110", compiled.memory and compiled.memory.parameters)
-    assert "the preset has rules for embed, mlp, and the model has no such dim" in finding.message
+    assert "the preset has rules for embed, mlp, but the model has no such logical axis" in finding.message
     split, inspected, flops = built_in("fsdp")
-    assert lint(msgspec.structs.replace(split, idle_rules=["mlp"]), inspected, flops) == []
+    assert lint(msgspec.structs.replace(split, unused_rules=["mlp"]), inspected, flops) == []
 
 
-def test_without_an_inspection_only_what_is_known_is_found(built_in: BuiltIn) -> None:
+def test_without_an_inspection_checks_of_activations_are_left_out(built_in: BuiltIn) -> None:
     compiled, _, flops = built_in("pitfall-first-dim")
     assert set(codes(lint(compiled, None, flops))) == {"S105", "S106"}
 

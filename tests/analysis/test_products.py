@@ -1,5 +1,4 @@
-"""Matrix products: what a device computes of them, counted in compiled texts and in what jax traced, against counts by
-hand and by other readers."""
+"""FLOPs of matrix products in compiled texts and in traced programs, against counts by hand and by other readers."""
 
 import itertools
 from pathlib import Path
@@ -36,7 +35,7 @@ def counted(text: str, written: dict[str, float | None]) -> dict[str, float]:
     *(st.integers(1, 9), st.integers(1, 5), st.integers(1, 9), st.integers(-3, 5)),
     *(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)),
 )
-def test_positions_of_a_convolution(
+def test_multiplications_of_a_convolution(
     taken: int, kernel: int, made: int, pad: int, stride: int, dilation: int, kernel_dilation: int
 ) -> None:
     places = (at * kernel_dilation - pad + n * stride for at, n in itertools.product(range(kernel), range(made)))
@@ -74,14 +73,14 @@ def test_each_kind_of_product(product: str, flops: float) -> None:
     assert counted(module([OPERANDS, named]), {"mlp": 1.0}) == {"mlp": flops}
 
 
-def test_a_product_in_loops_runs_as_often_as_they_do() -> None:
+def test_a_product_in_nested_loops_counts_every_iteration() -> None:
     inside = f'{OPERANDS}{PRODUCT}, metadata={{op_name="jit(step)/mlp/dot_general"}}\n'
     body = f"{inside}  %last = s32[] add(%i, %one)\n"
     assert counted(loops(body, 2), {"mlp": 1.0}) == {"mlp": 2 * 9 * 1024}
-    assert counted(loops(body.replace("add(", "divide("), 1), {"mlp": 1.0}) == {"mlp": 0}, "nobody knows how often"
+    assert counted(loops(body.replace("add(", "divide("), 1), {"mlp": 1.0}) == {"mlp": 0}, "the trip count is unknown"
 
 
-def test_a_product_of_which_only_an_outer_scope_is_told_makes_that_one_part() -> None:
+def test_a_product_with_only_an_outer_scope_makes_that_scope_one_part() -> None:
     lines = [
         OPERANDS,
         f'{PRODUCT}, metadata={{op_name="jit(step)/blocks/mlp/dot_general"}}\n',
@@ -95,15 +94,15 @@ def test_a_product_of_which_only_an_outer_scope_is_told_makes_that_one_part() ->
 
 
 def test_a_program_compiled_for_tpu() -> None:
-    """Whose products are convolutions in fusions."""
+    """Its products are convolutions in fusions."""
     text = (TEXTS / "tpu-fsdp.hlo").read_text()
     (found,) = products(parse(text), {"": 1.0})
     assert found.flops_per_device == LAYERS * 3 * 2 * 128 * WIDTH * WIDTH
     assert found.source.startswith("/home/me/shardtui/tests/collective_programs.py:")
 
 
-def test_what_jax_traced_is_what_is_compiled() -> None:
-    """Scans, remat, scopes, convolutions and their gradients, on eight devices that each do their part."""
+def test_flops_of_the_traced_and_the_compiled_program_are_equal() -> None:
+    """Scans, remat, scopes, convolutions and their gradients, split over eight devices."""
     mesh = Mesh(np.array(jax.devices()), ("data",), axis_types=(AxisType.Auto,))
     images = jax.ShapeDtypeStruct((16, 9, 9, 3), "float32", sharding=NamedSharding(mesh, P("data")))
     weights = {"kernel": (3, 3, 3, 4), "w": (2, 4, 4)}
@@ -126,11 +125,11 @@ def test_what_jax_traced_is_what_is_compiled() -> None:
     written = flops_by_scope(traced.jaxpr)
     found = products(parse(traced.lower().compile().as_text() or ""), written)
     rows = 2 * 16 * 5 * 5 * 4 * 4
-    assert written["layers"] == 2 * 4 * rows, "forward, again, and twice backward"
+    assert written["layers"] == 2 * 4 * rows, "forward, recomputed, and twice backward"
     assert {info.scope: 8 * info.flops_per_device for info in found} == written
 
 
-def test_what_depends_on_data_is_not_compared() -> None:
+def test_flops_that_depend_on_data_are_unknown() -> None:
     x, mesh = jnp.ones((4, 4)), Mesh(np.array(jax.devices()), ("data",))
 
     def step(x: jax.Array) -> jax.Array:
@@ -147,7 +146,7 @@ def test_what_depends_on_data_is_not_compared() -> None:
 
 
 def gathers(text: str) -> list[tuple[int | None, bool]]:
-    """The arguments that are gathered, and whether a product takes them."""
+    """For each gather, the index of the argument that it gathers, and whether a product takes it."""
     found: Module = parse(text)
     flow = Dataflow(found)
     return [
@@ -181,7 +180,7 @@ FUSED = """\
 """
 
 
-def test_a_gather_is_followed_into_fusions() -> None:
+def test_a_gather_is_traced_into_fusions() -> None:
     lines = [
         "  %x = f32[8,16] parameter(1)\n  %w = f32[2,8,4] parameter(2)\n  %i = s32[] constant(0)\n",
         "  %part = f32[8,4] fusion(%w, %i), kind=kLoop, calls=%fused\n",
@@ -192,7 +191,7 @@ def test_a_gather_is_followed_into_fusions() -> None:
     lines[-1] = "  %y = f32[16,4] fusion(%g), kind=kLoop, calls=%scaled\n"
     assert gathers(module(lines, FUSED)) == [(2, False)]
     lines[1] = "  %part = f32[8,4] fusion(%w), kind=kLoop, calls=%scaled\n"
-    assert gathers(module(lines, FUSED)) == [(None, False)], "what is gathered was computed"
+    assert gathers(module(lines, FUSED)) == [(None, False)], "the gathered value is computed"
 
 
 LOOP = """\
@@ -212,7 +211,7 @@ LOOP = """\
 
 
 @pytest.mark.parametrize(("operand", "argument"), [("%kept", 3), ("%old", None), ("%new", None)])
-def test_a_gather_is_followed_out_of_a_loop_that_keeps_it(operand: str, argument: int | None) -> None:
+def test_a_gather_is_traced_out_of_a_loop_that_passes_its_operand_on(operand: str, argument: int | None) -> None:
     lines = [
         "  %w = f32[8,4] parameter(3)\n  %zero = s32[] constant(0)\n",
         "  %s = (s32[], f32[8,4], f32[8,4]) tuple(%zero, %w, %w)\n",
@@ -222,15 +221,15 @@ def test_a_gather_is_followed_out_of_a_loop_that_keeps_it(operand: str, argument
 
 
 def test_gathers_compiled_for_tpu() -> None:
-    """That of the forward pass, and one that goes on beside the backward pass: where it begins nothing takes it."""
+    """One of the forward pass, and one that overlaps the backward pass: nothing takes the value where it starts."""
     assert gathers((TEXTS / "tpu-fsdp.hlo").read_text())[:2] == [(0, True), (0, False)]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_text_ends_nothing(name: str) -> None:
+def test_a_hostile_text_raises_nothing(name: str) -> None:
     read(HOSTILE[name](20_000), MESH, ["p"], {"": 1.0})
 
 
 @given(st.text(max_size=300))
-def test_any_text_is_read_or_not(text: str) -> None:
+def test_any_text_raises_nothing(text: str) -> None:
     read(f"HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {{\n  {text}\n}}\n", MESH, ["p"], {"": 1.0})

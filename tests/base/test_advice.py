@@ -1,15 +1,15 @@
-"""What errors are told as. The texts are those that the libraries gave when the fault was real."""
+"""How errors are reported. The texts are those that the libraries gave when the faults really happened."""
 
 import errno
 import os
 
 import pytest
-from shardtui.engine.base.advice import advice, in_a_line, problems_in
+from shardtui.engine.base.advice import advice, first_line, problems_in
 from shardtui.engine.base.invalid import Invalid
 
 
 @pytest.mark.parametrize(
-    ("text", "what", "way_out"),
+    ("text", "meaning", "hint"),
     [
         (
             "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.",
@@ -23,28 +23,28 @@ from shardtui.engine.base.invalid import Invalid
             "the disk is full",
             "--checkpoint-dir",
         ),
-        ("F0000 rendezvous.cc:161] Termination timeout for `all gather Key`", "waited for each other", "splits more"),
+        ("F0000 rendezvous.cc:161] Termination timeout for `all gather Key`", "did not join it", "splits more"),
         ("OSError: [Errno 28] No space left on device: 'x'", "the disk is full", "--checkpoint-dir"),
         ("OSError: [Errno 30] Read-only file system: 'x'", "the directory cannot be written", "make it writable"),
         ("F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x=1", "XLA_FLAGS", "unset XLA_FLAGS"),
-        ("The TPU is already in use by process with pid 77", "another process holds", "end that process"),
+        ("The TPU is already in use by process with pid 77", "another process is using", "end that process"),
         ("Unable to initialize backend 'tpu': no libtpu", "cannot be used", "--platform"),
         ("Please install gcsfs to access Google Storage", "a package that is not installed", "pip install gcsfs"),
     ],
 )
-def test_known_errors_say_what_happened_and_what_to_do(text: str, what: str, way_out: str) -> None:
-    told = advice(f"some words before\n{text}\nand after")
-    assert told is not None
-    assert what in told.split(": ")[0]
-    assert way_out in told
-    assert "\n" not in told
+def test_known_errors_say_what_happened_and_what_to_do(text: str, meaning: str, hint: str) -> None:
+    line = advice(f"some words before\n{text}\nand after")
+    assert line is not None
+    assert meaning in line.split(": ")[0]
+    assert hint in line
+    assert "\n" not in line
 
 
-def test_the_words_that_say_so_are_kept() -> None:
+def test_advice_quotes_the_words_it_was_found_by() -> None:
     assert "(already in use by process with pid 77)" in (advice("TPU is already in use by process with pid 77") or "")
 
 
-def test_of_an_unknown_error_the_first_line_is_told() -> None:
+def test_an_unknown_error_is_reported_by_its_first_line() -> None:
     assert advice("ValueError: axes don't match") is None
     assert problems_in(ValueError("axes don't match\nand many more lines")) == ["ValueError: axes don't match"]
     assert problems_in(KeyError()) == ["KeyError: "]
@@ -65,12 +65,12 @@ def test_of_an_unknown_error_the_first_line_is_told() -> None:
         ("", ""),
     ],
 )
-def test_a_line_that_announces_the_next_is_told_with_it(text: str, line: str) -> None:
-    assert in_a_line(text) == line
+def test_a_line_that_ends_in_a_colon_is_joined_with_the_next(text: str, line: str) -> None:
+    assert first_line(text) == line
     assert problems_in(ValueError(text)) == [f"ValueError: {line}"]
 
 
-def test_of_wrapped_errors_the_innermost_is_told() -> None:
+def test_the_innermost_of_chained_errors_is_reported() -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
         try:
@@ -88,13 +88,13 @@ def test_of_wrapped_errors_the_innermost_is_told() -> None:
         assert problems_in(outer) == ["LookupError: no such shard"]
 
 
-def test_an_error_that_is_its_own_context_ends() -> None:
+def test_a_cycle_of_causes_ends() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
     assert problems_in(one) == ["ValueError: other"]
 
 
-def test_what_the_user_asked_for_keeps_its_own_words() -> None:
+def test_an_invalid_request_is_reported_with_all_its_problems() -> None:
     assert problems_in(Invalid("--steps 0: at least 1", "--seed -1: from 0")) == [
         "--steps 0: at least 1",
         "--seed -1: from 0",

@@ -1,4 +1,4 @@
-"""FIFOs, sockets, devices and directories in the place of files: nothing waits for them, and they are named."""
+"""FIFOs, sockets, devices and directories in place of files: nothing blocks on them, and messages name them."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def shardtui(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def fifo(path: Path) -> Path:
-    """In the place of the file, if there is one."""
+    """Makes a FIFO, in place of the file if there is one."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
@@ -45,12 +45,12 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
         open_regular(tmp_path / "none")
 
 
-def test_runs_beside_a_bad_one_are_listed(home: Path) -> None:
+def test_good_runs_are_listed_next_to_bad_ones(home: Path) -> None:
     for name in ("good-1", "bad-1", "bad-2"):
         created(name)
     runs = run_directory.state_home()
     bad = {
-        fifo(runs / "bad-1/run.json"): "not the configuration of a run: a FIFO, not a regular file",
+        fifo(runs / "bad-1/run.json"): "not a valid run configuration: a FIFO, not a regular file",
         fifo(runs / "bad-2/events.jsonl"): "cannot be read: a FIFO, not a regular file",
     }
     listed = shardtui("ls", "--json")
@@ -63,7 +63,7 @@ def test_runs_beside_a_bad_one_are_listed(home: Path) -> None:
     ("command", "name"),
     [(["verify"], "run.json"), (["train", "--resume"], "run.json"), (["train", "--resume"], "events.jsonl")],
 )
-def test_commands_name_a_bad_file_of_a_run(home: Path, command: list[str], name: str) -> None:
+def test_commands_name_the_bad_file_of_a_run(home: Path, command: list[str], name: str) -> None:
     path = fifo(created("tiny-1").path / name)
     result = shardtui(*command, "tiny-1", *(["--steps=3"] if "train" in command else []))
     assert result.returncode == 2
@@ -71,14 +71,14 @@ def test_commands_name_a_bad_file_of_a_run(home: Path, command: list[str], name:
     assert "a FIFO, not a regular file" in result.stderr
 
 
-def test_a_history_that_cannot_be_read_is_not_appended_to(tmp_path: Path) -> None:
+def test_an_unreadable_event_log_is_not_appended_to(tmp_path: Path) -> None:
     path = fifo(tmp_path / "events.jsonl")
     for use in (last_seq, lambda path: EventLog(path, lambda event: None)):
         with pytest.raises(Invalid, match=r"events\.jsonl: cannot be read: a FIFO"):
             use(path)
 
 
-def test_presets_beside_a_bad_one_are_listed(home: Path) -> None:
+def test_good_presets_are_listed_next_to_bad_ones(home: Path) -> None:
     presets = home / "config/shardtui/presets"
     path = fifo(presets / "parallelism/mine.toml")
     (presets / "parallelism/gone.toml").symlink_to("nowhere")

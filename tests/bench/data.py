@@ -1,4 +1,4 @@
-"""Whether the data ever makes the step wait."""
+"""Whether steps ever wait for data."""
 
 import shutil
 import subprocess
@@ -20,6 +20,7 @@ STEPS = 40
 
 
 def run() -> list[Figure]:
+    """Measures the loader's rate compared with nano's, and the input wait of a run."""
     plain = Plain(config())
     needed = [_steps_per_second(plain) for _ in range(REPEATS)]
     offered = [_batches_per_second(plain) for _ in range(REPEATS)]

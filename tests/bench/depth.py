@@ -5,7 +5,8 @@ from statistics import median
 
 import jax
 from shardtui.engine.models.task import Task
-from shardtui.engine.program.program import place, trace_step
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import trace_step
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
@@ -17,6 +18,7 @@ REPEATS = 5
 
 
 def run() -> list[Figure]:
+    """Measures many layers compared with few."""
     pairs = [(_seconds(FEW), _seconds(MANY)) for _ in range(REPEATS)]
     few = median(seconds for seconds, _ in pairs)
     return [
@@ -31,7 +33,7 @@ def run() -> list[Figure]:
 
 
 def _seconds(layers: int) -> float:
-    """For nano with so many layers under fsdp; nothing is kept from the time before."""
+    """Returns the seconds to lower and compile nano with so many layers under fsdp, with empty caches."""
     model = load_model("nano", (f"layers={layers}",))
     config = RunConfig(run="depth", model_name="nano", model=model.model, training=model.training, preset="fsdp")
     task = Task(config, "cpu")

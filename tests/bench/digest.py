@@ -1,4 +1,4 @@
-"""What the digests of a state of 1 GB cost, against the sums of older versions: alone, in a switch and in a save."""
+"""The cost of digests of a 1 GB state compared with the sums of older versions: alone, in a switch and in a save."""
 
 import tempfile
 import time
@@ -12,30 +12,33 @@ from etils import epath
 from shardtui.engine.checkpoint.directory import save_arrays
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import is_finite, linear_sums
-from shardtui.engine.program.program import Question, ask_digests, compile_initial_state, place
-from shardtui.engine.program.reshard import Movers
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_initial_state
+from shardtui.engine.program.reshard import Transfers
+from shardtui.engine.program.state_function import StateFunction, digest_function
 from shardtui.engine.spec.preset_reader import load_preset
 
 from .figure import Figure, at_most
 from .plain import config
 
 SETTINGS = ("layers=12", "embed=768", "heads=16", "mlp=3072")
-"""85 M parameters: with two moments 1.02 GB."""
+"""85 M parameters, 1.02 GB with two moments."""
 ROUTE = ("fsdp", "tp")
 REPEATS = 7
 
 
 def run() -> list[Figure]:
+    """Measures time and memory of both kinds of digest."""
     task = Task(config(*SETTINGS), "cpu")
     placements = [place(task, load_preset(name), jax.devices()) for name in ROUTE]
     abstract = [placement.abstract_state(task) for placement in placements]
-    digests = [ask_digests(state).compile() for state in abstract]
-    sums = [Question(linear_sums, state).compile() for state in abstract]
+    digests = [digest_function(state).compile() for state in abstract]
+    sums = [StateFunction(linear_sums, state).compile() for state in abstract]
     state = compile_initial_state(task, placements[0])()
     return [
         *_alone(state, digests[0], sums[0]),
         *_switched(state, placements[1].state_shardings, digests, sums),
-        *_saved(state, digests[0], sums[0], Question(is_finite, abstract[0]).compile()),
+        *_saved(state, digests[0], sums[0], StateFunction(is_finite, abstract[0]).compile()),
     ]
 
 
@@ -63,17 +66,17 @@ def _alone(state: TrainState, digest: Any, summed: Any) -> list[Figure]:
 
 
 def _switched(state: TrainState, target: TrainState, digests: list[Any], sums: list[Any]) -> list[Figure]:
-    movers = Movers()
-    movers.move(state, target)
+    transfers = Transfers()
+    transfers.move(state, target)
 
-    def switch(asked: list[Any]) -> tuple[float, float]:
-        """Seconds of the whole, and of what was asked."""
-        before = _seconds(asked[0], state)
+    def switch(questions: list[Any]) -> tuple[float, float]:
+        """Returns the seconds of the switch, and those of its digests."""
+        before = _seconds(questions[0], state)
         began = time.perf_counter()
-        moved = movers.move(state, target)
+        moved = transfers.move(state, target)
         jax.block_until_ready(moved)
         moving = time.perf_counter() - began
-        asking = before + _seconds(asked[1], moved)
+        asking = before + _seconds(questions[1], moved)
         return moving + asking, asking
 
     pairs = [(switch(digests), switch(sums)) for _ in range(REPEATS)]
@@ -83,14 +86,17 @@ def _switched(state: TrainState, target: TrainState, digests: list[Any], sums: l
         at_most(
             1.0, f"switch {name} with digests ÷ with the older sums", [n[0] / o[0] for n, o in pairs], "×", against
         ),
-        at_most(0.5, "part of it that the digests take", [n[1] / n[0] for n, _ in pairs], "", "moving: the rest"),
+        at_most(
+            0.5, "part of the switch that the digests take", [n[1] / n[0] for n, _ in pairs], "", "moving: the rest"
+        ),
     ]
 
 
 def _saved(state: TrainState, digest: Any, summed: Any, finite: Any) -> list[Figure]:
-    def stall(asked: Any) -> tuple[float, float]:
+    def stall(question: Any) -> tuple[float, float]:
+        """Returns the seconds of the stall, and those of its digests."""
         with tempfile.TemporaryDirectory() as folder:
-            asking = _seconds(asked, state)
+            asking = _seconds(question, state)
             began = time.perf_counter()
             bool(finite(state))
             copied = save_arrays(epath.Path(folder), state)
@@ -104,7 +110,9 @@ def _saved(state: TrainState, digest: Any, summed: Any, finite: Any) -> list[Fig
         at_most(
             1.0, "stall of a save with digests ÷ with the older sums", [n[0] / o[0] for n, o in pairs], "×", against
         ),
-        at_most(0.5, "part of it that the digests take", [n[1] / n[0] for n, _ in pairs], "", "copying: the rest"),
+        at_most(
+            0.5, "part of the save that the digests take", [n[1] / n[0] for n, _ in pairs], "", "copying: the rest"
+        ),
     ]
 
 

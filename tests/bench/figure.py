@@ -4,6 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from docs.tables import Cell
+
+COLUMNS = {
+    "figure": "",
+    "value": "{:.3g}",
+    "unit": "{}",
+    "low": "{:.3g}",
+    "high": "{:.3g}",
+    "n": "{}",
+    "sign": "{}",
+    "bound": "{:g}",
+    "against": "{}",
+}
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -31,13 +45,10 @@ class Figure:
         return f"{self.sign} {self.bound:g}"
 
     @property
-    def spread(self) -> str:
-        return f"{min(self.values):.3g} … {max(self.values):.3g}, n = {len(self.values)}"
-
-    @property
-    def verdict(self) -> str:
-        """✓, or how far it is."""
-        return "✓" if self.is_met else f"{abs(self.value - self.bound):.3g} off"
+    def cells(self) -> list[Cell]:
+        """Of `COLUMNS`."""
+        spread = (min(self.values), max(self.values), len(self.values))
+        return [self.name, self.value, self.unit, *spread, self.sign, self.bound, self.baseline]
 
 
 def at_least(bound: float, name: str, values: Sequence[float], unit: str, baseline: str) -> Figure:

@@ -1,7 +1,7 @@
-"""GPT-2 124M on one GPU: our step against a tuned PyTorch one, on the same card in the same call.
+"""GPT-2 124M on one GPU: this engine's step compared with a tuned PyTorch one, on the same card.
 
-Needs torch beside jax: `pip install torch`, and both with CUDA. Each side is a process of its own that makes some steps
-whenever it is asked to, so that the two are measured in turn.
+Needs torch as well as jax, both with CUDA: `pip install torch`. Each side is a process that makes some steps on
+request, so that the two are measured alternately.
 """
 
 import os
@@ -22,7 +22,7 @@ SETTINGS = ("seq_len=1024", "batch_size=32", "dtype=bfloat16")
 
 
 class Side:
-    """Makes steps when it is asked to, and tells tokens/s."""
+    """A process that makes steps on request and reports tokens/s."""
 
     def __init__(self, module: str) -> None:
         environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -38,6 +38,7 @@ class Side:
         self.card = self._answer()
 
     def tokens_per_second(self) -> float:
+        """Has it make some steps."""
         assert self._process.stdin
         print("go", file=self._process.stdin, flush=True)
         return float(self._answer())
@@ -47,13 +48,15 @@ class Side:
         return self._process.stdout.readline().strip()
 
     def end(self) -> None:
+        """Ends the process."""
         self._process.communicate()
 
 
 def run() -> list[Figure]:
+    """Measures tokens/s of both sides, and MFU on cards of known peak; empty without a GPU."""
     ours = Side("gpu_ours")
     if not ours.card:
-        print("gpu: no GPU that jax can use: left out", file=sys.stderr)
+        print("gpu: skipped: jax finds no GPU", file=sys.stderr)
         return []
     theirs = Side("gpu_torch")
     pairs = [(ours.tokens_per_second(), theirs.tokens_per_second()) for _ in range(REPEATS)]

@@ -1,4 +1,4 @@
-"""Our side of `gpu`: prints the card, then tokens/s for every line on stdin."""
+"""This engine's side of `gpu`: prints the card, and then tokens/s for every line on stdin."""
 
 import sys
 import time
@@ -14,6 +14,7 @@ STEPS = 20
 
 
 def main() -> None:
+    """Compiles and warms up, and then times steps on request; prints nothing without a GPU."""
     if jax.default_backend() != "gpu":
         return
     model = load_model("gpt2", SETTINGS)

@@ -1,4 +1,7 @@
-"""PyTorch's side of `gpu`: the same model, batch and optimizer, compiled, with flash attention; prints tokens/s."""
+"""PyTorch's side of `gpu`: the same model, batch and optimizer, compiled, with flash attention.
+
+Prints the card, and then tokens/s for every line on stdin.
+"""
 
 import sys
 import time
@@ -15,6 +18,8 @@ STEPS = 20
 
 
 class Block(nn.Module):
+    """A pre-norm transformer block."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads, self.dropout = config.heads, config.dropout
@@ -24,6 +29,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(config.embed, config.mlp), nn.Linear(config.mlp, config.embed)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps `[B, T, D]` to `[B, T, D]`."""
         batch, length, width = x.shape
         qkv = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))
@@ -36,6 +42,8 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
+    """A GPT-2 decoder with tied embeddings."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -45,6 +53,7 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(config.embed)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Returns the mean cross-entropy of tokens and targets `[B, T]`."""
         x = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
         x = F.dropout(x, self.config.dropout, self.training)
         for block in self.blocks:
@@ -54,6 +63,7 @@ class Gpt(nn.Module):
 
 
 def main() -> None:
+    """Compiles and warms up, and then times steps on request."""
     torch.set_float32_matmul_precision("high")
     model = load_model("gpt2", SETTINGS)
     config, training = model.model, model.training

@@ -1,4 +1,4 @@
-"""How fast `inspect --hlo` reads modules: an ordinary one, one of 400,000 collectives, and hostile ones."""
+"""How fast `inspect --hlo` reads modules: an ordinary one, one with 400,000 collectives, and hostile ones."""
 
 import contextlib
 import subprocess
@@ -16,11 +16,13 @@ from .plain import Plain, config
 
 REPEATS = 3
 SIZE = 1_000_000
+"""Characters of a hostile module."""
 FASTER = 10
-"""MB/s"""
+"""MB/s to reach."""
 
 
 def run() -> list[Figure]:
+    """Measures MB/s for each module."""
     ordinary, many = repeated(Plain(config()).step.as_text() or "", 20 * SIZE), collectives(400_000)
     hostile = {name: text for name, make in HOSTILE.items() if len(text := make(SIZE)) > SIZE // 10}
     return [
@@ -39,7 +41,7 @@ def _figure(name: str, text: str, seconds: list[float]) -> Figure:
 
 def _read(text: str) -> float:
     began = time.perf_counter()
-    with contextlib.suppress(ValueError):  # refused: that must not take long, either
+    with contextlib.suppress(ValueError):  # refusing must be as fast
         inventory(parse(text), MESH)
     return time.perf_counter() - began
 

@@ -1,7 +1,7 @@
-"""What several processes pay for agreeing on what to do next: `python tests/bench/run.py hosts`.
+"""The time that several processes spend on agreeing what to do next: `python tests/bench/run.py hosts`.
 
-Processes take steps of a known length and agree before every so many of them, as those of a run do; each measures the
-part of the time that it spends on it. In those that follow this is a wait for process 0 besides.
+Processes make steps of a known length and agree before some of them, as those of a run do; each measures the fraction
+of time that it spends on agreeing. For all but process 0 that includes the wait for process 0.
 """
 
 import json
@@ -27,6 +27,7 @@ COUNTS = (2, 4)
 
 
 def run() -> Iterator[Figure]:
+    """Measures that fraction for two and for four processes."""
     for count in COUNTS:
         repeats = [_parts(count) for _ in range(REPEATS)]
         for length in STEP_SECONDS:
@@ -36,7 +37,7 @@ def run() -> Iterator[Figure]:
 
 
 def _parts(count: int) -> list[dict[str, float]]:
-    """For each process the part of the time by the length of a step."""
+    """Returns for each process the fraction of time by the seconds of a step."""
     coordinator = f"unix:{tempfile.mkdtemp(prefix='shardtui-', dir='/tmp')}/coordinator"
     command = [sys.executable, "-m", "tests.bench.hosts", coordinator, str(count)]
     root = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Memory of a switch, beyond that of the state it moves."""
+"""The peak memory of a switch, beyond that of the state that it moves."""
 
 import os
 import subprocess
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import jax
 from shardtui.engine.models.task import Task, TrainState
-from shardtui.engine.program.program import compile_initial_state, place
-from shardtui.engine.program.reshard import Movers
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_initial_state
+from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.spec.preset_reader import load_preset
 
 from ..suite import memory
@@ -16,28 +17,29 @@ from .figure import Figure, at_most
 from .plain import config
 
 SETTINGS = ("layers=11", "embed=512", "heads=8", "mlp=2048")
-"""35 M parameters: with two moments 418 MB."""
+"""35 M parameters, 418 MB with two moments."""
 LOW = "--low-memory"
 MODES = ("switch", LOW)
 PAIRS = (("fsdp", "tp"), ("tp", "fsdp"), ("fsdp", "fsdp-tp2"), ("fsdp", "dp"), ("hsdp", "fsdp"))
 REPEATS = 5
-AS_TAKEN = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-"""Memory that is freed goes back to the system at once, so that what is resident is what is taken."""
+RETURNS_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""Has malloc return freed memory to the system at once, so that resident memory is memory in use."""
 
 
 def run() -> list[Figure]:
+    """Measures some pairs of presets, with and without `--low-memory`."""
     return [figure for pair in PAIRS for figure in _figures(*pair)]
 
 
 def _figures(source: str, target: str) -> list[Figure]:
-    """In a process of its own, whose resident memory is read."""
+    """Measures one pair in its own process, whose resident memory is read."""
     answer = subprocess.run(
         [sys.executable, "-m", "tests.bench.memory", source, target],
         capture_output=True,
         text=True,
         check=True,
         cwd=Path(__file__).parents[2],
-        env={**os.environ, **AS_TAKEN},
+        env={**os.environ, **RETURNS_FREED_MEMORY},
     )
     rows = [[int(word) for word in line.split()] for line in answer.stdout.splitlines()]
     return [_figure(f"{mode}, {source} → {target}", mode, *row) for mode, row in zip(MODES, rows, strict=True)]
@@ -56,17 +58,16 @@ def _figure(name: str, mode: str, before: int, after: int, largest: int, *peaks:
 
 
 def _bytes(state: TrainState) -> int:
-    """Of all shards on all devices: they stand in this process."""
+    """Returns the bytes of all shards on all devices, which this process holds."""
     return sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
 
 
 def _measure(source: str, target: str) -> None:
-    """Prints for each mode the bytes of the source, of the destination and of its largest leaf, and the peaks of some
-    moves."""
+    """Prints one line per mode: bytes of the source, of the destination and of its largest leaf, and peaks of moves."""
     task = Task(config(*SETTINGS), "cpu")
     here, there = (place(task, load_preset(name), jax.devices()) for name in (source, target))
-    movers = Movers()
-    movers.prepare(task.abstract_state, here.state_shardings, there.state_shardings)
+    transfers = Transfers()
+    transfers.prepare(task.abstract_state, here.state_shardings, there.state_shardings)
     for mode in MODES:
         peaks: list[int] = []
         for _ in range(REPEATS):
@@ -74,7 +75,7 @@ def _measure(source: str, target: str) -> None:
             jax.block_until_ready(state)
             before, resident = _bytes(state), memory("VmRSS")
             Path("/proc/self/clear_refs").write_text("5")
-            moved = movers.move(state, there.state_shardings, frees=mode == LOW)
+            moved = transfers.move(state, there.state_shardings, free_source=mode == LOW)
             peaks.append(memory("VmHWM") - resident)
             after = _bytes(moved)
             largest = max(_bytes(TrainState(leaf, (), (), ())) for leaf in jax.tree.leaves(moved))

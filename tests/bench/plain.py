@@ -1,6 +1,6 @@
-"""The plain loop that our speed is measured against: `jax.jit`, the same step, model and data, and nothing around it.
+"""The plain training loop that benchmarks compare with: `jax.jit` with the same step, model and data, and nothing else.
 
-`python -m tests.bench.plain`: prints a line for each step that it has done, until it is ended.
+`python -m tests.bench.plain` trains until it is killed, and prints the number of steps about ten times a second.
 """
 
 import time
@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import jax
 from shardtui.engine.models.task import Batch, Task, TrainState
-from shardtui.engine.program.program import Placement, compile_initial_state, place, trace_step
+from shardtui.engine.program.placement import Placement, place
+from shardtui.engine.program.program import compile_initial_state, trace_step
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
@@ -16,7 +17,7 @@ from shardtui.engine.training.data import Batches, read_corpus
 
 
 def config(*settings: str, preset: str = "dp", devices: int | None = None) -> RunConfig:
-    """Of nano, with changes."""
+    """Returns the config of nano, with settings such as `layers=4`."""
     model = load_model("nano", settings)
     return RunConfig(
         run="plain", model_name="nano", model=model.model, training=model.training, preset=preset, devices=devices
@@ -24,7 +25,7 @@ def config(*settings: str, preset: str = "dp", devices: int | None = None) -> Ru
 
 
 class Plain:
-    """A task placed under a preset, and what a loop over it needs."""
+    """A task placed under a preset, with its compiled step and its data."""
 
     def __init__(self, config: RunConfig) -> None:
         devices = jax.devices()[: config.devices]
@@ -36,14 +37,15 @@ class Plain:
         self.step = trace_step(self.task, self.placement).lower().compile()
 
     def state(self) -> TrainState:
+        """Returns a new initial state, sharded."""
         return compile_initial_state(self.task, self.placement)()
 
     def batch(self, number: int) -> Batch:
+        """Returns a batch, sharded."""
         return Batch(*map(jax.device_put, self.batches[number], self.placement.batch_shardings))
 
     def losses(self) -> Iterator[float]:
-        """Each is read when the next step has been dispatched, as anyone would who knows that dispatch is
-        asynchronous."""
+        """Trains and yields losses, each read after the next step is dispatched, since dispatch is asynchronous."""
         state, number, before = self.state(), 0, None
         while True:
             state, loss = self.step(state, self.batch(number))
@@ -53,12 +55,13 @@ class Plain:
 
 
 def main() -> None:
+    """Trains nano under dp."""
     plain = Plain(config())
     print("compiled", flush=True)
-    told = time.monotonic()
+    printed = time.monotonic()
     for steps, _ in enumerate(plain.losses(), 1):
-        if time.monotonic() - told > 0.1:
-            told = time.monotonic()
+        if time.monotonic() - printed > 0.1:
+            printed = time.monotonic()
             print(steps, flush=True)
 
 

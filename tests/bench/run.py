@@ -1,18 +1,21 @@
-"""Measures speed and prints it beside what is to be reached: `python tests/bench/run.py [NAME …] [--json]`.
+"""Measures speed and prints it with what is to be reached: `python tests/bench/run.py [NAME …] [--json] [--record]`.
 
-Every figure is of paired repeats in one run, against a plain program that does the same. The table of all stands in
-docs/benchmarks.md.
+Every figure is of paired repeats in one run, against a plain program that does the same. docs/benchmarks.md has the
+tables, which `--record` renews.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.bench.figure import Figure
+from docs.tables import Cell, figure_heads, figure_row
+from tests.bench.figure import COLUMNS, Figure
 from tests.suite import arguments, machine, modules, versions
+from tests.table import Table, python
 
 NAMES = (
     "watching",
@@ -36,24 +39,31 @@ NAMES = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="a list of {name, value, unit, target, met}")
+    parser.add_argument("--record", action="store_true", help="write docs/data/bench/NAME.json")
     options = arguments(parser, NAMES)
     figures: list[Figure] = []
-    if not options.json:
-        print(f"{machine()}; {versions()}\n")
-        print("| figure | value | spread | to reach | | against |\n|---|---|---|---|---|---|", flush=True)
-    for _, module in modules("bench", options.names):
-        for figure in module.run():
-            figures.append(figure)
-            if not options.json:
-                print(_row(figure), flush=True)
+    out = sys.stderr if options.json else sys.stdout
+    print(f"{machine()}; {versions()}\n", file=out)
+    for name, module in modules("bench", options.names):
+        command = f"python tests/bench/run.py {name}"
+        with Figures(f"bench/{name}", COLUMNS, options.record, command, out) as table:
+            for figure in module.run():
+                figures.append(figure)
+                table.add(*figure.cells)
     if options.json:
         print(json.dumps([_entry(figure) for figure in figures]))
     return 0
 
 
-def _row(figure: Figure) -> str:
-    cells = (figure.name, f"{figure.value:.3g} {figure.unit}", figure.spread, figure.target, figure.verdict)
-    return f"| {' | '.join(cells)} | {figure.baseline} |"
+class Figures(Table):
+    """Printed as docs/tables.py draws them."""
+
+    @property
+    def heads(self) -> list[str]:
+        return figure_heads([python()])
+
+    def shown(self, cells: Sequence[Cell]) -> list[str]:
+        return figure_row({python(): dict(zip(self.columns, cells, strict=True))}, [python()])
 
 
 def _entry(figure: Figure) -> dict[str, object]:

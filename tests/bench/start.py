@@ -1,4 +1,4 @@
-"""From the command to the first frame, to the first step, and to that step the second time."""
+"""Time from the command to the first frame, to the first step, and to the first step with a warm compilation cache."""
 
 import os
 import select
@@ -30,15 +30,16 @@ class Bare(App):
 Bare().run()
 """
 BARE, FIRST, WATCH = b"loss", b"loading jax", b"loss"
-"""What the frames show: the bare app's, our first one, and that of Watch with all its panels."""
+"""Words in the frames: the bare app's, this app's first one, and that of Watch with all its panels."""
 REPEATS = 7
 STARTS = 5
 SOURCES = Path(__file__).parents[2]
 SCRIPT = Path(sys.executable).with_name("shardtui")
-"""As users start it."""
+"""The command as users start it."""
 
 
 def run() -> list[Figure]:
+    """Measures frames and first steps, compared with a bare Textual app and the plain loop."""
     return [*_frames(), *_steps()]
 
 
@@ -64,7 +65,7 @@ def _ratios(ours: Sequence[float], plain: Sequence[float]) -> list[float]:
 
 
 def _seconds(command: Sequence[str], word: bytes, last: bytes = b"", engine_of: str = "") -> tuple[float, float, float]:
-    """Until the first byte, the word, and the last word, on a terminal of 80 × 24."""
+    """Returns the seconds until the first byte, `word` and `last` are written, on a terminal of 80 × 24."""
     master, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (24, 80))
     began, output = time.perf_counter(), b""
@@ -94,19 +95,19 @@ def _seconds(command: Sequence[str], word: bytes, last: bytes = b"", engine_of: 
 
 
 def _compiling_sources() -> dict[str, str]:
-    """What is installed is compiled; sources that are not are so from the second time on."""
+    """Returns an environment in which Python caches bytecode, as it is for an installed package."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _end_engine(run: str) -> None:
-    """It comes after the first frame, and takes a moment until it says who it is."""
+    """Kills the engine, which starts after the first frame and takes a moment to write its process id."""
     while not ((holder := run_directory.find(run).holder()) and holder.is_here):
         time.sleep(0.05)
     os.kill(holder.pid, signal.SIGKILL)
 
 
 def _steps() -> list[Figure]:
-    """Each start compiles anew; the second one of a run directory finds what the first has compiled."""
+    """Measures first steps with an empty compilation cache, and compile times with a warm one."""
     ours, plain, again = [], [], []
     for number in range(STARTS):
         with tempfile.TemporaryDirectory() as cache:
@@ -129,7 +130,7 @@ def _steps() -> list[Figure]:
 
 
 def _until(command: Sequence[str], word: bytes, environment: dict[str, str]) -> float:
-    """Seconds until a line begins with or holds the word."""
+    """Returns the seconds until a line of the output contains the word."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, cwd=SOURCES)
     assert process.stdout

@@ -1,4 +1,4 @@
-"""Our step against the training loop of Flax's own guide, on the same model, optimizer and data."""
+"""This engine's step compared with the training loop of Flax's guide, with the same model, optimizer and data."""
 
 import time
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from .figure import Figure, at_least
 from .plain import Plain, config
 
 CASES = (("dp", 1), ("dp", 8), ("fsdp", 8), ("tp", 8))
-"""Preset and devices."""
+"""Preset and number of devices."""
 REPEATS = 7
 STEPS = 8
 Step = Callable[[Batch], jax.Array]
 
 
 def run() -> list[Figure]:
-    """Both loops have the memory that the engine has."""
+    """Measures steps/s of both loops, with the engine's memory settings."""
     keep_freed_blocks()
     return [_figure(preset, devices) for preset, devices in CASES]
 
@@ -32,7 +32,9 @@ def _figure(preset: str, devices: int) -> Figure:
     plain = Plain(config(preset=preset, devices=devices))
     batch = plain.batch(0)
     ours, guides = _ours(plain), _guides(plain)
-    pairs = [(_seconds(ours, batch), _seconds(guides, batch)) for _ in range(REPEATS + 1)][1:]  # the first compiles
+    pairs = [(_seconds(ours, batch), _seconds(guides, batch)) for _ in range(REPEATS + 1)][
+        1:
+    ]  # without the first, which compiles
     guide = median(seconds for _, seconds in pairs)
     where = f"{preset} on {devices} device{'s' * (devices > 1)}"
     return at_least(
@@ -56,7 +58,7 @@ def _ours(plain: Plain) -> Step:
 
 
 def _guides(plain: Plain) -> Step:
-    """`nnx.jit` over a model and an `nnx.Optimizer`, born sharded, as the guide on scaling up does it."""
+    """Returns the guide's step: `nnx.jit` over a model and an `nnx.Optimizer` that are created sharded."""
     task, mesh, preset = plain.task, plain.placement.mesh, plain.placement.preset
     names = {name for array in task.arrays for name in array.logical_axes if name}
     rules = tuple((name, preset.rules.get(name) or None) for name in names)
@@ -84,7 +86,7 @@ def _guides(plain: Plain) -> Step:
 
 
 def _seconds(step: Step, batch: Batch) -> float:
-    """Of one step; each loss is read when the next step has been dispatched."""
+    """Returns the seconds per step; each loss is read after the next step is dispatched."""
     before = step(batch)
     before.block_until_ready()
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a switch costs the steps: to a preset that was seen before, and to one that has to be compiled."""
+"""How long a switch stalls training: to a preset used before, and to one that has to be compiled."""
 
 import asyncio
 import time
@@ -17,26 +17,30 @@ from .plain import config
 
 ROUTE = ("dp", "fsdp", "tp", "fsdp-tp2")
 ROUNDS = 4
-"""The first sees each preset for the first time."""
+"""Times that the route is taken; in the first round every preset is new."""
 STEPS_BETWEEN = 8
 COPIED = 2**28
+"""Bytes copied to measure memory bandwidth."""
 
 
 @dataclass
 class Drive:
-    """Asks for the next preset of the route once some steps are done under the one before."""
+    """A run that switches to the next preset of its route after some steps under each."""
 
     wanted: list[str]
+    """The presets to switch to, in order."""
     switches: list[Switched] = field(default_factory=list[Switched])
-    beside: list[int] = field(default_factory=list[int])
-    """Steps done beside each preparation."""
+    meanwhile: list[int] = field(default_factory=list[int])
+    """Steps made while each switch was prepared."""
     seconds: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Of steps by preset, while nothing was compiled."""
+    """Seconds of steps by preset, while nothing was compiled."""
     preset: str = ROUTE[0]
-    asked_at: int | None = None
+    requested_at: int | None = None
+    """The step at which the pending switch was requested; None if none is pending."""
     step: int = 0
 
     async def run(self) -> None:
+        """Starts the engine, switches through the route, and stops."""
         client = EngineClient(run_directory.create(msgspec.structs.replace(config(), run="switching")))
         client.start_engine()
         async for events in client.events():
@@ -44,25 +48,27 @@ class Drive:
                 self.note(event)
             done = len(self.switches)
             since = self.step - (self.switches[-1].step if self.switches else 0)
-            if self.asked_at is None and since >= STEPS_BETWEEN:
-                self.asked_at = self.step
+            if self.requested_at is None and since >= STEPS_BETWEEN:
+                self.requested_at = self.step
                 await client.send(SwitchPreset(self.wanted[done]) if done < len(self.wanted) else Stop())
 
     def note(self, event: AnyEvent) -> None:
+        """Records an event of the run."""
         match event:
             case StepsDone():
                 self.step = event.step
-                if self.asked_at is None:
+                if self.requested_at is None:
                     self.seconds.setdefault(self.preset, []).extend(event.step_seconds)
             case Switched():
-                self.beside.append(event.step - (self.asked_at or event.step))
+                self.meanwhile.append(event.step - (self.requested_at or event.step))
                 self.switches.append(event)
-                self.preset, self.asked_at = event.to_preset, None
+                self.preset, self.requested_at = event.to_preset, None
             case _:
                 pass
 
 
 def run() -> list[Figure]:
+    """Measures stalls of switches, and steps made while a preset compiles."""
     drive = Drive([*(ROUTE * ROUNDS)[1:], ROUTE[0]])
     asyncio.run(drive.run())
     bandwidth = _copy_bandwidth()
@@ -83,13 +89,13 @@ def run() -> list[Figure]:
         at_most(1.0, f"stall to a new preset ÷ {allowed}", [part(switch) for switch in new], "×", against),
         at_most(0, "compiled for presets seen before", [switch.compile_seconds for switch in known], "s", "nothing"),
         at_least(
-            1, "steps while a new preset compiles", list(map(float, drive.beside[:first])), "steps", "standing still"
+            1, "steps while a new preset compiles", list(map(float, drive.meanwhile[:first])), "steps", "standing still"
         ),
     ]
 
 
 def _copy_bandwidth() -> float:
-    """Bytes/s of this machine from one part of its memory to another."""
+    """Returns the bytes/s of a copy within this machine's memory."""
     source, target = np.ones(COPIED, np.uint8), np.ones(COPIED, np.uint8)
     seconds: list[float] = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""What the UI writes to the terminal, and how soon it answers a key."""
+"""The bytes that the UI writes to the terminal, and its latency from key to answer."""
 
 import os
 import select
@@ -11,17 +11,18 @@ from ..terminal import Terminal, training
 from .figure import Figure, at_most
 
 WINDOW = 6.0
-"""Seconds in which bytes are counted."""
+"""Seconds over which bytes are counted."""
 REPEATS = 5
 BAUD = 9600
 SETTLED = 10.0
-"""Seconds after which a slow line has carried what was drawn when the run began."""
+"""Seconds that a slow line needs for what is drawn when a run begins."""
 KEYS = 40
 PRESETS = 8
-"""Compiled one after the other while keys are pressed."""
+"""Presets compiled one after the other while keys are pressed."""
 
 
 def run() -> list[Figure]:
+    """Measures steady output, views over a slow line, and key latency."""
     return [
         *_steady((140, 40), 5000),
         *_steady((80, 24), 2000),
@@ -68,7 +69,7 @@ def _bytes_in(terminal: Terminal, seconds: float) -> int:
 
 
 def _slow_line() -> Figure:
-    """From a key to the view that it asks for, whole, where the terminal takes no more than the line carries."""
+    """Measures from a key to the complete view, on a terminal that reads no faster than a slow line."""
     with _watching("slow", (80, 24)) as terminal:
         for _ in range(int(SETTLED / 0.05)):
             _trickle(terminal)
@@ -92,14 +93,14 @@ def _slow_line() -> Figure:
 
 
 def _trickle(terminal: Terminal) -> None:
-    """Takes what a line of that rate carries in a twentieth of a second, ten bits a byte."""
+    """Reads what a line of that rate carries in 50 ms, at ten bits per byte."""
     time.sleep(0.05)
     if select.select([terminal.master], [], [], 0)[0]:
         terminal.stream.feed(os.read(terminal.master, BAUD // 10 // 20))
 
 
 def _keys() -> list[Figure]:
-    """From `l` to the title of the logarithmic axis, while the engine compiles and steps."""
+    """Measures from `l` to the title of the logarithmic axis, while the engine compiles and trains."""
     with _watching("keys", (140, 40)) as terminal:
         waits: list[float] = []
         for number in range(PRESETS):

@@ -1,4 +1,4 @@
-"""Whether training is slower for being watched, and what the loop itself costs a step."""
+"""How much a viewer slows training down, and the overhead of the loop per step."""
 
 import os
 import queue
@@ -12,7 +12,7 @@ from statistics import median
 from threading import Thread
 
 from etils import epath
-from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.checkpoint.saver import Saver
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.program.compiler import Compiler
@@ -33,13 +33,14 @@ from .figure import Figure, at_least, at_most
 
 REPEATS = 7
 WINDOW = 8.0
+"""Seconds over which steps of nano are counted; `SMALL_WINDOW` is for the small model."""
 SMALL_WINDOW = 3.0
 SMALL = ("layers=1", "embed=32", "heads=2", "mlp=64", "context=16", "seq_len=16", "batch_size=8", "dropout=0.0")
 """On one device a step takes about a millisecond."""
 
 
 class PlainProcess:
-    """The plain loop in a process of its own."""
+    """The plain loop in its own process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -51,6 +52,7 @@ class PlainProcess:
         assert self._process.stdout
         assert self._process.stdout.readline() == "compiled\n"
         self.steps = 0
+        """Steps made so far."""
         Thread(target=self._count, daemon=True).start()
 
     def _count(self) -> None:
@@ -58,15 +60,17 @@ class PlainProcess:
             self.steps = int(line)
 
     def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the process."""
         self._process.send_signal(number)
 
     def end(self) -> None:
+        """Kills the process."""
         self._process.kill()
         self._process.wait()
 
 
-class Ours:
-    """A run with the UI on a terminal, which is read all the time."""
+class Watched:
+    """A run with the UI on a terminal that is read continuously."""
 
     def __init__(self, name: str) -> None:
         self._terminal = Terminal("run", f"--run={name}", size=(140, 40))
@@ -84,37 +88,40 @@ class Ours:
 
     @property
     def steps(self) -> int:
-        told = (event.step for events in self._history.read() for event in events if isinstance(event, StepsDone))
-        self._step = max([self._step, *told])
+        """Steps made so far."""
+        reported = (event.step for events in self._history.read() for event in events if isinstance(event, StepsDone))
+        self._step = max([self._step, *reported])
         return self._step
 
     def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the engine and the UI."""
         holder = self._directory.holder()
         assert holder and holder.is_here
         os.kill(holder.pid, number)
         self._terminal.process.send_signal(number)
 
     def end(self) -> None:
+        """Stops the run and ends the UI."""
         subprocess.run([*SHARDTUI, "stop", self._directory.name], check=True, capture_output=True)
         self._ended = True
         self._terminal.process.terminate()
         self._terminal.process.wait()
 
 
-class OurLoop:
-    """The engine's own loop in a thread of this process, with its history and its socket."""
+class EngineLoop:
+    """The engine's loop in a thread of this process, with its event log and its socket."""
 
     def __init__(self, bare: plain.Plain) -> None:
         task, config = bare.task, bare.task.config
         self._inbox = Inbox()
-        self._told: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
+        self._reported: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
         directory = run_directory.create(config)
         self._server = Server(directory.socket, self._inbox.put)
         self._server.start()
         publish = EventLog(directory.events, self._note).append
         devices = list(bare.placement.mesh.devices.flat)
         corpus = read_corpus(config.data).describe()
-        place = Place(epath.Path(directory.checkpoints(config)))
+        place = CheckpointDirectory(epath.Path(directory.checkpoints(config)))
         saver = Saver(place, config, task, corpus, devices, Cluster(), publish, lambda: None)
         loop = Loop(
             config,
@@ -129,29 +136,31 @@ class OurLoop:
         self._inbox.put(Pause())
         self._thread = Thread(target=loop.run, args=(None,))
         self._thread.start()
-        self._told.get()
+        self._reported.get()
 
     def _note(self, event: Event) -> None:
         self._server.publish(event)
         if isinstance(event, Paused | Resumed):
-            self._told.put((event.step, time.perf_counter()))
+            self._reported.put((event.step, time.perf_counter()))
 
     def seconds_per_step(self) -> float:
+        """Resumes the loop for a while, and pauses it again."""
         self._inbox.put(Resume())
-        before, began = self._told.get()
+        before, began = self._reported.get()
         time.sleep(SMALL_WINDOW)
         self._inbox.put(Pause())
-        after, ended = self._told.get()
+        after, ended = self._reported.get()
         return (ended - began) / (after - before)
 
     def end(self) -> None:
+        """Stops the loop and its server."""
         self._inbox.put(Stop())
         self._thread.join()
         self._server.close()
 
 
 def _seconds_per_step(losses: Iterator[float]) -> float:
-    """Of the plain loop."""
+    """Returns the seconds per step of the plain loop."""
     began, steps = time.perf_counter(), 0
     while time.perf_counter() - began < SMALL_WINDOW:
         next(losses)
@@ -161,7 +170,7 @@ def _seconds_per_step(losses: Iterator[float]) -> float:
 
 def _cost_of_a_step() -> Figure:
     bare = plain.Plain(plain.config(*SMALL, devices=1))
-    ours, losses = OurLoop(bare), bare.losses()
+    ours, losses = EngineLoop(bare), bare.losses()
     pairs = [(ours.seconds_per_step(), _seconds_per_step(losses)) for _ in range(REPEATS + 1)][1:]
     ours.end()
     return at_most(
@@ -174,7 +183,8 @@ def _cost_of_a_step() -> Figure:
 
 
 def run() -> list[Figure]:
-    watched, bare = _rates(Ours("watched"), PlainProcess())
+    """Measures steps/s with and without a viewer, and the overhead of a step."""
+    watched, bare = _rates(Watched("watched"), PlainProcess())
     return [
         at_least(
             0.98,
@@ -187,8 +197,8 @@ def run() -> list[Figure]:
     ]
 
 
-def _rates(ours: Ours, plain: PlainProcess) -> tuple[list[float], list[float]]:
-    """Steps/s in alternate stretches: while one runs, the other stands still."""
+def _rates(ours: Watched, plain: PlainProcess) -> tuple[list[float], list[float]]:
+    """Returns steps/s of both, measured alternately: while one runs, the other is stopped."""
     rates: tuple[list[float], list[float]] = ([], [])
     plain.signal(signal.SIGSTOP)
     for _ in range(REPEATS):

@@ -1,7 +1,6 @@
-"""Checkpoints are verified by what was noted of them: every array is found and named, and no code of the model runs."""
+"""Checkpoints are verified against their manifest: every array is found, and no code of the model runs."""
 
 import hashlib
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from etils import epath
 from jax.sharding import SingleDeviceSharding
 from shardtui.engine.checkpoint.directory import (
-    Place,
+    CheckpointDirectory,
     array_types,
     load_arrays,
     save_arrays,
@@ -30,7 +29,7 @@ from shardtui.engine.checkpoint.manifest import (
 )
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import digests, joined, linear_sums
-from shardtui.engine.program.program import place
+from shardtui.engine.program.placement import place
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset
@@ -39,6 +38,7 @@ from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.tui.cli.verify import _print_table
 
 from ..conftest import SHARDTUI, TINY, tiny_config
+from ..schemas import checked
 
 MODEL = """
 from pathlib import Path
@@ -74,7 +74,7 @@ OPTIMIZERS = {
 
 
 def config_of(path: Path, optimizer: str = "") -> RunConfig:
-    """Of a run whose model is in that file, and leaves a file where its code runs."""
+    """Returns the configuration of a run whose model is in `path`; the model creates a file when its code runs."""
     own = f"\ndef optimizer():\n    return {optimizer}\n" if optimizer else ""
     path.parent.mkdir(exist_ok=True)
     path.write_text(MODEL + own)
@@ -83,7 +83,7 @@ def config_of(path: Path, optimizer: str = "") -> RunConfig:
 
 
 def save(root: Path, config: RunConfig, preset: str = "dp") -> Manifest:
-    """A checkpoint of step 0, as a saver writes it."""
+    """Writes a checkpoint of step 0 as `Saver` does."""
     task, folder = Task(config, "cpu"), epath.Path(root / "0")
     placement = place(task, load_preset(preset), jax.devices())
     state = jax.jit(task.initial_state, out_shardings=placement.state_shardings)()
@@ -110,7 +110,7 @@ def save(root: Path, config: RunConfig, preset: str = "dp") -> Manifest:
 
 
 def problems(root: Path, config: RunConfig) -> list[str]:
-    (found,) = verify(Place(epath.Path(root)), config).checkpoints
+    (found,) = verify(CheckpointDirectory(epath.Path(root)), config).checkpoints
     return found.problems
 
 
@@ -129,7 +129,7 @@ def test_every_array_of_a_built_in_model_is_found(tmp_path: Path, model: str, pr
     config = tiny_config(model_name=name, model=chosen, training=training)
     manifest = save(tmp_path, config, preset)
     assert problems(tmp_path, config) == []
-    older = msgspec.structs.replace(manifest, arrays={})  # before there were types in it
+    older = msgspec.structs.replace(manifest, arrays={})  # as written before manifests had types
     write_manifest(older, epath.Path(tmp_path / "0"))
     assert problems(tmp_path, config) == []
 
@@ -137,22 +137,24 @@ def test_every_array_of_a_built_in_model_is_found(tmp_path: Path, model: str, pr
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"digests": {"norm.scale": 7}}, r"norm.scale: digest [0-9a-f]{16}, 0{15}7 was saved"),
-        ({"digests": {"other": 7}}, "other: not among the arrays"),
-        ({"arrays": {"norm.scale": "float32 [7]"}}, r"norm.scale: float32 \[32\], float32 \[7\] was saved"),
-        ({"arrays": {"norm.scale": "int8 [32]"}}, r"norm.scale: float32 \[32\], int8 \[32\] was saved"),
+        ({"digests": {"norm.scale": 7}}, r"norm.scale: digest [0-9a-f]{16}, 0{15}7 when saved"),
+        ({"digests": {"other": 7}}, "other: missing from the arrays"),
+        ({"arrays": {"norm.scale": "float32 [7]"}}, r"norm.scale: float32 \[32\], float32 \[7\] when saved"),
+        ({"arrays": {"norm.scale": "int8 [32]"}}, r"norm.scale: float32 \[32\], int8 \[32\] when saved"),
     ],
 )
-def test_what_is_not_as_it_was_noted(tmp_path: Path, changes: dict[str, dict[str, Any]], says: str) -> None:
+def test_arrays_that_differ_from_the_manifest_are_reported(
+    tmp_path: Path, changes: dict[str, dict[str, Any]], says: str
+) -> None:
     manifest = save(tmp_path, tiny_config())
-    noted = {key: {**getattr(manifest, key), **values} for key, values in changes.items()}
-    write_manifest(msgspec.structs.replace(manifest, **noted), epath.Path(tmp_path / "0"))
+    changed = {key: {**getattr(manifest, key), **values} for key, values in changes.items()}
+    write_manifest(msgspec.structs.replace(manifest, **changed), epath.Path(tmp_path / "0"))
     (problem,) = problems(tmp_path, tiny_config())
     assert re.fullmatch(says, problem)
 
 
 def as_older(manifest: Manifest, sums: list[int], folder: epath.Path) -> None:
-    """Leaves the manifest there that a version without today's digests wrote."""
+    """Writes the manifest as a version without 64-bit digests did."""
     sums_by_name = dict(zip(manifest.digests, sums, strict=True))
     body = msgspec.to_builtins(msgspec.structs.replace(manifest, digests=sums_by_name))
     del body["digest"]
@@ -161,14 +163,14 @@ def as_older(manifest: Manifest, sums: list[int], folder: epath.Path) -> None:
     (folder / FILE_NAME).write_bytes(msgspec.json.encode({"sha256": seal, "manifest": msgspec.Raw(text)}))
 
 
-def test_a_checkpoint_of_an_older_version_is_checked_by_its_sums(
+def test_a_checkpoint_of_an_older_version_is_verified_by_its_sums(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest, folder = save(tmp_path, tiny_config()), epath.Path(tmp_path / "0")
     state = load_arrays(folder, on_one_device(Task(tiny_config(), "cpu").abstract_state))
     sums = np.asarray(jax.jit(linear_sums)(state)).tolist()
     as_older(manifest, sums, folder)
-    found = verify(Place(epath.Path(tmp_path)), tiny_config())
+    found = verify(CheckpointDirectory(epath.Path(tmp_path)), tiny_config())
     (checked,) = found.checkpoints
     assert checked.checkpoint is not None
     assert (checked.checkpoint.digest, checked.problems) == ("sum32", [])
@@ -176,7 +178,7 @@ def test_a_checkpoint_of_an_older_version_is_checked_by_its_sums(
     assert "32-bit sums, which miss some changes" in " ".join(re.sub("[│┃]", "", capsys.readouterr().out).split())
     as_older(manifest, [sums[0] ^ 1, *sums[1:]], folder)
     (problem,) = problems(tmp_path, tiny_config())
-    assert re.fullmatch(r".*: digest [0-9a-f]{8}, [0-9a-f]{8} was saved", problem)
+    assert re.fullmatch(r".*: digest [0-9a-f]{8}, [0-9a-f]{8} when saved", problem)
 
 
 def on_one_device(state: TrainState) -> TrainState:
@@ -184,16 +186,16 @@ def on_one_device(state: TrainState) -> TrainState:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state)
 
 
-def test_an_array_that_was_not_noted(tmp_path: Path) -> None:
+def test_an_array_missing_from_the_manifest_is_reported(tmp_path: Path) -> None:
     manifest = save(tmp_path, tiny_config())
     digests = {name: digest for name, digest in manifest.digests.items() if name != "mu.norm.scale"}
     write_manifest(msgspec.structs.replace(manifest, digests=digests), epath.Path(tmp_path / "0"))
     assert problems(tmp_path, tiny_config()) == [
-        f"arrays['opt_state'][1][0]['mu']['norm']['scale']: {FILE_NAME} does not name it"
+        f"arrays['opt_state'][1][0]['mu']['norm']['scale']: not in {FILE_NAME}"
     ]
 
 
-def test_arrays_that_are_gone(tmp_path: Path) -> None:
+def test_missing_arrays_are_reported(tmp_path: Path) -> None:
     manifest = save(tmp_path, tiny_config())
     write_manifest(msgspec.structs.replace(manifest, files={}), epath.Path(tmp_path / "0"))
     (epath.Path(tmp_path) / "0/arrays").rmtree()
@@ -201,8 +203,8 @@ def test_arrays_that_are_gone(tmp_path: Path) -> None:
     assert problem.startswith("arrays: ")
 
 
-def test_a_model_that_was_planted_does_not_run(home: Path) -> None:
-    """Neither that of run.json nor another one, which the manifest alone names and which is damage."""
+def test_a_planted_model_does_not_run(home: Path) -> None:
+    """Neither the model in run.json nor one that only the manifest names, which counts as damage."""
     config, planted = (config_of(home / folder / "own.py") for folder in ("model", "planted"))
     directory = run_directory.create(config)
     manifest = save(directory.path / "checkpoints", config)
@@ -211,7 +213,7 @@ def test_a_model_that_was_planted_does_not_run(home: Path) -> None:
     def verified() -> tuple[int, list[str]]:
         command = [*SHARDTUI, "verify", "--json", directory.name]
         result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        (found,) = json.loads(result.stdout)["checkpoints"]
+        (found,) = checked("verify", result.stdout)["checkpoints"]
         return result.returncode, found["problems"]
 
     assert verified() == (0, [])

@@ -1,6 +1,5 @@
-"""Several processes that train as one. Real ones, on this machine: each has a part of the eight simulated devices."""
+"""Several real processes on this machine train together, each with a part of the eight simulated devices."""
 
-import json
 import os
 import signal
 import socket
@@ -17,9 +16,10 @@ from shardtui.engine.distributed.jax_cluster import stride
 from shardtui.engine.distributed.seal import Seal
 from shardtui.engine.spec.config import Restart
 from shardtui.engine.spec.preset_reader import load_preset
-from shardtui.engine.wire.descriptions import HostInfo
+from shardtui.engine.wire.hosts import HostInfo
 
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
+from ..schemas import checked_lines
 
 HOSTS = [HostInfo(process, 2, f"host-{process}", 100 + process) for process in range(2)]
 
@@ -27,7 +27,7 @@ HOSTS = [HostInfo(process, 2, f"host-{process}", 100 + process) for process in r
 def train(*arguments: str) -> list[dict[str, Any]]:
     run = subprocess.run([*SHARDTUI, "train", "--json", *arguments], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines()]
+    return checked_lines("train", run.stdout)
 
 
 def losses(events: list[dict[str, Any]]) -> list[float]:
@@ -39,7 +39,7 @@ def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_two_processes_switch_save_and_go_on_as_four(home: Path) -> None:
+def test_a_run_of_two_processes_switches_saves_and_resumes_on_four(home: Path) -> None:
     """The short form of tests/long/hosts.py."""
     settings = [*SETTINGS, WITH_DROPOUT]
     alone = losses(train(*settings, "--steps=10"))
@@ -59,7 +59,7 @@ def test_two_processes_switch_save_and_go_on_as_four(home: Path) -> None:
 
 @pytest.fixture
 def engines(home: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts the engine of one host; what still lives at the end is ended."""
+    """Starts the engine of one host, and kills it after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, settings: Sequence[str] = SETTINGS) -> "subprocess.Popen[str]":
@@ -79,15 +79,14 @@ def coordinator() -> str:
 
 
 def free_port() -> int:
-    """Of this machine, free a moment ago."""
+    """Returns a port that was free a moment ago."""
     with socket.create_server(("localhost", 0)) as free:
         return free.getsockname()[1]
 
 
 def history(home: Path, run: str) -> list[dict[str, Any]]:
     path = home / f"state/shardtui/runs/{run}/events.jsonl"
-    whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")  # the last may be half written
-    return [json.loads(line) for line in whole.splitlines()]
+    return checked_lines("events", path.read_text()) if path.exists() else []
 
 
 def wait_for(found: Callable[[], Any], seconds: float = 240.0) -> Any:
@@ -98,7 +97,8 @@ def wait_for(found: Callable[[], Any], seconds: float = 240.0) -> Any:
     return value
 
 
-def test_a_killed_process_is_named_and_the_run_goes_on_with_others(
+@pytest.mark.slow
+def test_a_killed_process_is_reported_and_the_run_resumes_on_one(
     home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
 ) -> None:
     member = ("--run=hosts", "--checkpoint-every=2", f"--coordinator={coordinator}", "--num-processes=2")
@@ -108,14 +108,14 @@ def test_a_killed_process_is_named_and_the_run_goes_on_with_others(
     assert first.wait(timeout=240) == 1
     (lost,), (failed,) = (named(history(home, "hosts"), kind) for kind in ("HostsLost", "Failed"))
     assert list(lost["reasons"]) == ["1"]
-    assert f"process 1 ({socket.gethostname()}, pid {second.pid}) is lost" in failed["problems"][0]
+    assert f"process 1 ({socket.gethostname()}, pid {second.pid}) was lost" in failed["problems"][0]
     assert "process 0" in failed["problems"][1]
     kept = named(history(home, "hosts"), "CheckpointsKept")[-1]["checkpoints"][-1]["step"]
     resumed = train("--resume=hosts", "--processes=1", f"--steps={kept + 2}")
     assert named(resumed, "Restored")[0]["step"] == kept
 
 
-def test_told_to_stop_by_any_host_all_save_and_end(
+def test_a_stop_signal_to_any_host_saves_and_ends_all(
     home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
 ) -> None:
     member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2")
@@ -128,7 +128,7 @@ def test_told_to_stop_by_any_host_all_save_and_end(
     assert named(events, "CheckpointSaved")[-1]["step"] == events[-1]["step"]
 
 
-def test_hosts_that_differ_are_told_how(
+def test_differences_between_hosts_are_reported(
     home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
 ) -> None:
     (home / "one.txt").write_text("one text " * 1000)
@@ -142,44 +142,47 @@ def test_hosts_that_differ_are_told_how(
     assert second.stderr is not None
     said = second.stderr.read()
     assert "seed: 1 on process 1" in said
-    assert "seed: another value on process 1" in problems[0]
+    assert "seed: a different value on process 1" in problems[0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["--run=a", "--coordinator=nowhere", "--num-processes=2", "--process-id=0"], "nowhere: not HOST:PORT"),
-        (["--run=a", "--coordinator=h:1", "--num-processes=2"], "go together"),
-        (["--run=a", "--coordinator=h:1", "--num-processes=2", "--process-id=2"], "--process-id 2: from 0 to 1"),
+        (["--run=a", "--coordinator=h:1", "--num-processes=2"], "belong together"),
+        (
+            ["--run=a", "--coordinator=h:1", "--num-processes=2", "--process-id=2"],
+            "--process-id 2: must be from 0 to 1",
+        ),
         (["--coordinator=h:1", "--num-processes=2", "--process-id=1"], "--run NAME is missing"),
     ],
 )
-def test_what_no_cluster_can_be_made_of(home: Path, arguments: list[str], problem: str) -> None:
+def test_invalid_cluster_arguments_are_refused(home: Path, arguments: list[str], problem: str) -> None:
     run = subprocess.run([*SHARDTUI, "engine", *arguments], capture_output=True, text=True, timeout=240)
     assert (run.returncode, problem in run.stderr) == (2, True), run.stderr
     assert not (home / "state").exists()
 
 
-def test_a_port_that_is_taken(home: Path, engines: Callable[..., "subprocess.Popen[str]"]) -> None:
+def test_a_taken_port_is_refused(home: Path, engines: Callable[..., "subprocess.Popen[str]"]) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         engine = engines("--run=a", f"--coordinator=localhost:{port}", "--num-processes=2", "--process-id=0")
         assert engine.wait(timeout=240) == 2
     assert engine.stderr is not None
-    assert f"port {port} of this machine cannot be served" in engine.stderr.read()
+    assert f"port {port} of this machine cannot be used" in engine.stderr.read()
     assert not (home / "state").exists()
 
 
-def test_devices_that_cannot_be_shared_evenly(home: Path) -> None:
+def test_devices_that_do_not_divide_among_processes_are_refused(home: Path) -> None:
     run = subprocess.run(
         [*SHARDTUI, "train", *SETTINGS, "--steps=1", "--processes=3"], capture_output=True, text=True, timeout=240
     )
     assert run.returncode == 2
-    assert "--devices 8 cannot be shared evenly by 3 processes" in run.stderr
+    assert "--devices 8 cannot be split evenly among 3 processes" in run.stderr
 
 
 def compared(mine: dict[str, str], theirs: dict[str, str], process: int = 0) -> list[str]:
-    """What this process says of them, who sees of the others no more than fingerprints."""
+    """Returns the differences that `process` reports; it sees only fingerprints of the other process."""
     seal = Seal(b"the secret of a run")
     found = [fingerprints(facts, seal.fingerprint) for facts in (mine, theirs)]
     return differences(HOSTS, process, (mine, theirs)[process], found, seal.fingerprint)
@@ -190,26 +193,28 @@ def test_each_process_reports_its_own_value_of_what_differs() -> None:
     mine = facts(tiny_config(), Restart(), {"jax": "0.10.2"}, presets)
     theirs = facts(tiny_config(seed=3, data="elsewhere.txt"), Restart(preset="tp"), {"jax": "0.10.2"}, presets)
     assert compared(mine, mine) == []
-    same = ": make them the same; each process reports its own value"
+    same = ": use the same on every host; each process reports its own value"
     assert compared(mine, theirs) == [
-        f"seed: another value on process 1 (host-1), 0 on process 0 (host-0){same}",
-        f"--preset: another value on process 1 (host-1), None on process 0 (host-0){same}",
+        f"seed: a different value on process 1 (host-1), 0 on process 0 (host-0){same}",
+        f"--preset: a different value on process 1 (host-1), None on process 0 (host-0){same}",
     ]
-    assert compared(mine, theirs, process=1)[0].startswith("seed: 3 on process 1 (host-1), another value on process 0")
+    assert compared(mine, theirs, process=1)[0].startswith(
+        "seed: 3 on process 1 (host-1), a different value on process 0"
+    )
 
 
 @pytest.mark.parametrize("change", [{"microbatches": 2}, {"axis_types": "explicit"}, {"mesh": {"data": 8}}])
-def test_a_preset_that_is_laid_out_otherwise_differs(change: dict[str, Any]) -> None:
+def test_a_preset_with_another_layout_differs(change: dict[str, Any]) -> None:
     preset = load_preset("dp")
     mine, theirs = (
         facts(tiny_config(), Restart(), {}, {"dp": other})
         for other in (preset, msgspec.structs.replace(preset, **change))
     )
     (problem,) = compared(mine, theirs)
-    assert problem.startswith("the preset dp: another value on process 1")
+    assert problem.startswith("the preset dp: a different value on process 1")
 
 
-def test_agreements_take_half_a_percent_and_are_never_far_apart() -> None:
+def test_agreements_take_half_a_percent_of_the_time_and_are_half_a_second_apart_at_most() -> None:
     assert stride(0.001, 0.0) == 1, "before the first step"
     assert stride(0.001, 1.0) == stride(0.001, 0.2) == stride(0.0, 0.001) == 1
     assert stride(0.001, 0.05) == 4

@@ -1,4 +1,4 @@
-"""Another user of the machine, who reaches the coordinator's port over TCP: nothing of theirs is obeyed."""
+"""Another user of the machine reaches the coordinator's port over TCP: nothing they write is accepted."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from shardtui.engine.spec.config import RunConfig, UserModel
-from shardtui.engine.wire.descriptions import HostStatus
+from shardtui.engine.wire.hosts import HostStatus
 
 from ..attacker import Attacker
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
@@ -35,11 +35,11 @@ def hostile_config(folder: Path) -> tuple[RunConfig, Path]:
 
 
 def answer_of(value: object) -> bytes:
-    """As an agreement was written before values were sealed."""
+    """Encodes a decision as versions without seals did."""
     return msgspec.msgpack.encode({"value": value, "problems": None})
 
 
-def test_what_is_planted_before_the_run_begins_is_named_and_no_code_is_run(
+def test_values_planted_before_the_run_are_reported_and_no_code_is_run(
     home: Path, engines: Engines, coordinator: str
 ) -> None:
     config, marker = hostile_config(home)
@@ -55,15 +55,15 @@ def test_what_is_planted_before_the_run_begins_is_named_and_no_code_is_run(
         except Exception:  # the service ends with the run
             time.sleep(0.1)
     said = [engine.stderr.read() for engine in both if engine.stderr]
-    told = [problem for event in named(history(home, "hosts"), "Failed") for problem in event["problems"]]
-    assert any("has no valid seal of the run" in text for text in (*said, *told))
-    assert not any(str(marker.parent / "model.py") in text for text in (*said, *told))
+    problems = [problem for event in named(history(home, "hosts"), "Failed") for problem in event["problems"]]
+    assert any("is not sealed with the run's secret" in text for text in (*said, *problems))
+    assert not any(str(marker.parent / "model.py") in text for text in (*said, *problems))
     assert not marker.exists()
     assert not named(history(home, "hosts"), "StepsDone")
 
 
 @pytest.mark.slow
-def test_a_run_under_attack_tells_nothing_goes_on_and_ends_at_a_forged_agreement_with_its_key(
+def test_a_run_under_attack_leaks_nothing_continues_and_ends_only_at_a_forged_agreement(
     home: Path, engines: Engines, coordinator: str
 ) -> None:
     secrets = home / "a-secret-place"
@@ -94,10 +94,10 @@ def test_a_run_under_attack_tells_nothing_goes_on_and_ends_at_a_forged_agreement
     assert "<told to the operator>" not in str(history(home, "hosts"))
     newest = max(int(key.rpartition("/")[2]) for key in attacker.read("agreed"))
     for number in range(newest + 1, newest + 200):
-        attacker.write(f"agreed/0/{number}", answer_of({"orders": [{"type": "Stop"}], "stride": 1}))
+        attacker.write(f"agreed/0/{number}", answer_of({"commands": [{"type": "Stop"}], "stride": 1}))
     assert [engine.wait(timeout=240) for engine in both] == [1, 1]
     (failed,) = named(history(home, "hosts"), "Failed")
-    assert "has no valid seal of the run" in failed["problems"][0]
+    assert "is not sealed with the run's secret" in failed["problems"][0]
     assert "agreed/0/" in failed["problems"][0]
     kept = named(history(home, "hosts"), "CheckpointsKept")[-1]["checkpoints"][-1]["step"]
     resumed = train("--resume=hosts", f"--steps={kept + 2}")
@@ -124,10 +124,10 @@ def test_a_coordinator_that_other_hosts_reach_is_refused_without_a_secret(home: 
     engine = engines("--run=a", "--coordinator=host-0:9876", "--num-processes=2", "--process-id=1")
     assert engine.wait(timeout=240) == 2
     assert engine.stderr
-    assert "the processes of this run share no secret" in engine.stderr.read()
+    assert "other hosts can reach it, and this run has no secret" in engine.stderr.read()
 
 
-def test_processes_of_one_machine_listen_on_a_socket_of_the_user_and_on_loopback(home: Path) -> None:
+def test_processes_of_one_machine_listen_only_on_loopback_and_a_private_socket(home: Path) -> None:
     train_two = [*SHARDTUI, "train", *SETTINGS, "--run=hosts", "--processes=2", "--steps=1000000"]
     with subprocess.Popen(train_two, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:
         wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
@@ -140,7 +140,7 @@ def test_processes_of_one_machine_listen_on_a_socket_of_the_user_and_on_loopback
 
 
 def listening_of(pid: int) -> list[str]:
-    """Addresses at which a process listens over TCP, as the kernel has them: hexadecimal, each word reversed."""
+    """Returns the TCP addresses a process listens on, in the kernel's format: hexadecimal, each word reversed."""
     inodes = {
         str(path.readlink()).removeprefix("socket:[").removesuffix("]")
         for path in Path(f"/proc/{pid}/fd").iterdir()

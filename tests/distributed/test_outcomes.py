@@ -1,4 +1,4 @@
-"""What several processes attempt together ends in the same way in each of them. Real processes, without any devices."""
+"""A joint attempt of several processes has the same outcome in each. Real processes, without devices."""
 
 import json
 import subprocess
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jax.errors import JaxRuntimeError
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.distributed.cluster import Cluster
-from shardtui.engine.distributed.jax_cluster import JaxCluster
+from shardtui.engine.distributed.jax_cluster import JaxCluster, _is_own
 from shardtui.engine.distributed.joining import connect
 from shardtui.engine.distributed.outcomes import Damaged, Failure, Stranded
 from shardtui.engine.distributed.seal import Seal
@@ -35,7 +36,7 @@ CASES = [
 ]
 
 
-def test_each_process_raises_the_same() -> None:
+def test_all_processes_raise_the_same() -> None:
     for found in _answers("together"):
         assert len(found) == len(CASES)
         for (_, expected), raised in zip(CASES, found, strict=True):
@@ -46,20 +47,20 @@ def test_each_process_raises_the_same() -> None:
                 assert raised[1].startswith(expected[1])
 
 
-def test_what_process_0_cannot_decide_is_an_error_everywhere() -> None:
+def test_an_error_of_process_0_is_raised_in_all() -> None:
     for found in _answers("agree"):
         assert found == ["Failure", "the disk is full (No space left on device): free some space, or keep checkpoints "
                          "elsewhere with --checkpoint-dir"]  # fmt: skip
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_process_that_fails_while_others_hang_in_a_collective_says_so_and_all_end(failing: int) -> None:
+def test_a_failure_while_others_hang_in_a_collective_is_reported_and_ends_all(failing: int) -> None:
     found = _answers(f"collectively-{failing}")
     assert found[failing] == ["Stranded", "ValueError: no data (lm.py:7)"]
     assert found[1 - failing] == ["lost", {str(failing): "ValueError: no data (lm.py:7)"}]
 
 
-def test_a_process_that_is_alone_raises_the_same_kinds() -> None:
+def test_a_single_process_raises_the_same_kinds() -> None:
     with pytest.raises(Failure, match="out of memory"):
         Cluster().together(lambda: _raised("memory"))
     with pytest.raises(Damaged):
@@ -69,7 +70,7 @@ def test_a_process_that_is_alone_raises_the_same_kinds() -> None:
 
 
 def _answers(case: str) -> list[Any]:
-    """Of both processes, as they print them."""
+    """Returns what each of the two processes prints."""
     coordinator = f"unix:{tempfile.mkdtemp(prefix='shardtui-', dir='/tmp')}/coordinator"
     command = [sys.executable, "-m", "tests.distributed.test_outcomes", coordinator, case]
     workers = [
@@ -84,7 +85,7 @@ def _work(coordinator: str, case: str, number: int) -> Any:
     lost: list[Any] = []
     cluster = JaxCluster(Seal(b"the secret of a run"), stop=lambda: None, lost=lost.append)
     cluster.meet()
-    cluster.hosts = []  # whose names and pids differ
+    cluster.hosts = []  # their names and pids differ between runs
     if case == "together":
         found: Any = [
             _outcome(lambda named=named: cluster.together(lambda: _raised(named[number]))) for named, _ in CASES
@@ -98,7 +99,7 @@ def _work(coordinator: str, case: str, number: int) -> Any:
             found = ["Stranded", *error.problems]
             cluster.fail(error)
     else:
-        while not lost:  # as in a collective for which the other one does not come
+        while not lost:  # as in a collective that the other process never enters
             time.sleep(0.1)
         found = ["lost", lost[0]]
     cluster.close()
@@ -125,3 +126,19 @@ def _fails() -> None:
 if __name__ == "__main__":
     answer = _work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     print(json.dumps(answer), flush=True)
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_own"),
+    [
+        (JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), False),
+        (JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory"), True),
+        (ValueError("no data"), True),
+    ],
+)
+def test_a_failed_collective_may_be_the_fault_of_a_process_that_was_lost(cause: Exception, is_own: bool) -> None:
+    """Also if the failure happened in a save, and the others did not report how theirs ended."""
+    stranded = Stranded(str(cause))
+    stranded.__cause__ = cause
+    assert _is_own(cause) is is_own
+    assert _is_own(stranded) is is_own

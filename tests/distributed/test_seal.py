@@ -1,4 +1,4 @@
-"""What processes of a run accept from each other, and where a run must have a secret."""
+"""Which values processes of a run accept from each other, and when a run needs a secret."""
 
 import os
 import stat
@@ -18,10 +18,10 @@ KEY = "agreed/0/7"
 SHARED = tiny_config(checkpoints=CheckpointConfig(directory="/shared"))
 
 
-def test_a_sealed_value_is_read_under_its_key() -> None:
+def test_a_sealed_value_can_be_read_under_its_key() -> None:
     seal = Seal(SECRET)
-    assert seal.open(KEY, seal.close(KEY, b"value")) == b"value"
-    assert seal.open(KEY, seal.close(KEY, b"")) == b""
+    assert seal.open(KEY, seal.seal(KEY, b"value")) == b"value"
+    assert seal.open(KEY, seal.seal(KEY, b"")) == b""
 
 
 @pytest.mark.parametrize(
@@ -30,35 +30,35 @@ def test_a_sealed_value_is_read_under_its_key() -> None:
         b"",
         b"value",
         b"value" * 20,
-        Seal(SECRET).close("agreed/0/8", b"value"),
-        Seal(b"the secret of another").close(KEY, b"value"),
-        Seal(b"").close(KEY, b"value"),
-        Seal(SECRET).close(KEY, b"value") + b"!",
-        Seal(SECRET).close(KEY, b"value")[:-1],
+        Seal(SECRET).seal("agreed/0/8", b"value"),
+        Seal(b"the secret of another").seal(KEY, b"value"),
+        Seal(b"").seal(KEY, b"value"),
+        Seal(SECRET).seal(KEY, b"value") + b"!",
+        Seal(SECRET).seal(KEY, b"value")[:-1],
     ],
 )
 def test_any_other_value_is_forged_and_its_text_is_not_shown(value: bytes) -> None:
     with pytest.raises(Forged, match="agreed/0/7: ") as forged:
         Seal(SECRET).open(KEY, value)
-    assert "value in the coordinator's store has no valid seal" in str(forged.value)
+    assert "value in the coordinator's store is not sealed with the run's secret" in str(forged.value)
     assert "valuevalue" not in str(forged.value)
 
 
-def test_a_key_and_a_value_do_not_run_into_each_other() -> None:
+def test_bytes_cannot_move_between_key_and_value() -> None:
     seal = Seal(SECRET)
-    mac = seal.close("ab", b"c")[:-1]
+    mac = seal.seal("ab", b"c")[:-1]
     with pytest.raises(Forged):
         seal.open("a", mac + b"bc")
 
 
 def test_a_value_of_an_earlier_start_is_forged() -> None:
-    """Every process contributes a nonce, so that no start has the seal of another."""
+    """Every process contributes a nonce, so that every start has another seal."""
     first, second = (Seal(SECRET).renewed([nonce, b"1" * 16]) for nonce in (b"0" * 16, b"2" * 16))
     with pytest.raises(Forged):
-        second.open(KEY, first.close(KEY, b"stop"))
+        second.open(KEY, first.seal(KEY, b"stop"))
 
 
-def test_fingerprints_are_equal_where_the_texts_are_and_say_nothing_without_the_secret() -> None:
+def test_fingerprints_depend_on_text_and_secret() -> None:
     assert Seal(SECRET).fingerprint("0") == Seal(SECRET).fingerprint("0")
     assert Seal(SECRET).fingerprint("0") != Seal(SECRET).fingerprint("1")
     assert Seal(SECRET).fingerprint("0") != Seal(b"another secret").fingerprint("0")
@@ -74,7 +74,7 @@ def test_the_first_process_makes_a_secret_that_stays_with_the_run(tmp_path: Path
         assert shared_secret(directory, tiny_config(), "localhost:1", is_first) == made
 
 
-def test_hosts_that_share_checkpoints_share_the_secret_beside_them(tmp_path: Path) -> None:
+def test_hosts_that_share_checkpoints_share_the_secret(tmp_path: Path) -> None:
     config = tiny_config(checkpoints=CheckpointConfig(directory=str(tmp_path)))
     made = shared_secret(RunDirectory(tmp_path / "here/tiny-1"), config, "host-0:1", is_first=True)
     assert shared_secret(RunDirectory(tmp_path / "there/tiny-1"), config, "host-0:1", is_first=False) == made
@@ -99,7 +99,7 @@ def test_a_run_that_other_hosts_reach_needs_a_secret(
 
 
 @pytest.mark.parametrize("coordinator", ["localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/tmp/x"])
-def test_a_run_of_one_machine_needs_none(coordinator: str) -> None:
+def test_a_run_of_one_machine_needs_no_secret(coordinator: str) -> None:
     assert secret_problem(coordinator, Membership(), tiny_config()) is None
 
 
@@ -114,13 +114,16 @@ def test_a_secret_file_is_read_without_its_line_end(tmp_path: Path) -> None:
     ("make", "problem"),
     [
         (lambda path: None, "cannot be read: No such file"),
-        (lambda path: (path.write_text("x" * 32), path.chmod(0o644)), "not a file that only you can read: chmod 600"),
-        (lambda path: (path.touch(0o600), path.write_text("short")), "a secret of 5 bytes: at least 16"),
-        (lambda path: os.mkfifo(path, 0o600), "not a file that only you can read"),
+        (
+            lambda path: (path.write_text("x" * 32), path.chmod(0o644)),
+            "other users can read it, or it is not a file: `chmod 600`",
+        ),
+        (lambda path: (path.touch(0o600), path.write_text("short")), "the secret has 5 bytes: use at least 16"),
+        (lambda path: os.mkfifo(path, 0o600), "other users can read it, or it is not a file"),
         (lambda path: path.mkdir(0o700), "cannot be read: Is a directory"),
     ],
 )
-def test_what_is_no_secret_file(tmp_path: Path, make: object, problem: str) -> None:
+def test_an_invalid_secret_file_is_refused(tmp_path: Path, make: object, problem: str) -> None:
     path = tmp_path / "secret"
     make(path)  # type: ignore[operator]
     with pytest.raises(Invalid, match=problem):
@@ -128,7 +131,7 @@ def test_what_is_no_secret_file(tmp_path: Path, make: object, problem: str) -> N
 
 
 def test_a_membership_never_holds_the_secret_itself() -> None:
-    """It is an argument of a process, which every user of the machine can read."""
+    """It is a command-line argument, which every user of the machine can read."""
     assert set(msgspec.structs.asdict(Membership())) == {
         "coordinator",
         "processes",

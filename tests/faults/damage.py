@@ -1,4 +1,4 @@
-"""Flips bits of a checkpoint, deletes, empties and cuts its files: nothing wrong is loaded, everything is named."""
+"""Flips bits of a checkpoint and deletes, empties and truncates its files: every damage is found and named."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from etils import epath
 from jax.sharding import SingleDeviceSharding
-from shardtui.engine.checkpoint.directory import Place, check_digests, load_arrays, state_names
+from shardtui.engine.checkpoint.directory import CheckpointDirectory, check_digests, load_arrays, state_names
 from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest
 from shardtui.engine.distributed.outcomes import Damaged
 from shardtui.engine.models.task import Task, TrainState
@@ -23,26 +23,27 @@ from ..conftest import SETTINGS, SHARDTUI
 from .row import Row
 
 FLIPS = 20
-UNCHECKED = 4
-"""Flips for each time in the array files that are loaded without the check of files, by digest alone."""
+UNCHECKED_FLIPS = 4
+"""Flips per round in array files that are loaded without the check of files, by the arrays' digests alone."""
 STEP = 6
+"""Step of the damaged checkpoint."""
 
 
 class Subject:
-    """A real run's newest checkpoint, with what is in it."""
+    """The newest checkpoint of a real run, and its arrays."""
 
     def __init__(self) -> None:
         command = [*SHARDTUI, "train", "--run=damage", f"--steps={STEP}", "--checkpoint-every=2", *SETTINGS]
         subprocess.run(command, check=True, capture_output=True)
         self.folder = Path(os.environ["XDG_STATE_HOME"], "shardtui/runs/damage/checkpoints")
-        self.place = Place(epath.Path(self.folder))
+        self.place = CheckpointDirectory(epath.Path(self.folder))
         self.manifest: Manifest = self.place.checked(STEP)
         self.files = sorted(path for path in (self.folder / str(STEP)).rglob("*") if path.is_file())
         self.task = Task(self.manifest.config, "cpu")
         self.expected = self.load()
 
     def load(self) -> list[np.ndarray]:
-        """The arrays, with no check of files before. Raises whatever Orbax raises, or Damaged."""
+        """Returns the arrays without checking the files first. Raises whatever Orbax raises, or Damaged."""
         sharding = SingleDeviceSharding(jax.devices()[0])
         abstract: TrainState = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), self.task.abstract_state
@@ -52,7 +53,7 @@ class Subject:
         return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
     def names(self, file: Path) -> bool:
-        """The check of files says that this one is damaged."""
+        """Returns whether the check of files reports this one as damaged."""
         try:
             self.place.checked(STEP)
         except Damaged as error:
@@ -61,23 +62,25 @@ class Subject:
 
 
 def flipped(data: bytes, chance: random.Random) -> bytes:
+    """Returns the bytes with one random bit flipped."""
     at = chance.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
 
 
 def run(times: int) -> list[Row]:
+    """Flips `times` as many bits as the short form."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # Orbax leaves errors of damaged files to its tasks
     subject, chance = Subject(), random.Random(0)
     return [
         *_flips(subject, chance, FLIPS * times),
-        _flips_unchecked(subject, chance, UNCHECKED * times),
+        _flips_unchecked(subject, chance, UNCHECKED_FLIPS * times),
         *_whole_files(subject),
         *_resumes(subject, chance),
     ]
 
 
 def _flips(subject: Subject, chance: random.Random, times: int) -> list[Row]:
-    """Spread over all files, so that the small ones are hit as often as the large."""
+    """Flips bits in all files in turn, so that small files are hit as often as large ones."""
     files = [file for file in subject.files if file.stat().st_size]
     named = sum(_is_named(subject, files[n % len(files)], chance) for n in range(times))
     return [Row("one bit flipped in a checkpoint", times, named, f"over all {len(files)} files, each named")]
@@ -88,7 +91,7 @@ def _is_named(subject: Subject, file: Path, chance: random.Random) -> bool:
 
 
 class changed:
-    """The file with other bytes, or without any file, for a while."""
+    """A context in which the file has other bytes, or is deleted if `data` is None."""
 
     def __init__(self, file: Path, data: bytes | None) -> None:
         self.file, self.data = file, data
@@ -102,7 +105,7 @@ class changed:
 
 
 def _flips_unchecked(subject: Subject, chance: random.Random, times: int) -> Row:
-    """The second line of defence: had nobody looked at the files, the arrays' digests would tell."""
+    """Flips bits without the check of files: the arrays' digests are the second line of defense."""
     arrays = [file for file in subject.files if file.parent.name == "d"]
     outcome = {"refused by Orbax": 0, "digest differs": 0, "all bits equal": 0, "WRONG": 0}
     for n in range(times):
@@ -148,7 +151,7 @@ def _is_named_after(subject: Subject, file: Path, change: Callable[[bytes], byte
 
 
 def _resumes(subject: Subject, chance: random.Random) -> list[Row]:
-    """`verify` and `train --resume` as a user has them, with one file damaged each time."""
+    """Runs `verify` and `train --resume`, each time with one file damaged."""
     kinds = ("arrays/**/d/*", FILE_NAME)
     verified = resumed = 0
     for kind in kinds:
@@ -158,14 +161,14 @@ def _resumes(subject: Subject, chance: random.Random) -> list[Row]:
         found = {info["step"]: info["problems"] for info in json.loads(report.stdout)["checkpoints"]}
         verified += report.returncode == 1 and [step for step in found if found[step]] == [STEP]
         result = _shardtui("train", "--resume=damage", f"--steps={STEP}", "--json")
-        resumed += _went_on(result, subject.folder)
+        resumed += _has_resumed(result, subject.folder)
     return [
         Row("`verify` of a run with a damaged checkpoint", len(kinds), verified, "exit 1, named"),
         Row("`train --resume` of the same", len(kinds), resumed, "set aside, went on from the one before"),
     ]
 
 
-def _went_on(result: "subprocess.CompletedProcess[str]", folder: Path) -> bool:
+def _has_resumed(result: "subprocess.CompletedProcess[str]", folder: Path) -> bool:
     events: list[dict[str, Any]] = [json.loads(line) for line in result.stdout.splitlines()]
     damaged = [event for event in events if event["type"] == "CheckpointDamaged"]
     restored = [event["step"] for event in events if event["type"] == "Restored"]

@@ -1,5 +1,5 @@
-"""More commands and presets than anybody needs, and code that does not return: memory has a bound, steps go on, and an
-end is an end."""
+"""Floods of commands and presets, and code that does not return: memory stays bounded, steps continue, and a stop
+ends the run."""
 
 import os
 import random
@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from shardtui.engine.spec.preset_file import preset_text
 from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.preset_writer import preset_text
 from shardtui.engine.wire import framing
 from shardtui.engine.wire.commands import (
     AddPreset,
@@ -24,6 +24,7 @@ from shardtui.engine.wire.commands import (
     InspectPreset,
     Pause,
     PreparePreset,
+    PreviewPreset,
     ProfileSteps,
     RestoreCheckpoint,
     Resume,
@@ -31,7 +32,6 @@ from shardtui.engine.wire.commands import (
     StepOnce,
     Stop,
     SwitchPreset,
-    WeighPreset,
 )
 from shardtui.engine.wire.events import (
     AnyEvent,
@@ -49,26 +49,27 @@ from .living import Living, living_engine
 from .row import Row
 
 PRESETS = ("fsdp", "tp", "hsdp", "dp-tp2", "fsdp-tp2", "dp-tp4", "sp2", "fsdp-tp4", "fsdp-tp8", "dp-sp2", "pp2")
-APART = 0.4
-"""Seconds between two requests of somebody who tries presets."""
-PER_PROGRAM = 80e6
-"""Bytes that a compiled program of the small model, what was traced for it and its moves may take."""
-ALLOWED = 400e6
-"""Bytes on top of that."""
+INTERVAL_SECONDS = 0.4
+"""Seconds between two requests of a user who tries presets."""
+BYTES_PER_PROGRAM = 80e6
+"""Bytes that a compiled program of the small model may take, with its trace and its transfers."""
+EXTRA_BYTES = 400e6
+"""Bytes allowed in addition."""
 STOP_SECONDS = 10.0
-"""In which a flooded engine has ended and saved; without a flood it takes a second or two."""
+"""Time for a flooded engine to save and end; without a flood it takes a second or two."""
 DEADLINE = 5.0
 """Seconds of --stop-timeout for code that does not return."""
 
 
 def run(times: int) -> Iterator[Row]:
-    for flood in (_tried_out, _alternating, _added, partial(_everything, times), _questions):
+    """Runs each flood once; `times` scales the commands of every kind."""
+    for flood in (_try_presets, _alternate, _add_presets, partial(_send_everything, times), _send_previews):
         yield flood()
     for name, text in BLOCKED.items():
-        yield _ended(name, text)
+        yield _blocked(name, text)
 
 
-def _send(living: Living, commands: Iterable[AnyCommand], apart: float = 0.0) -> None:
+def _send(living: Living, commands: Iterable[AnyCommand], interval: float = 0.0) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(living.directory.socket))
         connection.settimeout(60)
@@ -76,12 +77,12 @@ def _send(living: Living, commands: Iterable[AnyCommand], apart: float = 0.0) ->
             while select.select([connection], [], [], 0)[0]:
                 connection.recv(1 << 20)
             connection.sendall(framing.frame(command))
-            time.sleep(apart)
+            time.sleep(interval)
         time.sleep(0.2)
 
 
 def _wait(living: Living, holds: Callable[[list[AnyEvent]], bool], seconds: float) -> float | None:
-    """Seconds until it held; None where it did not."""
+    """Returns the seconds until the condition held; None if it did not."""
     began = time.monotonic()
     while not holds(living.events()):
         if time.monotonic() - began > seconds or living.process.poll() is not None:
@@ -95,7 +96,7 @@ def _switched_to(preset: str) -> Callable[[list[AnyEvent]], bool]:
 
 
 def _end(living: Living) -> str:
-    """Stops it, and says what was wrong with its end."""
+    """Stops the engine and returns what was wrong with its end; empty if nothing."""
     began = time.monotonic()
     _send(living, [Stop()])
     with suppress(subprocess.TimeoutExpired):
@@ -108,40 +109,42 @@ def _end(living: Living) -> str:
     return "" if saved[-1:] == [done] else f"step {done} was done, saved are {saved[-3:]}"
 
 
-def _tried_out() -> Row:
-    """One request, and then as many as there are presets."""
+def _try_presets() -> Row:
+    """Requests one switch, then one for every preset."""
     with living_engine("floods-presets") as living:
         _send(living, [SwitchPreset("fsdp")])
         alone = _wait(living, _switched_to("fsdp"), 120)
         before = memory("VmRSS", living.process.pid)
         names = [name for name in PRESETS if name not in ("fsdp", "pp2")] + ["pitfall-same-axis", "dp"] * 2
-        _send(living, [*map(SwitchPreset, names), SwitchPreset("pp2")], APART)
+        _send(living, [*map(SwitchPreset, names), SwitchPreset("pp2")], INTERVAL_SECONDS)
         wanted = _wait(living, _switched_to("pp2"), 120)
-        grown = memory("VmHWM", living.process.pid) - before
+        growth = memory("VmHWM", living.process.pid) - before
         compiled = {event.preset for event in living.events() if isinstance(event, PresetCompiled)}
         wrong = [*filter(None, [living.problem(get_args(AnyEvent)), _end(living)])]
-    allowed = len(compiled) * PER_PROGRAM + ALLOWED
+    allowed = len(compiled) * BYTES_PER_PROGRAM + EXTRA_BYTES
     if alone is None or wanted is None:
         wrong.append(f"switched after {alone} s and {wanted} s")
     elif wanted > 3 * alone + 5:
         wrong.append(f"one request took {alone:.1f} s, the last of {len(names) + 1} {wanted:.1f} s")
-    if grown > allowed:
-        wrong.append(f"{grown / 1e6:.0f} MB more")
+    if growth > allowed:
+        wrong.append(f"{growth / 1e6:.0f} MB more")
     note = f"the last one took {wanted or 0:.1f} s, one alone {alone or 0:.1f} s; {len(compiled)} were compiled"
-    return _row(f"{len(names) + 1} presets, one every {APART} s", 1, wrong, f"{note}, {grown / 1e6:.0f} MB more")
+    return _row(
+        f"{len(names) + 1} presets, one every {INTERVAL_SECONDS} s", 1, wrong, f"{note}, {growth / 1e6:.0f} MB more"
+    )
 
 
-def _alternating() -> Row:
+def _alternate() -> Row:
     count = 10_000
     with living_engine("floods-alternating") as living:
         before, steps = memory("VmRSS", living.process.pid), len(_steps(living))
         began = time.monotonic()
         _send(living, (SwitchPreset(("tp", "fsdp")[number % 2]) for number in range(count)))
         seconds, made = time.monotonic() - began, len(_steps(living)) - steps
-        going_on = living.problem(get_args(AnyEvent))
-        grown = memory("VmHWM", living.process.pid) - before
-        wrong = [*filter(None, [going_on, _end(living), f"{grown / 1e6:.0f} MB more" * (grown > 3 * ALLOWED)])]
-    note = f"in {seconds:.1f} s, {made} reports of steps meanwhile, {grown / 1e6:.0f} MB more"
+        problem = living.problem(get_args(AnyEvent))
+        growth = memory("VmHWM", living.process.pid) - before
+        wrong = [*filter(None, [problem, _end(living), f"{growth / 1e6:.0f} MB more" * (growth > 3 * EXTRA_BYTES)])]
+    note = f"in {seconds:.1f} s, {made} reports of steps meanwhile, {growth / 1e6:.0f} MB more"
     return _row(f"{count:,} alternating switches", count, wrong, note)
 
 
@@ -149,29 +152,29 @@ def _steps(living: Living) -> list[AnyEvent]:
     return [event for event in living.events() if isinstance(event, StepsDone)]
 
 
-def _added() -> Row:
+def _add_presets() -> Row:
     count = 300
     text = preset_text(load_preset("fsdp"))
     with living_engine("floods-added") as living:
         before = memory("VmRSS", living.process.pid)
         _send(living, (AddPreset(f"mine-{number}", text) for number in range(count)), 0.02)
         wait = _wait(living, _switched_to(f"mine-{count - 1}"), 300)
-        grown = memory("VmHWM", living.process.pid) - before
+        growth = memory("VmHWM", living.process.pid) - before
         added = sum(isinstance(event, PresetAdded) for event in living.events())
         compiled = sum(isinstance(event, PresetCompiled) for event in living.events())
         wrong = [*filter(None, [living.problem(get_args(AnyEvent)), _end(living)])]
     if wait is None:
         wrong.append("never under the last one")
-    if grown > compiled * PER_PROGRAM + 2 * ALLOWED:
-        wrong.append(f"{grown / 1e6:.0f} MB more")
+    if growth > compiled * BYTES_PER_PROGRAM + 2 * EXTRA_BYTES:
+        wrong.append(f"{growth / 1e6:.0f} MB more")
     note = (
-        f"{added} taken up, {compiled} compiled, under the last one {wait or 0:.0f} s after, {grown / 1e6:.0f} MB more"
+        f"{added} taken up, {compiled} compiled, under the last one {wait or 0:.0f} s after, {growth / 1e6:.0f} MB more"
     )
     return _row(f"{count} presets added", count, wrong, note)
 
 
-def _everything(times: int) -> Row:
-    """Commands of every kind but `Stop`, from eight connections in turn."""
+def _send_everything(times: int) -> Row:
+    """Sends commands of every kind except `Stop` over eight connections in turn."""
     count, chance = 2_000 * times, random.Random(0)
     kinds: list[Callable[[], AnyCommand]] = [
         Pause,
@@ -189,17 +192,17 @@ def _everything(times: int) -> Row:
         for _ in range(8):
             _send(living, (chance.choice(kinds)() for _ in range(count // 8)))
         alive = living.process.poll() is None
-        grown = memory("VmHWM", living.process.pid) - before if alive else 0
+        growth = memory("VmHWM", living.process.pid) - before if alive else 0
         wrong = [*filter(None, [_end(living) if alive else f"it ended: {living.events()[-1]}"])]
-    if grown > len(PRESETS) * 2 * PER_PROGRAM + 2 * ALLOWED:
-        wrong.append(f"{grown / 1e6:.0f} MB more")
-    return _row(f"{count:,} commands of every kind", count, wrong, f"{grown / 1e6:.0f} MB more; ended in order")
+    if growth > len(PRESETS) * 2 * BYTES_PER_PROGRAM + 2 * EXTRA_BYTES:
+        wrong.append(f"{growth / 1e6:.0f} MB more")
+    return _row(f"{count:,} commands of every kind", count, wrong, f"{growth / 1e6:.0f} MB more; ended in order")
 
 
-def _questions() -> Row:
+def _send_previews() -> Row:
     count, text = 2_000, preset_text(load_preset("fsdp"))
     with living_engine("floods-questions") as living:
-        question = (WeighPreset(number=number, preset="mine", before=text, after=text) for number in range(count))
+        question = (PreviewPreset(number=number, preset="mine", before=text, after=text) for number in range(count))
         _send(living, question)
         wrong = [*filter(None, [living.problem(), _end(living)])]
     return _row(f"{count:,} questions of what a preset would cost", count, wrong, "steps went on; ended in order")
@@ -244,8 +247,8 @@ BLOCKED = {
 }
 
 
-def _ended(name: str, text: str) -> Row:
-    """By SIGTERM to `train`, and by `stop`."""
+def _blocked(name: str, text: str) -> Row:
+    """Ends a blocked run by SIGTERM to `train`, and by `stop`."""
     wrong: list[str] = []
     slowest, said = 0.0, ""
     folder = Path(os.environ["XDG_STATE_HOME"]).parent / name.replace(" ", "-")

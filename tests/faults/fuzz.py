@@ -1,4 +1,4 @@
-"""Frames that are no commands, presets that are no presets, modules that are no modules."""
+"""Fuzzes frames, preset files and modules of compiled programs."""
 
 import random
 import resource
@@ -16,13 +16,13 @@ from shardtui.engine.analysis.collectives import inventory
 from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
-from shardtui.engine.program.program import place
+from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire import framing
 from shardtui.engine.wire.commands import AnyCommand, Hello, InspectPreset, Pause, Resume, StepOnce, Stop, SwitchPreset
 from shardtui.engine.wire.events import PresetCompiling, SwitchCancelled, SwitchFailed
-from shardtui.engine.wire.server import MOST_VIEWERS
+from shardtui.engine.wire.server import MAX_VIEWERS
 
 from ..conftest import SHARDTUI, tiny_config
 from .living import Living, living_engine, own_directories
@@ -91,10 +91,11 @@ NASTY = (
     "#" * (2**20 + 1),
     "\ufeff[mesh]\ndata = -1\n",
 )
-"""Presets that mutation does not find."""
+"""Invalid presets that mutation does not produce."""
 
 
 def run(times: int) -> list[Row]:
+    """Injects `times` as many inputs as the short form."""
     chance = random.Random(times)
     with own_directories(), living_engine("fuzzed") as engine:
         rows = [
@@ -118,19 +119,19 @@ def _frames(engine: Living, chance: random.Random, times: int) -> Iterator[Row]:
     )
     with _half_frames(engine, 40) as held:
         for name, count, make in kinds:
-            yield _after(engine, name, count * times, lambda make=make: _send(engine, make(chance)))
+            yield _inject(engine, name, count * times, lambda make=make: _send(engine, make(chance)))
         problem = engine.problem()
         yield Row("viewers that hold half a frame all the while", held, 0 if problem else held, problem)
 
 
-def _after(engine: Living, name: str, times: int, inject: Callable[[], bool]) -> Row:
+def _inject(engine: Living, name: str, times: int, inject: Callable[[], bool]) -> Row:
     answered = sum(inject() for _ in range(times))
     problem = engine.problem()
     return Row(name, times, 0 if problem else answered, problem)
 
 
 def _send(engine: Living, data: bytes) -> bool:
-    """Whether the engine ended the connection, as it does after a frame that it cannot read."""
+    """Sends bytes and returns True once the engine ends the connection, as it does after an unreadable frame."""
     with _connected(engine, greets=len(data) % 2 == 0) as viewer, suppress(ConnectionError):
         viewer.sendall(data)
         viewer.shutdown(socket.SHUT_WR)
@@ -148,19 +149,19 @@ def _half_frames(engine: Living, count: int) -> Iterator[int]:
 
 
 def _connections(engine: Living, times: int) -> Iterator[Row]:
-    """All at once, each reading nothing; then one that reads has to come through."""
+    """Opens many idle connections at once; then a viewer that reads must still be served."""
     count = min(2000 * times, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100)
     with ExitStack() as held:
         for _ in range(count):
             held.enter_context(_connected(engine))
-        last = _heard(engine)
-        problem = engine.problem() or ("" if "viewers watch" in last else f"the last was told {last!r}")
-    problem = problem or ("" if "StepsDone" in _heard(engine) else "no viewer is taken afterwards")
-    yield Row("connections at once", count, 0 if problem else count, problem or f"{MOST_VIEWERS} are taken")
+        last = _first_events(engine)
+        problem = engine.problem() or ("" if "viewers already watch" in last else f"the last was told {last!r}")
+    problem = problem or ("" if "StepsDone" in _first_events(engine) else "no viewer is taken afterwards")
+    yield Row("connections at once", count, 0 if problem else count, problem or f"{MAX_VIEWERS} are taken")
 
 
 def _connected(engine: Living, greets: bool = True) -> socket.socket:
-    """As a viewer of our protocol, if it `greets`. It waits where the engine's backlog is full, for words 20 s."""
+    """Connects, and says hello if it `greets`; waits while the engine's backlog is full, and up to 20 s for data."""
     viewer = socket.socket(socket.AF_UNIX)
     viewer.connect(str(engine.directory.socket))
     viewer.settimeout(20)
@@ -169,13 +170,13 @@ def _connected(engine: Living, greets: bool = True) -> socket.socket:
     return viewer
 
 
-def _heard(engine: Living) -> str:
-    """What a viewer is told first, besides that it is welcome."""
-    heard = ""
+def _first_events(engine: Living) -> str:
+    """Returns the first events that a new viewer receives."""
+    received = ""
     with _connected(engine) as viewer:
-        while "StepsDone" not in heard and "viewers watch" not in heard and (more := viewer.recv(4096)):
-            heard += more.decode(errors="replace")
-    return heard
+        while "StepsDone" not in received and "viewers already watch" not in received and (more := viewer.recv(4096)):
+            received += more.decode(errors="replace")
+    return received
 
 
 def _unknown_presets(engine: Living, times: int) -> Row:
@@ -183,17 +184,18 @@ def _unknown_presets(engine: Living, times: int) -> Row:
         return _send(engine, framing.frame(SwitchPreset("no-such")) + framing.frame(SwitchPreset("no.toml")))
 
     answered = sum(inject() for _ in range(20 * times))
-    told = (SwitchFailed, PresetCompiling, SwitchCancelled)
-    problem = engine.problem(told)
+    expected = (SwitchFailed, PresetCompiling, SwitchCancelled)
+    problem = engine.problem(expected)
     return Row("switches to presets that are not there", 20 * times, 0 if problem else answered, problem)
 
 
 def framed(body: bytes) -> bytes:
+    """Returns a frame with this body."""
     return struct.pack(">I", len(body)) + body
 
 
 def _not_a_command(make: Callable[..., bytes], chance: random.Random) -> bytes:
-    """What `make` makes, unless that happens to be a command."""
+    """Calls `make` until the result is not a valid command."""
     while True:
         body = make(chance.randrange(300)) if make == chance.randbytes else make(chance)
         try:
@@ -219,7 +221,7 @@ def _mutated_command(chance: random.Random) -> bytes:
 
 
 def _wrong_length(chance: random.Random) -> bytes:
-    """More than there is, or less by one, so that the rest begins a frame of its own: none of them a command."""
+    """Returns a frame whose length is too large, or too small by one: neither is a command."""
     body = msgspec.msgpack.encode(chance.choice(COMMANDS))
     return struct.pack(">I", chance.choice((len(body) - 1, len(body) + 1, 60_000))) + body
 
@@ -277,7 +279,7 @@ def _modules(chance: random.Random, times: int) -> Row:
         text = "HloModule " + mutated(chance, originals).removeprefix("HloModule ")
         try:
             inventory(parse(text), {"data": 4, "model": 2})
-        except ValueError:  # what `inspect --hlo` takes for a refusal
+        except ValueError:  # `inspect --hlo` reports it as a refusal
             pass
         except Exception as error:
             wrong.append(f"{type(error).__name__}: {error}")
@@ -290,6 +292,7 @@ def _built_in() -> list[str]:
 
 
 def mutated(chance: random.Random, originals: list[str]) -> str:
+    """Returns one of the texts after a few random edits."""
     text = chance.choice(originals)
     for _ in range(chance.randrange(1, 6)):
         at, to = sorted(chance.randrange(len(text) + 1) for _ in range(2))
@@ -313,7 +316,7 @@ def mutated(chance: random.Random, originals: list[str]) -> str:
 
 
 def _with_value(chance: random.Random, text: str) -> str:
-    """Another value behind one of its `=`."""
+    """Returns the text with another value after one of its `=`."""
     lines = text.splitlines()
     places = [number for number, line in enumerate(lines) if "=" in line]
     if places:

@@ -1,4 +1,4 @@
-"""Texts that a terminal or a markup reader would obey, in every place where a text is shown, in the real programs."""
+"""Shows texts with terminal control sequences or markup in every place of the real programs that shows a text."""
 
 import os
 import re
@@ -12,14 +12,8 @@ from pathlib import Path
 import msgspec
 from shardtui.engine.spec.preset_files import PRESETS, user_presets
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.descriptions import (
-    CheckpointInfo,
-    CollectiveInfo,
-    CorpusInfo,
-    DeviceInfo,
-    PresetInfo,
-    RematerializationInfo,
-)
+from shardtui.engine.wire.checkpoints import CheckpointInfo
+from shardtui.engine.wire.descriptions import CollectiveInfo, CorpusInfo, DeviceInfo, PresetInfo, RematerializationInfo
 from shardtui.engine.wire.events import (
     AheadEnded,
     AnyEvent,
@@ -83,36 +77,38 @@ TEXTS = (
     *("[bold red]{}[/]", "[@click=app.exit]{}[/]", "[/]{}", "[{}", "{}[/bold]", "[link=http://x]{}[/link]", ":bomb:{}"),
     *("[on red]{}[/on red][@click=app.stop]x", "$primary {} %s %(x)s", "{}\\[bold]", "漢字{}العربية", "{}" + "y" * 300),
 )
-"""With a marker in each, which says where it came from."""
+"""Hostile texts; `{}` is replaced by a marker that says where the text came from."""
 
 OWN_SEQUENCES = re.compile(
     r"\x1b\[[0-9;]*[mHABCDGJK]|\x1b\[\?[0-9]+(?:[hl]|\$p)|\x1b\[[<>=][0-9]*u|\x1b\[[0-9] q|\x1b\]22;[a-z-]+\x07"
 )
-"""What Textual and rich write by themselves."""
+"""Sequences that Textual and rich write by themselves."""
 OWN_CHARACTERS = str.maketrans("", "", "\r\n\u2800")
 HOME, DOWN, PAGE_DOWN, PALETTE = "\x1b[H", "\x1b[B", "\x1b[6~", "\x10"
 
 
 @dataclass
 class Texts:
-    """Hands out hostile texts by place, each with a marker of its own."""
+    """Makes hostile texts for each place, each with a unique marker."""
 
     given: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
-    """By place, marker to text."""
+    """Texts by place and marker."""
 
     def of(self, place: str, fits: Callable[[str], bool] = lambda text: True) -> list[str]:
+        """Returns the hostile texts that are valid in a place."""
         number = len(self.given)
         marked = {f"z{number}q{n}z": text for n, text in enumerate(TEXTS) if fits(text)}
         self.given[place] = {marker: text.replace("{}", marker) for marker, text in marked.items()}
         return list(self.given[place].values())
 
     def line(self, place: str) -> str:
-        """All in one, for places that hold a single text."""
+        """Returns all texts in one, for places that hold a single text."""
         return " ".join(self.of(place))
 
     def rows(self, output: bytes, problem: str) -> Iterator[Row]:
+        """Yields a row per place: which texts reached the terminal unescaped."""
         shown = output.decode(errors="replace")
-        problem = problem or foreign(shown)
+        problem = problem or unexpected(shown)
         plain = OWN_SEQUENCES.sub("", shown)
         for place, texts in self.given.items():
             raw = [text for text in texts.values() if not text.isprintable() and text in shown]
@@ -121,15 +117,15 @@ class Texts:
             yield Row(f"hostile text: {place}", len(texts), 0 if problem else len(texts) - len(raw), note[:200])
 
 
-def foreign(shown: str) -> str:
-    """The first sequence or character that neither Textual nor rich writes, and what stands around it."""
+def unexpected(shown: str) -> str:
+    """Returns the first sequence or character that neither Textual nor rich writes, with its context; else empty."""
     rest = OWN_SEQUENCES.sub("", shown).translate(OWN_CHARACTERS)
     at = next((at for at, character in enumerate(rest) if not character.isprintable()), None)
     return "" if at is None else f"foreign: {rest[max(0, at - 20) : at + 20]!r}"
 
 
 def run(times: int) -> list[Row]:
-    """The texts do not change: more often only makes other frames of them."""
+    """Shows the texts `times` times, in terminals of alternating size."""
     rows: list[Row] = []
     with own_directories() as folder:
         (described,) = inspections(TINY, 8, "dp")
@@ -142,23 +138,23 @@ def run(times: int) -> list[Row]:
 
 
 def _recorded(described: Inspection, number: int) -> Iterator[Row]:
-    """A run whose events are all hostile, in every view."""
+    """Shows a run with hostile events in every view."""
     texts = Texts()
     events = _events(described, texts)
     directory = _record(f"recorded-{number}", events)
-    output, problem = _visited(directory, (250, 80) if number % 2 == 0 else (80, 24))
+    output, problem = _visit(directory, (250, 80) if number % 2 == 0 else (80, 24))
     return texts.rows(output, problem)
 
 
 def _lost(number: int) -> Iterator[Row]:
-    """An engine that is gone and left a hostile line in its log."""
+    """Shows a run whose engine crashed and left a hostile line in its log."""
     texts = Texts()
     directory = _record(f"lost-{number}", [EngineStarted(protocol=1, pid=1, config=tiny_config())])
     last = " ".join(
         texts.of("last line of engine.log", lambda text: not re.search("[\r\n\x0b\x0c\x85\u2028\x1c-\x1e]", text))
     )
     directory.log.write_text(last)
-    output, problem = _visited(directory, (200, 60))
+    output, problem = _visit(directory, (200, 60))
     return texts.rows(output, problem)
 
 
@@ -213,7 +209,7 @@ def _checkpoints(texts: Texts) -> list[CheckpointInfo]:
 
 
 def _renamed(message: msgspec.Struct, names: dict[str, str]) -> msgspec.Struct:
-    """With every text that is one of `names` in its place, keys too."""
+    """Returns the message with every text and key replaced that is in `names`."""
 
     def renamed(value: object) -> object:
         match value:
@@ -235,7 +231,7 @@ def _config(texts: Texts) -> object:
 
 def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, active: str) -> EngineReady:
     names = (active, *texts.of("preset names"))
-    told = (cycle(texts.of(f"presets' {what}")) for what in ("summaries", "lessons", "sources", "problems"))
+    details = (cycle(texts.of(f"presets' {what}")) for what in ("summaries", "lessons", "sources", "problems"))
     presets = [
         PresetInfo(
             name=name,
@@ -246,7 +242,7 @@ def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, activ
             fits=number % 2 == 0,
             problems=[problem],
         )
-        for number, (name, summary, teaches, source, problem) in enumerate(zip(names, *told, strict=False))
+        for number, (name, summary, teaches, source, problem) in enumerate(zip(names, *details, strict=False))
     ]
     return EngineReady(
         versions=dict(zip(texts.of("packages"), texts.of("versions"), strict=True)),
@@ -309,8 +305,8 @@ def _rematerializations(texts: Texts) -> list[RematerializationInfo]:
     ]
 
 
-def _visited(directory: RunDirectory, size: tuple[int, int]) -> tuple[bytes, str]:
-    """What the UI writes while all views are looked at with keys and clicks; and what went wrong."""
+def _visit(directory: RunDirectory, size: tuple[int, int]) -> tuple[bytes, str]:
+    """Visits all views with keys and clicks; returns what the UI wrote and what went wrong."""
     ui = Terminal("attach", directory.name, size=size)
     ui.until(lambda text: "crashed" in text or "failed" in text, "the end of the run")
     for view in "123450":
@@ -338,22 +334,22 @@ def _visited(directory: RunDirectory, size: tuple[int, int]) -> tuple[bytes, str
 
 
 def _press(ui: Terminal, *keys: str) -> None:
-    """Each once the UI has answered the one before and is quiet."""
+    """Sends keys, each once the UI has answered the previous one and is quiet."""
     for key in keys:
         ui.send(key)
         _read_for(ui, 2, quiet=0.15)
 
 
 def _read_for(ui: Terminal, seconds: float, quiet: float = 60) -> None:
-    """Until so much time is over, or so much since it last wrote something."""
+    """Reads for `seconds`, or until nothing was written for `quiet` seconds."""
     end, before, last = time.monotonic() + seconds, len(ui.output), time.monotonic()
     while time.monotonic() < min(end, last + quiet) and ui.read(0.02, draw=False):
         if len(ui.output) > before:
             before, last = len(ui.output), time.monotonic()
 
 
-def _told(*arguments: str) -> tuple[bytes, str]:
-    """What a command writes to its terminal; and what went wrong."""
+def _output_of(*arguments: str) -> tuple[bytes, str]:
+    """Runs a command; returns what it wrote to its terminal and what went wrong."""
     terminal = Terminal(*arguments, size=(200, 60))
     code = terminal.exit_code(seconds=120, draw=False)
     terminal.hang_up()
@@ -362,7 +358,7 @@ def _told(*arguments: str) -> tuple[bytes, str]:
 
 
 def _rows(texts: Texts, *commands: tuple[str, ...]) -> Iterator[Row]:
-    answers = [_told(*command) for command in commands]
+    answers = [_output_of(*command) for command in commands]
     problem = next((problem for _, problem in answers if problem), "")
     return texts.rows(b"".join(output for output, _ in answers), problem)
 
@@ -372,7 +368,7 @@ def _is_file_name(text: str) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Row]:
-    """Presets and models with hostile names and contents; the help names the models."""
+    """Lists presets and models with hostile names and contents; the help names the models."""
     texts = Texts()
     presets, models = user_presets() / "parallelism", user_presets() / "models"
     for kind in (presets, models):
@@ -416,7 +412,7 @@ def _runs(folder: Path) -> Iterator[Row]:
 
 
 def _arguments(folder: Path) -> Iterator[Row]:
-    """All at once where a command takes many."""
+    """Passes hostile arguments, all at once if a command takes many."""
     texts = Texts()
     unknown = texts.of("unknown arguments")
     presets = [f"--switch={n}:/{text}" for n, text in enumerate(texts.of("preset paths"), 1)]
@@ -437,21 +433,21 @@ def _arguments(folder: Path) -> Iterator[Row]:
 
 
 def _values(folder: Path) -> Iterator[Row]:
-    """Variables of the environment that are named in messages."""
+    """Sets hostile environment variables whose values messages quote."""
     texts = Texts()
     kept = dict(os.environ)
     problems: list[str] = []
     output = b""
     for name in ("XDG_STATE_HOME", "SHARDTUI_RUNTIME_DIR"):
         os.environ[name] = f"/proc/{texts.line(name)[:800]}"
-        told, problem = _told("train", "--steps=1") if name != "XDG_STATE_HOME" else _told("ls")
-        output, problems = output + told, [*problems, problem]
+        written, problem = _output_of("train", "--steps=1") if name != "XDG_STATE_HOME" else _output_of("ls")
+        output, problems = output + written, [*problems, problem]
         os.environ.update(kept)
     yield from texts.rows(output, next(filter(None, problems), ""))
 
 
 def _module(folder: Path) -> Iterator[Row]:
-    """The text of a compiled module, with hostile operations, files and errors."""
+    """Inspects a compiled module with hostile operations, files and errors."""
     texts = Texts()
     fits: Callable[[str], bool] = lambda text: '"' not in text and "\\" not in text  # noqa: E731
     operations, files = cycle(texts.of("operations in a module", fits)), cycle(texts.of("files in a module", fits))

@@ -1,4 +1,4 @@
-"""SIGKILL of a process of several, at a random moment; a new engine has to go on, on the same number or another one."""
+"""SIGKILL of one of several processes at a random moment; a new engine must resume on the same number or another."""
 
 import asyncio
 import os
@@ -8,12 +8,13 @@ import time
 
 import msgspec
 from etils import epath
-from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.spec.config import CheckpointConfig, Restart
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import CheckpointSaved, EngineReady, Restored, TrainingStarted
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import RunState
 
 from ..conftest import tiny_config
@@ -21,11 +22,11 @@ from .row import Row
 
 COUNTS = (2, 4)
 LATEST = 3.0
-"""Seconds after the first checkpoint, or after the start of the next engines, in which the kill falls."""
+"""Most seconds from the first checkpoint, or from the start of later engines, to the kill."""
 
 
 def run(times: int) -> list[Row]:
-    """`times` kills of the first process, and of another one."""
+    """Kills process 0 `times` times, and another process as often."""
     return [asyncio.run(_kills(times, first)) for first in (True, False)]
 
 
@@ -47,9 +48,9 @@ async def _kills(times: int, first: bool) -> Row:
 
 
 async def _kill(directory: RunDirectory, chance: random.Random, first: bool, count: int) -> tuple[list[str], float]:
-    """What is wrong with an engine's beginning and its end, and the seconds until the viewer knew who was killed."""
+    """Kills one process; returns what was wrong, and the seconds until the viewer knew which one was killed."""
     config = msgspec.structs.replace(directory.config, processes=count)
-    place = Place(epath.Path(directory.checkpoints(config)))
+    place = CheckpointDirectory(epath.Path(directory.checkpoints(config)))
     newest = max(place.steps(), default=0)
     client, state = EngineClient(directory), RunState()
     client.start_engine(Restart(config=config))
@@ -58,7 +59,7 @@ async def _kill(directory: RunDirectory, chance: random.Random, first: bool, cou
     committed, wrong, pid = newest, [], 0
     async for events in client.events():
         for event in events:
-            state.apply(event)
+            apply(state, event)
             if client.is_old(event):
                 continue
             match event:
@@ -73,8 +74,8 @@ async def _kill(directory: RunDirectory, chance: random.Random, first: bool, cou
                 case _:
                     pass
             if killing is None and isinstance(event, TrainingStarted if newest else CheckpointSaved):
-                killing = asyncio.create_task(_soon(pid, chance.uniform(0, LATEST)))
-    told = time.monotonic()
+                killing = asyncio.create_task(_kill_later(pid, chance.uniform(0, LATEST)))
+    reported_at = time.monotonic()
     if killing is None:
         return [f"it ended before: {state.problems}"], 0.0
     if (
@@ -85,10 +86,10 @@ async def _kill(directory: RunDirectory, chance: random.Random, first: bool, cou
         wrong.append(f"process {victim} was killed, told was {state.problems}")
     if max(place.steps(), default=0) < committed:
         wrong.append(f"step {committed} was committed, {place.steps()} are there")
-    return wrong, told - await killing
+    return wrong, reported_at - await killing
 
 
-async def _soon(pid: int, seconds: float) -> float:
+async def _kill_later(pid: int, seconds: float) -> float:
     await asyncio.sleep(seconds)
     os.kill(pid, signal.SIGKILL)
     return time.monotonic()

@@ -35,9 +35,10 @@ TAB, BACK_TAB, ENTER, ESCAPE, BACKSPACE, PALETTE, SAVE = "\t", "\x1b[Z", "\r", "
 XON = "\x11"
 """To the UI a key to leave it. To a terminal that was given back it ends the XOFF that `SAVE` is there."""
 MOVES = (UP, DOWN, LEFT, RIGHT, PAGE_UP, PAGE_DOWN, HOME, END, TAB, BACK_TAB, ENTER, ESCAPE)
-DOCUMENTED = (*"123456780 scwpre?loft/fzrc,.m+-ua7kK", *MOVES, BACKSPACE, DELETE, PALETTE, SAVE)
+DOCUMENTED = (*"123456780 scwpre?loft/fzrc,.m+-ua7kKgbnvhSOY", *MOVES, BACKSPACE, DELETE, PALETTE, SAVE)
 """Keys that a view, a list or the help names. Those that end the run or the UI come in phrases of their own."""
 WORDS = ("", "n5", "switch to ", "pause", "theme", "keys", "export", "prof", "compare", "rules", "maxi", "quit", "zzz")
+PLURALS = {"edit of rules": "edits of rules"}
 TYPED = ("v5e:2x4", "v5p:4x4x4", "v9:1", "", "8", "0", "-1", "data, model", "x" * 70, "[/]", "ü")
 
 
@@ -89,7 +90,7 @@ def _visit(story: Story, ui: Terminal, until: float) -> None:
     """Bursts of keys, as fast as a terminal sends them or as slow as a user; then it is left."""
     story.done["starts of the UI"] += 1
     story.keys = []
-    ui.until(lambda text: re.search(r"● training|‖ paused|■ stopped|✗ crashed|◌", text), "the UI")
+    ui.until(lambda text: re.search(r"● training|‖ paused|■ stopped|✗ crashed|◌|too small", text), "the UI")
     while time.monotonic() < until and ui.process.poll() is None:
         for _ in range(story.chance.choice((1, 1, 2, 6, 20))):
             phrase = _phrase(story)
@@ -121,14 +122,15 @@ def _phrase(story: Story) -> str:
         "preset": lambda: "1" + one((UP, DOWN)) * chance.randrange(9) + ENTER,
         "checkpoint": lambda: "wc" + DOWN + one((ENTER, ESCAPE)),
         "plan": lambda: "7t" + BACKSPACE * 9 + one(TYPED) + one((ENTER, ESCAPE, TAB)) if chance.random() < 0.2 else "7",
-        "rules": lambda: (
+        "edit of rules": lambda: (
             "8" + "".join(chance.choices((DOWN, RIGHT, LEFT, ENTER + one(TYPED) + ENTER, "+", "-", "a", SAVE), k=6))
         ),
         "filter": lambda: "2/" + one(TYPED) + one((ENTER, ESCAPE)),
         "click": lambda: _click(chance),
     }
     kind = chance.choices(list(kinds), weights=(40, 8, 4, 1, 1, 6, 3, 3, 6, 3, 12))[0]
-    story.done[f"{kind}s"] += kind != "key"
+    if kind != "key":
+        story.done[PLURALS.get(kind, f"{kind}s")] += 1
     return kinds[kind]()
 
 
@@ -156,16 +158,16 @@ def _leave(story: Story, ui: Terminal) -> None:
                 ui.send(keys)
         _read(ui, 1.0)
     if ui.process.poll() is None:
-        ui.process.send_signal(signal.SIGABRT)  # which says where it stands
+        ui.process.send_signal(signal.SIGABRT)  # its thread's frames go to the terminal
         story.problems.append(f"it does not end; the last keys: {story.keys[-20:]!r}")
     while ui.read(0.1, draw=False):
         pass
     code = ui.process.wait(timeout=10)
     said = ui.output.rpartition(b"\x1b[?1049l")[2]
     if b"Traceback" in ui.output or code not in (0, 1) or b"run keys" not in said:
-        print(_plain(ui.output[-20_000:]), file=sys.stderr)
-        said = _plain(said[-300:])
-        story.problems.append(f"exit code {code}: {said!r}; the last keys: {story.keys[-20:]!r}")
+        print(f"{_plain(ui.output[-20_000:])}\nall keys of the visit: {story.keys!r}", file=sys.stderr, flush=True)
+        why = _failure(_plain(ui.output)) or repr(_plain(said[-300:]))
+        story.problems.append(f"exit code {code}: {why}; the last keys: {story.keys[-20:]!r}")
     elif not ui.is_restored():
         story.problems.append("the terminal is not restored")
     os.close(ui.master)
@@ -175,14 +177,34 @@ def _plain(output: bytes) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode(errors="replace"))
 
 
+def _failure(output: str) -> str:
+    """The exception that ended the UI with the line that raised it, out of the box that Textual draws; where it was
+    aborted, the innermost frames. Empty where there is neither."""
+    if (at := output.rfind("Current thread")) >= 0:
+        return " ← ".join(line.strip() for line in output[at:].splitlines()[1:4])
+    at = output.rfind("Traceback")
+    if at < 0:
+        return ""
+    lines = [re.split("[╭╰]", line.strip("│ \r"))[0].strip() for line in output[at:].splitlines()]
+    said = [line for line in output[at:].splitlines() if re.match(r"[A-Z]\w+(: |\s*$)", line)]
+    where = [line for line in lines if re.search(r":\d+ in \w+$", line)]
+    raised = [line.replace("│", "").split() for line in lines if line.startswith("❱")]
+    return "; ".join([*map(str.strip, said[:1]), *where[-1:], *map(" ".join, raised[-1:])])
+
+
 def _problems(directory: RunDirectory) -> list[str]:
     """Of the engines of a run."""
     events = [event for events in LogReader(directory.events).read() for event in events]
-    failed = [event for event in events if isinstance(event, Failed)]
+    failed = [event for event in events if isinstance(event, Failed) and not _lost_nothing(event)]
     problems = [f"an engine failed: {event.problems}" for event in failed]
     if "Traceback" in directory.log.read_text(errors="replace"):
         problems.append(f"a traceback in engine.log: {directory.log.read_text(errors='replace')[-2000:]}")
     return problems
+
+
+def _lost_nothing(event: Failed) -> bool:
+    """On a busy machine an engine that is stopped in its first compilation does not end in time, and is ended."""
+    return any("no step had been trained" in problem for problem in event.problems)
 
 
 def _count(events: list[AnyEvent], kind: type[AnyEvent]) -> int:

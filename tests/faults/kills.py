@@ -1,4 +1,4 @@
-"""SIGKILL of the engine at random moments; the next one has to go on from what was committed."""
+"""SIGKILL of the engine at random moments; the next one must resume from the last committed checkpoint."""
 
 import asyncio
 import math
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from etils import epath
-from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.distributed.outcomes import Damaged
 from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import run_directory
@@ -31,31 +31,31 @@ from .row import Row
 
 MOMENTS = ("a step", "a save", "a switch", "a compilation")
 LONGEST = {"a step": 1.0, "a save": 0.4, "a switch": 0.15, "a compilation": 2.0}
-"""Seconds from the sign that it has begun in which the kill falls."""
+"""Most seconds from the event that begins the moment to the kill."""
 PRESETS = ("dp", "fsdp", "tp", "dp-tp2", "hsdp", "fsdp-tp2")
 RUNS = 2
-"""Side by side, one for each core."""
+"""Runs in parallel, one per core."""
 
 
 @dataclass
 class Story:
-    """What is known of a run over all its engines."""
+    """What is known of a run across all of its engines."""
 
     directory: RunDirectory
     chance: random.Random
-    place: Place = field(init=False)
+    place: CheckpointDirectory = field(init=False)
     losses: dict[int, float] = field(default_factory=dict)
-    again: int = 0
-    """Steps that were made a second time."""
+    repeated: int = 0
+    """Number of steps that were repeated."""
     survived: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     committed: int = 0
 
     def __post_init__(self) -> None:
-        self.place = Place(epath.Path(self.directory.checkpoints(self.directory.config)))
+        self.place = CheckpointDirectory(epath.Path(self.directory.checkpoints(self.directory.config)))
 
     async def kill_in(self, moment: str) -> None:
-        """One engine from its start to its death, and what it must have taken up."""
+        """Runs one engine until it is killed, and checks what it resumed from."""
         newest = max(self.place.steps(), default=0)
         client = EngineClient(self.directory)
         began = 0
@@ -76,7 +76,7 @@ class Story:
         self._check_checkpoints(moment)
 
     async def _events(self, client: EngineClient, moment: str) -> AsyncIterator[AnyEvent]:
-        """Kills the engine at its moment; what it said until then."""
+        """Kills the engine in the moment; yields its events until then."""
         client.start_engine()
         killing = None
         first = self.chance.random() < 0.5
@@ -89,10 +89,10 @@ class Story:
                     others = [preset for preset in PRESETS if preset != event.preset]
                     await client.send(SwitchPreset(self.chance.choice(others)))
                     first = True
-                if killing is None and self._has_come(moment, event, first):
+                if killing is None and self._has_begun(moment, event, first):
                     killing = asyncio.ensure_future(self._kill(client, moment))
 
-    def _has_come(self, moment: str, event: AnyEvent, first: bool) -> bool:
+    def _has_begun(self, moment: str, event: AnyEvent, first: bool) -> bool:
         match moment:
             case "a step":
                 return isinstance(event, TrainingStarted)
@@ -100,7 +100,7 @@ class Story:
                 return isinstance(event, CheckpointSaving)
             case "a switch":
                 return isinstance(event, Switching)
-            case _:  # the first one, or the one of a switch beside the steps
+            case _:  # the first one, or that of a switch during the steps
                 return isinstance(event, PresetCompiling) and first
 
     async def _kill(self, client: EngineClient, moment: str) -> None:
@@ -108,9 +108,9 @@ class Story:
         client.kill_engine()
 
     def _compare(self, event: StepsDone) -> None:
-        """A step that is made again has the loss it had, under whatever preset."""
+        """Checks that a repeated step has the same loss, under any preset."""
         for step, loss in enumerate(event.losses, event.step - len(event.losses) + 1):
-            self.again += step in self.losses
+            self.repeated += step in self.losses
             known = self.losses.setdefault(step, loss or math.nan)
             if loss is None or abs(loss - known) > 1e-5 * known:
                 self.wrong.append(f"step {step}: loss {loss}, it was {known}")
@@ -131,7 +131,7 @@ class Story:
 
 
 def run(times: int) -> list[Row]:
-    """`times` kills in each moment."""
+    """Kills the engine `times` times in each moment."""
     stories = [_story(number) for number in range(RUNS)]
 
     async def all_kills() -> None:
@@ -140,8 +140,8 @@ def run(times: int) -> list[Row]:
     asyncio.run(all_kills())
     survived = sum((story.survived for story in stories), Counter[str]())
     wrong = [text for story in stories for text in story.wrong]
-    again = sum(story.again for story in stories)
-    note = "; ".join(wrong[:3]) or f"every checkpoint good, the losses of {again:,} steps made again within 1e-5"
+    repeated = sum(story.repeated for story in stories)
+    note = "; ".join(wrong[:3]) or f"every checkpoint good, the losses of {repeated:,} steps made again within 1e-5"
     return [Row(f"SIGKILL in {moment}", times, survived[moment], note) for moment in MOMENTS]
 
 
@@ -151,7 +151,7 @@ def _story(number: int) -> Story:
 
 
 async def _kills(story: Story, times: int, number: int) -> None:
-    """Its share of `times` kills in each moment."""
+    """Makes this run's share of `times` kills in each moment."""
     for _ in range(number, times, RUNS):
         for moment in MOMENTS:
             await story.kill_in(moment)

@@ -1,4 +1,4 @@
-"""An engine that trains while faults are injected, and what has to hold of it afterwards."""
+"""An engine that trains while faults are injected, and the checks that it must pass afterwards."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from pathlib import Path
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.events import AnyEvent, StepsDone, TrainingStarted
+from shardtui.engine.wire.events import AnyEvent, MemoryMeasured, StepsDone, TrainingStarted
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import tiny_config
@@ -22,7 +22,7 @@ from ..conftest import tiny_config
 
 @contextmanager
 def own_directories() -> Iterator[Path]:
-    """For runs, presets, sockets and what is exported."""
+    """Sets up an own directory for runs, presets, sockets and exports."""
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir="/tmp"))  # the paths of sockets must be short
     kept = dict(os.environ)
     os.environ |= {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CONFIG")}
@@ -38,21 +38,24 @@ def own_directories() -> Iterator[Path]:
 
 @dataclass
 class Living:
+    """A live engine and the events that it has reported."""
+
     directory: RunDirectory
     process: subprocess.Popen[bytes]
     seen: int = 0
-    """Events that the last look has seen."""
-    told: list[AnyEvent] = field(default_factory=list[AnyEvent])
+    """Number of events that `problem` has checked."""
+    reported: list[AnyEvent] = field(default_factory=list[AnyEvent])
 
     def __post_init__(self) -> None:
         self.reader = LogReader(self.directory.events)
 
     def events(self) -> list[AnyEvent]:
-        """All since it began."""
-        self.told += [event for events in self.reader.read() for event in events]
-        return self.told
+        """Returns all events since the engine started."""
+        self.reported += [event for events in self.reader.read() for event in events]
+        return self.reported
 
     def wait_for_steps(self, more: int = 3) -> int:
+        """Waits for more steps and returns the number done. Raises AssertionError if the engine makes none."""
         before = _steps(self.events())
         end = time.monotonic() + 60
         while (steps := _steps(self.events())) < before + more:
@@ -62,9 +65,9 @@ class Living:
         return steps
 
     def problem(self, allowed: tuple[type[AnyEvent], ...] = ()) -> str:
-        """What is wrong since the last look, empty if nothing: it steps, numbers have no gap, nothing else happened.
+        """Returns what went wrong since the last call; empty if steps continue without gaps or unexpected events.
 
-        `allowed`: what else it may tell of.
+        `allowed`: events that may occur in addition to steps and memory in use.
         """
         try:
             self.wait_for_steps()
@@ -72,18 +75,22 @@ class Living:
             return str(error)
         events, seen = self.events(), self.seen
         self.seen = len(events)
-        others = {type(event).__name__ for event in events[seen:] if not isinstance(event, (StepsDone, *allowed))}
+        others = {
+            type(event).__name__
+            for event in events[seen:]
+            if not isinstance(event, (StepsDone, MemoryMeasured, *allowed))
+        }
         if [event.seq for event in events] != list(range(1, len(events) + 1)):
             return "events are missing"
         if gaps(events):
             return f"steps are missing: {gaps(events)}"
         if "Traceback" in self.directory.log.read_text(errors="replace"):
             return "a traceback in engine.log"
-        return f"it told of {', '.join(sorted(others))}" if seen and others else ""
+        return f"it reported {', '.join(sorted(others))}" if seen and others else ""
 
 
 def gaps(events: list[AnyEvent]) -> list[tuple[int, int]]:
-    """Steps that are not told once each, in order."""
+    """Returns where steps were not reported exactly once, in order."""
     done = 0
     found: list[tuple[int, int]] = []
     for event in events:
@@ -100,7 +107,8 @@ def _steps(events: list[AnyEvent]) -> int:
 
 @contextmanager
 def living_engine(name: str, switches: tuple[ScheduledSwitch, ...] = ()) -> Iterator[Living]:
-    checkpoints = CheckpointConfig(every_minutes=None)  # it tells of nothing but steps
+    """Starts an engine and waits for its first steps; ends it on exit."""
+    checkpoints = CheckpointConfig(every_minutes=None)  # it reports nothing but steps
     directory = run_directory.create(tiny_config(run=name, switches=switches, checkpoints=checkpoints))
     with directory.log.open("ab") as log:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Every kind of fault ends in one message that says what happened and what to do, and no traceback reaches the user."""
+"""Every kind of fault ends in one message that says what happened and what to do, never in a traceback."""
 
 import json
 import os
@@ -27,26 +27,26 @@ from ..conftest import SETTINGS, SHARDTUI, TINY
 from .row import Row
 
 LARGE = [f"--set={setting}" for setting in ("layers=2", "embed=512", "heads=8", "mlp=2048", *TINY[4:])]
-"""78 MB of state, which dp wants on each of eight devices."""
+"""Settings for 78 MB of state, which dp holds on each of eight devices."""
 STEP = 6
-"""Of the base run's last checkpoint; 2 and 4 are there, too."""
+"""Step of the base run's last checkpoint; it has 2 and 4 as well."""
 LONGEST = 400
-"""Seconds after which what hangs is killed, and so fails."""
+"""Seconds after which a hanging process is killed, which fails the row."""
 
 
 class NotRun(Exception):
-    """This machine does not allow the fault."""
+    """Raised if this machine does not allow the fault."""
 
 
 def run(times: int) -> list[Row]:
-    """Each kind once; once is enough for a message."""
+    """Injects each kind of fault once, whatever `times`."""
     folder = Path(os.environ["XDG_STATE_HOME"]).parent / "messages"
     folder.mkdir()
     (folder / "text").write_text(
         "What was split over eight devices comes together on one, and nothing of it is lost. " * 99
     )
     base = [f"--data={folder}/text", "--run=base", f"--steps={STEP}", "--checkpoint-every=2"]
-    _told(_train(*base, *SETTINGS), 0)
+    _message(_train(*base, *SETTINGS), 0)
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda kind: _row(kind, folder), KINDS))
 
@@ -72,27 +72,27 @@ def _train(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[
     )
 
 
-def _told(result: "subprocess.CompletedProcess[str]", code: int, *says: str) -> str:
-    """The line that says the first of it; all of it has to be said."""
+def _message(result: "subprocess.CompletedProcess[str]", code: int, *parts: str) -> str:
+    """Checks the exit code and that stderr has all `parts`; returns the line with the first of them."""
     assert result.returncode == code, f"exit {result.returncode}, not {code}: {result.stderr}"
     assert "Traceback" not in result.stdout + result.stderr, result.stderr
-    missing = [say for say in says if say not in result.stderr]
+    missing = [part for part in parts if part not in result.stderr]
     assert not missing, f"not said: {missing}: {result.stderr}"
-    return next((line for line in result.stderr.splitlines() if says and says[0] in line), "")
+    return next((line for line in result.stderr.splitlines() if parts and parts[0] in line), "")
 
 
 def _events(result: "subprocess.CompletedProcess[str]", kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, result.stdout.splitlines()) if event["type"] == kind]
 
 
-def _went_on(result: "subprocess.CompletedProcess[str]", steps: int) -> None:
-    """It made every step all the same."""
+def _assert_completed(result: "subprocess.CompletedProcess[str]", steps: int) -> None:
+    """Checks that every step was made all the same."""
     made = [event["step"] for event in _events(result, "StepDone")]
     assert made[-1:] == [steps], f"steps made: {made}"
 
 
 def _copy(folder: Path) -> RunDirectory:
-    """The base run under the name of the folder."""
+    """Copies the base run to a run with the folder's name."""
     home = run_directory.state_home()
     shutil.copytree(home / "base", home / folder.name)
     return RunDirectory(home / folder.name)
@@ -106,7 +106,7 @@ def _damage(directory: RunDirectory, step: int) -> None:
 
 
 class Living:
-    """`train` in the background: its events one by one, commands to its engine."""
+    """Runs `train` in the background; reads its events and sends commands to its engine."""
 
     def __init__(self, folder: Path, *arguments: str, settings: list[str] = SETTINGS, **environment: str) -> None:
         self._errors = folder / "stderr"
@@ -124,7 +124,7 @@ class Living:
         killer.start()
 
     def until(self, *kinds: str) -> dict[str, Any]:
-        """The next event of one of the kinds."""
+        """Returns the next event of one of the kinds."""
         assert self._process.stdout
         for line in self._process.stdout:
             self._output.append(line)
@@ -134,29 +134,32 @@ class Living:
         raise AssertionError(f"it ended before {kinds}: {self._errors.read_text()}")
 
     def send(self, command: AnyCommand) -> None:
+        """Sends a command to the engine."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.directory.socket))
             connection.sendall(framing.frame(Hello()) + framing.frame(command))
 
     @property
     def engine(self) -> int:
+        """Process id of the engine; 0 if there is none."""
         holder = self.directory.holder()
         return holder.pid if holder else 0
 
     def end(self) -> "subprocess.CompletedProcess[str]":
-        """What it said until its end."""
-        self._output += self._process.communicate()[0]
-        output = "".join(self._output)
-        return subprocess.CompletedProcess([], self._process.returncode, output, self._errors.read_text())
+        """Waits for its end and returns its output."""
+        assert self._process.stdout
+        output = "".join([*self._output, *self._process.stdout])
+        return subprocess.CompletedProcess([], self._process.wait(), output, self._errors.read_text())
 
     def stop(self) -> "subprocess.CompletedProcess[str]":
+        """Sends `Stop`, waits for its end and returns its output."""
         self.send(Stop())
         return self.end()
 
 
 @contextmanager
 def _disk(folder: Path, size: str) -> Iterator[Path]:
-    """A filesystem of that size."""
+    """Mounts a file system of this size."""
     disk = folder / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", disk], check=False).returncode:
@@ -170,9 +173,9 @@ def _disk(folder: Path, size: str) -> Iterator[Path]:
 def too_large_a_preset(folder: Path) -> str:
     """predicted out of memory at the start"""
     result = _train("--steps=3", "--device-memory=1e5", f"--run={folder.name}", *SETTINGS)
-    told = _told(result, 2, "a step needs", "on a device (predicted), 100 kB are there", "fsdp", "--batch-size")
+    message = _message(result, 2, "a step needs", "per device (predicted), 100 kB available", "fsdp", "--batch-size")
     assert not (run_directory.state_home() / folder.name).exists()
-    return told
+    return message
 
 
 def too_large_a_switch(folder: Path) -> str:
@@ -181,8 +184,10 @@ def too_large_a_switch(folder: Path) -> str:
     compiled = _events(_train("--steps=3", f"--run={folder.name}-0", *arguments), "PresetCompiled")
     between = sum(event["memory"]["peak"] for event in compiled) // 2
     result = _train("--steps=6", f"--run={folder.name}", f"--device-memory={between}", *arguments)
-    _went_on(result, 6)
-    return _told(result, 1, "no switch to dp: dp: a step needs", "(predicted)", "choose a preset that splits more")
+    _assert_completed(result, 6)
+    return _message(
+        result, 1, "switch to dp failed: dp: a step needs", "(predicted)", "choose a preset that shards more"
+    )
 
 
 def out_of_memory_in_a_switch(folder: Path) -> str:
@@ -197,12 +202,16 @@ def out_of_memory_in_a_switch(folder: Path) -> str:
     resource.prlimit(living.engine, resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
     living.send(SwitchPreset("dp"))
     if living.until("SwitchFailed", "Switched", "EngineLost")["type"] == "EngineLost":
-        told = _told(living.end(), 1, "ended by SIGABRT: ", "out of memory", "train --resume", "from the checkpoint")
-        _told(_train(f"--resume={folder.name}", "--steps=1", "--preset=fsdp"), 2, "steps are done: give more")
-        return told
+        message = _message(
+            living.end(), 1, "ended by SIGABRT: ", "out of memory", "train --resume", "from the checkpoint"
+        )
+        _message(
+            _train(f"--resume={folder.name}", "--steps=1", "--preset=fsdp"), 2, "steps are already done: give more"
+        )
+        return message
     living.until("StepDone")
     resource.prlimit(living.engine, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    return _told(living.stop(), 1, "no switch to dp: out of", "choose")
+    return _message(living.stop(), 1, "switch to dp failed: out of", "choose")
 
 
 def loss_not_finite(folder: Path) -> str:
@@ -210,8 +219,10 @@ def loss_not_finite(folder: Path) -> str:
     directory = _copy(folder)
     result = _train(f"--resume={directory.name}", "--steps=30", "--set=learning_rate=1e38", "--set=warmup_steps=1")
     assert not _events(result, "CheckpointSaved")
-    way = f"`shardtui train --resume {directory.name}` goes on from the checkpoint of step 6"
-    return _told(result, 1, "the loss is not finite: go back to the checkpoint of step 6", "smaller learning_rate", way)
+    way = f"`shardtui train --resume {directory.name}` resumes from the checkpoint of step 6"
+    return _message(
+        result, 1, "the loss is not finite: go back to the checkpoint of step 6", "smaller learning_rate", way
+    )
 
 
 def last_loss_not_finite(folder: Path) -> str:
@@ -219,7 +230,9 @@ def last_loss_not_finite(folder: Path) -> str:
     directory = _copy(folder)
     result = _train(f"--resume={directory.name}", "--steps=8", "--set=learning_rate=1e38", "--checkpoint-every=9")
     assert not _events(result, "CheckpointSaved")
-    return _told(result, 1, "no checkpoint of step 8: the loss is not finite", "go back to the checkpoint of step 6")
+    return _message(
+        result, 1, "checkpoint of step 8 failed: the loss is not finite", "go back to the checkpoint of step 6"
+    )
 
 
 def disk_full(folder: Path) -> str:
@@ -229,8 +242,10 @@ def disk_full(folder: Path) -> str:
             "--steps=8", "--checkpoint-every=4", f"--checkpoint-dir={disk}", f"--run={folder.name}", *SETTINGS
         )
         assert not (left := list((disk / folder.name).iterdir())), f"left: {left}"
-    _went_on(result, 8)
-    return _told(result, 1, "no checkpoint of step 4: the disk is full", "free some space", "no checkpoint of step 8")
+    _assert_completed(result, 8)
+    return _message(
+        result, 1, "checkpoint of step 4 failed: the disk is full", "free some space", "checkpoint of step 8 failed"
+    )
 
 
 def disk_read_only(folder: Path) -> str:
@@ -242,22 +257,22 @@ def disk_read_only(folder: Path) -> str:
         living.send(SaveCheckpoint())
         living.until("CheckpointFailed")
         living.until("StepDone")
-        return _told(living.stop(), 1, "the directory cannot be written (Read-only file system)", "--checkpoint-dir")
+        return _message(living.stop(), 1, "the directory cannot be written (Read-only file system)", "--checkpoint-dir")
 
 
 def no_directory(folder: Path) -> str:
     """a file in the place of the checkpoints' directory"""
     (folder / "file").write_text("in the way")
     result = _train("--steps=3", f"--checkpoint-dir={folder}/file", f"--run={folder.name}", *SETTINGS)
-    return _told(result, 2, "no checkpoint can be kept there: the directory cannot be written", "--checkpoint-dir")
+    return _message(result, 2, "cannot store checkpoints there: the directory cannot be written", "--checkpoint-dir")
 
 
 def full_disk_for_events(folder: Path) -> str:
     """disk full for the run directory"""
     with _disk(folder, "64k") as disk:
         result = _train("--steps=8", f"--run={folder.name}", *SETTINGS, XDG_STATE_HOME=str(disk))
-    _went_on(result, 8)
-    return _told(result, 1, "the disk is full", "free some space")
+    _assert_completed(result, 8)
+    return _message(result, 1, "the disk is full", "free some space")
 
 
 def switch_taken_back(folder: Path) -> str:
@@ -272,7 +287,7 @@ def switch_taken_back(folder: Path) -> str:
     began = time.monotonic()
     result = living.stop()
     seconds = time.monotonic() - began
-    _told(result, 0)
+    _message(result, 0)
     assert [event["preset"] for event in _events(result, "PresetCompiled")] == ["dp", "fsdp"]
     return f"both abandoned; ended {seconds:.1f} s after it was told to, saved"
 
@@ -292,11 +307,11 @@ def other_text(folder: Path) -> str:
     text = (folder.parent / "text").read_bytes()
     (folder / "text").write_bytes(text + b".")
     arguments = (f"--resume={directory.name}", "--steps=8", f"--data={folder}/text")
-    told = _told(
+    message = _message(
         _train(*arguments), 2, f"{len(text) + 1:,} bytes (sha256", f"{len(text):,} (", "--data", "--other-data"
     )
-    _told(_train(*arguments, "--other-data"), 0)
-    return told
+    _message(_train(*arguments, "--other-data"), 0)
+    return message
 
 
 def second_command(folder: Path) -> str:
@@ -305,8 +320,8 @@ def second_command(folder: Path) -> str:
     living.until("StepDone")
     result = _train(f"--resume={folder.name}", "--steps=8")
     engine = living.engine
-    _told(living.stop(), 0)
-    return _told(result, 2, f"process {engine} trains it", "shardtui stop")
+    _message(living.stop(), 0)
+    return _message(result, 2, f"process {engine} is training it", "shardtui stop")
 
 
 def second_engine(folder: Path) -> str:
@@ -316,20 +331,21 @@ def second_engine(folder: Path) -> str:
     command = [sys.executable, "-m", "shardtui.engine", "serve", str(living.directory.path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     engine = living.engine
-    _told(living.stop(), 0)
-    return _told(result, 2, f"process {engine} holds it", "stop that one first")
+    _message(living.stop(), 0)
+    return _message(result, 2, f"process {engine} holds its lock")
 
 
 def unknown_flag(folder: Path) -> str:
     """a flag in XLA_FLAGS that jaxlib does not know"""
     result = _train("--steps=3", f"--run={folder.name}", *SETTINGS, XLA_FLAGS="--xla_nonsense=1")
-    return _told(result, 1, "XLA_FLAGS holds a flag that this jaxlib does not know", "--xla_nonsense=1", "correct it")
+    parts = "XLA_FLAGS contains a flag that this jaxlib does not know"
+    return _message(result, 1, parts, "--xla_nonsense=1", "correct it")
 
 
 def no_such_platform(folder: Path) -> str:
     """a platform that is not there"""
     result = _train("--steps=3", "--platform=tpu", f"--run={folder.name}", *SETTINGS)
-    return _told(result, 2, "the accelerator asked for cannot be used", "install its plugin", "--platform")
+    return _message(result, 2, "the requested accelerator cannot be used", "install its plugin", "--platform")
 
 
 def other_platform(folder: Path) -> str:
@@ -337,12 +353,14 @@ def other_platform(folder: Path) -> str:
     directory = _copy(folder)
     checkpoint = epath.Path(directory.path / "checkpoints" / str(STEP))
     write_manifest(msgspec.structs.replace(read_manifest(checkpoint), platform="tpu"), checkpoint)
-    told = _told(_train(f"--resume={directory.name}", "--steps=8"), 2, "the run was on 8 × tpu", "add --platform cpu")
-    _told(_train(f"--resume={directory.name}", "--steps=8", "--platform=cpu"), 0)
-    return told
+    message = _message(
+        _train(f"--resume={directory.name}", "--steps=8"), 2, "the run was on 8 × tpu", "add --platform cpu"
+    )
+    _message(_train(f"--resume={directory.name}", "--steps=8", "--platform=cpu"), 0)
+    return message
 
 
-def fell_back(folder: Path) -> str:
+def dropped_axes(folder: Path) -> str:
     """the CPU taken silently where an accelerator's device file is"""
     devices = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9 && mkdir -p /dev/accel0"
     train = [*SHARDTUI, "train", "--json", "--steps=3", f"--run={folder.name}", *SETTINGS]
@@ -351,7 +369,7 @@ def fell_back(folder: Path) -> str:
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if "unshare failed" in result.stderr:
         raise NotRun("a /dev of its own needs root")
-    return _told(result, 0, "this runs on the CPU although /dev/accel", "--platform cpu if it is meant")
+    return _message(result, 0, "this runs on the CPU although /dev/accel", "--platform cpu if the CPU is intended")
 
 
 def newest_damaged(folder: Path) -> str:
@@ -360,7 +378,9 @@ def newest_damaged(folder: Path) -> str:
     _damage(directory, STEP)
     result = _train(f"--resume={directory.name}", "--steps=8")
     assert [event["step"] for event in _events(result, "Restored")] == [4]
-    return _told(result, 0, "checkpoint of step 6 is damaged, set aside as 6.damaged", "not those that were written")
+    return _message(
+        result, 0, "checkpoint of step 6 is damaged, set aside as 6.damaged", "has changed since it was written"
+    )
 
 
 def all_damaged(folder: Path) -> str:
@@ -369,7 +389,7 @@ def all_damaged(folder: Path) -> str:
     for step in (2, 4, 6):
         _damage(directory, step)
     result = _train(f"--resume={directory.name}", "--steps=8")
-    return _told(result, 2, "no checkpoint is good, all were set aside", "begin a new run")
+    return _message(result, 2, "no intact checkpoint, all were set aside", "start a new run")
 
 
 def _ended_by(folder: Path, number: signal.Signals) -> str:
@@ -377,8 +397,8 @@ def _ended_by(folder: Path, number: signal.Signals) -> str:
     living.until("CheckpointSaved")
     living.until("StepDone")
     os.kill(living.engine, number)
-    way = f"`shardtui train --resume {folder.name}` goes on from the checkpoint of step"
-    return _told(living.end(), 1, f"ended by {number.name}", way)
+    way = f"`shardtui train --resume {folder.name}` resumes from the checkpoint of step"
+    return _message(living.end(), 1, f"ended by {number.name}", way)
 
 
 def killed(folder: Path) -> str:
@@ -399,33 +419,38 @@ def aborted(folder: Path) -> str:
 def no_package(folder: Path) -> str:
     """checkpoints in gs:// without its package"""
     result = _train("--steps=3", "--checkpoint-dir=gs://bucket/x", f"--run={folder.name}", *SETTINGS)
-    return _told(result, 2, "a package that is not installed", "pip install gcsfs")
+    return _message(result, 2, "a package that is not installed", "pip install gcsfs")
 
 
 def other_model(folder: Path) -> str:
     """the model is not the one of the checkpoint"""
     result = _train(f"--resume={_copy(folder).name}", "--steps=8", "--set=layers=3")
-    return _told(result, 2, "the model is not the one of the checkpoint", "begin a new run with it")
+    return _message(
+        result,
+        2,
+        "the model is nano with layers 3, but nano with layers 2 in the checkpoint",
+        "start a new run with it",
+    )
 
 
 def no_such_step(folder: Path) -> str:
     """no checkpoint of the step asked for"""
     result = _train(f"--resume={_copy(folder).name}", "--steps=8", "--from-step=5")
-    return _told(result, 2, "no good checkpoint of step 5: there is 2, 4, 6")
+    return _message(result, 2, "no intact checkpoint of step 5: there are 2, 4, 6")
 
 
 def damaged_configuration(folder: Path) -> str:
     """run.json is damaged"""
     directory = _copy(folder)
     (directory.path / "run.json").write_text('{"run":')
-    return _told(_train(f"--resume={directory.name}", "--steps=8"), 2, "run.json", folder.name)
+    return _message(_train(f"--resume={directory.name}", "--steps=8"), 2, "run.json", folder.name)
 
 
 def open_sockets(folder: Path) -> str:
     """a directory for sockets that others can enter"""
     (folder / "open").mkdir(mode=0o755)
     result = _train("--steps=3", f"--run={folder.name}", *SETTINGS, SHARDTUI_RUNTIME_DIR=str(folder / "open"))
-    return _told(result, 2, "not a directory that only you can enter", "set SHARDTUI_RUNTIME_DIR")
+    return _message(result, 2, "other users can enter it, or it is not a directory", "set SHARDTUI_RUNTIME_DIR")
 
 
 KINDS = (
@@ -446,7 +471,7 @@ KINDS = (
     unknown_flag,
     no_such_platform,
     other_platform,
-    fell_back,
+    dropped_axes,
     newest_damaged,
     all_damaged,
     killed,

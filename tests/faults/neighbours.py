@@ -1,5 +1,5 @@
-"""Other users of the machine, and programs that reach the coordinator: nothing of theirs is obeyed, and nothing leaks
-but what docs/security.md says."""
+"""Attacks by other users of the machine and by programs that reach the coordinator: no command of theirs is accepted,
+and nothing leaks except what docs/security.md lists."""
 
 import os
 import random
@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 from shardtui.engine.wire import framing, run_directory
 from shardtui.engine.wire.commands import Stop
-from shardtui.engine.wire.descriptions import HostStatus
 from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import AnyEvent, EngineReady, EngineStopped, Failed, StepsDone
+from shardtui.engine.wire.hosts import HostStatus
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..attacker import Attacker
@@ -27,14 +27,15 @@ from .row import Row
 
 NOBODY = 65534
 FLOOD = 300
-"""Values of a megabyte."""
-OF_THE_RUN = (b"learning_rate", b"gpt", b"nano", b"/tmp", b"/home", b".py", b"standard library", b"batch", b"[mesh]")
-"""Words of configurations, models, paths and presets."""
+"""Number of values, of one megabyte each."""
+SECRET_WORDS = (b"learning_rate", b"gpt", b"nano", b"/tmp", b"/home", b".py", b"standard library", b"batch", b"[mesh]")
+"""Words that appear in configurations, models, paths and presets."""
 LATEST = 3.0
-"""Seconds after the first step in which an attack begins."""
+"""Most seconds from the first step to the begin of an attack."""
 
 
 def run(times: int) -> Iterator[Row]:
+    """Runs each attack over TCP `times` times, and each attack of another user once."""
     for attack in (_plant, _forge, _stop, _flood):
         yield _over_tcp(attack, times)
     wrong = list(filter(None, map(_read, range(times))))
@@ -51,7 +52,7 @@ def run(times: int) -> Iterator[Row]:
 
 @contextmanager
 def _hosts(name: str, *arguments: str):  # type: ignore[no-untyped-def]
-    """Two engines, as on two hosts; what still lives at the end is ended."""
+    """Starts two engines, as on two hosts; kills those that still run at the end."""
     coordinator = f"127.0.0.1:{free_port()}"
     member = (f"--run={name}", f"--coordinator={coordinator}", "--num-processes=2", "--checkpoint-every=10", *arguments)
     command = [*SHARDTUI, "engine", *SETTINGS, *member]
@@ -85,7 +86,7 @@ def _done(directory: RunDirectory) -> int:
 
 
 def _over_tcp(attack: Callable[..., str], times: int) -> Row:
-    """Each time against new engines. An attack says what is wrong with what they did."""
+    """Runs an attack `times` times, each against new engines; the attack returns what went wrong."""
     chance, wrong, ends = random.Random(0), [], {"went on": 0, "ended with the key": 0}
     folder = Path(os.environ["XDG_STATE_HOME"]).parent / attack.__name__
     folder.mkdir()
@@ -97,24 +98,26 @@ def _over_tcp(attack: Callable[..., str], times: int) -> Row:
             before = _done(directory)
             if _wait(lambda: _done(directory) > before + 2 or any(e.poll() is not None for e in both), 60):  # noqa: B023
                 time.sleep(1)
-            told = [problem for event in _events(directory) if isinstance(event, Failed) for problem in event.problems]
+            problems = [
+                problem for event in _events(directory) if isinstance(event, Failed) for problem in event.problems
+            ]
             if all(engine.poll() is None for engine in both):
                 ends["went on"] += 1
-            elif any("has no valid seal of the run" in text for text in told) or _said_seal(both):
+            elif any("is not sealed with the run's secret" in text for text in problems) or _reported_seal(both):
                 ends["ended with the key"] += 1
             else:
-                wrong.append(f"ended with {told}")
+                wrong.append(f"ended with {problems}")
             if any(isinstance(event, EngineStopped) for event in _events(directory)):
                 wrong.append("it was stopped")
-            if (folder / "marker").exists() or "evil" in str(told):
+            if (folder / "marker").exists() or "evil" in str(problems):
                 wrong.append("code was run, or a text shown")
     note = ", ".join(f"{count} {how}" for how, count in ends.items() if count)
     return Row(attack.__doc__ or "", times, times - len(wrong), "; ".join(wrong[:3]) or note)
 
 
-def _said_seal(both: "list[subprocess.Popen[str]]") -> bool:
+def _reported_seal(both: "list[subprocess.Popen[str]]") -> bool:
     return any(
-        engine.poll() is not None and engine.stderr and "has no valid seal of the run" in engine.stderr.read()
+        engine.poll() is not None and engine.stderr and "is not sealed with the run's secret" in engine.stderr.read()
         for engine in both
     )
 
@@ -140,11 +143,11 @@ def _forge(attacker: Attacker, folders: list[Path], chance: random.Random) -> st
     time.sleep(chance.uniform(0, LATEST))
     agreed = attacker.read("agreed")
     newest = max(int(key.rpartition("/")[2]) for key in agreed)
-    orders = answer_of({"orders": [{"type": "SwitchPreset", "preset": "evil"}, {"type": "Stop"}], "stride": 1})
+    commands = answer_of({"commands": [{"type": "SwitchPreset", "preset": "evil"}, {"type": "Stop"}], "stride": 1})
     recorded = agreed[f"agreed/0/{newest}"]
     with suppress(Exception):
         for number in range(newest + 1, newest + 100):
-            attacker.write(f"agreed/0/{number}", chance.choice([orders, recorded, b""]))
+            attacker.write(f"agreed/0/{number}", chance.choice([commands, recorded, b""]))
     return ""
 
 
@@ -181,12 +184,12 @@ def _read(number: int) -> str:
         found = {key: value for folder in folders for key, value in attacker.read(folder).items()}
         ours = b"".join(value for key, value in found.items() if not key.startswith(("cpu", "xla")))
         secret = (directory.path / "secret").read_bytes()
-        leaked = [word.decode() for word in (*OF_THE_RUN, secret, b"0.00012345") if word in ours]
+        leaked = [word.decode() for word in (*SECRET_WORDS, secret, b"0.00012345") if word in ours]
         return f"{', '.join(leaked)} could be read" if leaked or not ours else ""
 
 
 def _as_nobody(name: str, attack: Callable[[RunDirectory, list[int]], str]) -> Row:
-    """Against the two processes of `train --processes 2`, by another user."""
+    """Runs an attack as another user, against the two processes of `train --processes 2`."""
     if os.getuid():
         return Row(name, 0, 0, "not run: becoming another user needs root")
     try:
@@ -218,7 +221,7 @@ def _attacked(name: str, attack: Callable[[RunDirectory, list[int]], str]) -> st
 
 
 def _nobody(code: str, *arguments: object) -> str:
-    """What a script prints that runs as another user."""
+    """Runs a script as another user and returns its output."""
     command = [sys.executable, "-c", f"import os, sys, socket\nos.setgid({NOBODY})\nos.setuid({NOBODY})\n{code}"]
     done = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
     assert not done.returncode, done.stderr

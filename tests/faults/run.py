@@ -1,7 +1,7 @@
-"""Injects faults into real runs and prints what survived: `python tests/faults/run.py [NAME …] [--long]`.
+"""Injects faults into real runs and prints what survived: `python tests/faults/run.py [NAME …] [--long] [--record]`.
 
-The short form takes a few minutes and is part of `.ci/run`; the table of the long form stands in docs/faults.md. Exit 1
-where anything did not survive.
+The short form takes a few minutes and is part of `.ci/run`; docs/faults.md has the tables of the long form, which
+`--record` renews. Exit 1 where anything did not survive.
 """
 
 import argparse
@@ -11,12 +11,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.suite import arguments, machine, modules, versions
+from tests.table import Table
 
 LONG = {
     "kills": 50,
     "hosts": 10,
     "damage": 25,
-    "hops": 3,
+    "restores": 3,
     "loop": 50,
     "soak": 25,
     "signals": 10,
@@ -28,21 +29,26 @@ LONG = {
     "terminals": 5,
     "keys": 30,
 }
-"""How many times as much the long form does."""
+"""Factor by which the long form does more than the short one."""
+COLUMNS = {"injected": "", "times": "{:,}", "survived": "{:,}", "seen": "{}"}
 
 
 def main() -> int:
+    """Runs the named kinds of faults and prints their tables; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--long", action="store_true", help="as often as docs/faults.md says")
+    parser.add_argument("--record", action="store_true", help="write docs/data/faults/NAME.json; not of a short form")
     options = arguments(parser, LONG)
+    if options.record and not options.long:
+        parser.error("--record without --long: the docs hold the long form")
     print(f"{machine()}; {versions()}\n")
-    print("| injected | times | survived | |")
-    print("|---|---|---|---|", flush=True)
     good = True
     for name, module in modules("faults", options.names):
-        for row in module.run(LONG[name] if options.long else 1):
-            print(f"| {row.injected} | {row.times:,} | {row.survived:,} | {row.note} |", flush=True)
-            good &= row.is_good
+        command = f"python tests/faults/run.py {name}{' --long' * options.long}"
+        with Table(f"faults/{name}", COLUMNS, options.record, command) as table:
+            for row in module.run(LONG[name] if options.long else 1):
+                table.add(row.injected, row.times, row.survived, row.note or None)
+                good &= row.is_good
     return 0 if good else 1
 
 

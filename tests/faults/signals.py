@@ -1,4 +1,4 @@
-"""SIGTERM at random moments: the engine saves what it has reached and exits 0, and the next one goes on from there."""
+"""SIGTERM at random moments: the engine saves its state and exits 0, and the next one resumes from there."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from etils import epath
-from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Pause, SaveCheckpoint, SwitchPreset
@@ -38,14 +38,14 @@ MOMENTS = {
     "a pause": Paused,
     "the first compilation": PresetCompiling,
 }
-"""The event after which the signal falls."""
+"""The event after which the signal is sent, by moment."""
 LONGEST = {"a step": 1.0, "a save": 0.3, "a switch": 0.1, "a pause": 0.5, "the first compilation": 0.5}
-"""Seconds from the event to the signal, at most."""
+"""Most seconds from the event to the signal."""
 
 
 @dataclass
 class Story:
-    """A run that is ended again and again, and goes on."""
+    """A run that is stopped and resumed repeatedly."""
 
     directory: RunDirectory
     chance: random.Random
@@ -54,12 +54,13 @@ class Story:
     wrong: list[str] = field(default_factory=list[str])
 
     async def end_in(self, moment: str) -> None:
+        """Runs one engine, ends it in the moment, and checks what it resumed from and saved."""
         wrong = len(self.wrong)
         found = await self._ended_in(moment)
         begun = [event.step for event in found if isinstance(event, TrainingStarted)]
         done = max((event.step for event in found if isinstance(event, StepsDone)), default=self.reached)
         last = found[-1]
-        steps = Place(epath.Path(self.directory.checkpoints(self.directory.config))).steps()
+        steps = CheckpointDirectory(epath.Path(self.directory.checkpoints(self.directory.config))).steps()
         if begun not in ([], [self.reached]):
             self.wrong.append(f"{moment}: went on from {begun}, {self.reached} was reached")
         if not isinstance(last, EngineStopped) or (last.step, last.reason) != (done, "signalled"):
@@ -70,11 +71,11 @@ class Story:
         self.survived[moment] += len(self.wrong) == wrong
 
     async def _ended_in(self, moment: str) -> list[AnyEvent]:
-        """What one engine told from its start to its end by the signal."""
+        """Returns the events of one engine from its start until the signal ends it."""
         client = EngineClient(self.directory)
         client.start_engine()
         found: list[AnyEvent] = []
-        pid, told = 0, False
+        pid, is_sent = 0, False
         async for events in client.events():
             for event in events:
                 if client.is_old(event):
@@ -82,17 +83,17 @@ class Story:
                 found.append(event)
                 pid = pid or getattr(event, "pid", 0)
                 if isinstance(event, TrainingStarted):
-                    await self._bring_about(moment, client, event.preset)
-                if not told and isinstance(event, MOMENTS[moment]):
+                    await self._start(moment, client, event.preset)
+                if not is_sent and isinstance(event, MOMENTS[moment]):
                     await asyncio.sleep(self.chance.uniform(0, LONGEST[moment]))
                     os.kill(pid, signal.SIGTERM)
-                    told = True
+                    is_sent = True
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         if ended is None or ended.si_status or ended.si_code != os.CLD_EXITED:
             self.wrong.append(f"{moment}: it ended with {ended}")
         return found
 
-    async def _bring_about(self, moment: str, client: EngineClient, active: str) -> None:
+    async def _start(self, moment: str, client: EngineClient, active: str) -> None:
         match moment:
             case "a save":
                 await client.send(SaveCheckpoint())
@@ -103,13 +104,14 @@ class Story:
             case _:
                 pass
 
-    def told_of(self, moment: str) -> tuple[int, str]:
+    def outcome(self, moment: str) -> tuple[int, str]:
+        """Returns how often the run survived the moment, and a note for the row."""
         wrong = [text for text in self.wrong if text.startswith(moment)]
         return self.survived[moment], "; ".join(wrong[:3]) or "exit 0, every step saved, gone on from there"
 
 
 def run(times: int) -> list[Row]:
-    """`times` SIGTERMs to the engine in each moment, and one of each signal to `train`."""
+    """Sends `times` SIGTERMs to the engine in each moment, and SIGTERM and SIGINT to `train` once each."""
     config = tiny_config(run="signals", checkpoints=CheckpointConfig(every_minutes=None))
     story = Story(run_directory.create(config), random.Random(0))
 
@@ -120,14 +122,14 @@ def run(times: int) -> list[Row]:
 
     asyncio.run(all_ends())
     return [
-        *(Row(f"SIGTERM to the engine in {moment}", times, *story.told_of(moment)) for moment in MOMENTS),
+        *(Row(f"SIGTERM to the engine in {moment}", times, *story.outcome(moment)) for moment in MOMENTS),
         _train(signal.SIGTERM, 0),
         _train(signal.SIGINT, 130),
     ]
 
 
 def _train(number: signal.Signals, code: int) -> Row:
-    """The signal to the process without a UI, which passes it on."""
+    """Sends the signal to `train`, which passes it on to the engine."""
     process = subprocess.Popen(
         [*SHARDTUI, "train", "--json", "--steps=1000000", *SETTINGS],
         stdout=subprocess.PIPE,
@@ -136,8 +138,8 @@ def _train(number: signal.Signals, code: int) -> Row:
     assert process.stdout
     next(line for line in process.stdout if b"StepDone" in line)
     process.send_signal(number)
-    events = [json.loads(line) for line in process.communicate()[0].splitlines()]
+    events = [json.loads(line) for line in process.stdout]
     steps = [event["step"] for event in events if event["type"] == "StepDone"]
     saved = [event["step"] for event in events if event["type"] == "CheckpointSaved"]
-    good = process.returncode == code and saved == steps[-1:]
+    good = process.wait() == code and saved == steps[-1:]
     return Row(f"{number.name} to `train`", 1, good, f"exit {process.returncode}, step {steps[-1]} saved as {saved}")

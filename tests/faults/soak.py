@@ -1,4 +1,4 @@
-"""Hundreds of switches in one engine, saving now and then: it holds no more at the end than after the first round."""
+"""Hundreds of switches and some saves in one engine: memory, threads and files do not grow after the first round."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,31 +16,36 @@ from ..suite import memory
 from .row import Row
 
 PRESETS = ("dp", "fsdp", "tp", "hsdp", "fsdp-tp2")
-"""Five, a prime: strides 1 to 4 around them make a round of every ordered pair."""
+"""Five, a prime: with strides 1 to 4 around them, a round covers every ordered pair."""
 ROUND = [PRESETS[stride * n % 5] for stride in range(1, 5) for n in range(1, 6)]
 SWITCHES = 40
 STEPS_BETWEEN = 10
 SAVE_EVERY = 4
-"""Switches."""
+"""Switches between two saves."""
 GROWTH = 0.05
+"""Fraction by which memory may grow."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a process has of the system."""
+    """Resources of a process."""
 
     memory: int
+    """Resident bytes."""
     threads: int
+    """Number of threads."""
     descriptors: int
+    """Number of open file descriptors."""
 
 
 def held(pid: int) -> Held:
+    """Returns the resources of a process."""
     threads, descriptors = (len(list(Path(f"/proc/{pid}/{kind}").iterdir())) for kind in ("task", "fd"))
     return Held(memory("VmRSS", pid), threads, descriptors)
 
 
 class Soak:
-    """Asks for the next switch once some steps are done under the one before."""
+    """Requests each switch once some steps are done since the previous one."""
 
     def __init__(self, directory: RunDirectory, switches: int) -> None:
         self.client = EngineClient(directory)
@@ -49,14 +54,15 @@ class Soak:
         self.measured: list[Held] = []
         self.step = self.first_step = self.saves = 0
         self._pid = 0
-        self._asked = False
+        self._is_requested = False
 
-    async def go(self) -> None:
+    async def run(self) -> None:
+        """Runs the engine until all switches are done."""
         self.client.start_engine()
         async for events in self.client.events():
             for event in events:
                 self._note(event)
-            if self.step < (self.switches[-1].step if self.switches else 0) + STEPS_BETWEEN or self._asked:
+            if self.step < (self.switches[-1].step if self.switches else 0) + STEPS_BETWEEN or self._is_requested:
                 continue
             done = len(self.switches) - len(ROUND)
             if done >= 0 and done % max(1, self.wanted // 8) == 0:
@@ -64,7 +70,7 @@ class Soak:
                 self.measured.append(held(self._pid))
             if done % SAVE_EVERY == 0:
                 await self.client.send(SaveCheckpoint())
-            self._asked = True
+            self._is_requested = True
             await self.client.send(SwitchPreset(ROUND[done % len(ROUND)]) if done < self.wanted else Stop())
 
     def _note(self, event: AnyEvent) -> None:
@@ -74,7 +80,7 @@ class Soak:
                 self.step = event.step
             case Switched():
                 self.switches.append(event)
-                self._asked = False
+                self._is_requested = False
             case CheckpointSaved():
                 self.saves += 1
             case _:
@@ -82,10 +88,10 @@ class Soak:
 
 
 def run(times: int) -> list[Row]:
-    """`times` × 40 switches after a round in which all is compiled."""
+    """Makes `times` × 40 switches after a round that compiles every program."""
     config = tiny_config(run="soak", checkpoints=CheckpointConfig(every_minutes=None))
     soak = Soak(run_directory.create(config), SWITCHES * times)
-    asyncio.run(soak.go())
+    asyncio.run(soak.run())
     return _rows(soak)
 
 
@@ -104,13 +110,13 @@ def _rows(soak: Soak) -> list[Row]:
         Row("steps beside them", wanted, min(steps, wanted), f"{steps:,} in all"),
         Row("compilations on a revisit", len(after), sum(not receipt.compile_seconds for receipt in after), "none"),
         Row("memory", 1, growth <= GROWTH, f"{growth:+.1%}: {memory} MB"),
-        _settled("threads", [each.threads for each in soak.measured]),
-        _settled("file descriptors", [each.descriptors for each in soak.measured]),
+        _bounded("threads", [each.threads for each in soak.measured]),
+        _bounded("file descriptors", [each.descriptors for each in soak.measured]),
     ]
 
 
-def _settled(what: str, counts: list[int]) -> Row:
-    """Pools of threads fill as chance has it; in the second half nothing may come on top."""
+def _bounded(what: str, counts: list[int]) -> Row:
+    """Checks that a count does not grow in the second half; thread pools fill up at random before."""
     half = len(counts) // 2
     most = max(counts[:half])
     kept = sum(count <= most for count in counts[half:])

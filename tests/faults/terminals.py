@@ -1,4 +1,4 @@
-"""Deaths of the UI under a living engine, and terminals of every size, kind and locale."""
+"""Kills the UI of a live engine, and runs it in terminals of every size, kind and locale."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from .living import Living, living_engine, own_directories
 from .row import Row
 
 KEYS = "123450e?"
-"""All views, an export and the help."""
+"""Keys of all views, the export and the help."""
 SIZES = ((1, 1), (2, 1), (10, 3), (40, 10), (80, 24), (140, 40), (500, 200))
 KINDS: tuple[tuple[str, dict[str, str]], ...] = (
     *((f"TERM={term}", {"TERM": term}) for term in ("linux", "screen", "tmux-256color", "vt100", "xterm-mono")),
@@ -31,20 +31,24 @@ REFUSED: tuple[tuple[str, dict[str, str]], ...] = (
     ("a locale without the characters", {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}),
 )
 STORM = 200
-PATIENCE = 30.0
-"""Seconds for an end; how many it takes is told, not judged: machines are shared."""
+END_SECONDS = 30.0
+"""Time for the UI to end; how long it takes is reported but not judged, since machines are shared."""
 
 
 @dataclass(frozen=True)
 class Death:
+    """How a UI ended."""
+
     seconds: float
-    """Until the process was gone."""
+    """Time until the process was gone."""
     cpu_seconds: float
-    """Burnt meanwhile."""
+    """CPU time used meanwhile."""
     is_restored: bool
+    """Whether the terminal was restored."""
 
 
 def run(times: int) -> list[Row]:
+    """Ends the UI `times` times in each way, and visits each terminal once."""
     with own_directories(), living_engine("watched") as engine:
         return [
             *_deaths(engine, times),
@@ -88,17 +92,17 @@ def _dying(
         deaths.append(_death(ui, kill, reads=not stalls and kill is not Terminal.hang_up))
     problem = engine.problem()
     has_terminal = kill is not Terminal.hang_up and "SIGKILL" not in name and not stalls
-    good = sum(death.seconds < PATIENCE and (death.is_restored or not has_terminal) for death in deaths)
-    took, burnt = [death.seconds for death in deaths], median(death.cpu_seconds for death in deaths)
+    good = sum(death.seconds < END_SECONDS and (death.is_restored or not has_terminal) for death in deaths)
+    took, cpu = [death.seconds for death in deaths], median(death.cpu_seconds for death in deaths)
     note = (
         f"{sum(seconds < 1 for seconds in took)} of {times} within a second: gone in {median(took):.2f} s, at most "
-        f"{max(took):.2f} s; CPU {burnt:.2f} s; attached in {median(back):.2f} s"
+        f"{max(took):.2f} s; CPU {cpu:.2f} s; attached in {median(back):.2f} s"
     )
     return Row(name, times, 0 if problem else good, problem or note)
 
 
 def _attached(start: str = ON_ITS_TERMINAL, size: tuple[int, int] = (80, 24)) -> tuple[Terminal, float]:
-    """A UI that shows the training, and the seconds that took."""
+    """Returns a UI that shows the training, and the seconds to get there."""
     began = time.monotonic()
     ui = Terminal("attach", "watched", start=start, size=size)
     ui.until(training, "training")
@@ -106,17 +110,17 @@ def _attached(start: str = ON_ITS_TERMINAL, size: tuple[int, int] = (80, 24)) ->
 
 
 def _death(ui: Terminal, kill: Callable[[Terminal], None], reads: bool = True) -> Death:
-    burnt, began = _cpu(ui.process.pid), time.monotonic()
+    used_before, began = _cpu(ui.process.pid), time.monotonic()
     kill(ui)
     cpu, gone = 0.0, 0
-    while not gone and time.monotonic() < began + PATIENCE:
+    while not gone and time.monotonic() < began + END_SECONDS:
         if reads:
             ui.read(0.005, draw=False)
         else:
             time.sleep(0.005)
         gone, status, usage = os.wait4(ui.process.pid, os.WNOHANG)
         if gone:
-            ui.process.returncode, cpu = status, usage.ru_utime + usage.ru_stime - burnt
+            ui.process.returncode, cpu = status, usage.ru_utime + usage.ru_stime - used_before
     seconds = time.monotonic() - began
     if not gone:
         ui.process.kill()
@@ -130,20 +134,20 @@ def _death(ui: Terminal, kill: Callable[[Terminal], None], reads: bool = True) -
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of CPU that a living process has used."""
+    """Returns the CPU seconds that a live process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _fill(ui: Terminal) -> None:
-    """Everything that it writes into."""
+    """Fills the buffer of the UI's terminal."""
     for width in range(100):
         ui.resize(300 - width % 2, 100)
         time.sleep(0.02)
 
 
 def _starting(engine: Living, times: int) -> Row:
-    """From the first moment to the first frame: a signal ends it, and a terminal that was changed is restored."""
+    """Sends SIGTERM while the UI starts: it must end, and restore a terminal that it had changed."""
     good, most = 0, 0.0
     for number in range(times):
         ui = Terminal("attach", "watched")
@@ -152,7 +156,7 @@ def _starting(engine: Living, times: int) -> Row:
             ui.read(0.01, draw=False)
         death = _death(ui, lambda ui: ui.process.terminate())
         most = max(most, death.seconds)
-        good += death.seconds < PATIENCE and (death.is_restored or b"\x1b[?1049h" not in ui.output)
+        good += death.seconds < END_SECONDS and (death.is_restored or b"\x1b[?1049h" not in ui.output)
     problem = engine.problem()
     return Row("SIGTERM while the UI starts", times, 0 if problem else good, problem or f"gone in at most {most:.2f} s")
 
@@ -163,7 +167,7 @@ def _row(engine: Living, name: str, visit: Callable[[], str]) -> Row:
 
 
 def _visit(size: tuple[int, int], **environment: str) -> str:
-    """All views; what went wrong."""
+    """Visits all views and returns what went wrong; empty if nothing."""
     ui = Terminal("attach", "watched", size=size, **environment)
     if size >= (40, 10):
         ui.until(lambda text: "step " in text, "training")
@@ -171,7 +175,7 @@ def _visit(size: tuple[int, int], **environment: str) -> str:
         _read_for(ui, 0.1)
         ui.send(key)
     _read_for(ui, 0.3)
-    return _left(ui)
+    return _detach(ui)
 
 
 def _storm() -> str:
@@ -185,11 +189,11 @@ def _storm() -> str:
     ui.resize(80, 24)
     ui.send("1")
     ui.until(training, "the view after the storm")
-    return _left(ui)
+    return _detach(ui)
 
 
-def _left(ui: Terminal) -> str:
-    """It is alive, and leaves on its key without a word of an error; what went wrong."""
+def _detach(ui: Terminal) -> str:
+    """Detaches the UI with its key and returns what went wrong; empty if nothing."""
     if ui.process.poll() is not None:
         return f"it ended: {ui.output[-200:]!r}"
     ui.send("d")

@@ -1,4 +1,4 @@
-"""Comparisons that are interrupted, meet a preset that is too large, and an engine that is killed.
+"""`shardtui compare` when it is interrupted, when presets are too large, and when its engine is killed.
 
 `python -m pytest -n0 tests/long/comparing.py`, about a minute and a half on two cores.
 """
@@ -8,14 +8,13 @@ import os
 import signal
 from pathlib import Path
 
-from tests.test_cli import run
-from tests.test_comparing import compared, files, until_it_says
-
 from tests.conftest import SETTINGS
+from tests.tui.test_cli import run
+from tests.tui.test_comparing import compared, files, until_it_says
 
 
-def test_presets_that_need_too_much_leave_the_others_alone(home: Path) -> None:
-    """The first is one that a run cannot begin with; to the last one a switch fails."""
+def test_presets_that_are_too_large_do_not_stop_the_comparison(home: Path) -> None:
+    """The run cannot begin with the first preset, and the switch to the last one fails."""
     result = run(
         "compare",
         "tp",
@@ -35,13 +34,13 @@ def test_presets_that_need_too_much_leave_the_others_alone(home: Path) -> None:
         ("fsdp-tp8", "too large"),
     ]
     for name in ("tp", "fsdp-tp8"):
-        assert rows[name]["problems"][0].startswith(f"{name}: a step needs 676 kB on a device")
+        assert rows[name]["problems"][0].startswith(f"{name}: a step needs 676 kB per device")
         assert rows[name]["estimate"]["bytes_sent"] > 0
     assert rows["dp"]["measured"]["steps"] == 2
     assert files(home / "state") == []
 
 
-def test_another_engine_goes_on_where_one_is_killed(home: Path) -> None:
+def test_a_killed_engine_is_replaced(home: Path) -> None:
     process = compared("dp", "tp", "--steps=400", "--json")
     until_it_says(process, "tp (1 of 2): ")
     (lock,) = (home / "state").rglob("lock")
@@ -51,11 +50,11 @@ def test_another_engine_goes_on_where_one_is_killed(home: Path) -> None:
     rows = {row["preset"]: row for row in json.loads(output)["rows"]}
     assert "ended by SIGKILL" in rows["tp"]["problems"][0]
     assert (rows["tp"]["measured"], rows["dp"]["measured"]["steps"], rows["dp"]["problems"]) == (None, 400, [])
-    assert f"what the engine left is in {lock.parent}" in errors
+    assert f"its log is in {lock.parent}" in errors
     assert [folder.name for folder in (home / "state/shardtui/runs").iterdir()] == ["compare-1"]
 
 
-def test_an_interrupted_comparison_tells_what_was_measured(home: Path) -> None:
+def test_an_interrupted_comparison_prints_what_was_measured(home: Path) -> None:
     process = compared("dp", "tp", "--steps=100000")
     until_it_says(process, "tp (1 of 2): ")
     process.send_signal(signal.SIGINT)

@@ -1,6 +1,7 @@
-"""Does a digest show every change? `python tests/long/digest.py` makes the tables of docs/faults.md (ten minutes):
-changes of arrays of every dtype, and how often two changes cancel each other in an array of 2²⁵ elements."""
+"""Does a digest show every change? `python tests/long/digest.py [--record]` (ten minutes): changes of arrays
+of every dtype, and how often two changes cancel each other in an array of 2²⁵ elements."""
 
+import argparse
 import os
 import sys
 from collections import Counter
@@ -14,27 +15,45 @@ import jax.numpy as jnp
 import numpy as np
 from shardtui.engine.program.digest import _mixed, digests, linear_sums
 
-from tests.changes import CHANGES, DTYPES, kept, tried
+from tests.changes import CHANGES, DTYPES, encoding, tried
 from tests.suite import versions
+from tests.table import Table, arguments
 
 TRIES = 10_000
 """Of each change of each dtype."""
-SUMMED = tuple(dtype for dtype in DTYPES if kept(dtype).width >= 8 and kept(dtype).words == 1)
+SUMMED = tuple(dtype for dtype in DTYPES if encoding(dtype).width >= 8 and encoding(dtype).words == 1)
 """What the older sum could take."""
 ELEMENTS = 2**25
+COLUMNS = {
+    "change": "",
+    "arrays changed": "{:,}",
+    "missed": "{:,}",
+    "by the older sum": "{:,}",
+    "missed by it": "{:,}",
+}
+ODDS = {
+    "elements": "",
+    "each changed by": "",
+    "first words cancel": "{:.2f} ×",
+    "and 8 low bits of the second": "{:.2f} ×",
+    "and 8 high bits": "{:.2f} ×",
+}
 
 Words = np.ndarray
 """uint32 [2²⁵]"""
 
 
 def main() -> None:
+    options = arguments(argparse.ArgumentParser(description=__doc__))
     print(f"{versions()}\n")
-    _print_changes()
-    _print_odds()
+    with Table("long/digest", COLUMNS, options.record) as table:
+        _add_changes(table)
+    print()
+    with Table("long/digest-odds", ODDS) as table:
+        _add_odds(table)
 
 
-def _print_changes() -> None:
-    print("| change | arrays changed | missed | by the older sum | missed |\n|---|---|---|---|---|")
+def _add_changes(table: Table) -> None:
     changed, missed, summed, missed_by_sum = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for result in tried(digests, DTYPES, TRIES):
         changed[result.change] += result.changed
@@ -43,15 +62,12 @@ def _print_changes() -> None:
         summed[result.change] += result.changed
         missed_by_sum[result.change] += result.missed
     for change in CHANGES:
-        counts = (changed[change], missed[change], summed[change], missed_by_sum[change])
-        print(f"| {change} | {' | '.join(f'{count:,}' for count in counts)} |", flush=True)
+        table.add(change, changed[change], missed[change], summed[change], missed_by_sum[change])
 
 
-def _print_odds() -> None:
+def _add_odds(table: Table) -> None:
     """Of the pairs of elements of one array that are changed alike: of how many the first words cancel, and of how many
     of these the lowest and highest bits of the second words, each to what chance would have."""
-    heads = ("elements", "each changed by", "first words cancel", "and 8 low bits of the second", "and 8 high bits")
-    print(f"\n| {' | '.join(heads)} |", "|---" * len(heads) + "|", sep="\n")
     chance = np.random.default_rng(0)
     mixed = jax.jit(lambda words: _mixed(words, [jnp.arange(ELEMENTS, dtype=jnp.uint32)]))
     for name, (words, sign) in _arrays(chance).items():
@@ -61,7 +77,7 @@ def _print_odds() -> None:
             second = steps[1][one] + steps[1][other]
             expected = (ELEMENTS // 2) ** 2 / 2**32
             parts = (len(one) / expected, 256 * np.mean(second % 256 == 0), 256 * np.mean(second >> 24 == 0))
-            print(f"| {name} | {change} | {' | '.join(f'{part:.2f} ×' for part in parts)} |", flush=True)
+            table.add(name, change, *map(float, parts))
 
 
 def _arrays(chance: np.random.Generator) -> dict[str, tuple[Words, int]]:

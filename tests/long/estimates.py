@@ -1,20 +1,27 @@
-"""Plans by formula against what the TPU compiler says: `python tests/long/estimates.py`, the table of docs/planning.md.
+"""Plans by formula against what the TPU compiler says: `python tests/long/estimates.py [WORD …] [--record]`.
 
-Needs the extra `tpu`, no TPU, and about a minute and a half a case on two cores; what was compiled before is kept.
+Needs the extra `tpu`, no TPU, and about a minute a case on two cores; what was compiled before is kept. A compilation
+that takes longer than five minutes is given up. With words only the cases that have them all.
 """
 
+import argparse
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from statistics import median
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 import msgspec
-from shardtui.engine.base import figures
 from shardtui.engine.planning.ranking import Board, Cost
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire.framing import encode_json
+
+from tests.suite import versions
+from tests.table import Cell, Table, arguments
 
 CASES = """
 gpt2        v5e:2x4     dp          batch_size=64
@@ -47,48 +54,75 @@ gpt2-large  v4:4x4x4    hsdp        batch_size=128
 gpt2-large  v6e:2x4     hsdp        batch_size=32 remat=true
 """
 
-TWICE = ("by the compiler", "error")
-HEADS = ("model", "slice", "preset", "settings", "peak by formula", *TWICE, "fits", "sent by formula", *TWICE)
+LIMIT = 300
+"""Seconds that a compilation may take."""
+COLUMNS = {
+    "model": "",
+    "slice": "",
+    "preset": "",
+    "settings": "",
+    "peak by formula": "bytes",
+    "peak by the compiler": "bytes",
+    "off": "{:+.1%}",
+    "fits": "{}",
+    "sent by formula": "bytes",
+    "sent by the compiler": "bytes",
+    "sent off": "{:+.1%}",
+}
 
 
 def main() -> None:
-    chosen = [line for line in CASES.split("\n") if line and all(word in line.split() for word in sys.argv[1:])]
-    print(f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", sep="\n")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    options = arguments(parser)
+    chosen = [line for line in CASES.split("\n") if line and all(word in line.split() for word in options.words)]
+    print(f"{versions()}\n")
     memory, traffic, wrong = [], [], 0
-    for line in chosen:
-        began = time.perf_counter()
-        name, topology, preset, *settings = line.split()
-        estimate, compiled = _costs(name, topology, preset, tuple(settings))
-        error = estimate.peak_bytes / compiled.peak_bytes - 1
-        memory.append(abs(error))
-        wrong += estimate.fits != compiled.fits
-        sent = " | | "
-        if compiled.bytes_sent and estimate.bytes_sent:
-            difference = estimate.bytes_sent / compiled.bytes_sent - 1
-            traffic.append(abs(difference))
-            sent = f"{figures.size(estimate.bytes_sent)} | {figures.size(compiled.bytes_sent)} | {difference:+.1%}"
-        peaks = f"{figures.size(estimate.peak_bytes)} | {figures.size(compiled.peak_bytes)} | {error:+.1%}"
-        verdict = "yes" if compiled.fits else "no"
-        verdict += "" if estimate.fits == compiled.fits else " (formula: " + ("yes)" if estimate.fits else "no)")
-        print(f"| {name} | {topology} | {preset} | {' '.join(settings)} | {peaks} | {verdict} | {sent} |", flush=True)
-        print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
+    with Table("long/estimates", COLUMNS, options.record) as table:
+        for line in chosen:
+            began = time.perf_counter()
+            name, topology, preset, *settings = line.split()
+            estimate, compiled = _costs(name, topology, preset, tuple(settings))
+            print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
+            if compiled is None:
+                nothing = [None] * 5
+                table.add(name, topology, preset, " ".join(settings), estimate.peak_bytes, "not compiled", *nothing)
+                continue
+            error = estimate.peak_bytes / compiled.peak_bytes - 1
+            memory.append(abs(error))
+            wrong += estimate.fits != compiled.fits
+            sent: tuple[Cell, Cell, Cell] = (None, None, None)
+            if compiled.bytes_sent and estimate.bytes_sent:
+                difference = estimate.bytes_sent / compiled.bytes_sent - 1
+                traffic.append(abs(difference))
+                sent = (estimate.bytes_sent, compiled.bytes_sent, difference)
+            peaks = (estimate.peak_bytes, compiled.peak_bytes, error)
+            table.add(name, topology, preset, " ".join(settings), *peaks, _verdict(estimate, compiled), *sent)
     print(f"\npeak: median {median(memory):.1%}, worst {max(memory):.1%}; verdicts wrong: {wrong} of {len(memory)}")
     if traffic:
         print(f"sent: median {median(traffic):.1%}, worst {max(traffic):.1%}, of {len(traffic)} that compile")
 
 
-def _costs(name: str, topology: str, preset: str, settings: tuple[str, ...]) -> tuple[Cost, Cost]:
-    """By formula and by the compiler."""
+def _verdict(estimate: Cost, compiled: Cost) -> str:
+    by_formula = "" if estimate.fits == compiled.fits else f" (formula: {'yes' if estimate.fits else 'no'})"
+    return ("yes" if compiled.fits else "no") + by_formula
+
+
+def _costs(name: str, topology: str, preset: str, settings: tuple[str, ...]) -> tuple[Cost, Cost | None]:
+    """By formula and by the compiler; None if that takes longer than `LIMIT`."""
     model = load_model(name, settings)
     config = RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset=preset)
     rows = msgspec.json.decode(_ask("plan", config, topology, preset), type=Board).rows
     assert rows[0].estimate, rows[0].problems
-    return rows[0].estimate, msgspec.json.decode(_ask("compile", config, topology, preset), type=Cost)
+    try:
+        return rows[0].estimate, msgspec.json.decode(_ask("compile", config, topology, preset), type=Cost)
+    except subprocess.TimeoutExpired:
+        return rows[0].estimate, None
 
 
 def _ask(question: str, config: RunConfig, *about: str) -> bytes:
     command = [sys.executable, "-P", "-m", "shardtui.engine", question, encode_json(config).decode(), *about]
-    answer = subprocess.run(command, capture_output=True, env=os.environ, timeout=1800)
+    answer = subprocess.run(command, capture_output=True, env=os.environ, timeout=LIMIT)
     if answer.returncode:
         raise SystemExit(f"{' '.join(about)}: {answer.stderr.decode()[-2000:]}")
     return answer.stdout

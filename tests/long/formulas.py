@@ -1,5 +1,5 @@
 """Formulas against the CPU's compiler on random presets: `python tests/long/formulas.py [--count N] [--first SEED]
-[--mixtures]` prints the table of docs/planning.md (half an hour on two cores), and each estimate that is far off.
+[--mixtures] [--record]` (half an hour on two cores) prints each estimate that is far off, and how many there were.
 """
 
 import argparse
@@ -7,7 +7,6 @@ import os
 import sys
 from collections import Counter
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
@@ -19,14 +18,26 @@ import jax
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import Step
-from shardtui.engine.program.program import compile_program, describe_preset, place
+from shardtui.engine.program.placement import describe_preset, place
+from shardtui.engine.program.program import compile_program
 
 from tests.random_presets import NANO, Case, case
+from tests.suite import versions
+from tests.table import Table, arguments
 
 PEAK, SENT = 0.1, 0.05
 """What is further off is told."""
 NOTHING = 2000
 """Bytes sent that no formula counts: the loss, and norms of the gradients."""
+COLUMNS = {
+    "presets": "",
+    "with estimates": "{:,}",
+    "peak off by > 10 %": "{:,}",
+    "sent off by > 5 %": "{:,}",
+    "median peak": "{:.1%}",
+    "worst peak": "{:.1%}",
+    "worst sent": "{:.1%}",
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=84, metavar="N", help="presets that can be laid out")
     parser.add_argument("--first", type=int, default=1001, metavar="SEED")
     parser.add_argument("--mixtures", action="store_true", help="of mixtures of experts alone")
-    options = parser.parse_args()
+    options = arguments(parser)
     sizes = replace(NANO, mixtures=1.0) if options.mixtures else NANO
     known: list[Errors] = []
     whys: Counter[str] = Counter()
@@ -58,16 +69,15 @@ def main() -> None:
         elif found:
             known.append(found)
             if found.is_far:
-                print(f"peak {found.peak:+.1%}, sent {found.sent:+.1%}: {case(seed, sizes).told}", flush=True)
+                print(f"peak {found.peak:+.1%}, sent {found.sent:+.1%}: {case(seed, sizes).summary}", flush=True)
         seed += 1
         jax.clear_caches()
-    print(f"**Python {sys.version.split()[0]}, jax {version('jax')}**, seeds {options.first} to {seed - 1}\n")
-    print("| presets | with estimates | peak off by > 10 % | sent off by > 5 % | median, worst peak | worst sent |")
-    print("|---|---|---|---|---|---|")
+    print(f"{versions()}\n")
     peaks, sent = ([abs(getattr(each, name)) for each in known] for name in ("peak", "sent"))
     far = sum(error > PEAK for error in peaks), sum(error > SENT for error in sent)
-    worst = f"{median(peaks):.1%}, {max(peaks):.1%} | {max(sent):.1%}"
-    print(f"| {options.count} | {len(known)} | {far[0]} | {far[1]} | {worst} |")
+    name = f"{options.count}{' mixtures' * options.mixtures}, seeds {options.first} to {seed - 1}"
+    with Table(f"long/formulas{'-mixtures' * options.mixtures}", COLUMNS, options.record) as table:
+        table.add(name, len(known), *far, median(peaks), max(peaks), max(sent))
     for why, count in whys.most_common():
         print(f"no estimate, {count} ×: {why}", file=sys.stderr)
 

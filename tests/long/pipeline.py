@@ -1,22 +1,29 @@
-"""Do pipelines train the same losses, and what does the bubble cost? `python tests/long/pipeline.py` prints two tables.
+"""Do pipelines train the same losses, and what does the bubble cost? `python tests/long/pipeline.py [--bubble]
+[--record]` makes two tables.
 
 The first has 60 steps under each pipelined preset and with live switches between them and others, beside `dp`, dropout
 on. The second has the time of a step of `pp2` for several numbers of micro-batches, as the processor time of all eight
 simulated devices together: a stage that has nothing to do computes on zeros, so the bubble takes processor time like
-any other tick, and what else the machine does matters less than to a clock. Made the tables of docs/measurements.md.
+any other tick, and what else the machine does matters less than to a clock.
+`--bubble` makes the second one alone.
 """
 
+import argparse
 import os
 import sys
 import tempfile
 import time
-from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # half the compile time, the same operations
 
-from losses import events, losses
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.long.losses import events, losses
+from tests.suite import versions
+from tests.table import Table, arguments
 
 STEPS = 60
 SMALL = ("layers=4", "embed=64", "heads=8", "mlp=256", "context=64", "seq_len=64", "batch_size=16")
@@ -24,43 +31,50 @@ ROUTE = ("--switch=12:pp2", "--switch=24:fsdp-tp2", "--switch=36:dp-tp2-pp2", "-
 DEEP = ("layers=8", "embed=128", "heads=8", "mlp=512", "context=64", "seq_len=64", "batch_size=32")
 MICROBATCHES = (1, 2, 4, 8)
 TIMED = 4
+LOSSES = {"": "", "last loss": "{:.4f}", "largest relative difference to dp": "{:.1e}"}
+BUBBLE = {
+    "micro-batches": "",
+    "ticks as compiled": "{}",
+    "bubble": "part",
+    "processor time of a step": "{:.2f} s",
+    "to that of one": "{:.2f}",
+    "(M + 1) ÷ 2 M": "{:.2f}",
+}
 
 
 def main() -> None:
-    print(f"Python {sys.version.split()[0]}, jax {version('jax')}, flax {version('flax')}\n")
-    if "--bubble" not in sys.argv:
-        compare_losses()
-    measure_bubble()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bubble", action="store_true", help="no losses")
+    options = arguments(parser)
+    print(f"{versions()}\n")
+    if not options.bubble:
+        with Table("long/pipeline", LOSSES, options.record, "python tests/long/pipeline.py") as table:
+            compare_losses(table)
+    print()
+    with Table("long/bubble", BUBBLE, options.record, "python tests/long/pipeline.py --bubble") as table:
+        measure_bubble(table)
 
 
-def compare_losses() -> None:
+def compare_losses(table: Table) -> None:
     cases = {"dp": ["--preset=dp"], "pp2": ["--preset=pp2"], "dp-tp2-pp2": ["--preset=dp-tp2-pp2"]}
     cases[" ".join(("dp", *ROUTE))] = ["--preset=dp", *ROUTE]
-    print(f"nano with {', '.join(SMALL)}, {STEPS} steps\n")
-    print("| | last loss | largest relative difference to dp |\n|---|---|---|")
     plain: list[float] = []
-    for name, arguments in cases.items():
+    for name, chosen in cases.items():
         settings = [f"--set={setting}" for setting in SMALL]
         with tempfile.TemporaryDirectory() as folder:
-            found = losses(events([f"--steps={STEPS}", "--devices=8", *settings, *arguments], folder))
+            found = losses(events([f"--steps={STEPS}", "--devices=8", *settings, *chosen], folder))
         plain = plain or found
         largest = max(abs(a - b) / a for a, b in zip(plain, found, strict=True))
-        print(f"| {name} | {found[-1]:.4f} | {largest:.1e} |", flush=True)
+        table.add(name, found[-1], largest)
 
 
-def measure_bubble() -> None:
-    print(f"\npp2, nano with {', '.join(DEEP)}\n")
-    print("| micro-batches | ticks as compiled | bubble | processor time of a step | to that of one | (M + 1) ÷ 2 M |")
-    print("|---|---|---|---|---|---|")
+def measure_bubble(table: Table) -> None:
     first = None
     for microbatches in MICROBATCHES:
         ticks, bubble, seconds = step_seconds(microbatches)
         first = first or seconds
         predicted = (microbatches + 1) / (2 * microbatches)
-        print(
-            f"| {microbatches} | {ticks} | {bubble:.0%} | {seconds:.2f} s | {seconds / first:.2f} | {predicted:.2f} |",
-            flush=True,
-        )
+        table.add(microbatches, ticks, bubble, seconds, seconds / first, predicted)
 
 
 def step_seconds(microbatches: int) -> tuple[int, float, float]:
@@ -70,7 +84,8 @@ def step_seconds(microbatches: int) -> tuple[int, float, float]:
     import numpy as np
     from shardtui.engine.models.task import Batch, Task
     from shardtui.engine.program.memory import keep_freed_blocks
-    from shardtui.engine.program.program import compile_initial_state, compile_program, place
+    from shardtui.engine.program.placement import place
+    from shardtui.engine.program.program import compile_initial_state, compile_program
     from shardtui.engine.spec.config import RunConfig
     from shardtui.engine.spec.model_choice import load_model
     from shardtui.engine.spec.preset_reader import load_preset

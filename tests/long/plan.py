@@ -1,6 +1,6 @@
-"""Compiles for a slice that nobody has to hold, and looks at what `shardtui plan` makes of it.
+"""Checks `shardtui plan` with the real TPU compiler: `python tests/long/plan.py` (five minutes on two cores).
 
-`python tests/long/plan.py` (five minutes on two cores) needs the extra `tpu`.
+Needs the extra `tpu` but no TPU.
 """
 
 import json
@@ -16,7 +16,7 @@ LARGE = ("--model=gpt2-xl", "--topology=v5e:2x2", "--batch-size=64", "--preset=d
 
 
 def plan(*arguments: str, cache: str) -> tuple[list[dict[str, Any]], float]:
-    """The rows, and the seconds that they took."""
+    """Returns the rows of a plan, and the seconds that it took."""
     began = time.monotonic()
     command = [sys.executable, "-m", "shardtui.tui", "plan", "--json", *arguments]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, env={**os.environ, "XDG_CACHE_HOME": cache})
@@ -24,19 +24,20 @@ def plan(*arguments: str, cache: str) -> tuple[list[dict[str, Any]], float]:
 
 
 def main() -> int:
+    """Prints each check and returns the exit code."""
     with tempfile.TemporaryDirectory() as cache:
         rows, _ = plan(*SMALL, "--preset=dp", "--preset=fsdp-tp2", cache=cache)
         again, seconds = plan(*SMALL, "--preset=dp", "--preset=fsdp-tp2", cache=cache)
         (large,), _ = plan(*LARGE, cache=cache)
-    (kept_nowhere,), _ = plan(*SMALL, "--preset=dp", cache="/dev/null")
+    (not_cached,), _ = plan(*SMALL, "--preset=dp", cache="/dev/null")
     checks = {
         "both presets are compiled": all(row["compiled"] and not row["problems"] for row in rows),
         "the compiler sends over the axes of the formula": all(map(same_axes, rows)),
         "the state and the batch are about as large as by formula": all(map(same_arguments, rows)),
         "the same question is answered without the compiler": again == rows and seconds < 20,
         "what is too large says what it needs": large["compiled"]["peak_bytes"] > large["compiled"]["capacity_bytes"],
-        "a cache that cannot be written is told in the row": bool(
-            kept_nowhere["compiled"] and "cannot be kept" in kept_nowhere["problems"][0]
+        "a cache that cannot be written is reported in the row": bool(
+            not_cached["compiled"] and "cannot cache" in not_cached["problems"][0]
         ),
     }
     for what, holds in checks.items():
@@ -45,7 +46,7 @@ def main() -> int:
 
 
 def same_axes(row: dict[str, Any]) -> bool:
-    """Of all that is worth a hundredth of the traffic."""
+    """Returns whether formula and compiler use the same axes, ignoring collectives below 1 % of the traffic."""
     estimate, compiled = (_axes(row[side]["collectives"]) for side in ("estimate", "compiled"))
     return estimate == compiled
 
@@ -56,7 +57,7 @@ def _axes(collectives: list[dict[str, Any]]) -> set[tuple[str, ...]]:
 
 
 def same_arguments(row: dict[str, Any]) -> bool:
-    """To a twentieth: on a device arrays are padded to whole tiles, small parts of them most."""
+    """Returns whether arguments agree within 5 %: on a TPU arrays are padded to tiles, small shards the most."""
     return abs(row["estimate"]["argument_bytes"] / row["compiled"]["argument_bytes"] - 1) < 0.05
 
 

@@ -1,5 +1,5 @@
-"""What is said of random presets and programs, against independent checks: `python tests/long/presets.py` prints the
-table of docs/measurements.md (an hour on two cores), with `--first N` for others; exit 1 where anything is wrong.
+"""What is said of random presets and programs, against independent checks: `python tests/long/presets.py [--record]`
+(an hour on two cores), with `--first N` for others; exit 1 where anything is wrong.
 
 A preset is placed, and told whether it fits and why not; of those that fit some are compiled and train two steps. See
 tests/preset_checks.py for what is checked, and tests/random_presets.py for what is drawn.
@@ -9,7 +9,6 @@ import argparse
 import os
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
@@ -21,6 +20,10 @@ import jax
 from tests.preset_checks import Checked, Checks, wrong_of_program
 from tests.random_presets import case
 from tests.random_programs import program
+from tests.suite import versions
+from tests.table import Table, arguments
+
+COLUMNS = {"checked": "", "number": "{:,}"}
 
 
 def main() -> int:
@@ -29,7 +32,7 @@ def main() -> int:
     parser.add_argument("--described", type=int, default=100, metavar="N", help="of those that fit, how many compile")
     parser.add_argument("--programs", type=int, default=100, metavar="N")
     parser.add_argument("--first", type=int, default=0, metavar="SEED")
-    options = parser.parse_args()
+    options = arguments(parser)
     began = time.monotonic()
     seeds = range(options.first, options.first + options.placed)
     found: list[Checked] = []
@@ -45,11 +48,11 @@ def main() -> int:
                 checks.trained(compiled)
                 trained += 1
         found.append(checked)
-        _say(checked.case.told, checked.wrong)
+        _say(checked.case.summary, checked.wrong)
         jax.clear_caches()  # of programs that nobody runs again
     programs = {seed: wrong_of_program(seed) for seed in range(options.first, options.first + options.programs)}
     for seed, wrong in programs.items():
-        _say(program(seed).told, wrong)
+        _say(program(seed).summary, wrong)
     rows = {
         "presets placed, or refused as other means refuse them": len(found),
         "of these laid out and traced": fitting,
@@ -60,11 +63,10 @@ def main() -> int:
         "random programs: collectives and operations": len(programs),
     }
     bad = sum(bool(each.wrong) for each in found) + sum(map(bool, programs.values()))
-    print(f"**Python {sys.version.split()[0]}, jax {version('jax')}**, seeds from {options.first}\n")
-    print("| checked | number |\n|---|---|")
-    for name, count in rows.items():
-        print(f"| {name} | {count:,} |")
-    print(f"| wrong | {bad} |")
+    print(f"{versions()}, seeds from {options.first}\n")
+    with Table("long/presets", COLUMNS, options.record) as table:
+        for name, count in {**rows, "wrong": bad}.items():
+            table.add(name, count)
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     return 1 if bad else 0
 

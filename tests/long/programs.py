@@ -1,6 +1,7 @@
 """Measures the host memory of compiled programs against the estimate by which they are kept: `python
-tests/long/programs.py` (a minute or two)."""
+tests/long/programs.py [--record]` (a minute or two)."""
 
+import argparse
 import ctypes
 import gc
 import os
@@ -18,8 +19,10 @@ from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset
 
 from tests.suite import memory, versions
+from tests.table import Table, arguments
 
 MODELS = {"nano": ("fsdp", "tp", "dp-tp2", "hsdp"), "nano-moe": ("fsdp", "tp", "dp-ep4")}
+COLUMNS = {"model": "", "preset": "", "resident memory more": "bytes", "estimated": "bytes"}
 
 
 def resident() -> int:
@@ -30,19 +33,25 @@ def resident() -> int:
 
 
 def main() -> None:
-    print(f"{versions()}\n\n| model | preset | resident memory more | estimated |\n|---|---|---|---|")
-    for name, presets in MODELS.items():
-        chosen = choose_model(name)
-        config = RunConfig(run="x", model_name=name, model=chosen.model, training=chosen.training, preset="dp")
-        known = {preset: load_preset(preset) for preset in ("dp", *presets)}
-        compiler = Compiler(Task(config, "cpu"), known, jax.devices(), Path("nowhere"))
-        compiler.compiled("dp").compile_questions()  # the first one brings the compiler itself
-        for preset in presets:
-            before = resident()
-            program = compiler.compiled(preset)
-            program.compile_questions()
-            print(f"| {name} | {preset} | {(resident() - before) / 1e6:.0f} MB | {program.host_bytes / 1e6:.0f} MB |")
-        compiler.close()
+    options = arguments(argparse.ArgumentParser(description=__doc__))
+    print(f"{versions()}\n")
+    with Table("long/programs", COLUMNS, options.record) as table:
+        for name, presets in MODELS.items():
+            compare(table, name, presets)
+
+
+def compare(table: Table, name: str, presets: tuple[str, ...]) -> None:
+    chosen = choose_model(name)
+    config = RunConfig(run="x", model_name=name, model=chosen.model, training=chosen.training, preset="dp")
+    known = {preset: load_preset(preset) for preset in ("dp", *presets)}
+    compiler = Compiler(Task(config, "cpu"), known, jax.devices(), Path("nowhere"))
+    compiler.compiled("dp").compile_state_functions()  # the first one brings the compiler itself
+    for preset in presets:
+        before = resident()
+        program = compiler.compiled(preset)
+        program.compile_state_functions()
+        table.add(name, preset, resident() - before, program.host_bytes)
+    compiler.close()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""What splitting the sequence or the experts costs, and explicit axis types: `python tests/long/splits.py [MODEL]`
-prints the table of docs/measurements.md (about ten minutes on two idle cores).
+"""What splitting the sequence or the experts costs, and explicit axis types: `python tests/long/splits.py [MODEL]
+[--record]` (about ten minutes on two idle cores).
 
 Each preset trains the same 60 steps as `dp` with dropout on, in a run of its own; `shardtui compare` measures it.
 """
 
+import argparse
 import json
 import sys
 import tempfile
-from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from losses import events, losses, output
-from shardtui.engine.base import figures
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.long.losses import events, losses, output
+from tests.suite import versions
+from tests.table import Table, arguments
 
 STEPS = 60
 CASES = (
@@ -20,40 +24,44 @@ CASES = (
     ("nano-moe", ("--seq-len=32", "--batch-size=8"), ("dp", "dp-ep4", "ep2-tp2")),
     ("nano-moe", ("--seq-len=128",), ("dp", "dp-ep4")),
 )
-HEADS = (
-    "model",
-    "preset",
-    "a step",
-    "sent by formula",
-    "as compiled",
-    "peak, predicted",
-    "largest difference of a loss",
-)
+COLUMNS = {
+    "model": "",
+    "preset": "",
+    "a step": "seconds",
+    "sent by formula": "bytes",
+    "as compiled": "bytes",
+    "peak, predicted": "bytes",
+    "largest difference of a loss": "{:.1e}",
+}
 
 
 def main() -> None:
-    print(f"Python {sys.version.split()[0]}, jax {version('jax')}, flax {version('flax')}, {STEPS} steps\n")
-    print(f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", sep="\n")
-    for model, settings, presets in (case for case in CASES if case[0] in (sys.argv[1:] or case)):
-        common = [f"--model={model}", *settings]
-        with tempfile.TemporaryDirectory() as folder:
-            board = json.loads(output(["compare", *presets, "--json", *common], folder))
-            rows = {row["preset"]: row for row in board["rows"]}
-            runs = {
-                preset: losses(events([f"--steps={STEPS}", f"--preset={preset}", *common], folder))
-                for preset in presets
-            }
-        for preset in presets:
-            apart = max(abs(a - b) / a for a, b in zip(runs["dp"], runs[preset], strict=True))
-            print(
-                f"| {' '.join((model, *settings))} | {preset} | {_measured(rows[preset])} | {apart:.1e} |", flush=True
-            )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", choices=sorted({model for model, *_ in CASES}))
+    options = arguments(parser)
+    print(f"{versions()}, {STEPS} steps\n")
+    with Table("long/splits", COLUMNS, options.record) as table:
+        for model, settings, presets in (case for case in CASES if case[0] == (options.model or case[0])):
+            compare(table, model, settings, presets)
 
 
-def _measured(row: dict[str, Any]) -> str:
-    formula, compiled = (figures.size(row[source]["bytes_sent"]) for source in ("estimate", "compiled"))
-    seconds, peak = figures.seconds(row["measured"]["step_seconds"]), figures.size(row["compiled"]["peak_bytes"])
-    return f"{seconds} | {formula} | {compiled} | {peak}"
+def compare(table: Table, model: str, settings: tuple[str, ...], presets: tuple[str, ...]) -> None:
+    common = [f"--model={model}", *settings]
+    with tempfile.TemporaryDirectory() as folder:
+        board = json.loads(output(["compare", *presets, "--json", *common], folder))
+        rows = {row["preset"]: row for row in board["rows"]}
+        runs = {
+            preset: losses(events([f"--steps={STEPS}", f"--preset={preset}", *common], folder)) for preset in presets
+        }
+    for preset in presets:
+        apart = max(abs(a - b) / a for a, b in zip(runs["dp"], runs[preset], strict=True))
+        name = " ".join((model, *settings))
+        table.add(name, preset, *_measured(rows[preset]), apart if preset != "dp" else None)
+
+
+def _measured(row: dict[str, Any]) -> tuple[float, int, int, int]:
+    formula, compiled = (row[source]["bytes_sent"] for source in ("estimate", "compiled"))
+    return row["measured"]["step_seconds"], formula, compiled, row["compiled"]["peak_bytes"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Mixtures of experts: who goes where, what that costs on the wire, and that the mesh changes neither."""
+"""Mixtures of experts: routing, traffic, and independence of the mesh."""
 
 import math
 from pathlib import Path
@@ -19,7 +19,8 @@ from shardtui.engine.models.sizes import active_parameter_count, flops_per_token
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.planning.estimate import Step
 from shardtui.engine.program.inspection import inspect_program
-from shardtui.engine.program.program import Program, compile_program, place
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import TrainingConfig
 from shardtui.engine.spec.model_choice import load_model
@@ -44,52 +45,52 @@ def of_experts(mixture: Task) -> dict[str, Program]:
     return {preset.name: compile_program(mixture, place(mixture, preset, jax.devices())) for preset in presets}
 
 
-def choices(*preferred: list[float]) -> jax.Array:
-    """Of one sequence, [1, T, E]."""
-    return jnp.array([preferred])
+def probabilities(*tokens: list[float]) -> jax.Array:
+    """The router's probabilities for one sequence, [1, T, E]."""
+    return jnp.array([tokens])
 
 
-def test_an_expert_takes_so_many_tokens_and_the_first_come_first() -> None:
-    routing = route(choices([0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [0.9, 0.1]), per_token=1, capacity=2)
+def test_experts_take_tokens_in_order_up_to_their_capacity() -> None:
+    routing = route(probabilities([0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [0.9, 0.1]), per_token=1, capacity=2)
     assert routing.dispatch[0].sum(axis=-1).tolist() == [[1, 0], [1, 0], [0, 1], [0, 0]]
     assert routing.dispatch[0].sum(axis=0).tolist() == [[1, 1], [1, 0]], "each slot has one token"
     np.testing.assert_allclose(routing.combine[0].sum(axis=(1, 2)), [0.7, 0.6, 0.8, 0])
 
 
-def test_several_experts_of_a_token_are_weighed_by_their_parts() -> None:
-    routing = route(choices([0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]), per_token=2, capacity=2)
+def test_several_experts_of_a_token_are_weighted_by_normalised_probabilities() -> None:
+    routing = route(probabilities([0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]), per_token=2, capacity=2)
     assert routing.dispatch[0].sum(axis=-1).tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
     expected = [[5 / 8, 3 / 8, 0], [0, 6 / 9, 3 / 9], [0, 0, 5 / 8]]
     np.testing.assert_allclose(routing.combine[0].sum(axis=-1), expected, rtol=1e-6)
 
 
-def test_the_balance_loss_is_1_where_experts_are_preferred_alike() -> None:
-    alike = jax.nn.softmax(50 * jnp.eye(4))[None]
-    assert route(alike, 1, 4).balance.tolist() == pytest.approx([1.0])
-    assert route(alike[:, :1].repeat(4, axis=1), 1, 4).balance.tolist() == pytest.approx([4.0]), "all to one of 4"
-    uneven = choices([0.5, 0.3, 0.2], [0.1, 0.6, 0.3])
+def test_the_balance_loss_is_1_for_equally_preferred_experts() -> None:
+    even = jax.nn.softmax(50 * jnp.eye(4))[None]
+    assert route(even, 1, 4).balance.tolist() == pytest.approx([1.0])
+    assert route(even[:, :1].repeat(4, axis=1), 1, 4).balance.tolist() == pytest.approx([4.0]), "all to one of 4"
+    uneven = probabilities([0.5, 0.3, 0.2], [0.1, 0.6, 0.3])
     by_hand = 3 * (0.5 * (0.5 + 0.1) / 2 + 0.5 * (0.3 + 0.6) / 2)
     assert route(uneven, 2, 2).balance.tolist() == pytest.approx([by_hand])
 
 
-def test_what_is_minimised_has_the_balance_loss_besides() -> None:
+def test_the_minimised_value_includes_the_balance_loss() -> None:
     task = Task(tiny_config(model=TINY), "cpu")
     params = jax.jit(task.initial_state)().params
     tokens = jax.random.randint(jax.random.key(1), (2, 16), 0, 256)
 
-    def besides(params: Any) -> jax.Array:
+    def balance_loss(params: Any) -> jax.Array:
         minimised, (loss, _) = task.outcome(params, {}, Batch(tokens, tokens), None)
         return (minimised - loss) / BALANCE
 
-    balance, gradient = jax.jit(jax.value_and_grad(besides))(params)
+    balance, gradient = jax.jit(jax.value_and_grad(balance_loss))(params)
     assert 0.99 * TINY.layers < balance < 2 * TINY.layers
-    moved = {"router": gradient["blocks"]["mlp"]["router"], "norm": gradient["norm"]}
-    largest = {name: max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(tree)) for name, tree in moved.items()}
-    assert largest["router"] > 1e-4 > largest["norm"], "the last norm stands behind all routers"
+    gradients = {"router": gradient["blocks"]["mlp"]["router"], "norm": gradient["norm"]}
+    largest = {name: max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(tree)) for name, tree in gradients.items()}
+    assert largest["router"] > 1e-4 > largest["norm"], "the final norm comes after all routers"
 
 
-def test_a_position_sees_only_what_stands_before_it() -> None:
-    """Also where later tokens want the slots of earlier ones."""
+def test_logits_depend_only_on_earlier_tokens() -> None:
+    """Even if later tokens compete for the same expert slots."""
     with nnx.use_eager_sharding(False):
         model = Gpt(msgspec.structs.replace(TINY, capacity_factor=0.5), jnp.float32, nnx.Rngs(0))
     before = jax.random.randint(jax.random.key(1), (4, 16), 0, 256)
@@ -99,7 +100,7 @@ def test_a_position_sees_only_what_stands_before_it() -> None:
     assert differ[9:].all()
 
 
-def test_counts_are_those_of_the_arrays_and_of_what_a_token_passes_through() -> None:
+def test_parameter_counts_and_flops_match_the_arrays_and_the_active_experts() -> None:
     config = load_model("nano-moe").model
     with nnx.use_eager_sharding(False):
         model = nnx.eval_shape(lambda: Gpt(config, jnp.float32, nnx.Rngs(0)))
@@ -111,17 +112,17 @@ def test_counts_are_those_of_the_arrays_and_of_what_a_token_passes_through() -> 
     assert flops_per_token(config, 128) == 6 * (dense + 4 * (mlp + 128 * 8) - 128 * 128) + 12 * 4 * 128 * 128
 
 
-def test_tokens_go_to_their_experts_and_back_by_all_to_alls(of_experts: dict[str, Program]) -> None:
-    """Two a layer forward, two backward, each of all slots of the device's sequences."""
+def test_tokens_reach_their_experts_and_return_by_all_to_alls(of_experts: dict[str, Program]) -> None:
+    """Each layer has two forward and two backward, each with all slots of the device's sequences."""
     slots = 8 * math.ceil(32 * 2 * 1.25 / 8)
     for name, batch in (("dp-ep4", 8 // 8), ("ep2-tp2", 8 // 4)):
         found = of_experts[name].description.collectives or []
         exchanges = [info for info in found if info.kind != "all-reduce"]
-        told = [(info.kind, info.axes, info.count, info.bytes_each) for info in exchanges]
-        assert told == [("all-to-all", ["expert"], MIXTURE.layers, batch * slots * 128 * 4)] * 4, name
+        reported = [(info.kind, info.axes, info.count, info.bytes_each) for info in exchanges]
+        assert reported == [("all-to-all", ["expert"], MIXTURE.layers, batch * slots * 128 * 4)] * 4, name
 
 
-def test_formulas_say_what_is_held_and_sent(mixture: Task, of_experts: dict[str, Program]) -> None:
+def test_estimated_memory_and_traffic_match_the_compiled_program(mixture: Task, of_experts: dict[str, Program]) -> None:
     for name, program in of_experts.items():
         step, memory = Step(mixture, load_preset(name), 8), program.description.memory
         assert memory
@@ -133,14 +134,14 @@ def test_formulas_say_what_is_held_and_sent(mixture: Task, of_experts: dict[str,
         assert formula == pytest.approx(compiled, rel=1e-3), name
 
 
-def test_no_device_repeats_what_another_one_computes(mixture: Task) -> None:
-    alone = Step(mixture, load_preset("data1"), 1).work.flops
+def test_no_two_devices_repeat_the_same_compute(mixture: Task) -> None:
+    one_device = Step(mixture, load_preset("data1"), 1).work.flops
     for name in ("dp", "fsdp", "dp-ep4", "sp2"):
-        assert 8 * Step(mixture, load_preset(name), 8).work.flops == pytest.approx(alone), name
+        assert 8 * Step(mixture, load_preset(name), 8).work.flops == pytest.approx(one_device), name
 
 
 @pytest.mark.parametrize("name", OF_EXPERTS)
-def test_presets_of_experts_have_no_finding(name: str, mixture: Task, of_experts: dict[str, Program]) -> None:
+def test_expert_presets_have_no_lint_findings(name: str, mixture: Task, of_experts: dict[str, Program]) -> None:
     program = of_experts[name]
     inspected = inspect_program(mixture, program.placement)
     flops = TOKENS.tokens_per_step * flops_per_token(MIXTURE, TOKENS.seq_len)
@@ -151,16 +152,19 @@ def test_presets_of_experts_have_no_finding(name: str, mixture: Task, of_experts
 
 
 @pytest.mark.slow
-def test_switches_between_presets_of_experts_change_no_loss(
+def test_switches_between_expert_presets_change_no_loss(
     mixture: Task, of_experts: dict[str, Program], tmp_path: Path
 ) -> None:
     assert_same_losses(mixture, of_experts, tmp_path, {1: "dp-ep4", 3: "ep2-tp2", 5: "dp"})
 
 
-def test_what_is_wrong_with_a_mixture_is_told_at_once() -> None:
+def test_all_problems_of_a_mixture_are_reported_at_once() -> None:
     bad = tiny_config(model=tiny_model(experts=4, experts_per_token=5, capacity_factor=-1.0))
-    assert problems_of(bad) == ["experts_per_token 5: from 1 to experts, 4", "capacity_factor -1.0: above 0"]
-    assert problems_of(tiny_config(model=tiny_model(experts=-1))) == ["experts -1: 1 or more, or 0 for a dense MLP"]
+    assert problems_of(bad) == [
+        "experts_per_token 5: must be from 1 to experts, 4",
+        "capacity_factor -1.0: must be above 0",
+    ]
+    assert problems_of(tiny_config(model=tiny_model(experts=-1)))[0].startswith("experts -1: must be 1 or more")
     assert problems_of(tiny_config(model=tiny_model(experts_per_token=5))) == [], "a dense model has no use for it"
     with pytest.raises(Invalid, match=r"experts: rule → expert \(4\): experts 6 does not divide by 4: make it 4 or 8"):
         place(Task(tiny_config(model=tiny_model(experts=6)), "cpu"), load_preset("dp-ep4"), jax.devices())

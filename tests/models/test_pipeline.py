@@ -1,4 +1,4 @@
-"""Pipelines: the same numbers as without stages, and the traffic, memory and bubble that the formulas say."""
+"""Pipelines: the same numbers as without stages, and the traffic, memory and bubble of the formulas."""
 
 from pathlib import Path
 
@@ -9,23 +9,25 @@ import pytest
 from flax import nnx
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.models.blocks import dropped
+from shardtui.engine.models.blocks import apply_dropout
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.planning.estimate import Step, estimate_row
-from shardtui.engine.program.program import Program, compile_initial_state, place
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_initial_state
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.pipeline_info import PipelineInfo
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_reader import load_preset, read_preset
+from shardtui.tui.state.pipeline_words import pipeline_words
 
 from ..conftest import BATCHES, WIDE, step, tiny_config
 from ..training.test_loop import assert_same_losses
 
 PIPELINED = ("pp2", "dp-tp2-pp2")
 STREAM = BATCHES.batch_size * BATCHES.seq_len * WIDE.embed * 4
-"""Bytes of the residual stream of the whole batch, float32."""
+"""Bytes of the global batch's residual stream, float32."""
 
 
 def preset(name: str, microbatches: int | None) -> Preset:
@@ -35,15 +37,13 @@ def preset(name: str, microbatches: int | None) -> Preset:
 
 @pytest.fixture(scope="module")
 def small() -> Task:
-    """With dropout; four layers, two in each stage."""
+    """A task with dropout and four layers, two per stage."""
     model = ModelConfig(layers=4, embed=16, heads=2, mlp=32, vocab=256, vocab_rows=256, context=8)
     return Task(tiny_config(model=model, training=TrainingConfig(batch_size=8, seq_len=8)), "cpu")
 
 
 @pytest.mark.parametrize(("name", "microbatches"), [("pp2", 1), ("pp2", 2), ("dp-tp2-pp2", 4)])
-def test_gradients_are_those_without_stages_whatever_the_microbatches(
-    small: Task, name: str, microbatches: int
-) -> None:
+def test_gradients_match_those_without_stages(small: Task, name: str, microbatches: int) -> None:
     params = jax.jit(small.initial_state)().params
     tokens = jax.random.randint(jax.random.key(1), (8, 9), 0, 256)
     batch, key = Batch(tokens[:, :-1], tokens[:, 1:]), jax.random.key(2)
@@ -58,17 +58,17 @@ def test_gradients_are_those_without_stages_whatever_the_microbatches(
         assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
 
 
-def test_what_is_dropped_of_an_example_does_not_depend_on_the_others() -> None:
+def test_dropout_of_an_example_does_not_depend_on_the_rest_of_the_batch() -> None:
     dropout, key, x = nnx.Dropout(0.5), jax.random.key(0), jnp.ones((8, 4, 16))
-    whole = dropped(dropout, x, key, jnp.arange(8))
-    part = dropped(dropout, x[3:5], key, jnp.arange(3, 5))
-    np.testing.assert_array_equal(part, whole[3:5])
-    assert 0.3 < float(jnp.mean(whole == 0)) < 0.7
-    assert len({np.asarray(example).tobytes() for example in whole}) == 8
+    batch = apply_dropout(dropout, x, key, jnp.arange(len(x)))
+    part = apply_dropout(dropout, x[3:5], key, jnp.arange(3, 5))
+    np.testing.assert_array_equal(part, batch[3:5])
+    assert 0.3 < float(jnp.mean(batch == 0)) < 0.7
+    assert len({np.asarray(example).tobytes() for example in batch}) == len(x)
 
 
 @pytest.mark.parametrize("name", PIPELINED)
-def test_steps_are_those_of_data_parallel(name: str, task: Task, programs: dict[str, Program]) -> None:
+def test_steps_match_data_parallel(name: str, task: Task, programs: dict[str, Program]) -> None:
     ends = []
     for program in (programs["dp"], programs[name]):
         ends.append(step(compile_initial_state(task, program.placement)(), program, steps=3))
@@ -76,12 +76,13 @@ def test_steps_are_those_of_data_parallel(name: str, task: Task, programs: dict[
         assert np.linalg.norm(np.asarray(one) - np.asarray(other)) <= 1e-5 * np.linalg.norm(np.asarray(one))
 
 
+@pytest.mark.slow
 def test_live_switches_into_and_out_of_pipelines(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     assert_same_losses(task, programs, tmp_path, {1: "pp2", 2: "fsdp-tp2", 3: "dp-tp2-pp2", 4: "dp"})
 
 
 @pytest.mark.parametrize("name", PIPELINED)
-def test_every_tick_hands_a_microbatch_on_forward_and_backward(name: str, programs: dict[str, Program]) -> None:
+def test_every_tick_sends_a_microbatch_forward_and_backward(name: str, programs: dict[str, Program]) -> None:
     found = programs[name].description
     assert found.pipeline and found.collectives
     groups = found.mesh.axes["data"]
@@ -93,8 +94,8 @@ def test_every_tick_hands_a_microbatch_on_forward_and_backward(name: str, progra
 
 
 @pytest.mark.parametrize("name", PIPELINED)
-def test_formulas_count_what_the_compiler_does(name: str, task: Task, programs: dict[str, Program]) -> None:
-    """In bytes by kind and axes, to the few that clipping the gradients and the mean of the loss take."""
+def test_estimated_traffic_matches_the_compiled_program(name: str, task: Task, programs: dict[str, Program]) -> None:
+    """Bytes by kind and axes, but for the few that gradient clipping and the mean of the loss send."""
     program = programs[name]
     formula = {(flow.kind, *flow.axes): flow.bytes_known for flow in Step(task, program.placement.preset, 8).flows}
     compiled = {(flow.kind, *flow.axes): flow.bytes_known for flow in flows(program.description.collectives or [])}
@@ -103,8 +104,8 @@ def test_formulas_count_what_the_compiler_does(name: str, task: Task, programs: 
     assert program.description.pipeline and permuted.count == 2 * program.description.pipeline.ticks
 
 
-def test_stages_without_a_microbatch_cost_as_much_as_others(task: Task) -> None:
-    """The bubble as operations: a stage passes its layers M + S - 1 times for M micro-batches."""
+def test_idle_stages_cost_as_much_as_busy_ones(task: Task) -> None:
+    """The bubble as FLOPs: a stage runs its layers M + S - 1 times for M micro-batches."""
     flops = [Step(task, preset("pp2", count), 8).work.flops for count in (1, 2, 4)]
     logits = BATCHES.tokens_per_step / 4 * 6 * WIDE.embed * WIDE.vocab_rows / 2
     blocks = [each - logits for each in flops]
@@ -117,7 +118,9 @@ def test_stages_without_a_microbatch_cost_as_much_as_others(task: Task) -> None:
     ("stages", "devices", "batch", "microbatches", "expected"),
     [(2, 8, 16, None, 4), (2, 8, 16, 2, 2), (4, 4, 64, None, 16), (4, 4, 6, None, 6), (8, 8, 1, None, 1)],
 )
-def test_bubbles(stages: int, devices: int, batch: int, microbatches: int | None, expected: int) -> None:
+def test_microbatches_and_bubble(
+    stages: int, devices: int, batch: int, microbatches: int | None, expected: int
+) -> None:
     mesh, rules = {"data": -1, "pipeline": stages}, {"batch": ("data",), "layers": ("pipeline",)}
     found = Preset("p", "", "", mesh, rules, {}, "", (), microbatches).pipeline(devices, batch)
     bubble = (stages - 1) / (expected + stages - 1)
@@ -125,7 +128,6 @@ def test_bubbles(stages: int, devices: int, batch: int, microbatches: int | None
 
 
 def test_one_stage_is_no_pipeline() -> None:
-    """Nothing is handed on."""
     mesh, rules = {"data": 8, "pipeline": 1}, {"batch": ("data",), "layers": ("pipeline",)}
     assert Preset("p", "", "", mesh, rules, {}, "").pipeline(8, 16) is None
 
@@ -138,12 +140,12 @@ def test_layers_over_an_axis_that_splits_activations_are_no_stages() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("microbatches = 3", "batch 16 ÷ data (4) = 4 does not divide by it: make it a divisor of 4, or the batch 24"),
+        ("microbatches = 3", "batch 16 ÷ data (4) = 4 does not divide by it: use a divisor of 4, or a batch of 24"),
         ("microbatches = 0", "Expected `int` >= 1"),
         ("microbatches = 'few'", "Expected `int"),
     ],
 )
-def test_microbatches_that_cannot_be(task: Task, tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_microbatches(task: Task, tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(f'{text}\n[mesh]\ndata = -1\npipeline = 2\n[rules]\nbatch = "data"\nlayers = "pipeline"\n')
     with pytest.raises(Invalid) as error:
@@ -155,20 +157,20 @@ def test_microbatches_that_cannot_be(task: Task, tmp_path: Path, text: str, says
 def test_microbatches_need_stages(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text('microbatches = 2\n[mesh]\ndata = -1\n[rules]\nbatch = "data"\n')
     (problem,) = read_preset(tmp_path / "bad.toml").problems
-    assert "microbatches: the blocks are no stages" in problem
+    assert "microbatches: the preset has no pipeline stages" in problem
 
 
-def test_stages_are_told_in_plans_and_layouts(task: Task, programs: dict[str, Program]) -> None:
+def test_stages_appear_in_plans_and_layouts(task: Task, programs: dict[str, Program]) -> None:
     row = estimate_row(task, load_preset("pp2"), 8, None)
     assert row.pipeline == programs["pp2"].description.pipeline
-    assert row.pipeline and row.pipeline.words == "2 stages, 4 micro-batches, bubble 20 %"
+    assert row.pipeline and pipeline_words(row.pipeline) == "2 stages, 4 micro-batches, bubble 20 %"
     arrays = {array.name: array for array in programs["pp2"].description.arrays}
     up = arrays["blocks.mlp.up.kernel"]
     assert up.compiled_spec == [["pipeline"], [], []]
     assert up.reasons[0] == "layers: rule → pipeline (2): 2 ÷ 2 = 1"
 
 
-def test_several_axes_are_one_row_of_stages(small: Task) -> None:
+def test_several_axes_form_one_pipeline(small: Task) -> None:
     mesh = build_mesh({"a": 2, "b": 2, "data": 2}, jax.devices())
     rules = {"layers": ("a", "b"), "batch": ("data",)}
     pipeline = PipelineInfo(axes=["a", "b"], stages=4, microbatches=2, bubble=0.6)

@@ -1,4 +1,4 @@
-"""Sequence parallelism: each device has the queries of its positions, and keys and values are all that it asks for."""
+"""Sequence parallelism: each device holds the queries of its positions and gathers only keys and values."""
 
 from pathlib import Path
 
@@ -12,18 +12,20 @@ from ..conftest import BATCHES, WIDE
 from ..training.test_loop import assert_same_losses
 
 EXAMPLES, PART = BATCHES.batch_size // 4, BATCHES.seq_len // 2
-"""Of one device under `dp-sp2` and `sp2`."""
+"""Examples and positions of one device under `dp-sp2` and `sp2`."""
 
 
 def test_only_keys_and_values_cross_the_sequence(programs: dict[str, Program]) -> None:
-    """Beside the gradients: gathered for each layer, and their gradients added up. On CPU a sum over batch and sequence
-    is one over either after the other, and what is scattered elsewhere is reduced."""
+    """Each layer gathers keys and values, and reduces their gradients; parameter gradients are reduced too.
+
+    The CPU compiler sums over one axis after the other, and uses all-reduces for reduce-scatters.
+    """
     collectives = programs["dp-sp2"].description.collectives
     assert collectives
-    both = WIDE.layers * 2 * EXAMPLES * BATCHES.seq_len * WIDE.embed * 4
+    keys_and_values = WIDE.layers * 2 * EXAMPLES * BATCHES.seq_len * WIDE.embed * 4
     parameters = 4 * parameter_count(WIDE)
-    assert total(collectives, "all-gather", "seq") == both
-    assert total(collectives, "all-reduce", "seq") == pytest.approx(parameters + both, abs=64)
+    assert total(collectives, "all-gather", "seq") == keys_and_values
+    assert total(collectives, "all-reduce", "seq") == pytest.approx(parameters + keys_and_values, abs=64)
     assert total(collectives, "all-reduce", "data") == pytest.approx(parameters, abs=64)
     assert {(info.kind, *info.axes) for info in collectives} == {
         ("all-gather", "seq"),
@@ -33,14 +35,16 @@ def test_only_keys_and_values_cross_the_sequence(programs: dict[str, Program]) -
 
 
 @pytest.mark.parametrize("preset", ["sp2", "dp-sp2"])
-def test_scores_are_those_of_the_devices_own_queries(preset: str, task: Task, programs: dict[str, Program]) -> None:
+def test_attention_scores_cover_only_the_devices_own_queries(
+    preset: str, task: Task, programs: dict[str, Program]
+) -> None:
     text = programs[preset].step.as_text()  # type: ignore[attr-defined]
     scores = f"f32[{EXAMPLES},{WIDE.heads},{{}},{BATCHES.seq_len}]"
     assert scores.format(PART) in text
     assert scores.format(BATCHES.seq_len) not in text
 
 
-def test_switches_to_a_split_sequence_and_back_change_no_loss(
+def test_switches_to_sequence_parallelism_and_back_change_no_loss(
     task: Task, programs: dict[str, Program], tmp_path: Path
 ) -> None:
     assert_same_losses(task, programs, tmp_path, {1: "sp2", 3: "dp-sp2", 5: "dp"})

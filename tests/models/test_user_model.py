@@ -1,5 +1,4 @@
-"""Models that are not ours: those of the guides against the guides' own loops, what a module may have, and every way in
-which a function can be wrong."""
+"""User models: the guides' models against the guides' own loops, what a module may hold, and every kind of error."""
 
 import importlib.util
 import itertools
@@ -24,18 +23,20 @@ from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task, TrainState, optimizer
 from shardtui.engine.planning.estimate import estimate_row
-from shardtui.engine.planning.ranking import ranked, recommendation
+from shardtui.engine.planning.ranking import ranked
 from shardtui.engine.planning.search import search
-from shardtui.engine.program.answers import inspect
+from shardtui.engine.program.cli import inspect
 from shardtui.engine.program.digest import joined
-from shardtui.engine.program.program import Program, compile_initial_state, compile_program, place
-from shardtui.engine.program.reshard import Movers, move_state
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_initial_state, compile_program
+from shardtui.engine.program.reshard import Transfers, move_state
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.training.data import Batches, Corpus
 from shardtui.engine.wire import run_directory
+from shardtui.tui.state.recommendation import recommendation
 
 from ..conftest import BATCHES, SHARDTUI, WIDE, tiny_config
 
@@ -47,7 +48,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "vision_transformer.py:VisionTransformer": {"width": 32, "size": 16},
     "digits.py:CNN": {"dropout": 0.0},
 }
-"""And the arguments that make them small and leave nothing to chance."""
+"""The models of docs/examples, with arguments that make them small and deterministic."""
 TEXT = np.frombuffer(Path(__file__).read_bytes(), np.uint8)
 RULES = (("embed", None), ("mlp", "model"), ("heads", "model"), ("head_dim", None), ("vocab", None))
 RULES += (("positions", None), ("layers", None))
@@ -104,7 +105,7 @@ def written(folder: Path, text: str, name: str = "models.py") -> Path:
 
 def batches_of(task: Task) -> Any:
     training = task.config.training
-    return task.own_batches or Batches(Corpus("here", 1, TEXT), training.batch_size, training.seq_len, 0)
+    return task.user_batches or Batches(Corpus("here", 1, TEXT), training.batch_size, training.seq_len, 0)
 
 
 def compiled(task: Task, preset: str) -> Program:
@@ -122,7 +123,7 @@ def steps(program: Program, state: TrainState, batches: Any, numbers: range) -> 
 
 
 def unsharded(task: Task, count: int) -> Iterator[tuple[TrainState, float]]:
-    """Without a mesh and without a preset."""
+    """Trains without a mesh or a preset; yields the state after each step and the loss before it."""
     state, step = jax.jit(task.initial_state)(), jax.jit(task.train_step)
     for n in range(count):
         state, loss = step(state, batches_of(task)[n])
@@ -142,7 +143,7 @@ def example_task(model: str) -> Task:
 
 
 def guides_losses(model: str, task: Task, count: int) -> list[float]:
-    """What the example's own functions come to, without anything of ours but the text and the usual optimizer."""
+    """Returns the losses of the example's own functions, with shardtui's text and default optimizer only."""
     example = read(FOLDER / model.partition(":")[0])
     make = getattr(example, model.partition(":")[2])
     tx = example.optimizer() if hasattr(example, "optimizer") else optimizer(task.config.training)
@@ -152,7 +153,7 @@ def guides_losses(model: str, task: Task, count: int) -> list[float]:
 
 
 def guides_loop(make: Callable[..., Any], loss: Callable[..., Any], tx: Any, batches: list[Any]) -> list[float]:
-    """As the guide to several devices has it, in today's spelling: one mesh, born sharded, nnx.Optimizer, nnx.jit."""
+    """Trains as in Flax's guide to several devices: one mesh, initialised sharded, nnx.Optimizer, nnx.jit."""
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     with jax.set_mesh(mesh), nnx.logical_axis_rules(RULES):
         model = nnx.jit(make)()
@@ -189,15 +190,13 @@ def guides_loop(make: Callable[..., Any], loss: Callable[..., Any], tx: Any, bat
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_guides_models_train_show_and_switch(
-    model: str, presets: tuple[str, str], laid_out: dict[str, Any]
-) -> None:
-    """Two steps under each preset. The others of `EXAMPLES` take a minute: tests/long/models.py."""
+def test_the_guides_models_train_and_switch(model: str, presets: tuple[str, str], laid_out: dict[str, Any]) -> None:
+    """Two steps under each preset. The remaining `EXAMPLES` take a minute: tests/long/models.py."""
     task = example_task(model)
     first, second = (compiled(task, preset) for preset in presets)
     batches = batches_of(task)
     state, losses = steps(first, compile_initial_state(task, first.placement)(), batches, range(2))
-    moved = Movers().move(state, second.placement.state_shardings)
+    moved = Transfers().move(state, second.placement.state_shardings)
     losses += steps(second, moved, batches, range(2, 4))[1]
     assert losses == pytest.approx(guides_losses(model, task, 4), rel=1e-5)
     arrays = {array.name: array for array in first.description.arrays}
@@ -206,8 +205,8 @@ def test_the_guides_models_train_show_and_switch(
     assert first.description.collectives
 
 
-def test_numbers_of_the_examples() -> None:
-    """Convolutions and products of the digits' net by hand; the vision transformer's are those of two such blocks."""
+def test_parameters_and_flops_of_the_examples() -> None:
+    """Convolutions and products are counted by hand; the vision transformer has two blocks."""
     net = task_of(f"{FOLDER}/digits.py:CNN", "batch_size=2")
     products = 28 * 28 * 9 * 32 + 14 * 14 * 9 * 32 * 64 + 7 * 7 * 64 * 256 + 256 * 10
     assert net.flops_per_step == 3 * 2 * 2 * products
@@ -221,16 +220,16 @@ def test_numbers_of_the_examples() -> None:
     )
 
 
-def test_what_is_counted_is_what_the_formula_has(task: Task) -> None:
-    """Of the built-in model, whose blocks are scanned; the formula has norms and biases besides."""
+def test_flops_counted_in_the_jaxpr_match_the_formula(task: Task) -> None:
+    """For the built-in model, whose blocks are scanned. The formula also counts norms and biases."""
     arguments = (task.abstract_state.params, {}, jax.tree.map(jnp.zeros_like, batches_of(task)[0]), None)
     batch = jax.tree.unflatten(jax.tree.structure(task.batch_arrays), arguments[2])
     counted = 3 * flops(jax.make_jaxpr(lambda params: task.loss(params, batch, None))(arguments[0]))
     assert counted == pytest.approx(BATCHES.tokens_per_step * flops_per_token(WIDE, BATCHES.seq_len), rel=0.01)
 
 
-def test_what_changes_beside_the_parameters(tmp_path: Path) -> None:
-    """BatchNorm's means follow the batches, the array that stands in the module stays, dropout follows the step."""
+def test_variables_and_dropout_follow_the_steps(tmp_path: Path) -> None:
+    """BatchNorm's means follow the batches, a plain array stays constant, dropout depends on the step."""
     path = written(tmp_path, TOY)
     still = "\ndef optimizer():\n    return optax.sgd(0.0)\n"
     path.write_text(
@@ -245,7 +244,7 @@ def test_what_changes_beside_the_parameters(tmp_path: Path) -> None:
     plain, smooth = (
         [loss for _, loss in unsharded(task_of(f"{path}:Toy", "rate=0.5", f"smoothing={part}"), 2)] for part in (0, 0.1)
     )
-    assert len({first, *plain, *smooth}) == 5, "each step drops others, and smoothing reaches the loss"
+    assert len({first, *plain, *smooth}) == 5, "dropout differs by step, and smoothing reaches the loss"
 
 
 def test_an_override_may_name_a_variable(tmp_path: Path) -> None:
@@ -256,7 +255,7 @@ def test_an_override_may_name_a_variable(tmp_path: Path) -> None:
 
 
 def test_names_of_dims(tmp_path: Path) -> None:
-    """A mesh axis is itself, a name that nothing knows stays whole and says so; older spellings are read."""
+    """Mesh axes are used as they are, unknown names leave a dim unsharded and say so, older spellings are read."""
     path = written(
         tmp_path,
         """
@@ -282,7 +281,7 @@ def batch(step, batch_size):
     decided = place(task, load_preset("dp-tp2"), jax.devices()).state.params
     assert [decided[name].spec for name in "abc"] == [P("model", None), P(None, ("data", "model")), P(None, "model")]
     assert decided["c"].dims[0].reason == (
-        'hidden: no rule, and no axis of this mesh: whole: hidden = "model" in [rules] splits it'
+        'hidden: no rule, and not an axis of this mesh: unsharded: hidden = "model" in [rules] splits it'
     )
     assert decided["a"].dims[0].reason == "model: mesh axis → model (2): 8 ÷ 2 = 4"
     mine = tmp_path / "mine.toml"
@@ -295,16 +294,16 @@ def batch(step, batch_size):
     assert place(task, load_preset("fsdp"), jax.devices()).state.params["a"].spec == P(None, None)
 
 
-def test_the_board_ranks_what_the_compiler_says(tmp_path: Path) -> None:
+def test_user_models_are_ranked_by_compiled_figures_only(tmp_path: Path) -> None:
     task, slice_ = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8"), load_topology("v5e:2x4")
     rows = [estimate_row(task, load_preset(name), 8, slice_) for name in ("fsdp4-model16", "dp")]
     assert [(row.preset, row.verdict, row.estimate) for row in ranked(rows)] == [
         ("dp", "not known", None),
         ("fsdp4-model16", "infeasible", None),
     ]
-    assert rows[1].no_estimate == "the formulas are of the built-in model"
+    assert rows[1].no_estimate == "the formulas cover only the built-in model"
     assert "once the TPU compiler has compiled them" in recommendation(rows, "v5e:2x4")
-    with pytest.raises(Invalid, match="--search goes by formula"):
+    with pytest.raises(Invalid, match="--search uses formulas, which cover only the built-in model"):
         search(task, slice_, [])
 
 
@@ -318,7 +317,7 @@ ONES = "def batch(step, batch_size):\n    return np.ones((batch_size, 4), np.flo
     ("text", "says"),
     [
         ("def made(): pass\n", "models.py:make: models.py ({path}) has no make: it has made"),
-        ("make = 3\n", "make of models.py is int, no function"),
+        ("make = 3\n", "make of models.py is int, not a function"),
         (
             "import nothing_of_that_name\n",
             "ModuleNotFoundError: No module named 'nothing_of_that_name' (models.py:3): ",
@@ -330,9 +329,9 @@ ONES = "def batch(step, batch_size):\n    return np.ones((batch_size, 4), np.flo
             "make of models.py: ValueError: these: one (models.py:4)",
         ),
         ("def make():\n    return inner()\ndef inner():\n    return {}['x']\n", "KeyError: 'x' (models.py:6)"),
-        ("def make():\n    return 3\n", "make of models.py gives int: it has to return an nnx.Module"),
-        ("def make(width):\n    pass\n", "make of models.py: missing a required argument: 'width': give it with --set"),
-        ("def make():\n    return nnx.Dropout(0.1)\n", "models.py:make gives a module with no nnx.Param"),
+        ("def make():\n    return 3\n", "make of models.py returned int: it must return an nnx.Module"),
+        ("def make(width):\n    pass\n", "make of models.py: missing a required argument: 'width': set it with --set"),
+        ("def make():\n    return nnx.Dropout(0.1)\n", "models.py:make returned a module without an nnx.Param"),
         (
             "class M(nnx.Module):\n    def __init__(self):\n        self.l = [nnx.Param(jnp.ones(3))]\nmake = M\n",
             "(models.py:5): make it an nnx.List or nnx.Dict",
@@ -343,32 +342,32 @@ ONES = "def batch(step, batch_size):\n    return np.ones((batch_size, 4), np.flo
         ),
         (
             "class M(nnx.Module):\n    def __init__(self):\n        self.n = nnx.Param(jnp.ones(3, int))\nmake = M\n",
-            "n: int32: a parameter is of a float type: make it an nnx.Variable",
+            "n: int32: a parameter must have a float dtype: make it an nnx.Variable",
         ),
         (
             "class M(nnx.Module):\n    def __init__(self):\n"
             "        self.n = nnx.Param(jnp.ones(3), out_sharding=('a', 'b'))\nmake = M\n",
-            "n: 2 dims are named ('a', 'b'), it has 1",
+            "n: 2 axis names ('a', 'b') for an array of rank 1",
         ),
-        (LINEAR + ONES, "batch of models.py has no loss(model, batch) beside it"),
-        (LINEAR + MEAN + "batch = 32\n", "batch of models.py is int, no function: call it otherwise"),
+        (LINEAR + ONES, "batch of models.py needs a loss(model, batch) in the same file"),
+        (LINEAR + MEAN + "batch = 32\n", "batch of models.py is int, not a function: rename it"),
         (
             LINEAR + MEAN + "def batch():\n    pass\n",
             "batch of models.py: too many positional arguments: it is called as",
         ),
         (
             LINEAR + MEAN + "def batch(step):\n    return {'x': np.ones((8, 2)), 'y': [np.ones(7), 3.0]}\n",
-            "batch of models.py: batch.y.0 is float32 [7]: its first dim has to be the batch, 8 examples: let "
-            "batch take batch_size, or set it with --batch-size\nbatch of models.py: batch.y.1 is float32 []: ",
+            "batch of models.py: batch.y.0 is float32 [7]: its first dim must be the batch size, 8: let "
+            "batch take batch_size, or set --batch-size\nbatch of models.py: batch.y.1 is float32 []: ",
         ),
         (LINEAR + MEAN + "def batch(step):\n    return 1 / step\n", "batch(0) of models.py: ZeroDivisionError: "),
         (
             LINEAR + MEAN + ONES + "def optimizer():\n    return 3\n",
-            "optimizer of models.py gives int: it has to return",
+            "optimizer of models.py returned int: it must return",
         ),
     ],
 )
-def test_what_a_function_can_be_wrong_in(tmp_path: Path, text: str, says: str) -> None:
+def test_errors_in_the_users_functions(tmp_path: Path, text: str, says: str) -> None:
     path = written(tmp_path, HEAD + text)
     with pytest.raises(Invalid) as error:
         task_of(f"{path}:make", "batch_size=8")
@@ -380,11 +379,11 @@ def test_what_a_function_can_be_wrong_in(tmp_path: Path, text: str, says: str) -
     [
         (
             LINEAR + ONES + "def loss(model, batch):\n    return model(batch)\n",
-            "loss of models.py gives float32 [8, 4]: ",
+            "loss of models.py returned float32 [8, 4]: ",
         ),
         (
             LINEAR + ONES + "def loss(model, batch):\n    return model(batch).mean(), 3\n",
-            "loss of models.py gives tuple",
+            "loss of models.py returned tuple",
         ),
         (LINEAR + ONES + "def loss(model, batch):\n    return model(batch[:, 1:]).mean()\n", "(models.py:8)"),
         (
@@ -400,8 +399,8 @@ def test_what_a_function_can_be_wrong_in(tmp_path: Path, text: str, says: str) -
         (
             "class M(nnx.Module):\n    def __init__(self, rngs):\n        self.e = nnx.Embed(256, 4, rngs=rngs)\n"
             "    def __call__(self, tokens):\n        return self.e(tokens)\nmake = M\n",
-            "make of models.py gives float32 [8, 16, 4] for tokens int32 [8, 16]: without loss and batch beside "
-            "it, it has to give logits [batch, seq, 256 or more]",
+            "make of models.py returned float32 [8, 16, 4] for tokens int32 [8, 16]: return logits [batch, seq, 256 or "
+            "more]",
         ),
         (
             "class M(nnx.Module):\n    def __init__(self):\n        self.w = nnx.Param(jnp.ones(4))\n"
@@ -409,11 +408,11 @@ def test_what_a_function_can_be_wrong_in(tmp_path: Path, text: str, says: str) -
             "        self.n[...] += 1\n        self.n.set_value(jnp.ones(3))\n        return x * self.w\nmake = M\n"
             + ONES
             + MEAN,
-            "n: float32 [], float32 [3] after a pass: a variable has to keep its shape and dtype",
+            "n: float32 [] became float32 [3] in a forward pass: a variable must keep its shape and dtype",
         ),
     ],
 )
-def test_a_step_that_cannot_be_is_told_for_every_preset(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_step_is_reported_for_every_preset(tmp_path: Path, text: str, says: str) -> None:
     task = task_of(f"{written(tmp_path, HEAD + text)}:make", "batch_size=8", "seq_len=16")
     for preset in ("dp", "fsdp"):
         with pytest.raises(Invalid) as error:
@@ -422,58 +421,59 @@ def test_a_step_that_cannot_be_is_told_for_every_preset(tmp_path: Path, text: st
         assert says in str(error.value)
 
 
-def test_constraints_that_a_mesh_lacks() -> None:
+def test_constraints_to_axes_that_the_mesh_lacks() -> None:
     task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8", "depth=32")
     assert place(task, load_preset("tp"), jax.devices())
     with pytest.raises(Invalid) as error:
         place(task, load_preset("fsdp-tp2"), jax.devices())
     (problem,) = error.value.problems
     assert problem.startswith("fsdp-tp2: on a mesh of fsdp × model: loss of dot_relu_dot.py: ValueError: ")
-    assert problem.endswith("(dot_relu_dot.py:23): choose one with the axes that are named")
+    assert problem.endswith("(dot_relu_dot.py:23): choose a preset whose mesh has the axes that the model names")
 
 
 @pytest.mark.parametrize(
     ("reference", "settings", "says"),
     [
-        ("models.py", (), ["--model models.py: which function of it? name one: models.py:FUNCTION"]),
-        ("nowhere.py:make", ("q=nan",), ["there is no file /", "--set q=nan: a number, true or false, text"]),
-        ("READ-ME.md:make", (), ["'READ-ME.md' is no name of a module: give package.module or path/file.py"]),
-        ("./README.md:make", (), ["./README.md is no Python file: its name has to end in .py"]),
-        ("a b:make", ("loud",), ["'a b' is no name of a module", "--set loud: not KEY=VALUE"]),
-        ("package:1st", (), ["'1st' is no name of a function: write package:FUNCTION"]),
-        ("package:make", ("batch_size=many",), ["Expected `int`, got `str` - at `$.batch_size`"]),
-        ("package.without.colon", (), ["or name a function that makes one of yours: package.module:function"]),
+        ("models.py", (), ["--model models.py: no function is named: write models.py:FUNCTION"]),
+        ("nowhere.py:make", ("q=nan",), ["there is no file /", "--set q=nan: a value must be a number"]),
+        ("READ-ME.md:make", (), ["'READ-ME.md' is not a module name: give package.module or path/file.py"]),
+        ("./README.md:make", (), ["./README.md is not a Python file: its name must end in .py"]),
+        ("a b:make", ("loud",), ["'a b' is not a module name", "--set loud: not KEY=VALUE"]),
+        ("package:1st", (), ["'1st' is not a function name: write package:FUNCTION"]),
+        ("package:make", ("batch_size=many",), ["Expected `int`, got `str` at `.batch_size`"]),
+        ("package.without.colon", (), ["or name a function that builds your own model: package.module:function"]),
     ],
 )
-def test_references_that_are_none(reference: str, settings: tuple[str, ...], says: list[str]) -> None:
+def test_invalid_references(reference: str, settings: tuple[str, ...], says: list[str]) -> None:
     with pytest.raises(Invalid) as error:
         choose_model(reference, settings)
     assert all(text in str(error.value) for text in says), error.value
 
 
-def test_arguments_that_no_function_has(tmp_path: Path) -> None:
+def test_settings_that_no_function_takes(tmp_path: Path) -> None:
     path = written(tmp_path, TOY)
     with pytest.raises(Invalid) as error:
         Task(config_of(f"{path}:Toy", "widht=3", "depth=2"), "cpu")
     assert error.value.problems[0] == (
-        "--set widht=3: no argument of Toy of models.py is called so: there is width, rate, smoothing, batch_size"
+        "--set widht=3: Toy of models.py has no argument widht: choose one of width, rate, smoothing, batch_size"
     )
-    assert error.value.problems[2].endswith("batch of models.py makes the batches: leave --data out")
+    assert error.value.problems[2].endswith("batch of models.py makes the batches: omit --data")
 
 
-def test_modules_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_modules(tmp_path: Path) -> None:
     path = written(tmp_path, TOY)
     config = config_of(f"{path}:Toy", "batch_size=8", data=None)
     path.unlink()
-    with pytest.raises(Invalid, match="the file is gone: put it back, or begin a new run with another one"):
+    with pytest.raises(Invalid, match="the file does not exist: restore it, or start a new run with another model"):
         Task(config, "cpu")
-    with pytest.raises(Invalid, match="No module named 'nowhere': install it, or begin in the directory where it is"):
+    missing = "No module named 'nowhere': install it, or run shardtui in the directory that contains it"
+    with pytest.raises(Invalid, match=missing):
         task_of("nowhere.models:make")
 
 
-def test_a_batch_that_is_not_like_the_first(tmp_path: Path) -> None:
+def test_every_batch_must_be_shaped_like_the_first(tmp_path: Path) -> None:
     text = HEAD + LINEAR + MEAN + "def batch(step):\n    return np.ones((8, 4 + step // 2), np.float64)\n"
-    batches = task_of(f"{written(tmp_path, text)}:make", "batch_size=8").own_batches
+    batches = task_of(f"{written(tmp_path, text)}:make", "batch_size=8").user_batches
     assert batches and batches[1].dtype == np.float32
     np.testing.assert_array_equal(batches.rows(1, range(2, 5)), np.ones((3, 4)))
     with pytest.raises(Invalid, match=r"batch\(2\) is float32 \[8, 5\], batch\(0\) was float32 \[8, 4\]"):
@@ -511,7 +511,7 @@ def test_variables_of_every_kind_of_dtype_survive_a_switch(tmp_path: Path) -> No
     task = task_of(f"{written(tmp_path, ODD)}:Odd", "batch_size=8")
     first, second = compiled(task, "dp"), compiled(task, "fsdp")
     state, _ = steps(first, compile_initial_state(task, first.placement)(), batches_of(task), range(3))
-    moved = move_state(state, first, second, Movers())
+    moved = move_state(state, first, second, Transfers())
     assert moved.digests_equal
     for name, variable in state.variables.items():
         changed = state._replace(variables={**state.variables, name: variable[::-1]})
@@ -520,10 +520,10 @@ def test_variables_of_every_kind_of_dtype_survive_a_switch(tmp_path: Path) -> No
     steps(second, moved.state, batches_of(task), range(3, 4))
 
 
-def test_a_module_that_prints_is_inspected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_inspect_works_for_a_module_that_prints(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     inspect(config_of(f"{written(tmp_path, TOY)}:Toy", "batch_size=8", data=None, preset="fsdp-tp2"))
     inspection = json.loads(capfd.readouterr().out.splitlines()[-1])
-    assert inspection["compiled"]["idle_rules"] == ["heads", "vocab"]
+    assert inspection["compiled"]["unused_rules"] == ["heads", "vocab"]
     kinds = {array["name"]: array["kind"] for array in inspection["compiled"]["arrays"]}
     assert (kinds["norm.mean"], kinds["shift"], kinds["layers.0.kernel"]) == ("variable", "variable", "parameter")
     memory = inspection["compiled"]["memory"]
@@ -536,38 +536,40 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, cwd=cwd, timeout=240)
 
 
-def told_losses(result: subprocess.CompletedProcess[str]) -> list[float]:
+def reported_losses(result: subprocess.CompletedProcess[str]) -> list[float]:
     assert result.returncode == 0, result.stderr
     events = map(json.loads, result.stdout.splitlines())
     return [event["loss"] for event in events if event["type"] == "StepDone"]
 
 
-def test_a_run_of_it_is_switched_saved_and_resumed_from_elsewhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By package and module, whose neighbour it imports; the losses are those of an unsharded run."""
+def test_a_run_switches_saves_and_resumes_from_another_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a model in a package that imports a sibling module. The losses match those of an unsharded run."""
     path = written(home, TOY, "toys/models.py")
     model = ("--model=toys.models:Toy", "--set=width=32", "--set=rate=0.2", "--batch-size=8", "--preset=dp")
     begun = run("train", "--json", *model, "--steps=4", "--switch=2:tp", cwd=home)
-    losses = told_losses(begun)
+    losses = reported_losses(begun)
     events = {event["type"]: event for event in map(json.loads, begun.stdout.splitlines())}
     assert (events["Switched"]["arrays"], events["Switched"]["digests_equal"]) == (31, True)
     resumed = run("train", "--json", "--resume=toy-1", "--steps=6", "--preset=fsdp-tp2", cwd=home.parent)
-    losses += told_losses(resumed)
+    losses += reported_losses(resumed)
     monkeypatch.chdir(home)
     task = task_of("toys.models:Toy", "width=32", "rate=0.2", "batch_size=8")
     assert losses == pytest.approx([loss for _, loss in unsharded(task, 6)], rel=1e-5)
     ready = events["EngineReady"]
     assert (ready["counted"], ready["tokens_per_step"], ready["corpus"]["files"]) == ("examples", 8, 0)
     config = run_directory.find("toy-1").config
-    place = checkpoint.Place(epath.Path(home / "state/shardtui/runs/toy-1/checkpoints"))
+    place = checkpoint.CheckpointDirectory(epath.Path(home / "state/shardtui/runs/toy-1/checkpoints"))
     assert place.steps() == [4, 6]
     assert [found.problems for found in checkpoint.verify(place, config).checkpoints] == [[], []]
     path.write_text(TOY.replace("rngs), nnx.Linear(width, 8", "rngs), nnx.Linear(width, 8, use_bias=False"))
     changed = run("train", "--resume=toy-1", "--steps=8", cwd=home.parent)
     assert changed.returncode == 2
-    assert "the model has other arrays than the checkpoint: layers.1.bias is gone, was float32 [8]" in changed.stderr
+    assert (
+        "the model's arrays differ from the checkpoint's: layers.1.bias is removed, was float32 [8]" in changed.stderr
+    )
 
 
-def test_a_mistake_leaves_one_message_and_nothing_else(home: Path) -> None:
+def test_an_error_leaves_one_message_and_no_run(home: Path) -> None:
     written(home, "def make():\n    raise ValueError('of mine')\n")
     result = run("train", "--model=models.py:make", "--steps=3", cwd=home)
     assert (result.returncode, result.stdout) == (2, "")

@@ -1,0 +1,1 @@
+"""Tests of `engine/planning` and of `shardtui plan`."""

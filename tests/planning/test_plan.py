@@ -1,8 +1,7 @@
-"""`shardtui plan` and the Plan view: estimates of the real engine, and compilations that end in every way but well."""
+"""`shardtui plan` and the Plan view: estimates of the real engine, and compilations that fail in every way."""
 
 import asyncio
 import io
-import json
 import math
 import re
 import signal
@@ -18,6 +17,7 @@ from shardtui.engine.planning.ranking import Cost, Row
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import is_pitfall
 from shardtui.engine.spec.preset_reader import load_preset, load_presets
+from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import EngineStarted, EngineStopped
 from shardtui.engine.wire.framing import encode_json
@@ -33,6 +33,7 @@ from textual.widgets import DataTable, Input
 
 from ..compilers import HANGS, KILLED, Compilers
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from ..schemas import checked
 from ..tui.test_app import shown, until
 
 TINY = [*SETTINGS, "--topology=v5e:2x4"]
@@ -43,9 +44,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def planned(*arguments: str) -> dict[str, Any]:
+    """Returns the board that `shardtui plan --json` prints."""
     result = run("--json", *arguments)
     assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    return checked("plan", result.stdout)
 
 
 def add_preset_for_sixteen(home: Path) -> None:
@@ -55,11 +57,11 @@ def add_preset_for_sixteen(home: Path) -> None:
 
 
 def built_in_presets() -> list[Preset]:
-    """Those that a board without names has."""
+    """Returns the presets of a board for which none are named."""
     return [preset for preset in load_presets()[0] if not is_pitfall(preset.name)]
 
 
-def test_estimates_as_json(home: Path) -> None:
+def test_json_has_the_estimates(home: Path) -> None:
     add_preset_for_sixteen(home)
     board = planned(*TINY, "--estimate")
     assert (board["schema"], board["model"], board["topology"]) == (1, "nano", "v5e:2x4")
@@ -81,7 +83,7 @@ def test_estimates_as_json(home: Path) -> None:
     assert board["recommendation"].startswith(board["rows"][0]["preset"])
 
 
-def test_search_adds_meshes_that_no_preset_has(home: Path) -> None:
+def test_search_adds_meshes_that_no_named_preset_has(home: Path) -> None:
     named = ("--preset=dp", "--preset=data4-model2")
     rows = planned(*TINY, "--estimate", "--search", *named)["rows"]
     names = [row["preset"] for row in rows]
@@ -92,7 +94,7 @@ def test_search_adds_meshes_that_no_preset_has(home: Path) -> None:
     assert any(len(row["mesh"]) == 3 for row in rows), "data, fsdp and model"
 
 
-def test_what_is_too_large_says_by_how_much(home: Path) -> None:
+def test_a_preset_that_is_too_large_says_by_how_much(home: Path) -> None:
     arguments = ("--estimate", "--model=gpt2-xl", "--batch-size=64", "--topology=v5e:2x2", "--preset=dp")
     (row,) = planned(*arguments)["rows"]
     assert row["verdict"] == "too large"
@@ -100,18 +102,18 @@ def test_what_is_too_large_says_by_how_much(home: Path) -> None:
     assert re.search(r"too large by [\d.]+ GB", " ".join(run(*arguments).stdout.split()))
 
 
-def test_for_people(home: Path) -> None:
+def test_text_output(home: Path) -> None:
     result = run(*TINY, "--estimate", "--preset=fsdp-tp2", "--preset=hsdp")
     text = result.stdout
     assert (result.returncode, result.stderr) == (0, "")
-    assert "nano on v5e:2x4: 8 × 16.9 GB, 8 × 16 tokens a step" in text
+    assert "nano on v5e:2x4: 8 × 16.9 GB, 8 × 16 tokens per step" in text
     assert re.search(r"fsdp-tp2 +fits +.*formula", text)
     assert re.search(r"model +2 +line y +50 GB/s", text)
-    assert re.search(r"→ (hsdp|fsdp-tp2): .* a step, bound by", text)
+    assert re.search(r"→ (hsdp|fsdp-tp2): .* per step, bound by", text)
 
 
 @pytest.mark.parametrize("width", [80, 138, 160])
-def test_no_figure_is_cut_off(width: int) -> None:
+def test_no_figure_is_truncated(width: int) -> None:
     flows = [
         Flow(kind="all-reduce", axes=axes, count=1, bytes_per_device=1, bytes_known=1, bytes_sent=300_000_000)
         for axes in (["data"], ["data", "fsdp"])
@@ -131,20 +133,20 @@ def test_no_figure_is_cut_off(width: int) -> None:
     console.print(*board_tables(rows, "title", console))
     text = console.export_text()
     assert "…" not in text
-    known = ("too large by 31.3 GB", "48.2 GB, 285 %", "12 ms", "151 k", "49 %", "data × fsdp 300 MB", "peak 0 %")
-    assert [told for told in known if told not in text] == []
+    figures = ("too large by 31.3 GB", "48.2 GB, 285 %", "12 ms", "151 k", "49 %", "data × fsdp 300 MB", "peak 0 %")
+    assert [figure for figure in figures if figure not in text] == []
 
 
-def test_without_the_compiler_one_line_says_how_to_get_it(home: Path, compilers: Compilers) -> None:
+def test_without_the_compiler_one_line_says_how_to_install_it(home: Path, compilers: Compilers) -> None:
     compilers.remove()
     result = run(*TINY)
     assert result.returncode == 0
     assert result.stderr.count("\n") == 1
-    assert "the TPU compiler is not installed: `pip install 'shardtui[tpu]'` gets it" in result.stderr
+    assert "the TPU compiler is not installed: run `pip install 'shardtui[tpu]'` (needs no TPU)" in result.stderr
     assert "formula" in result.stdout
 
 
-def test_progress_and_what_came_of_it(home: Path, compilers: Compilers) -> None:
+def test_progress_and_failures_are_reported(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
     result = run(*TINY, "--preset=dp", "--preset=fsdp")
     assert result.returncode == 0
@@ -159,7 +161,7 @@ def test_a_preset_may_be_a_file(home: Path) -> None:
     assert planned(*TINY, "--estimate", f"--preset={own}")["rows"][0]["mesh"] == {"rows": 2, "columns": 4}
 
 
-def test_interrupted_it_tells_what_it_knows(home: Path, compilers: Compilers) -> None:
+def test_an_interrupted_plan_prints_what_it_has(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     process = subprocess.Popen(
         [*SHARDTUI, "plan", *TINY, "--json", "--preset=dp"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -168,7 +170,7 @@ def test_interrupted_it_tells_what_it_knows(home: Path, compilers: Compilers) ->
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert json.loads(output)["rows"][0]["verdict"] == "fits"
+    assert checked("plan", output)["rows"][0]["verdict"] == "fits"
     assert "Traceback" not in errors
     assert compilers.all_gone(0)
 
@@ -176,18 +178,21 @@ def test_interrupted_it_tells_what_it_knows(home: Path, compilers: Compilers) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--topology=v9:4x4"], ["--topology v9:4x4: no such slice: give a generation of"]),
-        (["--topology=v5p:4x4"], ["2 dims, the links of a v5p have 3: give 4x4x4"]),
+        (["--topology=v9:4x4"], ["--topology v9:4x4: no such slice: give a TPU generation"]),
+        (["--topology=v5p:4x4"], ["2 dims, but a v5p slice has 3: give 4x4x4"]),
         (["--topology=v5e:2x4", "--model=nope"], ["--model nope: no such model"]),
-        (["--topology=v5e:2x4", "--batch-size=0", "--seq-len=-1"], ["--batch-size 0: at least 1", "--seq-len -1: at"]),
+        (
+            ["--topology=v5e:2x4", "--batch-size=0", "--seq-len=-1"],
+            ["--batch-size 0: must be at", "--seq-len -1: must"],
+        ),
         (["--topology=v5e:3x3", "--preset=dp-tp2"], ["needs a multiple of 2 devices, 9 found"]),
-        (["--topology=v5e:9", "--preset=nope", "--set=layers=0"], ["1 dims", "no such preset", "layers 0: at least 1"]),
+        (["--topology=v5e:9", "--preset=nope", "--set=layers=0"], ["1 dim,", "no such preset", "layers 0: must be"]),
         (["--topology=v5e:2x4", "--preset=own.toml"], ["own.toml: no such file"]),
         ([], ["the following arguments are required: --topology"]),
     ],
     ids=lambda value: " ".join(value),
 )
-def test_wrong_usage_is_told_at_once(home: Path, arguments: list[str], says: list[str]) -> None:
+def test_wrong_usage_is_refused_at_once(home: Path, arguments: list[str], says: list[str]) -> None:
     result = run(*arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert all(text in result.stderr for text in says)
@@ -195,7 +200,7 @@ def test_wrong_usage_is_told_at_once(home: Path, arguments: list[str], says: lis
 
 
 def record(stem: str) -> RunDirectory:
-    """A run that was asked for and ended before it had a device: all that a plan needs is what it trains."""
+    """Makes a run that ended before it had a device: a plan only needs its config."""
     directory = run_directory.create(tiny_config(run=stem))
     events = [
         EngineStarted(protocol=1, pid=1, config=directory.config, seq=1),
@@ -205,7 +210,7 @@ def record(stem: str) -> RunDirectory:
     return directory
 
 
-def over(stem: str, scenario: Callable[[ShardtuiApp, Pilot], Any], size: tuple[int, int] = (140, 40)) -> None:
+def in_plan_view(stem: str, scenario: Callable[[ShardtuiApp, Pilot], Any], size: tuple[int, int] = (140, 40)) -> None:
     async def follow() -> None:
         async with shown(record(stem), False, size) as (app, pilot):
             await until(lambda: app.state.is_over, "the history")
@@ -221,7 +226,8 @@ def view(app: ShardtuiApp) -> PlanScreen:
     return app.screen
 
 
-async def ask(app: ShardtuiApp, pilot: Pilot, topology: str) -> None:
+async def request_plan(app: ShardtuiApp, pilot: Pilot, topology: str) -> None:
+    """Enters a slice in the Plan view."""
     await pilot.press("t")
     await pilot.pause()
     app.screen.query_one("#topology", Input).value = topology
@@ -229,6 +235,7 @@ async def ask(app: ShardtuiApp, pilot: Pilot, topology: str) -> None:
 
 
 def column(app: ShardtuiApp, index: int) -> list[str]:
+    """Returns the cells of one column of the board."""
     table = app.screen.query_one(DataTable)
     return [str(table.get_row_at(row)[index]) for row in range(table.row_count)]
 
@@ -239,9 +246,9 @@ def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple
     add_preset_for_sixteen(home)
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
-        assert "t: name a slice" in screen_text(app)
-        assert app.screen.query_one("#batch", Input).value == "8", "the run's own"
-        await ask(app, pilot, "v5e:2x4")
+        assert "press t to choose a slice" in screen_text(app)
+        assert app.screen.query_one("#batch", Input).value == "8", "the run's batch size"
+        await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: "by formula only" in screen_text(app), "the board")
         assert set(column(app, 0)) == {preset.name for preset in built_in_presets()} | {"sixteen"}
         assert column(app, 1) == sorted(column(app, 1)), "what fits, then what is infeasible"
@@ -252,26 +259,24 @@ def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple
         app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("fsdp-tp2"))
         await pilot.pause(0.1)
         details = "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
-        assert re.search(r"model 2 +line y, 50 GB/s; sends .* a step, by formula", details)
-        assert re.search(r"a step .* the longest of compute .*, memory .*, network ", details)
+        assert re.search(r"model 2 +line y, 50 GB/s; sends .* per step, by formula", details)
+        assert re.search(r"step .* the maximum of compute .*, memory .*, network ", details)
         app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("sixteen"))
         await pilot.pause(0.1)
         assert "needs 16 devices, 8 found" in screen_text(app).replace("\n", " ")
 
-    over("formula", scenario, size)
+    in_plan_view("formula", scenario, size)
 
 
-def test_a_question_that_cannot_be_is_answered_with_why_and_stays_in_its_field(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_input_says_why_and_stays_in_its_field(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         app.screen.query_one("#batch", Input).value = "many"
-        await ask(app, pilot, "v5p:4x4")
+        await request_plan(app, pilot, "v5p:4x4")
         await pilot.pause(0.1)
-        assert "2 dims, the links of a v5p have 3" in screen_text(app)
-        assert "batch 'many': a number of sequences" in screen_text(app)
+        assert "2 dims, but a v5p slice has 3" in screen_text(app)
+        assert "batch 'many': must be a number of sequences" in screen_text(app)
         field = app.screen.query_one("#topology", Input)
         assert app.focused is field
         field.value = ""
@@ -280,16 +285,16 @@ def test_a_question_that_cannot_be_is_answered_with_why_and_stays_in_its_field(
         await pilot.press("escape", "1")
         await until(lambda: app.current_mode == "watch", "a digit leaves the view again")
 
-    over("wrong", scenario)
+    in_plan_view("wrong", scenario)
 
 
-def test_it_goes_on_while_another_view_is_up_and_ends_with_the_ui(home: Path, compilers: Compilers) -> None:
+def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     kept = Cost(argument_bytes=1000, peak_bytes=100_000, capacity_bytes=10**9, collectives=[], step_seconds=1e-7)
-    plan_cache.keep(tiny_config(), load_preset("dp"), "v5e:2x4", kept)
+    plan_cache.store(tiny_config(), load_preset("dp"), load_topology("v5e:2x4"), kept)
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
-        await ask(app, pilot, "v5e:2x4")
+        await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: compilers.started, "the first compilation")
         plan = view(app)
         first = plan.planner and plan.planner.compiling
@@ -298,22 +303,22 @@ def test_it_goes_on_while_another_view_is_up_and_ends_with_the_ui(home: Path, co
         await pilot.press("1")
         await pilot.pause(0.2)
         plan.action_skip()
-        await until(lambda: len(compilers.started) > 1, "the next one, beside another view")
+        await until(lambda: len(compilers.started) > 1, "the next compilation, from another view")
         await pilot.press("7")
         await until(lambda: f"{first.preset}" in column(app, 0), "the view again")
-        assert next(row for row in plan.rows if row.preset == first.preset).problems == ["not compiled: cancelled"]
+        assert plan.table.ranking[first.preset].problems == ["not compiled: cancelled"]
         await pilot.press("K")
-        await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all")
+        await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
         assert "compiling" not in column(app, 6)
-        await ask(app, pilot, "v5e:2x4")
+        await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: len(compilers.started) > 2, "another board")
         await pilot.press("d")
 
-    over("beside", scenario)
+    in_plan_view("background", scenario)
     assert compilers.all_gone(0)
 
 
-def test_a_compiled_program_takes_its_place(home: Path, compilers: Compilers) -> None:
+def test_compiled_presets_are_ranked_by_the_compilers_figures(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     presets = {preset.name: preset for preset in built_in_presets()}
     for number, preset in enumerate(presets.values()):
@@ -327,16 +332,16 @@ def test_a_compiled_program_takes_its_place(home: Path, compilers: Compilers) ->
             tokens_per_second=1.0,
             flop_utilisation=0.5,
         )
-        plan_cache.keep(tiny_config(), preset, "v5e:2x4", kept)
+        plan_cache.store(tiny_config(), preset, load_topology("v5e:2x4"), kept)
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
-        await ask(app, pilot, "v5e:2x4")
-        await until(lambda: view(app).said == "compiled", "the end")
+        await request_plan(app, pilot, "v5e:2x4")
+        await until(lambda: view(app).status == "compiled", "the end")
         fitting = column(app, 0)[: column(app, 1).count("fits")]
         assert fitting[0] == "dp"
-        assert fitting == [name for name in presets if name in fitting], "the quickest first"
+        assert fitting == [name for name in presets if name in fitting], "the fastest first"
         assert column(app, 6).count("compiler") == column(app, 1).count("fits")
-        assert "→ dp: 1.0 ms a step, bound by network" in screen_text(app)
+        assert "→ dp: 1.0 ms per step, bound by network" in screen_text(app)
         assert column(app, 9)[0].endswith(" %")
 
-    over("kept", scenario)
+    in_plan_view("kept", scenario)

@@ -1,5 +1,5 @@
-"""jax's persistent compilation cache, in engines of their own: what is damaged in it costs one start, not each, and
-what is in it is of the code as it reads today."""
+"""jax's persistent compilation cache, in separate engine processes: damaged entries are replaced at the next start, and
+entries belong to the current source code."""
 
 import json
 import resource
@@ -20,9 +20,9 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "dp": lambda data: data[: len(data) // 2],
     "tp": lambda data: b"\0garbage" + data[8:],
 }
-"""Of what was compiled under each preset."""
+"""How the entries of each preset are damaged."""
 LIMIT = 20_000
-"""Bytes of a file; a step's entry has more."""
+"""Bytes per file; the entry of a step is larger."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def from_cache(*presets: str, limited: Callable[[], None] | None = None) -> list[bool]:
-    """The step under each preset, in an engine that compiles it."""
+    """Compiles the step of each preset in a new engine; returns whether each came from the cache."""
     config = msgspec.json.encode(tiny_config(preset=presets[0])).decode()
     engine = subprocess.run(
         [sys.executable, "-m", "shardtui.engine", "inspect", config, *presets[1:]],
@@ -52,7 +52,7 @@ class Net(nnx.Module):
     def __init__(self, *, rngs: nnx.Rngs):
         named = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("mlp", "embed"))
         self.up = nnx.Linear(16, 16, use_bias=False, kernel_init=named, rngs=rngs)
-        self.down = nnx.Linear(16, 16, use_bias=False, rngs=rngs)  # on all devices the same
+        self.down = nnx.Linear(16, 16, use_bias=False, rngs=rngs)  # replicated
 
     def __call__(self, x):
         x = self.up(x)
@@ -67,8 +67,8 @@ def batch(step, batch_size):
 RULES = '[mesh]\nmodel = -1\n[rules]\nmlp = "model"\n'
 
 
-def test_lines_that_moved_since_a_program_was_compiled(tmp_path: Path, cache: Path) -> None:
-    """Two starts, and before the third one five lines are added at the top of the user's file."""
+def test_source_lines_are_current_after_an_edit(tmp_path: Path, cache: Path) -> None:
+    """The third start comes after five lines were added at the top of the user's file."""
     path = written(tmp_path, MODEL)
     (tmp_path / "rows.toml").write_text(RULES)
     starts = [inspected(path, tmp_path / "rows.toml") for _ in range(2)]
@@ -78,12 +78,12 @@ def test_lines_that_moved_since_a_program_was_compiled(tmp_path: Path, cache: Pa
     first, again, moved = ([line for line in lines(start) if line.startswith(str(path))] for start in starts)
     assert first == again
     shown = [int(line.rpartition(":")[2]) for line in first]
-    assert {text for line in shown if "self." in (text := MODEL.splitlines()[line - 1])}, "of products"
+    assert {text for line in shown if "self." in (text := MODEL.splitlines()[line - 1])}, "lines of matrix products"
     assert moved == [f"{path}:{line + 5}" for line in shown]
     found = [lint(start.compiled, start.inspected, start.flops_per_step) for start in (starts[0], starts[2])]
-    told = [[int(finding.source.rpartition(":")[2]) for finding in each if finding.source] for each in found]
-    assert told[0]
-    assert told[1] == [line + 5 for line in told[0]]
+    before, after = ([int(finding.source.rpartition(":")[2]) for finding in each if finding.source] for each in found)
+    assert before
+    assert after == [line + 5 for line in before]
 
 
 def inspected(model: Path, preset: Path) -> Inspection:
@@ -96,7 +96,7 @@ def inspected(model: Path, preset: Path) -> Inspection:
 
 
 def lines(start: Inspection) -> list[str]:
-    """As Traffic shows them."""
+    """Returns the source lines of collectives."""
     return [info.source for info in start.compiled.collectives or ()]
 
 
@@ -106,17 +106,17 @@ def steps(cache: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_damaged_entries_are_replaced_at_the_next_start(cache: Path) -> None:
-    assert from_cache(*DAMAGES) == [False] * 2
+    assert from_cache(*DAMAGES) == [False] * len(DAMAGES)
     written = sorted(steps(cache), key=lambda path: path.stat().st_mtime_ns)
-    assert len(written) == 4, "the step and the look into it, under each preset"
+    assert len(written) == 2 * len(DAMAGES), "the step and its inspection, for each preset"
     for path, damage in zip(written, [damage for damage in DAMAGES.values() for _ in range(2)], strict=True):
         path.write_bytes(damage(path.read_bytes()))
-    assert from_cache(*DAMAGES) == [False] * 2
-    assert from_cache(*DAMAGES) == [True] * 2
+    assert from_cache(*DAMAGES) == [False] * len(DAMAGES)
+    assert from_cache(*DAMAGES) == [True] * len(DAMAGES)
 
 
-def test_a_full_disk_leaves_no_part_of_an_entry(cache: Path) -> None:
-    """What fits is kept. A limit on a file's size fails a write as a full disk does, and needs no disk."""
+def test_a_full_disk_leaves_no_partial_entry(cache: Path) -> None:
+    """Smaller entries are kept. A limit on the file size makes writes fail as a full disk does."""
     assert from_cache("dp", limited=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))) == [False]
     assert list(cache.glob("*-cache"))
     assert not list(steps(cache))

@@ -1,4 +1,4 @@
-"""A digest is the same for every sharding, and another one wherever a bit has changed."""
+"""A digest is the same for every sharding, and differs if any bit has changed."""
 
 import itertools
 import random
@@ -14,9 +14,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.program import digest
 from shardtui.engine.program.digest import digests, is_finite, joined, linear_sums
-from shardtui.engine.program.program import ask_digests
+from shardtui.engine.program.state_function import digest_function
 
-from ..changes import CHANGES, DTYPES, SIDE, arrays, kept, tried
+from ..changes import CHANGES, DTYPES, SIDE, arrays, encoding, tried
 
 SPECS = tuple(PartitionSpec(*dims) for dims in ((), ("a", "b"), (("b", "a"),), (None, "b"), (("a", "b"), None), ("b",)))
 
@@ -27,32 +27,32 @@ def of(*leaves: Any) -> list[int]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_change_is_missed(dtype: str) -> None:
-    """10,000 tries of each: `python tests/long/digest.py`."""
+    """`python tests/long/digest.py` tries each change 10,000 times."""
     found = list(tried(digests, (dtype,), 100))
     assert {result.change for result in found if result.changed} == CHANGES.keys()
     assert [result for result in found if result.missed] == []
 
 
-def test_the_sum_of_older_versions_misses_what_is_tried_here() -> None:
+def test_the_checksum_of_older_versions_misses_some_changes() -> None:
     missed = [result.change for result in tried(linear_sums, ("float32", "bfloat16"), 100) if result.missed]
     assert {"two elements negated", "negated", "halves exchanged"} <= set(missed)
 
 
-def test_an_array_and_its_negative() -> None:
+def test_an_array_and_its_negative_differ() -> None:
     x = np.random.default_rng(0).standard_normal((64, 1024), np.float32)
     assert of(x) != of(-x)
     assert of(np.zeros(3, np.float32)) != of(-np.zeros(3, np.float32))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_halves_that_changed_places(axis: int) -> None:
+def test_swapped_halves_differ(axis: int) -> None:
     x = np.random.default_rng(0).standard_normal((64, 1024)).astype(jnp.bfloat16).astype(np.float32)
     assert of(x) != of(np.roll(x, x.shape[axis] // 2, axis))
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.complex128])
-def test_both_halves_of_wide_elements(dtype: Any) -> None:
-    """With and without x64, from numpy and from jax."""
+def test_every_byte_of_64_bit_elements_counts(dtype: Any) -> None:
+    """In numpy and jax arrays, with and without x64."""
     x = np.arange(1, 9).astype(dtype)
     seen = set()
     for byte in range(x.itemsize):
@@ -66,20 +66,20 @@ def test_both_halves_of_wide_elements(dtype: Any) -> None:
     assert len(seen) == x.itemsize
 
 
-def test_bits_are_compared_and_not_values() -> None:
+def test_nans_with_different_bits_differ() -> None:
     quiet, other = (np.array([bits], np.uint32).view(np.float32) for bits in (0x7FC00000, 0x7FC00001))
     assert of(quiet) != of(other)
 
 
-def test_shape_and_dtype_are_part_of_it() -> None:
+def test_shape_and_dtype_count() -> None:
     x = np.arange(12, dtype=np.float32)
     same_bits = (x, x.view(np.uint32), x.view(np.int32), x.reshape(3, 4), x.reshape(4, 3), x[None])
-    nothing = (np.zeros(0, np.float32), np.zeros((0, 3), np.float32), np.zeros(0, bool), np.float32(0))
-    assert len(set(of(*same_bits, *nothing))) == len(same_bits) + len(nothing)
+    without_bits = (np.zeros(0, np.float32), np.zeros((0, 3), np.float32), np.zeros(0, bool), np.float32(0))
+    assert len(set(of(*same_bits, *without_bits))) == len(same_bits) + len(without_bits)
 
 
 def shardings() -> Iterator[NamedSharding]:
-    """Meshes of several shapes, of devices in several orders, with axes of both types."""
+    """Yields shardings over meshes of several shapes and device orders, with both axis types."""
     for number, (sizes, axis_type) in enumerate(
         itertools.product(({"a": 2, "b": 4}, {"a": 4, "b": 2}, {"a": 8, "b": 1}), (AxisType.Auto, AxisType.Explicit))
     ):
@@ -88,18 +88,19 @@ def shardings() -> Iterator[NamedSharding]:
             yield NamedSharding(build_mesh(sizes, devices, axis_type), spec)
 
 
-def test_every_sharding_has_the_same() -> None:
+def test_the_digest_is_the_same_for_every_sharding() -> None:
     x = np.random.default_rng(0).standard_normal((16, 24, 3), np.float32)
     placed = [jax.device_put(x, sharding) for sharding in shardings()]
     assert len({*of(x), *of(jnp.asarray(x)), *of(*placed)}) == 1
-    assert {*map(tuple, (joined(jax.jit(digests)([leaf])) for leaf in placed[:6]))} == {tuple(of(x))}  # not told of it
+    without_shardings = (joined(jax.jit(digests)([leaf])) for leaf in placed[: len(SPECS)])
+    assert {*map(tuple, without_shardings)} == {tuple(of(x))}
 
 
 @pytest.mark.parametrize(
     "dtype", ["bool", "int4", "float4_e2m1fn", "float8_e4m3fn", "bfloat16", "complex64", "key<fry>"]
 )
 def test_every_dtype_has_the_same_under_every_sharding(dtype: str) -> None:
-    words, width, _ = kept(dtype)
+    words, width, _ = encoding(dtype)
     bits = np.random.default_rng(0).integers(0, 2**width, (1, SIDE * SIDE, words), f"uint{max(width, 8)}")
     (x,) = arrays(bits, dtype)
     mesh = build_mesh({"a": 2, "b": 4}, jax.devices())
@@ -107,8 +108,8 @@ def test_every_dtype_has_the_same_under_every_sharding(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("place", range(8))
-def test_each_shard_counts_once(place: int) -> None:
-    """Of copies the first, which is the one that is saved."""
+def test_only_the_first_replica_of_each_shard_counts(place: int) -> None:
+    """That is the one that checkpoints save."""
     sharding = NamedSharding(build_mesh({"a": 2, "b": 4}, jax.devices()), PartitionSpec(None, "b"))
     x = jax.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), sharding)
     shards = [shard.data for shard in x.addressable_shards]
@@ -126,28 +127,28 @@ def abstract(mesh: Mesh) -> list[jax.ShapeDtypeStruct]:
     ]
 
 
-def test_nothing_but_words_is_sent_and_nothing_is_kept() -> None:
-    compiled = ask_digests(abstract(build_mesh({"a": 2, "b": 4}, jax.devices()))).compile()  # type: ignore[arg-type]
+def test_digests_send_only_words_and_need_little_memory() -> None:
+    compiled = digest_function(abstract(build_mesh({"a": 2, "b": 4}, jax.devices()))).compile()  # type: ignore[arg-type]
     text = compiled.as_text() or ""
     for kind in ("all-gather", "all-to-all", "collective-permute", "reduce-scatter"):
         assert f" {kind}(" not in text
     sent = [line.partition(" all-reduce(")[0] for line in text.splitlines() if " all-reduce(" in line]
     assert {shape for line in sent for shape in re.findall(r"\w+\[.*?\]", line)} == {"u32[2]"}
-    assert compiled.memory_analysis().temp_size_in_bytes < 256 * 512  # of one array of bytes
+    assert compiled.memory_analysis().temp_size_in_bytes < 256 * 512  # bytes of the smallest array
 
 
-def test_an_index_beyond_32_bits() -> None:
+def test_indices_may_need_more_than_32_bits() -> None:
     words = jax.jit(lambda: [word[-1, -1] for word in digest._index((3, 2**31), (3, 2**31), [0, 0])])()
     assert [int(word) for word in words] == [*divmod(3 * 2**31 - 1, 2**32)][::-1]
     placed = digest._index((1, 4), (2**40, 8), [2**35, 1])
     assert [word.tolist() for word in placed] == [[[4, 5, 6, 7]], [[2**38 // 2**32] * 4]]
 
 
-def test_what_is_not_finite_is_seen_in_every_dtype() -> None:
-    whole = [jnp.ones(3, bool), jnp.ones(3, "int4"), jax.random.key(0), jnp.ones(3, "float8_e8m0fnu")]
-    assert is_finite(whole)
+def test_non_finite_values_are_found_in_every_dtype() -> None:
+    without_nan = [jnp.ones(3, bool), jnp.ones(3, "int4"), jax.random.key(0), jnp.ones(3, "float8_e8m0fnu")]
+    assert is_finite(without_nan)
     for dtype in ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float32", "complex64"):
         x = jnp.ones(3, dtype)
-        assert is_finite([*whole, x])
-        assert not is_finite([*whole, x.at[1].set(jnp.nan)])
+        assert is_finite([*without_nan, x])
+        assert not is_finite([*without_nan, x.at[1].set(jnp.nan)])
     assert is_finite([jnp.ones(3, bool)])

@@ -1,4 +1,4 @@
-"""Explicit axis types: the same model, its shardings in the types of arrays."""
+"""Explicit axis types: the same model, with shardings in the arrays' types."""
 
 from pathlib import Path
 
@@ -10,23 +10,17 @@ from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import Step, estimate_row
-from shardtui.engine.planning.preview import weigh
-from shardtui.engine.program.program import (
-    Program,
-    compile_initial_state,
-    compile_program,
-    describe_preset,
-    place,
-    trace_step,
-)
+from shardtui.engine.planning.preview import preview
+from shardtui.engine.program.placement import describe_preset, place
+from shardtui.engine.program.program import Program, compile_initial_state, compile_program, trace_step
 from shardtui.engine.spec.preset import Preset
-from shardtui.engine.spec.preset_file import preset_text
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
-from shardtui.engine.wire.commands import WeighPreset
+from shardtui.engine.spec.preset_writer import preset_text
+from shardtui.engine.wire.commands import PreviewPreset
 from shardtui.engine.wire.events import PresetInspected
 
 from ..conftest import BATCHES, WIDE, step, tiny_config, tiny_model
-from ..preset_checks import trained
+from ..preset_checks import train
 from ..training.test_loop import assert_same_losses
 
 NAME = "fsdp-tp2-explicit"
@@ -51,7 +45,7 @@ def sent(program: Program) -> dict[tuple[str, ...], int | None]:
     return {(flow.kind, *flow.axes): flow.bytes_per_device for flow in flows(program.description.collectives or [])}
 
 
-def test_types_are_those_that_jax_prints(task: Task, programs: dict[str, Program]) -> None:
+def test_types_match_what_jax_prints(task: Task, programs: dict[str, Program]) -> None:
     program = programs[NAME]
     state = step(compile_initial_state(task, program.placement)(), program, 1)
     arrays = [array for array in program.description.arrays if array.kind != "batch"]
@@ -70,22 +64,22 @@ def test_activations_and_gradients_have_types(inspected: dict[str, PresetInspect
 
 
 @pytest.mark.parametrize("name", ["tp", "dp-sp2"])
-def test_the_compiler_makes_the_same_of_it(name: str, task: Task, programs: dict[str, Program]) -> None:
+def test_collectives_match_those_of_automatic_types(name: str, task: Task, programs: dict[str, Program]) -> None:
     assert sent(compile_program(task, place(task, explicit(name), jax.devices()))) == sent(programs[name])
 
 
-def test_biases_and_scales_are_gathered_once_and_kept(task: Task, programs: dict[str, Program]) -> None:
-    """Where nothing says so, the compiler gathers some of them again for the backward pass, as it does kernels."""
-    gather, ours, theirs = ("all-gather", "fsdp"), sent(programs[NAME]), sent(programs["fsdp-tp2"])
-    assert {flow: size for flow, size in ours.items() if flow != gather} == {
-        flow: size for flow, size in theirs.items() if flow != gather
+def test_biases_and_scales_are_gathered_only_once(task: Task, programs: dict[str, Program]) -> None:
+    """Under automatic types the compiler gathers some of them again for the backward pass, as it does kernels."""
+    gather, with_explicit, with_auto = ("all-gather", "fsdp"), sent(programs[NAME]), sent(programs["fsdp-tp2"])
+    assert {flow: size for flow, size in with_explicit.items() if flow != gather} == {
+        flow: size for flow, size in with_auto.items() if flow != gather
     }
     formula = {(flow.kind, *flow.axes): flow.bytes_per_device for flow in Step(task, load_preset(NAME), 8).flows}
-    assert formula[gather] == ours[gather]
-    assert (ours[gather] or 0) < (theirs[gather] or 0)
+    assert formula[gather] == with_explicit[gather]
+    assert (with_explicit[gather] or 0) < (with_auto[gather] or 0)
 
 
-def test_experts_keep_their_axis() -> None:
+def test_expert_traffic_matches_automatic_types() -> None:
     task = Task(tiny_config(model=MIXTURE), "cpu")
     assert sent(compile_program(task, place(task, explicit("ep2-tp2"), jax.devices()))) == sent(
         compile_program(task, place(task, load_preset("ep2-tp2"), jax.devices()))
@@ -108,60 +102,61 @@ def laid_out(rules: str) -> Preset:
         'heads = "data"\nembed = "model"',
     ],
 )
-def test_products_over_dims_that_are_split_say_how_they_lie(rules: str, tiny: Task) -> None:
+def test_products_over_sharded_dims_name_their_out_sharding(rules: str, tiny: Task) -> None:
     placement = place(tiny, laid_out(rules), jax.devices())
     assert trace_step(tiny, placement).out_info[1].shape == ()
 
 
-def test_losses_where_weights_and_stream_are_split_apart(tiny: Task) -> None:
-    """Those that jax used to refuse, against the same rules under automatic types."""
+def test_losses_match_automatic_types_if_weights_and_activations_are_sharded_differently(tiny: Task) -> None:
     preset = laid_out('batch = "data"\nembed = "model"\nkeys = "model"')
     compiled = (
         compile_program(tiny, place(tiny, msgspec.structs.replace(preset, axis_types=types), jax.devices()))
         for types in ("auto", "explicit")
     )
-    losses, others = (trained(tiny, program) for program in compiled)
+    losses, others = (train(tiny, program) for program in compiled)
     assert others == pytest.approx(losses, rel=1e-5)
 
 
-def test_what_jax_refuses_is_found_before_anything_is_compiled(mixture: Task) -> None:
+def test_ambiguous_shardings_are_reported_before_compilation(mixture: Task) -> None:
     preset = laid_out('batch = "data"\nkeys = "model"')
     info = describe_preset(mixture, preset, jax.devices())
     (problem,) = info.problems
     assert not info.fits
     assert problem.startswith('x: axis_types = "explicit": routing.py:')
     assert "jnp.cumsum(order, axis=1)" in problem and "ShardingTypeError" in problem
-    assert problem.endswith('take axis_types = "auto", where the compiler decides')
+    assert problem.endswith('set axis_types = "auto" to let the compiler decide')
     assert estimate_row(mixture, preset, 8, None).problems == [problem]
-    question = WeighPreset(number=1, preset="x", before=preset_text(preset), after="[mesh]\ndata = -1\n")
-    assert weigh(mixture, jax.devices(), question).before.problems == [problem]
+    question = PreviewPreset(number=1, preset="x", before=preset_text(preset), after="[mesh]\ndata = -1\n")
+    assert preview(mixture, jax.devices(), question).before.problems == [problem]
     automatic = msgspec.structs.replace(preset, axis_types="auto")
     assert describe_preset(mixture, automatic, jax.devices()).fits
 
 
-def test_the_initial_state_is_that_of_automatic_types(task: Task, programs: dict[str, Program]) -> None:
-    ours, theirs = (compile_initial_state(task, programs[name].placement)() for name in (NAME, "fsdp-tp2"))
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+def test_the_initial_state_matches_automatic_types(task: Task, programs: dict[str, Program]) -> None:
+    states = (compile_initial_state(task, programs[name].placement)() for name in (NAME, "fsdp-tp2"))
+    for one, other in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
 @pytest.mark.slow
-def test_switches_there_and_back_change_no_loss(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+def test_switches_to_explicit_types_and_back_change_no_loss(
+    task: Task, programs: dict[str, Program], tmp_path: Path
+) -> None:
     assert_same_losses(task, programs, tmp_path, {1: NAME, 3: "tp", 4: NAME, 5: "dp"})
 
 
-def test_the_text_of_a_preset_says_it() -> None:
+def test_axis_types_are_written_to_preset_files() -> None:
     text = preset_text(load_preset(NAME))
     assert parse_preset(Path("x.toml"), text).axis_types == "explicit"
     assert "axis_types" not in preset_text(load_preset("dp"))
 
 
-def test_what_cannot_be(task: Task) -> None:
+def test_invalid_axis_types(task: Task) -> None:
     with pytest.raises(Invalid) as error:
         place(task, explicit("pp2"), jax.devices())
     assert error.value.problems == (
-        'pp2: [rules] layers: under explicit axis types blocks are whole: take axis_types = "auto"',
+        'pp2: [rules] layers: explicit axis types cannot split blocks: set axis_types = "auto"',
     )
     with pytest.raises(Invalid) as error:
         parse_preset(Path("x.toml"), 'axis_types = "manual"\n[mesh]\ndata = -1\n')
-    assert error.value.problems == ("x.toml: Invalid enum value 'manual' at `.axis_types`",)
+    assert error.value.problems == ("x.toml: Invalid enum value 'manual' at `.axis_types`: choose from auto, explicit",)

@@ -1,4 +1,4 @@
-"""What is told of a compiled step is what jax says, for every array of every preset."""
+"""Layouts and memory reported for a compiled step match jax's, for every array of every preset."""
 
 import math
 from pathlib import Path
@@ -14,14 +14,15 @@ from shardtui.engine.parallel.constraints import Observed
 from shardtui.engine.parallel.mesh import describe_mesh
 from shardtui.engine.program.inspection import inspect_program, rematerializations
 from shardtui.engine.program.memory import measure
-from shardtui.engine.program.program import Program, compile_initial_state, compile_program, place, trace_step
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_initial_state, compile_program, trace_step
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.descriptions import ArrayInfo
 from shardtui.engine.wire.events import PresetInspected
 
 from ..conftest import KINDS, step, tiny_config
 
-LOOKED_AT = ("fsdp-tp2", "hsdp", "pitfall-same-axis", "dp-tp2-pp2")
+INSPECTED = ("fsdp-tp2", "hsdp", "pitfall-same-axis", "dp-tp2-pp2")
 ACTIVATIONS = {
     "token.table",
     "position.table",
@@ -48,16 +49,16 @@ Boxes = set[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 
 @pytest.fixture(scope="module")
 def observed(task: Task, programs: dict[str, Program]) -> dict[str, Observed]:
-    """What jax's own `inspect_array_sharding` says, by preset."""
-    seen = {}
-    for name in LOOKED_AT:
+    """Returns the shardings that jax's own `inspect_array_sharding` reports, by preset."""
+    found = {}
+    for name in INSPECTED:
         program = programs[name]
-        seen[name] = Observed()
-        compiled = trace_step(task, program.placement, seen[name]).lower().compile(compiler_options=FAST)
-        again = inventory(parse(compiled.as_text() or ""), dict(program.placement.mesh.shape))
+        found[name] = Observed()
+        compiled = trace_step(task, program.placement, found[name]).lower().compile(compiler_options=FAST)
+        collectives = inventory(parse(compiled.as_text() or ""), dict(program.placement.mesh.shape))
         assert program.description.collectives
-        assert traffic(again) == traffic(program.description.collectives), "looking changed the program"
-    return seen
+        assert traffic(collectives) == traffic(program.description.collectives), "inspecting changed the program"
+    return found
 
 
 def traffic(collectives: list) -> list[tuple[str, list[str], int | None, int]]:
@@ -65,7 +66,7 @@ def traffic(collectives: list) -> list[tuple[str, list[str], int | None, int]]:
 
 
 def boxes(sharding: Sharding, shape: tuple[int, ...]) -> Boxes:
-    """From jax: (start, stop, ids of the devices that hold it)."""
+    """Returns jax's shards: (start, stop, ids of the devices that hold it)."""
     held: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for device, box in sharding.devices_indices_map(shape).items():
         edges = [part.indices(size)[:2] for part, size in zip(box, shape, strict=True)]
@@ -73,18 +74,16 @@ def boxes(sharding: Sharding, shape: tuple[int, ...]) -> Boxes:
     return {(start, stop, tuple(sorted(ids))) for (start, stop), ids in held.items()}
 
 
-def told(found: list[Shard]) -> Boxes:
+def boxes_of(found: list[Shard]) -> Boxes:
     return {(shard.start, shard.stop, shard.devices) for shard in found}
 
 
 def shards_of(array: ArrayInfo, program: Program) -> Boxes:
-    return told(shards(array.shape, array.compiled_spec, describe_mesh(program.placement.mesh)))
+    return boxes_of(shards(array.shape, array.compiled_spec, describe_mesh(program.placement.mesh)))
 
 
 @pytest.mark.parametrize("preset", KINDS)
-def test_every_shard_is_where_jax_has_it(
-    preset: str, programs: dict[str, Program], inspected: dict[str, PresetInspected]
-) -> None:
+def test_shards_match_jax(preset: str, programs: dict[str, Program], inspected: dict[str, PresetInspected]) -> None:
     program = programs[preset]
     for array in (*program.description.arrays, *inspected[preset].arrays):
         for spec in (array.spec, array.compiled_spec):
@@ -93,13 +92,11 @@ def test_every_shard_is_where_jax_has_it(
 
 
 @pytest.mark.parametrize("preset", KINDS)
-def test_compiled_specs_are_those_of_live_arrays_after_a_step(
-    preset: str, task: Task, programs: dict[str, Program]
-) -> None:
+def test_compiled_specs_match_live_arrays_after_a_step(preset: str, task: Task, programs: dict[str, Program]) -> None:
     program = programs[preset]
     after = jax.tree.leaves(step(compile_initial_state(task, program.placement)(), program, 1))
     arrays = [array for array in program.description.arrays if array.kind != "batch"]
-    assert len(after) == len(arrays) == 52
+    assert len(after) == len(jax.tree.leaves(task.abstract_state))
     for leaf, array in zip(after, arrays, strict=True):
         assert leaf.shape == tuple(array.shape)
         assert boxes(leaf.sharding, leaf.shape) == shards_of(array, program), array.name
@@ -109,7 +106,7 @@ def test_compiled_specs_are_those_of_live_arrays_after_a_step(
         }
 
 
-@pytest.mark.parametrize("preset", LOOKED_AT)
+@pytest.mark.parametrize("preset", INSPECTED)
 def test_gradients_and_activations_agree_with_jax(
     preset: str, programs: dict[str, Program], observed: dict[str, Observed], inspected: dict[str, PresetInspected]
 ) -> None:
@@ -119,12 +116,12 @@ def test_gradients_and_activations_agree_with_jax(
     parameters = [array.name for array in program.description.arrays if array.kind == "parameter"]
     assert [array.name for array in arrays if array.kind == "gradient"] == [f"grad.{name}" for name in parameters]
     for array in arrays:
-        seen = observed[preset].shardings[array.name]
-        assert shards_of(array, program) == boxes(seen, tuple(array.shape)), array.name
+        sharding = observed[preset].shardings[array.name]
+        assert shards_of(array, program) == boxes(sharding, tuple(array.shape)), array.name
 
 
 @pytest.mark.parametrize("preset", KINDS)
-def test_memory_by_kind_is_the_programs_arguments(preset: str, programs: dict[str, Program]) -> None:
+def test_memory_by_kind_sums_to_the_programs_arguments(preset: str, programs: dict[str, Program]) -> None:
     memory = programs[preset].description.memory
     assert memory
     kinds = (memory.parameters, memory.moments, memory.scalars, memory.batch)
@@ -134,15 +131,15 @@ def test_memory_by_kind_is_the_programs_arguments(preset: str, programs: dict[st
     assert memory.peak == memory.arguments + memory.outputs - memory.aliased + memory.temporaries
 
 
-def test_memory_counts_arguments_that_the_step_does_not_read() -> None:
-    """Without dropout nothing reads the seed."""
+def test_memory_counts_unused_arguments() -> None:
+    """Without dropout the step does not use the seed."""
     task = Task(tiny_config(), "cpu")
     memory = compile_program(task, place(task, load_preset("fsdp"), jax.devices())).description.memory
     assert memory
     assert memory.padding == 0
 
 
-def test_measured_memory_follows_the_arrays_that_live(task: Task, programs: dict[str, Program]) -> None:
+def test_measured_memory_follows_live_arrays(task: Task, programs: dict[str, Program]) -> None:
     devices = jax.devices()
     before = measure(devices)
     assert before.source == "live arrays"
@@ -156,7 +153,7 @@ def test_measured_memory_follows_the_arrays_that_live(task: Task, programs: dict
     assert measure(devices).bytes_in_use == before.bytes_in_use
 
 
-def test_waste_is_what_stands_beyond_one_copy(programs: dict[str, Program]) -> None:
+def test_wasted_bytes_are_those_beyond_one_copy(programs: dict[str, Program]) -> None:
     for program in programs.values():
         mesh = describe_mesh(program.placement.mesh)
         for array in program.description.arrays:
@@ -166,10 +163,10 @@ def test_waste_is_what_stands_beyond_one_copy(programs: dict[str, Program]) -> N
             assert math.prod(array.shape) * jax.numpy.dtype(array.dtype).itemsize == array.bytes
 
 
-def test_a_layout_that_axes_cannot_express_is_told_and_ends_nothing(
+def test_a_layout_that_no_spec_can_express_is_reported(
     task: Task, programs: dict[str, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """jax itself refuses to name the half of an axis that a reshape leaves a dim split over."""
+    """After a reshape, a dim may be split over half of a mesh axis, for which jax has no spec."""
 
     def halves(self: Task, params: object, variables: object, batch: object, key: object) -> object:
         from shardtui.engine.parallel.constraints import observe
@@ -201,7 +198,7 @@ metadata={op_name="jit(f)/add" source_file="/home/me/f.py" source_line=7}
 """.replace("\\\n", "")
 
 
-def test_both_wordings_of_the_compilers_warning_are_mapped_to_source_lines() -> None:
+def test_compiler_warnings_are_mapped_to_source_lines() -> None:
     text = (Path(__file__).parents[1] / "hlo" / "tpu-psum.hlo").read_text().replace("<lambda>", "run")
     one, other, third = rematerializations(WARNINGS, text)
     assert (one.operation, one.shape) == ("%fake_parameter.2 = f32[4,128,128]{2,1,0} parameter", [4, 128, 128])

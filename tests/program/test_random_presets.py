@@ -1,4 +1,4 @@
-"""A handful of random presets and programs against independent checks; the long form is `tests/long/presets.py`."""
+"""A few random presets and programs against independent checks; `tests/long/presets.py` tries many more."""
 
 import pytest
 
@@ -6,17 +6,17 @@ from ..preset_checks import Checks, wrong_of_program
 from ..random_presets import case
 
 PLACED = range(24)
-COMPILED = ()
-"""With explicit axis types and overrides, a pipeline, a mixture of experts, odd sizes."""
+COMPILED = (11, 12, 13, 15)
+"""A mixture of experts, explicit axis types with overrides, a pipeline with remat, odd sizes."""
 
 
 @pytest.mark.parametrize("seed", PLACED)
-def test_what_is_placed(seed: int) -> None:
+def test_placed_presets(seed: int) -> None:
     assert Checks(case(seed)).placed().wrong == []
 
 
-@pytest.mark.parametrize("seed", COMPILED)
-def test_what_is_compiled_and_trained(seed: int) -> None:
+@pytest.mark.parametrize("seed", [COMPILED[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in COMPILED[1:])])
+def test_compiled_and_trained_presets(seed: int) -> None:
     checks = Checks(case(seed))
     if program := checks.described():
         checks.trained(program)
@@ -24,5 +24,5 @@ def test_what_is_compiled_and_trained(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_programs(seed: int) -> None:
+def test_random_programs(seed: int) -> None:
     assert wrong_of_program(seed) == []

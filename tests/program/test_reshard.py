@@ -1,4 +1,4 @@
-"""Every switch leaves every bit as it was, and a switch that fails leaves the old state."""
+"""A switch changes no bit of the state, and a failed switch leaves the old state intact."""
 
 import itertools
 import random
@@ -12,19 +12,21 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.parallel.mesh import build_mesh
-from shardtui.engine.program.program import Program, ask_digests, compile_initial_state, place
-from shardtui.engine.program.reshard import Movers, SwitchError, bytes_moved, move_state
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_initial_state
+from shardtui.engine.program.reshard import SwitchError, Transfers, bytes_moved, move_state
+from shardtui.engine.program.state_function import digest_function
 
 from ..conftest import step
 
-MOVED = ("dp", "tp", "fsdp-tp2", "fsdp-tp2-explicit", "hsdp", "dp-tp2-pp2", "sp2")
-"""One of each kind of layout."""
+LAYOUTS = ("dp", "tp", "fsdp-tp2", "fsdp-tp2-explicit", "hsdp", "dp-tp2-pp2", "sp2")
+"""One preset of each kind of layout."""
 
 
 def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Program:
-    """The same preset on devices in another order. Its step is not compiled: no step is made under it."""
+    """Returns the same preset on devices in another order. Its step is not compiled again: it never runs."""
     placement = place(task, program.placement.preset, devices)
-    return replace(program, placement=placement, digest=ask_digests(placement.abstract_state(task)))
+    return replace(program, placement=placement, digest=digest_function(placement.abstract_state(task)))
 
 
 def on_host(state: TrainState) -> list[np.ndarray]:
@@ -33,16 +35,16 @@ def on_host(state: TrainState) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def state(task: Task, programs: dict[str, Program]) -> TrainState:
-    """Under `dp`, after steps that leave something in every array, moments too."""
+    """A state under `dp`, after a few steps, so that no array is zero."""
     return step(compile_initial_state(task, programs["dp"].placement)(), programs["dp"], steps=3)
 
 
 def move_between_all(state: TrainState, programs: list[Program]) -> None:
-    """Every ordered pair, each verified here as well, bit for bit."""
-    movers = Movers()
+    """Switches between all ordered pairs, and compares each result bit for bit."""
+    transfers = Transfers()
     expected = on_host(state)
     for source, target in itertools.permutations(programs, 2):
-        moved = move_state(movers.move(state, source.placement.state_shardings), source, target, movers)
+        moved = move_state(transfers.move(state, source.placement.state_shardings), source, target, transfers)
         assert moved.digests_equal
         for leaf, sharding in zip(
             jax.tree.leaves(moved.state), jax.tree.leaves(target.placement.state_shardings), strict=True
@@ -51,32 +53,34 @@ def move_between_all(state: TrainState, programs: list[Program]) -> None:
         for leaf, value in zip(on_host(moved.state), expected, strict=True):
             assert leaf.tobytes() == value.tobytes(), (source.name, target.name)
     kept = [
-        movers.prepare(state, source.placement.state_shardings, programs[-1].placement.state_shardings)
+        transfers.prepare(state, source.placement.state_shardings, programs[-1].placement.state_shardings)
         for source in programs
     ]
     assert kept == [0] * len(programs)
 
 
-def test_pairs_of_each_kind_both_ways(state: TrainState, programs: dict[str, Program]) -> None:
-    """All pairs of all presets: `python tests/long/pairs.py`."""
-    move_between_all(state, [programs[name] for name in MOVED])
+def test_switches_between_all_kinds_of_layouts(state: TrainState, programs: dict[str, Program]) -> None:
+    """`python tests/long/pairs.py` tries all pairs of all presets."""
+    move_between_all(state, [programs[name] for name in LAYOUTS])
 
 
-def test_every_preset_both_ways(state: TrainState, programs: dict[str, Program]) -> None:
-    for name in programs.keys() - set(MOVED):
+def test_switches_to_every_preset_and_back(state: TrainState, programs: dict[str, Program]) -> None:
+    for name in programs.keys() - set(LAYOUTS):
         move_between_all(state, [programs["fsdp-tp2"], programs[name]])
 
 
-def test_pairs_with_a_permuted_device_order(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
+@pytest.mark.slow
+def test_switches_with_a_permuted_device_order(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
     devices = random.Random(4).sample(jax.devices(), 8)
     permuted = [reordered(task, programs[name], devices) for name in ("dp", "fsdp", "tp", "hsdp")]
     move_between_all(jax.device_put(state, permuted[0].placement.state_shardings), permuted)
 
 
+@pytest.mark.slow
 def test_a_step_keeps_its_shardings(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
     for program in programs.values():
         own = jax.tree.map(
-            jnp.copy, Movers().move(state, program.placement.state_shardings)
+            jnp.copy, Transfers().move(state, program.placement.state_shardings)
         )  # a step donates its state
         after = step(own, program, steps=1)
         for leaf, sharding in zip(
@@ -85,34 +89,34 @@ def test_a_step_keeps_its_shardings(state: TrainState, task: Task, programs: dic
             assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), program.name
 
 
-def test_a_failed_switch_leaves_the_old_state(state: TrainState, programs: dict[str, Program]) -> None:
+def test_a_failed_switch_leaves_the_old_state_intact(state: TrainState, programs: dict[str, Program]) -> None:
     source, target = programs["dp"], programs["tp"]
     before = on_host(state)
     broken = replace(target, digest=lambda state: target.digest(state).at[3].add(1))
-    with pytest.raises(SwitchError, match="1 of 52 arrays changed"):
-        move_state(state, source, broken, Movers())
+    with pytest.raises(SwitchError, match=f"1 of {len(before)} arrays changed"):
+        move_state(state, source, broken, Transfers())
     assert [a.tobytes() for a in on_host(state)] == [b.tobytes() for b in before]
-    assert move_state(state, source, target, Movers()).digests_equal
+    assert move_state(state, source, target, Transfers()).digests_equal
 
 
-def test_a_move_that_frees_leaves_nothing_of_what_it_moved(state: TrainState, programs: dict[str, Program]) -> None:
-    movers, expected = Movers(), on_host(state)
+def test_a_move_with_free_source_deletes_the_moved_leaves(state: TrainState, programs: dict[str, Program]) -> None:
+    transfers, expected = Transfers(), on_host(state)
     shardings = [programs[name].placement.state_shardings for name in ("dp", "fsdp")]
-    source = movers.move(movers.move(state, shardings[1]), shardings[0])  # a copy
-    moved = movers.move(source, shardings[1], frees=True)
+    source = transfers.move(transfers.move(state, shardings[1]), shardings[0])  # a copy
+    moved = transfers.move(source, shardings[1], free_source=True)
     for leaf, here, there in zip(*map(jax.tree.leaves, (source, *shardings)), strict=True):
         assert leaf.is_deleted() != here.is_equivalent_to(there, leaf.ndim)
     for leaf, value in zip(on_host(moved), expected, strict=True):
         np.testing.assert_array_equal(leaf, value)
 
 
-def test_bytes_moved_are_those_that_a_device_did_not_hold() -> None:
+def test_bytes_moved_are_those_that_devices_did_not_hold() -> None:
     mesh = build_mesh({"a": 2, "b": 4}, jax.devices())
     x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    whole, rows, columns = (
+    replicated, rows, columns = (
         NamedSharding(mesh, spec) for spec in (PartitionSpec(), PartitionSpec("a"), PartitionSpec(None, "a"))
     )
-    assert bytes_moved([x], [whole], [rows]) == 0
-    assert bytes_moved([x], [rows], [whole]) == 8 * 4 * 8 * 4  # each of 8 devices lacks half of 64 elements
+    assert bytes_moved([x], [replicated], [rows]) == 0
+    assert bytes_moved([x], [rows], [replicated]) == 8 * 4 * 8 * 4  # each of 8 devices lacks half of 64 elements
     assert bytes_moved([x], [rows], [columns]) == 8 * 4 * 4 * 4
     assert bytes_moved([x], [rows], [rows]) == 0

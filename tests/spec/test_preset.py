@@ -1,4 +1,4 @@
-"""Presets: the built-in ones give the documented meshes; a bad one is refused with everything that is wrong."""
+"""Parallelism presets: the built-in ones give the documented meshes; an invalid one is rejected with every problem."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.mesh import canonical_order
-from shardtui.engine.program.program import place
+from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import preset_files
 from shardtui.engine.spec.preset_reader import load_preset, load_presets, read_preset
@@ -48,7 +48,7 @@ def problems(path: Path, text: str) -> str:
         ("ep2-tp2", {"data": 2, "expert": 2, "model": 2}),
     ],
 )
-def test_built_in_meshes(name: str, mesh: dict[str, int]) -> None:
+def test_built_in_presets_have_the_documented_meshes(name: str, mesh: dict[str, int]) -> None:
     preset = load_preset(name)
     assert preset.sizes(8) == mesh
     assert preset.sizes(16) != mesh
@@ -68,28 +68,29 @@ def test_all_built_in_presets_fit_eight_devices(home: Path) -> None:
         with pytest.raises(Invalid) as error:
             place(other, preset, jax.devices())
         assert error.value.problems == (
-            f"{preset.name}: [rules] layers: blocks with experts are no stages of a pipeline: take a dense model"
+            f"{preset.name}: [rules] layers: blocks with experts cannot be pipeline stages: use a dense model"
             if preset.stage_axes
-            else f"{preset.name}: [rules] experts: the model has none: take nano-moe, or --set experts=8",
+            else f"{preset.name}: [rules] experts: this model has no experts: try --model nano-moe or --set experts=8",
         )
 
 
-def test_one_message_tells_every_problem(tmp_path: Path) -> None:
+def test_every_problem_of_a_file_is_reported_at_once(tmp_path: Path) -> None:
     text = problems(
         tmp_path / "bad.toml",
         'colour = 1\n[mesh]\ndata = -1\nmodel = 0\n[rules]\nmlp = "modle"\nheads = ["data", "data"]\n'
-        '[overrides]\n"*.kernel" = ["expert"]\n"a" = { spec = ["data"], size = 3 }\n',
+        '[overrides]\n"*.kernel" = ["expert"]\n"a" = { spec = ["data"], size = 3 }\n"b" = 3\n',
     )
     for place_and_fix in (
         "colour: unknown key",
-        "[mesh] model = 0: a size is 1 or more, or -1",
+        "[mesh] model = 0: a size must be 1 or more, or -1",
         "[rules] mlp: no mesh axis 'modle': the mesh has data, model",
-        "[rules] heads: mesh axis 'data' stands twice",
+        "[rules] heads: mesh axis 'data' is named twice",
         "[overrides] \"*.kernel\": no mesh axis 'expert'",
         "unknown field `size`",
+        '[overrides] "b": Expected',
     ):
         assert place_and_fix in text
-    assert text.count(str(tmp_path / "bad.toml")) == 6
+    assert text.count(str(tmp_path / "bad.toml")) == 7
 
 
 @pytest.mark.parametrize(
@@ -100,19 +101,19 @@ def test_one_message_tells_every_problem(tmp_path: Path) -> None:
         ("[mesh]\ndata = 'all'\n", "Expected `int`"),
         ("[mesh]\n", "[mesh]: no axis"),
         ("summary = 'x'\n", "missing required field `mesh`"),
-        ("[mesh]\na = -1\nb = -1\n", "-1 stands more than once"),
+        ("[mesh]\na = -1\nb = -1\n", "-1 is given more than once"),
         ("[mesh]\n'a b' = -1\n", "an axis name is letters"),
-        ("[mesh]\n" + "".join(f"a{n} = 1\n" for n in range(17)), "17 axes: at most 16"),
-        ("[mesh]\ndata = 0x" + "f" * 4000, "[mesh] 'data': a size is at most 1,000,000"),
+        ("[mesh]\n" + "".join(f"a{n} = 1\n" for n in range(17)), "17 axes: use at most 16"),
+        ("[mesh]\ndata = 0x" + "f" * 4000, "[mesh] 'data': a size must be at most 1,000,000"),
         ("[mesh]\ndata = " + "9" * 5000, "not valid TOML: Exceeds the limit"),
-        ("#" * (2**20 + 1), "1048577 bytes: at most 1048576"),
+        ("#" * (2**20 + 1), "1,048,577 bytes: the limit for a preset file is 1,048,576"),
     ],
 )
-def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_files_are_rejected(tmp_path: Path, text: str, says: str) -> None:
     assert says in problems(tmp_path / "bad.toml", text)
 
 
-def test_a_name_that_is_not_one(home: Path) -> None:
+def test_a_file_with_an_invalid_name_is_reported_and_left_out(home: Path) -> None:
     assert "rename the file" in problems(home / "[red]\x1b[31m.toml", "[mesh]\ndata = -1\n")
     for kind in ("parallelism", "models"):
         write(home / "config/shardtui/presets" / kind / "[red]\x1b[31m.toml", "[mesh]\ndata = -1\n")
@@ -129,7 +130,7 @@ def test_a_name_that_is_not_one(home: Path) -> None:
         ({"data": -1, "model": 16}, 8, "needs a multiple of 16 devices, 8 found: use 16 devices"),
     ],
 )
-def test_a_mesh_that_does_not_fill_the_devices(mesh: dict[str, int], devices: int, says: str) -> None:
+def test_a_mesh_must_fit_the_devices(mesh: dict[str, int], devices: int, says: str) -> None:
     assert says in (Preset("p", "", "", mesh, {}, {}, "").size_problem(devices) or "")
 
 
@@ -141,13 +142,13 @@ def test_a_mesh_that_does_not_fill_the_devices(mesh: dict[str, int], devices: in
         ('embde = "data"', "embde: no such logical axis"),
     ],
 )
-def test_rules_that_cannot_be_are_refused_before_any_device_work(tmp_path: Path, rules: str, says: str) -> None:
+def test_invalid_rules_are_rejected_before_any_device_work(tmp_path: Path, rules: str, says: str) -> None:
     preset = read_preset(write(tmp_path / "bad.toml", f"[mesh]\ndata = -1\n[rules]\n{rules}\n"))
     with pytest.raises(Invalid, match=says):
         place(Task(tiny_config(), "cpu"), preset, canonical_order(jax.devices()))
 
 
-def test_problems_of_the_file_the_mesh_and_the_arrays_come_together(tmp_path: Path) -> None:
+def test_problems_of_file_mesh_and_arrays_are_reported_together(tmp_path: Path) -> None:
     text = (
         "colour = 1\n[mesh]\ndata = 3\nmodel = 2\n"
         '[rules]\nbatch = "data"\nmlp = "modle"\nembed = "model"\nheads = "model"\n'
@@ -162,7 +163,7 @@ def test_problems_of_the_file_the_mesh_and_the_arrays_come_together(tmp_path: Pa
         "model already splits another dim",
     ):
         assert says in str(error.value)
-    assert len(error.value.problems) == 6  # embed and heads clash both ways round
+    assert len(error.value.problems) == 6  # embed and heads clash in both orders
 
 
 @pytest.mark.parametrize(
@@ -173,22 +174,22 @@ def test_problems_of_the_file_the_mesh_and_the_arrays_come_together(tmp_path: Pa
         ('"norm.scale" = [["data", "model"]]', "embed 32 does not divide by 64"),
     ],
 )
-def test_overrides_that_cannot_be(tmp_path: Path, override: str, says: str) -> None:
+def test_invalid_overrides_are_rejected(tmp_path: Path, override: str, says: str) -> None:
     text = f"[mesh]\ndata = 8\nmodel = 8\n[overrides]\n{override}\n"
     preset = read_preset(write(tmp_path / "bad.toml", text))
     with pytest.raises(Invalid, match=says):
         place(Task(tiny_config(), "cpu"), preset, jax.devices() * 8)
 
 
-def test_an_override_speaks_of_the_batch_where_it_names_it(task: Task, tmp_path: Path) -> None:
-    """`*` is the state: a batch keeps to its rule."""
+def test_only_an_override_that_names_the_batch_applies_to_it(task: Task, tmp_path: Path) -> None:
+    """`*` matches the state; the batch follows its rule."""
     for glob, spec in (("batch.*", None), ("batch.inputs", None), ("*", "data"), ("*s", "data")):
         text = f'[mesh]\ndata = 8\n[rules]\nbatch = "data"\n[overrides]\n"{glob}" = []\n'
         placement = place(task, read_preset(write(tmp_path / "p.toml", text)), jax.devices())
         assert placement.batch_shardings.inputs.spec[0] == spec, glob
 
 
-def test_users_presets_come_from_the_configuration_directory_or_a_path(home: Path) -> None:
+def test_user_presets_are_read_from_the_config_directory_or_a_path(home: Path) -> None:
     path = home / "config/shardtui/presets/parallelism/mine.toml"
     write(path, '[mesh]\nfsdp = -1\n[rules]\nmlp = "fsdp"\n')
     assert load_preset("mine").source == str(path)
@@ -201,7 +202,7 @@ def test_users_presets_come_from_the_configuration_directory_or_a_path(home: Pat
 
 
 @given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
-def test_any_text_is_a_preset_or_a_message(tmp_path: Path, text: str) -> None:
+def test_any_text_is_read_as_a_preset_or_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "any.toml"
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     try:

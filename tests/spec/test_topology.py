@@ -1,4 +1,4 @@
-"""Slices as they are wired, by hand: no compiler is needed for it."""
+"""TPU slices and the links of mesh axes, against figures by hand. Needs no TPU compiler."""
 
 import pytest
 from shardtui.engine.base.invalid import Invalid
@@ -18,7 +18,7 @@ def test_an_axis_that_fills_a_dim_of_four_is_a_ring() -> None:
     ]
 
 
-def test_an_axis_of_a_part_of_a_dim_is_a_line_and_groups_that_lie_between_share_its_links() -> None:
+def test_an_axis_over_part_of_a_dim_is_a_line_whose_links_other_groups_share() -> None:
     slice_, mesh = load_topology("v5p:4x4x4"), {"data": 8, "model": 8}
     inner, outer = wiring(slice_, mesh, ["model"]), wiring(slice_, mesh, ["data"])
     assert (inner.dims, inner.rings, inner.strides) == (["y", "z"], [False, True], [1, 1])
@@ -27,13 +27,13 @@ def test_an_axis_of_a_part_of_a_dim_is_a_line_and_groups_that_lie_between_share_
     assert outer.rate == 2.5 * V5P
 
 
-def test_axes_together_use_each_link_once() -> None:
+def test_several_axes_together_use_each_link_once() -> None:
     slice_, mesh = load_topology("v5p:4x4x4"), {"data": 8, "model": 8}
     both = wiring(slice_, mesh, ["data", "model"])
     assert (both.size, both.dims, both.rate) == (64, ["x", "y", "z"], 6 * V5P)
 
 
-def test_only_a_whole_side_of_a_v5e_pod_is_a_ring() -> None:
+def test_only_a_full_side_of_a_v5e_pod_is_a_ring() -> None:
     mesh = {"data": 4, "model": 4}
     assert wiring(load_topology("v5e:4x4"), mesh, ["data"]).rate == V5E
     mesh = {"data": 16, "model": 16}
@@ -52,11 +52,11 @@ def test_an_axis_that_turns_a_corner_has_one_link() -> None:
     [
         ("v9:4x4", "no such slice"),
         ("v5p", "no such slice"),
-        ("v5p:4x4", "2 dims, the links of a v5p have 3"),
+        ("v5p:4x4", "2 dims, but a v5p slice has 3"),
         ("v5e:0x4", "0 chips"),
-        ("v5p:9999x9999x9", "can be planned"),
+        ("v5p:9999x9999x9", "a slice has 1 to 16,384"),
     ],
 )
-def test_names_that_are_none(name: str, why: str) -> None:
+def test_invalid_names_are_rejected(name: str, why: str) -> None:
     with pytest.raises(Invalid, match=why):
         load_topology(name)

@@ -1,4 +1,4 @@
-"""A user's model that forks a process: the child outlives the run, and nothing may wait for it."""
+"""A user's model that forks a child: it outlives the run, and nothing may wait for it."""
 
 import json
 import os
@@ -39,7 +39,7 @@ SETTINGS = ("--seq-len=16", "--batch-size=8")
 
 @pytest.fixture
 def model(home: Path) -> Iterator[str]:
-    """Whose children are killed in the end."""
+    """A model that forks; its children are killed in the end."""
     children = home / "children"
     children.mkdir()
     file = home / "forking.py"
@@ -48,14 +48,14 @@ def model(home: Path) -> Iterator[str]:
     left = [int(child.name) for child in children.iterdir()]
     for child in left:
         os.kill(child, signal.SIGKILL)
-    assert left, "the model has forked nothing"
+    assert left, "the model has not forked"
 
 
 def states() -> dict[str, str]:
     return {each["run"]: each["state"] for each in json.loads(run("ls", "--json").stdout)["runs"]}
 
 
-def test_a_run_ends_and_is_resumed_beside_a_child(model: str) -> None:
+def test_a_run_ends_and_resumes_while_its_child_lives(model: str) -> None:
     done = run("train", "--run=forked", "--steps=3", model, *SETTINGS)
     assert done.returncode == 0, done.stderr
     assert states() == {"forked": "stopped"}
@@ -65,7 +65,7 @@ def test_a_run_ends_and_is_resumed_beside_a_child(model: str) -> None:
     assert steps == [4, 5]
 
 
-def test_an_engine_that_is_killed_leaves_no_lock_to_its_child(model: str, home: Path) -> None:
+def test_the_child_of_a_killed_engine_does_not_hold_its_lock(model: str, home: Path) -> None:
     process = subprocess.Popen(
         [*SHARDTUI, "train", "--json", "--run=forked", "--steps=1000000", model, *SETTINGS],
         stdout=subprocess.PIPE,
@@ -83,7 +83,7 @@ def test_an_engine_that_is_killed_leaves_no_lock_to_its_child(model: str, home: 
     assert states() == {"forked": "crashed"}
 
 
-def test_answers_wait_for_no_child(model: str) -> None:
+def test_commands_do_not_wait_for_a_child(model: str) -> None:
     presets = run("presets", "--json", model, *SETTINGS)
     assert presets.returncode == 0, presets.stderr
     assert json.loads(presets.stdout)["devices"] == 8

@@ -1,4 +1,4 @@
-"""The loop in this process: where the device has less memory than was predicted, and what a trace of steps holds."""
+"""The loop in this process: switches that run out of memory or disk, and traces of steps."""
 
 import errno
 import os
@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import msgspec
 import pytest
 from etils import epath
-from shardtui.engine.checkpoint.directory import Place
+from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.checkpoint.saver import Saver
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import Program
-from shardtui.engine.program.reshard import Movers
+from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.training.data import Batches, read_corpus
 from shardtui.engine.training.loop import Loop
@@ -46,7 +46,7 @@ def run(
     profile: int | None = None,
     low_memory: bool = False,
 ) -> list[Event]:
-    """Six steps, saved after every second one."""
+    """Trains six steps with a checkpoint after every second one; returns the events."""
     text = folder / "text"
     text.write_text("What is split comes together. " * 100)
     checkpoints = CheckpointConfig(every_steps=2, every_minutes=None)
@@ -55,7 +55,7 @@ def run(
     )
     events: list[Event] = []
     corpus = read_corpus(config.data)
-    place = Place(epath.Path(folder / f"checkpoints-{len(switches)}"))
+    place = CheckpointDirectory(epath.Path(folder / f"checkpoints-{len(switches)}"))
     inbox = Inbox()
     saver = Saver(place, config, task, corpus.describe(), jax.devices(), Cluster(), events.append, inbox.wake)
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
@@ -66,7 +66,7 @@ def run(
 
 
 def losses(events: list[Event]) -> dict[int, float | None]:
-    """By step; of a step that was made again the last."""
+    """Returns the loss of each step; the last one of a repeated step."""
     return {
         step: loss
         for event in events
@@ -76,7 +76,7 @@ def losses(events: list[Event]) -> dict[int, float | None]:
 
 
 def assert_same_losses(task: Task, programs: dict[str, Program], folder: Path, route: dict[int, str]) -> None:
-    """With switches, preset by step, as without them, and every digest equal."""
+    """Checks that switches, preset by step, leave losses unchanged and digests equal."""
     plain = losses(run(task, programs, folder))
     events = run(task, programs, folder, tuple(ScheduledSwitch(*switch) for switch in route.items()))
     receipts = [event for event in events if isinstance(event, Switched)]
@@ -87,7 +87,7 @@ def assert_same_losses(task: Task, programs: dict[str, Program], folder: Path, r
 
 
 def exhausted(*_: Any) -> Any:
-    """What XLA really raises where there is no memory for an array."""
+    """Raises XLA's own error for an array that does not fit in memory."""
     return jax.block_until_ready(jax.jit(lambda: jnp.ones(2**46, jnp.float32))())
 
 
@@ -98,7 +98,7 @@ def exhausted_after_donation(state: Any, *_: Any) -> Any:
 
 
 @pytest.mark.parametrize("step", [exhausted, exhausted_after_donation])
-def test_a_switch_whose_first_step_finds_no_memory_is_taken_back(
+def test_a_switch_whose_first_step_runs_out_of_memory_is_rolled_back(
     task: Task, programs: dict[str, Program], tmp_path: Path, step: Callable[..., Any]
 ) -> None:
     known = {"dp": programs["dp"], "fsdp": replace(programs["fsdp"], step=step)}
@@ -113,11 +113,11 @@ def test_a_switch_whose_first_step_finds_no_memory_is_taken_back(
     assert restored == ([] if step is exhausted else [4])
 
 
-def test_a_switch_with_little_memory_saves_first(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+def test_a_low_memory_switch_saves_first(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     plain = losses(run(task, programs, tmp_path))
     events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
-    told = [event for event in events if isinstance(event, CheckpointSaved | Switched)]
-    assert [(type(event), event.step) for event in told[:3]] == [
+    reported = [event for event in events if isinstance(event, CheckpointSaved | Switched)]
+    assert [(type(event), event.step) for event in reported[:3]] == [
         (CheckpointSaved, 2),
         (CheckpointSaved, 3),
         (Switched, 3),
@@ -125,16 +125,16 @@ def test_a_switch_with_little_memory_saves_first(task: Task, programs: dict[str,
     assert losses(events) == pytest.approx(plain, rel=1e-5)
 
 
-def test_a_switch_that_fails_half_way_goes_back_to_what_it_saved(
+def test_a_low_memory_switch_that_fails_half_way_restores_its_checkpoint(
     task: Task, programs: dict[str, Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = losses(run(task, programs, tmp_path))
-    moved, left = Movers._moved, iter(range(10))
+    move, left = Transfers._move, iter(range(10))
 
     def until_memory_runs_out(*arguments: Any) -> jax.Array:
-        return moved(*arguments) if next(left, None) is not None else exhausted()
+        return move(*arguments) if next(left, None) is not None else exhausted()
 
-    monkeypatch.setattr(Movers, "_moved", until_memory_runs_out)
+    monkeypatch.setattr(Transfers, "_move", until_memory_runs_out)
     events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
     (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
     assert "out of device memory" in failed.problems[0]
@@ -142,7 +142,7 @@ def test_a_switch_that_fails_half_way_goes_back_to_what_it_saved(
     assert losses(events) == plain
 
 
-def test_a_switch_with_little_memory_is_refused_where_nothing_can_be_saved(
+def test_a_low_memory_switch_is_refused_if_its_save_fails(
     task: Task, programs: dict[str, Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Saver, "_begin", full_disk)
@@ -158,9 +158,9 @@ def full_disk(*_: Any) -> None:
 
 def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     events = run(task, programs, tmp_path, profile=2)
-    told = [event for event in events if isinstance(event, Profiling | Profiled | ProfileFailed)]
-    assert [type(event) for event in told] == [Profiling, Profiled]
-    assert (told[-1].step, told[-1].steps) == (5, 2)
+    reported = [event for event in events if isinstance(event, Profiling | Profiled | ProfileFailed)]
+    assert [type(event) for event in reported] == [Profiling, Profiled]
+    assert (reported[-1].step, reported[-1].steps) == (5, 2)
     (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
     assert _steps_in(trace) == [4, 5]
 
@@ -171,7 +171,9 @@ def _steps_in(trace: Path) -> list[int]:
     return sorted(map(int, steps))
 
 
-def test_a_trace_that_cannot_be_written_ends_nothing(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+def test_training_continues_if_a_trace_cannot_be_written(
+    task: Task, programs: dict[str, Program], tmp_path: Path
+) -> None:
     (tmp_path / "profile").write_text("a file where a directory has to be")
     events = run(task, programs, tmp_path, profile=2)
     (failed,) = [event for event in events if isinstance(event, ProfileFailed)]

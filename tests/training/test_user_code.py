@@ -1,4 +1,4 @@
-"""A user's code that fails or waits in one of several processes: the run ends, or says where it waits, in each."""
+"""User code that fails or blocks in one of several processes: every process ends, or reports where it blocks."""
 
 import signal
 import subprocess
@@ -34,25 +34,25 @@ def batch(step, batch_size):
 
 
 @pytest.mark.parametrize(
-    ("process", "what", "said"),
+    ("process", "what", "problem"),
     [
         (1, "raise ValueError('no data')", "batch(5) of lm.py: ValueError: no data (lm.py:18)"),
         (0, "batch_size = 7", "batch(5) is int32 [7, 4], batch(0) was int32 [8, 4]"),
     ],
 )
 def test_a_batch_that_fails_in_one_process_ends_the_run(
-    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str, process: int, what: str, said: str
+    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str, process: int, what: str, problem: str
 ) -> None:
     both = _start(home, engines, coordinator, process, what)
     assert [engine.wait(timeout=240) for engine in both] == [1, 1]
     problems = named(history(home, "hosts"), "Failed")[-1]["problems"]
-    assert said in problems[0]
+    assert problem in problems[0]
     assert process == 0 or "process 1 (" in problems[0]
     assert both[1 - process].stderr is not None
 
 
 @pytest.mark.slow
-def test_a_batch_that_does_not_return_is_named_and_a_signal_ends_the_run(
+def test_a_batch_that_blocks_is_reported_and_a_signal_ends_the_run(
     home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
 ) -> None:
     both = _start(home, engines, coordinator, 1, "time.sleep(1000)", "--stop-timeout=2")

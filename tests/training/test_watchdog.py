@@ -1,4 +1,4 @@
-"""A run that does not end by itself ends in time and says where it was, and a stall is reported while it lasts."""
+"""A run that does not stop in time is ended and reports where it was; a stall is reported while it lasts."""
 
 import itertools
 import signal
@@ -35,14 +35,14 @@ class Lm(nnx.Module):
 def lm(rngs: nnx.Rngs):
     return Lm(rngs)
 """
-IMPATIENT = """
+SHORT_STALL_ENGINE = """
 import os
 from shardtui.engine.training import watchdog
-watchdog.USER_SECONDS = 1.0
+watchdog.USER_STALL_SECONDS = 1.0
 from shardtui.engine.__main__ import main
 os._exit(main())
 """
-OWN_BATCH = """
+SLEEPING_BATCH = """
 def loss(model, batch):
     return model(batch).mean()
 
@@ -65,12 +65,12 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
 
 
 def ended(home: Path, process: "subprocess.Popen[str]", seconds: float = 240) -> tuple[str, dict[str, Any]]:
-    """What it printed, and the last event, once it has ended."""
+    """Waits for the end; returns what was printed on stderr, and the last event."""
     try:
-        _, said = process.communicate(timeout=seconds)
+        _, stderr = process.communicate(timeout=seconds)
     finally:
         process.kill()
-    return said, history(home, "slow")[-1]
+    return stderr, history(home, "slow")[-1]
 
 
 @pytest.mark.slow
@@ -79,34 +79,34 @@ def test_a_model_that_sleeps_at_import_ends_soon_after_sigterm(home: Path) -> No
     wait_for(lambda: named(history(home, "slow"), "EngineStarted"))
     time.sleep(3)
     process.send_signal(signal.SIGTERM)
-    said, last = ended(home, process)
+    stderr, last = ended(home, process)
     assert process.returncode == 1
     assert last["type"] == "Failed"
     assert "the training thread was in <module> (lm.py:6)" in last["problems"][0]
-    assert "nothing was trained yet" in last["problems"][0]
-    assert last["problems"][0] in said
+    assert "no step had been trained" in last["problems"][0]
+    assert last["problems"][0] in stderr
 
 
-def test_a_batch_that_sleeps_is_named_with_what_is_lost(home: Path) -> None:
-    process = start(model(home, more=OWN_BATCH), "--batch-size=8", "--stop-timeout=3", "--checkpoint-every=4")
+def test_a_batch_that_sleeps_is_reported_with_the_lost_steps(home: Path) -> None:
+    process = start(model(home, more=SLEEPING_BATCH), "--batch-size=8", "--stop-timeout=3", "--checkpoint-every=4")
     wait_for(lambda: named(history(home, "slow"), "CheckpointSaved"))
     time.sleep(3)
     stop = subprocess.run([*SHARDTUI, "stop", "slow"], capture_output=True, text=True, timeout=240)
-    said, last = ended(home, process)
+    stderr, last = ended(home, process)
     assert (process.returncode, stop.returncode) == (1, 1), stop.stderr
     problem = last["problems"][0]
     assert "batch (lm.py:" in problem
     saved = named(history(home, "slow"), "CheckpointSaved")[-1]["step"]
-    assert f"all after step {saved}, the last checkpoint, is lost" in problem
-    assert "ended 3 s after it was told to stop" in problem
-    assert "train --resume slow" in said
+    assert f"all steps after step {saved}, the last checkpoint, are lost" in problem
+    assert "ended 3 s after the request to stop" in problem
+    assert "train --resume slow" in stderr
     resumed = subprocess.run(
         [*SHARDTUI, "train", "--json", "--resume=slow", "--steps=30"], capture_output=True, timeout=240
     )
     assert b'"Restored"' in resumed.stdout
 
 
-def test_a_callback_that_never_returns_is_named(home: Path) -> None:
+def test_a_callback_that_never_returns_is_reported(home: Path) -> None:
     call = "jax.debug.callback(lambda: time.sleep(1000))"
     process = start(model(home, in_call=call), "--stop-timeout=3", "--seq-len=16", "--batch-size=8")
     wait_for(lambda: named(history(home, "slow"), "TrainingStarted"))
@@ -117,39 +117,40 @@ def test_a_callback_that_never_returns_is_named(home: Path) -> None:
     assert "the training thread was in <lambda> (lm.py:13)" in last["problems"][0]
 
 
+@pytest.mark.slow
 def test_a_stall_is_reported_while_it_lasts(home: Path) -> None:
-    """By an engine with less patience, so that this takes no half minute."""
-    own = user_model(model(home, more=OWN_BATCH).removeprefix("--model="))
+    """The engine has a shorter stall time, so that the test is quick."""
+    own = user_model(model(home, more=SLEEPING_BATCH).removeprefix("--model="))
     directory = run_directory.create(tiny_config(run="slow", model=own[0], data=None, stop_seconds=1.0))
-    command = [sys.executable, "-c", IMPATIENT, "serve", str(directory.path)]
+    command = [sys.executable, "-c", SHORT_STALL_ENGINE, "serve", str(directory.path)]
     with directory.log.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as engine:
         wait_for(lambda: len(stalls_in_batch(home)) == 3)
         engine.send_signal(signal.SIGTERM)
     stalls = stalls_in_batch(home)
-    seconds = [stall["seconds"] for stall in stalls]  # from the beginning, where something else was reported between
+    seconds = [stall["seconds"] for stall in stalls]  # they start again after another event
     assert not [pair for pair in itertools.pairwise(seconds) if pair[0] < pair[1] < 2 * pair[0]]
     assert not [event for event in history(home, "slow") if event["type"] == "StepsDone" and event["step"] > 30]
 
 
 def stalls_in_batch(home: Path) -> list[dict[str, Any]]:
-    """Without those of a slow machine that loads jax."""
+    """Returns the stalls in `batch`, not those of a slow machine that imports jax."""
     return [stall for stall in named(history(home, "slow"), "Stalled") if stall["where"].startswith("batch (lm.py:")]
 
 
-def test_the_users_place_is_where_training_waits_for_their_code(tmp_path: Path) -> None:
-    """Not in a thread of their own, such as one that loads data ahead."""
+def test_the_user_location_is_in_code_that_training_waits_for(tmp_path: Path) -> None:
+    """A user's own thread, such as one that prefetches data, does not count."""
     file = tmp_path / "theirs.py"
     file.write_text("def calls(function):\n    return function()\n")
     scope: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), scope)
-    assert watchdog.users_place(scope["calls"](sys._current_frames), str(tmp_path)) == "calls (theirs.py:2)"
+    assert watchdog.user_location(scope["calls"](sys._current_frames), str(tmp_path)) == "calls (theirs.py:2)"
     event = threading.Event()
     thread = threading.Thread(target=scope["calls"], args=(event.wait,))
     thread.start()
     try:
         frames = sys._current_frames()
-        assert watchdog.users_place(frames, str(tmp_path)) is None
-        assert "test_the_users_place" in watchdog.where(frames)
+        assert watchdog.user_location(frames, str(tmp_path)) is None
+        assert "test_the_user_location" in watchdog.location(frames)
     finally:
         event.set()
         thread.join()

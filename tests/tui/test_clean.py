@@ -1,4 +1,4 @@
-"""What reaches a terminal: nothing that it obeys, hides or leaves blank, and in JSON nothing that is lost."""
+"""Text for a terminal has no character that it obeys, hides or leaves blank; JSON loses nothing."""
 
 import json
 import subprocess
@@ -19,12 +19,12 @@ from .test_cli import run
 
 
 @given(st.text())
-def test_any_text_becomes_printable_and_stays_so(text: str) -> None:
+def test_printable_text_is_printable_and_stays_the_same(text: str) -> None:
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text)
 
 
-def test_every_character_that_shows_nothing_is_escaped() -> None:
+def test_every_invisible_character_is_escaped() -> None:
     for code in range(sys.maxunicode + 1):
         character = chr(code)
         if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
@@ -43,7 +43,7 @@ def test_every_character_that_shows_nothing_is_escaped() -> None:
         ("[bold]x[/]", "[bold]x[/]"),
     ],
 )
-def test_what_is_shown(text: str, shown: str) -> None:
+def test_text_is_shown_as_expected(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert clean(CommandRefused(problem=text)).problem == shown
 
@@ -97,7 +97,7 @@ def test_runs_are_listed_as_text(home: Path) -> None:
     assert all(line.isprintable() for line in (table.stdout + table.stderr).splitlines())
     assert "\\x1b]0;owned\\x07\\u202e[red]\\x9b31m" in table.stdout
     assert "[/]" in table.stdout
-    assert "run.json: not the configuration of a run" in table.stderr
+    assert "run.json: not a valid run configuration" in table.stderr
     answer = run("ls", "--json")
     assert answer.stdout.isascii()
     assert [listed["preset"] for listed in json.loads(answer.stdout)["runs"]] == [HOSTILE]

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from shardtui.engine.wire.run_directory import find
 
-from ..conftest import OF_EXPERTS, SETTINGS, SHARDTUI, WITH_DROPOUT
+from ..conftest import OF_EXPERTS, SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after
+from ..schemas import checked, checked_lines
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +26,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 def train(*arguments: str, settings: list[str] = SETTINGS) -> list[dict[str, Any]]:
     result = run("train", "--json", *settings, *arguments)
     assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return checked_lines("train", result.stdout)
 
 
 def losses(events: list[dict[str, Any]]) -> list[float]:
@@ -52,6 +53,9 @@ def test_switches_change_no_loss(home: Path) -> None:
     assert [r["bytes_moved"] > 0 for r in receipts] == [False, True, True, True]
     assert switched[-1]["type"] == "EngineStopped"
     assert [event["seq"] for event in plain] == sorted(event["seq"] for event in plain)
+    for path in home.glob("state/shardtui/runs/*/events.jsonl"):
+        recorded = checked_lines("events", path.read_text())
+        assert {"StepsDone", "CheckpointSaved", "EngineStopped"} <= {event["type"] for event in recorded}
 
 
 @pytest.mark.slow
@@ -60,20 +64,21 @@ def test_a_run_is_reproducible_and_follows_its_seed(home: Path) -> None:
     assert first == again != other
 
 
+@pytest.mark.slow
 def test_what_a_run_leaves(home: Path) -> None:
     train("--steps=3", "--run=mine")
     folder = home / "state/shardtui/runs/mine"
     assert {path.name for path in folder.iterdir()} == {"run.json", "events.jsonl", "engine.log", "lock", "checkpoints"}
-    listing = json.loads(run("ls", "--json").stdout)
+    listing = checked("ls", run("ls", "--json").stdout)
     assert [(r["run"], r["state"], r["step"]) for r in listing["runs"]] == [("mine", "stopped", 3)]
     assert "mine" in run("ls").stdout
     stopped = run("stop", "mine")
-    assert (stopped.returncode, stopped.stdout) == (0, "run mine has ended already\n")
+    assert (stopped.returncode, stopped.stdout) == (0, "run mine has already ended\n")
     with find("mine").hold():  # an engine that listens where this environment does not look
         stopped = run("stop", "mine")
     assert stopped.returncode == 1
-    assert f"process {os.getpid()} has the run, but does not listen at " in stopped.stdout
-    assert "set SHARDTUI_RUNTIME_DIR as it is where it was started" in stopped.stdout
+    assert f"process {os.getpid()} owns the run, but does not listen at " in stopped.stdout
+    assert "set SHARDTUI_RUNTIME_DIR to the value with which it was started" in stopped.stdout
 
 
 def test_progress_for_people_goes_to_stderr(home: Path) -> None:
@@ -94,7 +99,7 @@ def test_a_switch_that_cannot_be_is_told_and_training_goes_on(home: Path) -> Non
 
 
 def test_presets_as_json(home: Path) -> None:
-    listing = json.loads(run("presets", "--json").stdout)
+    listing = checked("presets", run("presets", "--json").stdout)
     assert (listing["schema"], listing["devices"]) == (1, 8)
     meshes = {preset["name"]: list(preset["mesh"].values()) for preset in listing["presets"]}
     assert [meshes[name] for name in ("dp", "dp-tp2", "dp-tp4", "tp")] == [[8, 1], [4, 2], [2, 4], [1, 8]]
@@ -103,7 +108,9 @@ def test_presets_as_json(home: Path) -> None:
     assert pipelines["pp2"] == {"axes": ["pipeline"], "stages": 2, "microbatches": 4, "bubble": 0.2}
     unfit = {preset["name"]: preset["problems"] for preset in listing["presets"] if not preset["fits"]}
     assert set(unfit) == {*OF_EXPERTS}
-    assert unfit["dp-ep4"] == ["dp-ep4: [rules] experts: the model has none: take nano-moe, or --set experts=8"]
+    assert unfit["dp-ep4"] == [
+        "dp-ep4: [rules] experts: this model has no experts: try --model nano-moe or --set experts=8"
+    ]
     mixture = json.loads(run("presets", "--json", "--model=nano-moe").stdout)
     assert {preset["name"] for preset in mixture["presets"] if not preset["fits"]} == {"pp2", "dp-tp2-pp2"}
     gpt2 = json.loads(run("presets", "--json", "--model=gpt2").stdout)
@@ -112,7 +119,7 @@ def test_presets_as_json(home: Path) -> None:
         False,
         [
             "tp: blocks.attention.out.kernel: heads: rule → model (8): heads 12 does not divide by 8: "
-            "make it 8 or 16, or split it otherwise"
+            "make it 8 or 16, or split it over other axes"
         ],
     )
 
@@ -129,16 +136,16 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
         if json.loads(line)["type"] == "StepDone":
             break
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=240)
-    last = json.loads(output.splitlines()[-1])
+    with killed_after(240, process.pid):
+        last = [json.loads(line) for line in process.stdout][-1]
+        assert process.wait() == 130
     assert (last["type"], last["reason"]) == ("EngineStopped", "stopped")
-    assert process.returncode == 130
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["train", "--steps=-1"], "--steps -1: at least 1"),
+        (["train", "--steps=-1"], "--steps -1: must be at least 1"),
         (["train", "--steps=3", "--preset=nope"], "preset nope: no such preset: choose from dp"),
         (["train", "--steps=3", "--switch=1:nope"], "preset nope: no such preset"),
         (["train", "--steps=1", "--switch=5:nope"], "--switch 5:nope: preset nope: no such preset"),
@@ -147,13 +154,17 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
             ["train", "--steps=3", "--switch=9:tp"],
             "--switch 9:tp: step 9 is not before the last one, 3: give --steps 10 or more, or switch after step 1 to 2",
         ),
-        (["train", "--steps=3", "--switch=1:tp", "--switch=1:dp"], "another switch falls on that step"),
+        (["train", "--steps=3", "--switch=1:tp", "--switch=1:dp"], "another switch is scheduled after that step"),
         (["train", "--steps=3", "--switch=tp"], "'tp' is not STEP:PRESET"),
         (["train", "--steps=3", "--model=nope"], "--model nope: no such model"),
-        (["train", "--steps=3", "--set=layer=3"], "not KEY=VALUE with a known key: layers"),
-        (["train", "--steps=3", "--set=layers=many"], "Expected `int`, got `str` - at `$.model.layers`"),
+        (["train", "--steps=3", "--set=layer=3"], "unknown key 'layer': did you mean layers?"),
+        (["train", "--steps=3", "--set=layers=many"], "Expected `int`, got `str` at `.model.layers`"),
+        (
+            ["train", "--steps=3", "--set=attention=fast"],
+            "'fast' at `.model.attention`: choose from auto, plain, splash",
+        ),
         (["train", "--steps=3", "--seq-len=500"], "--seq-len 500 is longer than the model's context of 128"),
-        (["train", "--steps=3", "--run=../x"], "a name is 1 to 64"),
+        (["train", "--steps=3", "--run=../x"], "a name has 1 to 64 characters"),
         (["train", "--steps=3", "--data=/nowhere"], "--data /nowhere: no such file or directory"),
         (["train", "--steps=3", "--data=/dev/null"], "--data /dev/null: a character device, not a file"),
         (["train", "--steps=3", f"--data={sys.executable}"], "the file is not text"),
@@ -161,11 +172,11 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
         (["train", "--steps=3", "--devices=7"], "batch 16 does not divide by 7: make it 14 or 21"),
         (["train", "--steps=3", "--devices=7", "--preset=dp-tp2"], "needs a multiple of 2 devices, 7 found"),
         (["train", "--steps=3", "--platform=abacus"], "abacus"),
-        (["attach", "nope"], "run nope: there is none"),
-        (["attach"], "no run is going on"),
-        (["stop", "nope"], "run nope: there is none"),
+        (["attach", "nope"], "run nope: no such run"),
+        (["attach"], "no run is training"),
+        (["stop", "nope"], "run nope: no such run"),
         ([], "the UI needs a terminal"),
-        (["fly"], "unrecognized arguments: fly"),
+        (["fly"], "fly: no such command"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -185,7 +196,7 @@ def test_all_problems_at_once(home: Path) -> None:
     short.write_text("too short")
     result = run("train", "--steps=3", "--batch-size=12", f"--data={short}")
     assert "does not divide" in result.stderr
-    assert "9 bytes are shorter than one sequence of 128 + 1" in result.stderr
+    assert "9 bytes are fewer than one sequence of 128 + 1" in result.stderr
 
 
 def test_no_permission_in_the_state_directory(home: Path) -> None:
@@ -199,7 +210,7 @@ def test_a_runtime_directory_that_is_not_ours_alone(home: Path) -> None:
     (home / "open").mkdir(mode=0o755)
     result = run("train", "--steps=3", SHARDTUI_RUNTIME_DIR=str(home / "open"))
     assert result.returncode == 2
-    assert "not a directory that only you can enter" in result.stderr
+    assert "other users can enter it, or it is not a directory" in result.stderr
     assert not (home / "state").exists()
 
 
@@ -223,7 +234,7 @@ def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
 def inspect(*arguments: str) -> dict[str, Any]:
     result = run("inspect", "--json", *SETTINGS, *arguments)
     assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    return checked("inspect-diff" if any("--diff" in text for text in arguments) else "inspect", result.stdout)
 
 
 def test_inspect_describes_a_preset_as_json(home: Path) -> None:
@@ -285,22 +296,24 @@ def test_inspect_for_people_and_as_a_picture(home: Path) -> None:
 def test_inspect_reads_the_text_of_any_compiled_program(tmp_path: Path) -> None:
     text = Path(__file__).parents[1] / "hlo" / "tpu-psum-in-two-loops.hlo"
     result = run("inspect", f"--hlo={text}", "--mesh=data=4,model=2", "--json")
-    (collective,) = json.loads(result.stdout)["collectives"]
+    (collective,) = checked("inspect-hlo", result.stdout)["collectives"]
     assert (collective["kind"], collective["axes"], collective["count"]) == ("all-reduce", ["data"], 15)
     assert "collective_programs.py" in run("inspect", f"--hlo={text}", "--mesh=data=4,model=2").stdout
+    narrow = run("inspect", f"--hlo={text}", "--mesh=data=4,model=2", COLUMNS="60").stdout
+    assert max(map(len, narrow.splitlines())) == 60
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--hlo=/no/such", "--mesh=data=8"], "--hlo /no/such: cannot be read: No such file"),
-        (["--hlo={hlo}"], "--hlo FILE and --mesh data=4,model=2 go together"),
-        (["--mesh=data=8"], "go together"),
-        (["--hlo={hlo}", "--mesh=data=4"], "--mesh data 4 makes 4 devices, the module was compiled for 8"),
+        (["--hlo={hlo}"], "--hlo FILE and --mesh AXIS=SIZE,… belong together"),
+        (["--mesh=data=8"], "belong together"),
+        (["--hlo={hlo}", "--mesh=data=4"], "--mesh data 4 has 4 devices, but the module was compiled for 8"),
         (["--hlo={hlo}", "--mesh=data"], "'data' is not AXIS=SIZE"),
         (["--hlo={hlo}", "--mesh=data=0"], "'data=0' is not AXIS=SIZE"),
-        (["--hlo={broken}", "--mesh=data=8"], "its groups name more than 8 devices"),
-        (["--hlo={here}", "--mesh=data=8"], "not the text of a compiled module: it does not begin with `HloModule`"),
+        (["--hlo={broken}", "--mesh=data=8"], "its groups name a device outside the mesh of 8"),
+        (["--hlo={here}", "--mesh=data=8"], "not the text of a compiled module: it does not start with `HloModule`"),
         (["--diff=nope"], "preset nope: no such preset"),
         (["--preset=tp", "--set=heads=4"], "heads 4 does not divide by 8"),
     ],
@@ -318,10 +331,10 @@ def test_what_cannot_be_inspected_is_refused(home: Path, arguments: list[str], s
 def test_lint_exits_by_what_it_finds(home: Path) -> None:
     """On nano itself: a smaller model has too little to compute for its traffic."""
     good = run("lint", "--preset=dp", "--json")
-    assert (good.returncode, json.loads(good.stdout)["findings"]) == (0, [])
+    assert (good.returncode, checked("lint", good.stdout)["findings"]) == (0, [])
     bad = run("lint", "--preset=pitfall-same-axis", "--json")
     assert bad.returncode == 1
-    assert [finding["code"] for finding in json.loads(bad.stdout)["findings"]] == ["S104", "S105"]
+    assert [finding["code"] for finding in checked("lint", bad.stdout)["findings"]] == ["S104", "S105"]
 
 
 def test_findings_for_people(home: Path) -> None:

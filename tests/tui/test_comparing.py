@@ -1,7 +1,6 @@
-"""Presets compared on a real engine: by the command, and in the view of a live run."""
+"""Presets compared on a real engine, by the command and in the Compare view of a live run."""
 
 import asyncio
-import json
 import subprocess
 from pathlib import Path
 
@@ -11,16 +10,18 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.terminal.export import screen_text
 from textual.widgets import DataTable
 
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from ..schemas import checked
 from .test_app import shown, status, until
 from .test_cli import run
 
 FEW_FIT = ModelConfig(layers=2, embed=12, heads=3, mlp=64, vocab=256, vocab_rows=256, context=16)
-"""On eight devices and sequences of odd length: dp, fsdp-1d and hsdp, and the pitfalls."""
+"""A model that only dp, fsdp-1d, hsdp and the pitfalls fit, on eight devices and sequences of odd length."""
 
 
 def files(folder: Path) -> list[Path]:
@@ -37,13 +38,13 @@ def until_it_says(process: "subprocess.Popen[str]", text: str) -> None:
     assert any(text in line for line in process.stderr), text
 
 
-def test_compare_measures_what_it_predicts_and_leaves_nothing(home: Path) -> None:
+def test_compare_measures_presets_and_leaves_no_files(home: Path) -> None:
     (home / "wide.toml").write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
     (home / "mine.toml").write_text('[mesh]\ndata = -1\n[rules]\nbatch = "data"\nembed = "data"\n')
     presets = ["pp2", str(home / "wide.toml"), str(home / "mine.toml")]
     result = run("compare", *presets, "--steps=3", "--json", *SETTINGS, f"--data={__file__}")
     assert result.returncode == 1, "one could not be measured"
-    board = json.loads(result.stdout)
+    board = checked("compare", result.stdout)
     assert (board["schema"], board["model"], len(board["devices"]), board["complete"]) == (1, "nano", 8, False)
     rows = {row["preset"]: row for row in board["rows"]}
     assert list(rows)[2] == "wide", "what was measured comes first"
@@ -67,7 +68,7 @@ def test_compare_measures_what_it_predicts_and_leaves_nothing(home: Path) -> Non
     assert files(home / "state") == []
 
 
-def test_bad_input_is_told_at_once(home: Path) -> None:
+def test_bad_input_is_refused_with_every_problem(home: Path) -> None:
     result = run("compare", "nope", "tp", "./tp.toml", "--steps=0", "--batch-size=0")
     assert (result.returncode, result.stdout) == (2, "")
     for says in ("preset nope: no such", "./tp.toml: no such file", "--steps 0", "--batch-size 0", "has the same name"):
@@ -81,13 +82,13 @@ def test_bad_input_is_told_at_once(home: Path) -> None:
 def recorded(directory: RunDirectory) -> RunState:
     state = RunState()
     for events in LogReader(directory.events).read():
-        state.apply_all(events)
+        apply_all(state, events)
     return state
 
 
 @pytest.mark.slow
-def test_the_view_measures_a_live_run_and_returns(home: Path) -> None:
-    """Steps are long enough that a comparison is still going on when a slow viewer looks."""
+def test_the_view_measures_a_live_run_and_returns_to_its_preset(home: Path) -> None:
+    """Steps are long enough that a comparison is still running when a slow viewer attaches."""
     directory = run_directory.create(tiny_config(model=FEW_FIT, training=TrainingConfig(batch_size=16, seq_len=15)))
 
     def cells(app: ShardtuiApp, name: str) -> list[str]:
@@ -112,24 +113,27 @@ def test_the_view_measures_a_live_run_and_returns(home: Path) -> None:
             assert comparison
             await until(lambda: comparison.is_over, "the end")
             assert (comparison.ended_by, app.state.preset) == (None, "dp")
-            await until(lambda: "comparison done" in screen_text(app), "the word of it")
+            await until(lambda: "comparison done" in screen_text(app), "the end on screen")
             assert all("ms" in cells(app, name)[2] or "s" in cells(app, name)[2] for name in ("dp", "hsdp", "fsdp-1d"))
             assert "→ " in screen_text(app)
             switches = len(app.state.switches)
             await pilot.press("m")
-            await until(lambda: len(app.state.switches) > switches and app.is_comparing, "a switch")
+            await until(lambda: len(app.state.switches) > switches and app.state.is_comparing, "a switch")
             await pilot.press("escape")
-            await until(lambda: app.state.preset == "dp" and not app.is_comparing, "the way back")
+            await until(lambda: app.state.preset == "dp" and not app.state.is_comparing, "the preset from before")
             assert app.state.comparison
             assert app.state.comparison.ended_by == "cancelled"
             switches = len(app.state.switches)
             await pilot.press("m")
-            await until(lambda: len(app.state.switches) > switches and app.is_comparing, "a switch before it goes")
+            await until(
+                lambda: len(app.state.switches) > switches and app.state.is_comparing,
+                "a switch before the viewer detaches",
+            )
             await pilot.press("d")
 
     async def second() -> None:
         async with shown(directory, False, (80, 24)) as (app, pilot):
-            await until(lambda: app.state.preset == "dp" and not app.client.is_behind, "the run where it came from")
+            await until(lambda: app.state.preset == "dp" and not app.client.is_behind, "the run under its first preset")
             await pilot.press("6")
             await until(lambda: app.screen.query(DataTable) and app.screen.query_one(DataTable).row_count, "rows")
             await pilot.press("x")

@@ -1,4 +1,4 @@
-"""A preset that is edited: what its values can be, what it is called, and what is said of what cannot be."""
+"""A preset that is being edited: the values it accepts, its name, and the problems of invalid edits."""
 
 from pathlib import Path
 
@@ -6,11 +6,12 @@ import jax
 import pytest
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
-from shardtui.engine.program.program import place
+from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset import Override, Preset
 from shardtui.engine.spec.preset_reader import REST, load_preset, parse_preset
-from shardtui.tui.screens.rules import NEW_AXIS, replaced_by, typed
 from shardtui.tui.state.draft import Draft
+from shardtui.tui.state.draft_files import replaced_by
+from shardtui.tui.widgets.row_values import NEW_AXIS, with_text
 from shardtui.tui.widgets.rule_list import Row, is_about, rows_of
 
 from ..conftest import tiny_config
@@ -31,7 +32,7 @@ def draft(mesh: dict[str, int], devices: int = 8, name: str = "p", **rules: tupl
         ({"data": REST}, "data", [], {"data": 8}, {"data": 8}),
     ],
 )
-def test_sizes_step_through_what_fills_the_devices(
+def test_sizes_step_through_those_that_fill_the_devices(
     mesh: dict[str, int], axis: str, fitting: list[int], larger: dict[str, int], smaller: dict[str, int]
 ) -> None:
     before = draft(mesh)
@@ -42,11 +43,11 @@ def test_sizes_step_through_what_fills_the_devices(
     assert before.next_size(axis, 1).next_size(axis, -1).sizes == before.sizes
 
 
-def test_one_axis_takes_what_is_left() -> None:
+def test_one_axis_takes_the_remaining_devices() -> None:
     before = draft({"data": REST, "model": 2})
-    assert before.sized("model", REST).preset.mesh == {"data": 4, "model": REST}
-    assert before.sized("data", 3).preset.mesh == {"data": 3, "model": REST}
-    assert "needs a multiple of 3 devices, 8 found" in before.sized("data", 3).problems()[0]
+    assert before.with_size("model", REST).preset.mesh == {"data": 4, "model": REST}
+    assert before.with_size("data", 3).preset.mesh == {"data": 3, "model": REST}
+    assert "needs a multiple of 3 devices, 8 found" in before.with_size("data", 3).problems()[0]
     assert before.without_axis("data").preset.mesh == {"model": REST}
     assert before.with_axis("seq").sizes == {"data": 4, "model": 2, "seq": 1}
     assert draft({"data": REST}).without_axis("data").preset.mesh == {"data": REST}
@@ -62,57 +63,57 @@ def test_rules_step_through_suggestions_and_back() -> None:
         around = around.next_rule("embed", 1)
     assert around.preset == before.preset
     assert not around.is_changed
-    assert before.ruled("embed", ("model", "data")).next_rule("embed", 1).rule("embed") == ()
+    assert before.with_rule("embed", ("model", "data")).next_rule("embed", 1).rule("embed") == ()
     assert before.without_axis("data").preset.rules == {}
 
 
-def test_an_explicit_whole_stays_as_it_was_written() -> None:
+def test_an_explicit_unsharded_rule_is_kept() -> None:
     before = draft({"data": REST}, embed=())
-    assert before.ruled("embed", ("data",)).ruled("embed", ()).preset == before.preset
+    assert before.with_rule("embed", ("data",)).with_rule("embed", ()).preset == before.preset
 
 
-def test_names_and_the_summary_say_where_it_comes_from() -> None:
+def test_name_and_summary_mention_the_original_preset() -> None:
     before = draft({"data": REST, "model": 2}, name="fsdp", embed=("data",))
     assert before.name == "fsdp"
-    after = before.ruled("embed", ("data", "model")).next_size("model", 1)
+    after = before.with_rule("embed", ("data", "model")).next_size("model", 1)
     assert after.name == "fsdp-edited"
     assert Draft(after.preset, after.preset, 8, frozenset({"fsdp-edited"})).name == "fsdp"
     second = Draft(
         parse_preset(Path("fsdp-edited.toml"), after.text), before.preset, 8, frozenset({"fsdp", "fsdp-edited"})
     )
     assert second.name == "fsdp-edited-2"
-    assert after.named("mine").name == "mine"
+    assert after.with_name("mine").name == "mine"
     assert after.edits == ["model = 4", "embed = data+model"]
     assert parse_preset(Path("x.toml"), after.text).summary == "fsdp with model = 4, embed = data+model"
     assert not after.reset().is_changed
-    learnt = draft({"data": REST, "model": 2}, name="pitfall-same-axis").ruled("mlp", ("model",))
-    assert learnt.name == "same-axis-edited", "it is no pitfall any more"
+    pitfall = draft({"data": REST, "model": 2}, name="pitfall-same-axis").with_rule("mlp", ("model",))
+    assert pitfall.name == "same-axis-edited", "an edited pitfall is an ordinary preset"
 
 
 @pytest.mark.parametrize(
     ("row", "text", "says"),
     [
-        (Row("name", "name"), "../x", "a preset is called by 1 to 64 letters"),
-        (Row("axis", "data"), "three", "a size is from 1 to 1,000,000, or -1"),
-        (Row("axis", "data"), "0", "a size is from 1"),
-        (Row("axis", "data"), "9" * 5000, "a size is from 1"),
-        (NEW_AXIS, "a b", "an axis name is letters, digits and _"),
-        (NEW_AXIS, "", "an axis name is letters"),
+        (Row("name", "name"), "../x", "a preset's name has 1 to 64 letters"),
+        (Row("axis", "data"), "three", "a size must be from 1 to 1,000,000, or -1"),
+        (Row("axis", "data"), "0", "a size must be from 1"),
+        (Row("axis", "data"), "9" * 5000, "a size must be from 1"),
+        (NEW_AXIS, "a b", "an axis name has only letters, digits and _"),
+        (NEW_AXIS, "", "an axis name has only letters"),
     ],
 )
-def test_what_means_nothing_is_not_taken(row: Row, text: str, says: str) -> None:
+def test_invalid_text_is_refused(row: Row, text: str, says: str) -> None:
     with pytest.raises(Invalid, match=says):
-        typed(draft({"data": REST}), row, text)
+        with_text(draft({"data": REST}), row, text)
 
 
-def test_what_is_typed() -> None:
+def test_typed_text_is_parsed() -> None:
     before = draft({"data": REST, "model": 2})
     for text in ("data, model", "data model", "data+model"):
-        assert typed(before, Row("rule", "embed"), text).rule("embed") == ("data", "model")
-    assert typed(before, Row("rule", "embed"), "whole").preset == before.preset
-    assert typed(before, Row("axis", "model"), "-1").preset.mesh == {"data": 4, "model": REST}
-    assert typed(before, NEW_AXIS, "model") == before
-    assert typed(typed(before, Row("name", "name"), "mine"), Row("name", "name"), "").name == "p"
+        assert with_text(before, Row("rule", "embed"), text).rule("embed") == ("data", "model")
+    assert with_text(before, Row("rule", "embed"), "unsharded").preset == before.preset
+    assert with_text(before, Row("axis", "model"), "-1").preset.mesh == {"data": 4, "model": REST}
+    assert with_text(before, NEW_AXIS, "model") == before
+    assert with_text(with_text(before, Row("name", "name"), "mine"), Row("name", "name"), "").name == "p"
 
 
 @pytest.fixture(scope="module")
@@ -123,21 +124,21 @@ def task() -> Task:
 @pytest.mark.parametrize(
     ("logical", "text", "marked", "says"),
     [
-        ("layers", "data", "layers", "layers 2 does not divide by 4: make it 4, or split it otherwise"),
+        ("layers", "data", "layers", "layers 2 does not divide by 4: make it 4, or split it over other axes"),
         ("mlp", "modle", "mlp", "[rules] mlp: no mesh axis 'modle': the mesh has data, model"),
-        ("mlp", "data, data", "mlp", "mesh axis 'data' stands twice: one array can use an axis once"),
+        ("mlp", "data, data", "mlp", "mesh axis 'data' is named twice: an array can use each mesh axis once"),
         ("vocab", "data", "embed", "data already splits another dim: give embed another axis"),
     ],
 )
-def test_each_problem_stands_at_its_row(task: Task, logical: str, text: str, marked: str, says: str) -> None:
+def test_each_problem_is_shown_at_its_row(task: Task, logical: str, text: str, marked: str, says: str) -> None:
     before = draft({"data": REST, "model": 2}, batch=("data",), embed=("data",))
-    problems = problems_of(task, typed(before, Row("rule", logical), text))
+    problems = problems_of(task, with_text(before, Row("rule", logical), text))
     (found,) = [problem for problem in problems if says in problem]
     assert marks(before, found) == [f"rule:{marked}"]
 
 
-def test_sizes_that_do_not_fill_the_devices_are_told_at_the_mesh(task: Task) -> None:
-    wrong = draft({"data": REST, "model": 2}, batch=("data",)).sized("model", 3)
+def test_sizes_that_do_not_fill_the_devices_are_shown_at_the_mesh(task: Task) -> None:
+    wrong = draft({"data": REST, "model": 2}, batch=("data",)).with_size("model", 3)
     (problem,) = problems_of(task, wrong)
     assert "needs a multiple of 3 devices, 8 found: use 6 devices or another size" in problem
     assert marks(wrong, problem) == ["heading:mesh of 8 devices"]
@@ -145,11 +146,11 @@ def test_sizes_that_do_not_fill_the_devices_are_told_at_the_mesh(task: Task) -> 
     for number in range(16):
         crowded = crowded.with_axis(f"a{number}")
     (problem,) = crowded.problems()
-    assert "[mesh]: 18 axes: at most 16" in problem
+    assert "[mesh]: 18 axes: use at most 16" in problem
     assert marks(wrong, problem) == ["heading:mesh of 8 devices"]
 
 
-def test_an_override_that_names_a_gone_axis_is_told_there(task: Task) -> None:
+def test_an_override_with_a_removed_axis_is_shown_at_the_override(task: Task) -> None:
     preset = Preset("p", "", "", {"data": REST, "model": 2}, {}, {"*.kernel": Override((("model",),))}, "")
     wrong = Draft(preset, preset, 8, frozenset()).without_axis("model")
     (problem,) = problems_of(task, wrong)
@@ -157,9 +158,9 @@ def test_an_override_that_names_a_gone_axis_is_told_there(task: Task) -> None:
     assert marks(wrong, problem) == ["override:*.kernel"]
 
 
-def test_several_problems_come_at_once(task: Task) -> None:
-    wrong = draft({"data": REST, "model": 2}, batch=("data",)).ruled("mlp", ("modle",))
-    problems = problems_of(task, wrong.sized("model", 3))
+def test_all_problems_are_reported_together(task: Task) -> None:
+    wrong = draft({"data": REST, "model": 2}, batch=("data",)).with_rule("mlp", ("modle",))
+    problems = problems_of(task, wrong.with_size("model", 3))
     assert [marks(wrong, problem) for problem in problems] == [["rule:mlp"], ["heading:mesh of 8 devices"]]
 
 
@@ -176,14 +177,14 @@ def marks(of: Draft, problem: str) -> list[str]:
     return [row.id for row in rows if is_about(row, problem)]
 
 
-def test_a_name_that_means_something_is_asked_about(home: Path) -> None:
+def test_saving_under_an_existing_name_asks_first(home: Path) -> None:
     folder = home / "config/shardtui/presets/parallelism"
     assert replaced_by(folder / "mine.toml") is None
     assert "fsdp is built in" in (replaced_by(folder / "fsdp.toml") or "")
     assert "names a mesh" in (replaced_by(folder / "fsdp4-model2.toml") or "")
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text("")
-    assert "mine.toml is there already" in (replaced_by(folder / "mine.toml") or "")
+    assert "mine.toml already exists" in (replaced_by(folder / "mine.toml") or "")
 
 
 def test_a_preset_named_by_its_mesh_can_be_edited(home: Path) -> None:

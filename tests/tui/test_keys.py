@@ -1,24 +1,40 @@
-"""Keys and clicks that once ended the UI, or did what nobody asked for. Over a run that has ended."""
+"""Keys and clicks that once crashed the UI or had unwanted effects, in a run that has ended."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from rich.style import Style
+from shardtui.engine.wire.events import CheckpointsKept, PresetPreviewed
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.messages import EventsArrived
 from shardtui.tui.palette import Palette
+from shardtui.tui.screens.checkpoints import CheckpointsScreen
+from shardtui.tui.screens.confirm import Confirm
+from shardtui.tui.screens.rules import RulesScreen
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.widgets.choices import Choices
+from shardtui.tui.widgets.keys import Always
 from shardtui.tui.widgets.preset_list import PresetList
 from textual.command import CommandList
-from textual.events import MouseDown
+from textual.events import Click, MouseDown, Resize
+from textual.geometry import Size
 from textual.pilot import Pilot
-from textual.widgets._key_panel import BindingsTable
+from textual.widget import Widget
+from textual.widgets import Input, OptionList
+from textual.widgets._toast import Toast
+from textual.widgets.markdown import MarkdownBlock
 
 from ..recorded import recorded_run
 from .test_app import shown, until
+from .test_rules import layout
 
 Scenario = Callable[[ShardtuiApp, Pilot[None]], Coroutine[Any, Any, None]]
 
@@ -30,6 +46,8 @@ def ended(home: Path) -> RunDirectory:
 
 def play(directory: RunDirectory, scenario: Scenario, size: tuple[int, int] = (80, 24)) -> None:
     async def playing() -> None:
+        if sys.version_info >= (3, 12):
+            asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # as Textual's `run` does
         async with shown(directory, False, size) as (app, pilot):
             await until(lambda: app.state.phase is Phase.STOPPED and app.screen.query(PresetList), "the history")
             await scenario(app, pilot)
@@ -37,9 +55,28 @@ def play(directory: RunDirectory, scenario: Scenario, size: tuple[int, int] = (8
     asyncio.run(playing())
 
 
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Even where the event loop does not come round any more: what keeps it busy is interrupted until it ends."""
+    rung: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        rung.append(number)
+        pytest.fail(f"busy for {seconds} s")  # no Exception, which Textual would take and go on
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not rung, f"busy for {seconds} s"
+
+
 @pytest.mark.parametrize("page", ["page_up", "page_down"])
-def test_a_page_of_the_palette_before_what_it_found_is_laid_out(ended: RunDirectory, page: str) -> None:
-    """Keys as fast as a terminal sends them, and what the last one is bound to just between the two."""
+def test_page_keys_work_before_the_palette_has_laid_out_its_matches(ended: RunDirectory, page: str) -> None:
+    """Keys come as fast as a terminal sends them; the page action runs between the search and the layout."""
 
     async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
         for key in ("ctrl+p", "n", "5"):
@@ -56,7 +93,7 @@ def test_a_page_of_the_palette_before_what_it_found_is_laid_out(ended: RunDirect
 
 
 @pytest.mark.parametrize("size", [(1, 1), (10, 3), (40, 4)])
-def test_pages_of_lists_without_room(ended: RunDirectory, size: tuple[int, int]) -> None:
+def test_page_keys_work_in_lists_without_room(ended: RunDirectory, size: tuple[int, int]) -> None:
     async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
         for view in "1568":
             await pilot.press(view, "pageup", "pagedown", "pageup")
@@ -69,19 +106,20 @@ def test_pages_of_lists_without_room(ended: RunDirectory, size: tuple[int, int])
 def test_a_click_selects_and_a_double_click_acts(ended: RunDirectory) -> None:
     async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
         listed = app.screen.query_one(PresetList)
+        await until(lambda: listed.size.height > 4 and listed.option_count > 4, "the presets, drawn")
         before = listed.highlighted_preset
         await pilot.click(PresetList, offset=(6, 3))
-        assert listed.highlighted_preset != before
-        assert not app._notifications, "nothing was asked of the engine"
+        await until(lambda: listed.highlighted_preset != before, "the cursor under the mouse")
+        assert not app._notifications, "a click requests no switch"
         await pilot.click(PresetList, offset=(6, 3))
         await pilot.pause(0.6)
         await pilot.click(PresetList, offset=(6, 3), times=2)
-        await until(lambda: app._notifications, "the word that there is no engine")
+        await until(lambda: app._notifications, "the notice that there is no engine")
 
     play(ended, scenario)
 
 
-def test_a_view_that_is_asked_for_before_the_palette_is_up(ended: RunDirectory) -> None:
+def test_a_view_may_be_requested_before_the_palette_is_mounted(ended: RunDirectory) -> None:
     async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
         app.action_command_palette()
         app.switch_mode("log")
@@ -92,15 +130,156 @@ def test_a_view_that_is_asked_for_before_the_palette_is_up(ended: RunDirectory) 
     play(ended, scenario)
 
 
-def test_a_click_on_what_is_gone_but_still_drawn(ended: RunDirectory) -> None:
+def test_a_palette_may_be_closed_before_it_is_mounted(ended: RunDirectory) -> None:
     async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
-        await pilot.press("question_mark")
-        await until(lambda: app.screen.query(BindingsTable) and app.screen.query_one(BindingsTable).region, "the help")
-        table = app.screen.query_one(BindingsTable)
-        (x, y), pane = table.region.offset, table.parent
-        assert pane
-        table._detach()
+        app.action_command_palette()
+        assert isinstance(app.screen, Palette)
+        app.screen.dismiss()
+        await pilot.press("ctrl+p")
+        await until(lambda: isinstance(app.screen, Palette) and app.screen.query_one(CommandList), "the next one")
+
+    play(ended, scenario)
+
+
+def test_a_palette_may_be_closed_before_it_shows_that_nothing_matches(ended: RunDirectory) -> None:
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p", *"zzz")
+        palette = app.screen
+        assert isinstance(palette, Palette)
+        await until(lambda: palette._no_matches_timer, "the search")
+        await pilot.press("escape", "escape")
+        assert not palette.is_active
+        assert palette._no_matches_timer is None
+
+    play(ended, scenario)
+
+
+def test_a_question_that_comes_with_an_answer(ended: RunDirectory) -> None:
+    """`ctrl+s` before the engine has said what would follow: its answer brings the question whether to replace."""
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        await pilot.press("8")
+        rules = app.screen
+        assert isinstance(rules, RulesScreen) and rules.draft
+        draft = rules.draft
+        rules.request.when_answered(lambda _: rules.save(draft))
+        same = layout({"data": 8}, ["data"], 1)
+        app.post_message(EventsArrived([PresetPreviewed(number=rules.request.number, before=same, after=same)]))
+        await until(lambda: isinstance(app.screen, Confirm), "the question")
+
+    play(ended, scenario)
+
+
+def test_two_sizes_in_a_burst(ended: RunDirectory) -> None:
+    """A screen that follows both for ever takes up nothing else."""
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        await pilot.press("8")
+        await pilot.pause(1)
+        screen = app.screen
+        with at_most(seconds=20):
+            for size in (Size(60, 20), Size(140, 40)):
+                screen.post_message(Resize(size, size))
+                screen.call_later(lambda: None)
+            await pilot.pause(0.1)
+        assert screen.size == app.size
+
+    play(ended, scenario)
+
+
+def test_a_notice_may_expire_before_it_is_drawn(ended: RunDirectory) -> None:
+    """With a timer that is already due, Textual would no longer react to keys."""
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        app.notify("soon over", timeout=600)
+        await until(lambda: len(app._notifications), "the notice")
+        notice = next(iter(app._notifications))
+        notice.timeout = 0
+        assert notice.has_expired
+        toast = Toast(notice)
+        assert toast._timeout > 0
+        await app.screen.mount(toast)
+        await until(lambda: not toast.is_attached, "its end on the screen")
+
+    play(ended, scenario)
+
+
+@pytest.mark.parametrize("kind", [PresetList, CommandList])
+def test_a_click_on_a_removed_option_does_nothing(ended: RunDirectory, kind: type[OptionList]) -> None:
+    """The option is removed after the click, but before the list receives it."""
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        if kind is CommandList:
+            await pilot.press("ctrl+p")
+        await until(lambda: app.screen.query(kind) and app.screen.query_one(kind).option_count, "options")
+        listed = app.screen.query_one(kind)
+        x, y = listed.content_region.offset
+        click = Click(listed, 1, 1, 0, 0, 1, False, False, False, x, y, Style(meta={"option": listed.option_count}))
+        listed.post_message(click)
+        await pilot.pause()
+        assert not isinstance(app.screen, Palette) or app.screen.is_active
+
+    play(ended, scenario)
+
+
+def test_text_typed_for_one_preset_is_not_applied_to_another(ended: RunDirectory) -> None:
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        listed = app.screen.query_one(PresetList)
+        listed.highlighted = listed.get_option_index("dp")
+        await pilot.press("8", "down", "enter")
+        assert isinstance(rules := app.screen, RulesScreen) and rules.prompt.row and rules.prompt.row.key == "data"
+        await app.switch_mode("watch")
+        listed.highlighted = listed.get_option_index("fsdp")
+        await app.action_edit_rules()
+        assert rules.draft and rules.draft.origin.name == "fsdp" and not rules.prompt.display
+        await pilot.press(*"-1", "enter")
+        assert list(rules.draft.preset.mesh) == ["fsdp"]
+
+    play(ended, scenario)
+
+
+@pytest.mark.parametrize(("key", "kind"), [("1", Always), ("question_mark", MarkdownBlock)])
+def test_a_click_on_a_removed_widget_that_is_still_drawn_does_nothing(
+    ended: RunDirectory, key: str, kind: type[Widget]
+) -> None:
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        await until(lambda: app.screen.query(kind) and app.screen.query(kind).first().region, "the widget")
+        removed = app.screen.query(kind).first()
+        (x, y), parent = removed.region.offset, removed.parent
+        assert parent
+        removed._detach()
         app.screen._forward_event(MouseDown(None, x, y, 0, 0, 1, False, False, False, x, y))
-        table._attach(pane)
+        removed._attach(parent)
+
+    play(ended, scenario)
+
+
+def test_a_checkpoint_that_was_deleted_while_it_was_chosen_starts_no_engine(ended: RunDirectory) -> None:
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        await pilot.press("c")
+        await until(lambda: isinstance(app.screen, CheckpointsScreen), "the checkpoints")
+        later = [msgspec.structs.replace(info, step=9) for info in app.state.checkpoints]
+        app.post_message(EventsArrived([CheckpointsKept(checkpoints=later)]))
+        await until(lambda: app.state.checkpoints == later, "the later checkpoint")
+        await pilot.press("enter")
+        await until(lambda: app._notifications, "a notice")
+        assert [notice.message for notice in app._notifications] == [
+            "the checkpoint of step 4 is no longer kept: choose another"
+        ]
+        assert app.state.phase is Phase.STOPPED
+
+    play(ended, scenario)
+
+
+def test_the_bottom_line_is_mounted_while_a_field_takes_letters(ended: RunDirectory) -> None:
+    """`?` is text then, and none of the active bindings."""
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        await pilot.press("2", "slash")
+        await until(lambda: isinstance(app.focused, Input), "the filter")
+        await app.screen.mount(again := Always())
+        await pilot.pause()
+        assert again.lines[0].plain == " ? Help  ^p Palette "
 
     play(ended, scenario)

@@ -1,22 +1,22 @@
-"""What is drawn again, and what is not: over SSH every cell counts."""
+"""Which lines are redrawn: over SSH every cell counts."""
 
 import asyncio
 from typing import Any
 
-from shardtui.tui.widgets.lines import Lines, entitle
+from shardtui.tui.widgets.lines import Lines, set_titles
 from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.geometry import Region
 
 
 class Drawn(Lines):
-    """Notes what it is asked to draw again."""
+    """Records the regions that are redrawn."""
 
-    asked: list[tuple[Region, ...]]
+    redrawn: list[tuple[Region, ...]]
 
     def refresh(self, *regions: Region, **options: Any) -> "Drawn":
-        if hasattr(self, "asked"):
-            self.asked.append(regions)
+        if hasattr(self, "redrawn"):
+            self.redrawn.append(regions)
         return super().refresh(*regions, **options)
 
 
@@ -28,7 +28,7 @@ class OneWidget(App[None]):
 
 
 def drawn_by(*changes: Any) -> list[list[tuple[Region, ...]]]:
-    """What each of the changes to a widget of two rows inside its border draws again."""
+    """Returns the regions that each change redraws in a widget of two rows inside a border."""
 
     async def run() -> list[list[tuple[Region, ...]]]:
         app = OneWidget()
@@ -36,9 +36,9 @@ def drawn_by(*changes: Any) -> list[list[tuple[Region, ...]]]:
             widget = app.query_one(Drawn)
             found: list[list[tuple[Region, ...]]] = []
             for change in changes:
-                widget.asked = []
+                widget.redrawn = []
                 change(widget)
-                found.append(widget.asked)
+                found.append(widget.redrawn)
             return found
 
     return asyncio.run(run())
@@ -48,7 +48,7 @@ def show(*lines: str) -> Any:
     return lambda widget: widget.show([Content(line) for line in lines])
 
 
-def test_only_lines_that_changed_are_drawn_again() -> None:
+def test_only_changed_lines_are_redrawn() -> None:
     first, same, other = drawn_by(show("a", "b"), show("a", "b"), show("a", "c"))
     assert first == [(Region(0, 0, 18, 1), Region(0, 1, 18, 1))]
     assert same == []
@@ -60,8 +60,8 @@ def test_lines_below_the_edge_are_not_drawn() -> None:
     assert below == []
 
 
-def test_a_title_draws_the_widget_again_only_where_it_is_another() -> None:
-    titled = [lambda widget, title=title: entitle(widget, title, "[x]") for title in ("[a] b", "[a] b", "c")]
+def test_an_unchanged_title_does_not_redraw_the_widget() -> None:
+    titled = [lambda widget, title=title: set_titles(widget, title, "[x]") for title in ("[a] b", "[a] b", "c")]
     first, same, other = drawn_by(*titled)
     assert first == [(), ()]
     assert same == []

@@ -1,4 +1,4 @@
-"""The chart as text: no app is needed to draw it."""
+"""The loss chart as text, drawn without an app."""
 
 import math
 
@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base import figures
 from shardtui.tui.state.losses import BLOCK, Losses
-from shardtui.tui.widgets.loss_chart import draw_chart, right_edge
+from shardtui.tui.widgets.loss_plot import Plot, draw_plot, right_edge
 
 
 def drawn(losses: list[float], width: int = 60, height: int = 12, **options: object) -> list[str]:
-    return [line.plain for line in draw_chart(Losses(losses), options.pop("marks", []), width, height, **options)]  # type: ignore[arg-type]
+    return [line.plain for line in draw_plot(Plot(Losses(losses), **options), width, height)]  # type: ignore[arg-type]
 
 
 def braille(lines: list[str]) -> list[tuple[int, int]]:
@@ -19,12 +19,12 @@ def braille(lines: list[str]) -> list[tuple[int, int]]:
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32) | st.just(math.nan), max_size=20), st.data())
-def test_means_of_any_stretch(values: list[float], data: st.DataObject) -> None:
+def test_the_mean_of_any_range_ignores_losses_that_are_not_finite(values: list[float], data: st.DataObject) -> None:
     values = (values or [1.0]) * BLOCK
     losses = Losses(values[:-7])
     losses.extend(values[-7:])
     kept = data.draw(st.integers(0, len(values)))
-    losses.go_on_from(kept)
+    losses.rewind_to(kept)
     losses.extend(values[kept:])
     begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(values))] * 2)))
     finite = [value for value in values[begin:end] if math.isfinite(value)]
@@ -33,13 +33,13 @@ def test_means_of_any_stretch(values: list[float], data: st.DataObject) -> None:
 
 
 @given(st.integers(1, 10**9))
-def test_the_right_edge_is_near_and_stands_still(steps: int) -> None:
+def test_the_right_edge_is_close_and_rarely_moves(steps: int) -> None:
     edge = right_edge(steps)
     assert steps <= edge <= max(20, steps * 1.34)
     assert right_edge(edge) == edge
 
 
-def test_a_falling_loss_falls_on_screen() -> None:
+def test_a_falling_loss_falls_on_the_chart_without_gaps() -> None:
     lines = drawn([5 - n / 20 for n in range(80)])
     dots = braille(lines)
     assert min(dots)[1] < max(dots)[1]
@@ -48,29 +48,29 @@ def test_a_falling_loss_falls_on_screen() -> None:
     assert float(lines[0].split()[0]) >= 5
 
 
-def test_switches_are_marked_where_they_fell() -> None:
+def test_a_switch_is_marked_at_its_step() -> None:
     lines = drawn([2.0] * 100, width=107, marks=[(50, "fsdp"), (75, "tp")])
     assert lines[0].index("┊fsdp") == 7 + 50
     assert lines[0].index("┊tp") == 7 + 75
     assert all(line[57] in "┊⠤⠒⣀⠉" for line in lines[:-1])
 
 
-@pytest.mark.parametrize("logarithmic", [False, True])
+@pytest.mark.parametrize("is_log", [False, True])
 @given(
     losses=st.lists(st.floats(1e-6, 1e6) | st.just(math.nan), max_size=300),
     width=st.integers(0, 200),
     height=st.integers(0, 60),
 )
-def test_any_losses_in_any_size(losses: list[float], width: int, height: int, logarithmic: bool) -> None:
-    lines = drawn(losses, width, height, logarithmic=logarithmic)
+def test_any_losses_are_drawn_within_any_size(losses: list[float], width: int, height: int, is_log: bool) -> None:
+    lines = drawn(losses, width, height, is_log=is_log)
     assert len(lines) <= height
-    assert all(len(line) <= width for line in lines if "no step" not in line)
+    assert all(len(line) <= width for line in lines if not line.startswith("no "))
     finite = any(math.isfinite(loss) for loss in losses)
     if finite and width >= 20 and height >= 5:
         assert braille(lines)
 
 
-def test_a_mark_at_the_right_edge_has_its_name_on_the_left() -> None:
+def test_the_name_of_a_mark_at_the_right_edge_is_on_its_left() -> None:
     lines = drawn([2.0] * 100, width=107, marks=[(50, "fsdp"), (98, "fsdp-tp2")])
     assert lines[0].index("fsdp-tp2┊") == 7 + 98 - len("fsdp-tp2")
     assert "┊fsdp" in lines[0]
@@ -82,7 +82,7 @@ def test_losses_that_are_not_finite_leave_a_gap() -> None:
     assert {7, 16, 98, 106} <= xs
 
 
-def test_figures() -> None:
+def test_bytes_seconds_and_counts_have_three_digits_and_a_unit() -> None:
     assert [figures.size(n) for n in (0, 999, 1000, 999_999, 9_873_408)] == ["0 B", "999 B", "1 kB", "1 MB", "9.87 MB"]
     assert [figures.seconds(s) for s in (4e-5, 0.0031, 0.031, 0.9999, 4.24, 200, 7300)] == [
         "40 µs",

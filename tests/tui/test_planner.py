@@ -1,4 +1,4 @@
-"""The planner on real engine processes. What is compiled is never a whole program: see tests/long/plan.py for that."""
+"""The planner on real engine processes. None compiles a full program: tests/long/plan.py does."""
 
 import asyncio
 import subprocess
@@ -12,8 +12,10 @@ from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ranking import Board, Cost, Row
 from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.indivisible import Indivisible
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.client.planner import NoAnswer, Planner, usual_presets
 from shardtui.tui.state import board_rows
@@ -25,7 +27,7 @@ SLICE = "v5e:2x4"
 
 
 def planned(*presets: str, config: RunConfig | None = None, topology: str = SLICE) -> tuple[Board, list[str]]:
-    """The last board, and what was compiled in which order."""
+    """Returns the last board, and the presets in the order in which they were compiled."""
     planner = Planner(config or tiny_config(), topology, presets, compiles=True)
     compiled: list[str] = []
 
@@ -47,13 +49,13 @@ def problems(board: Board) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("behaviour", "why"),
     [
-        (ABORTS, "its process was ended by SIGABRT and said: "),
-        (KILLED, "its process was ended by SIGKILL and said: nothing"),
-        (FAILS, "its process ended with status 1 and said: no such luck"),
+        (ABORTS, "its process was ended by SIGABRT: "),
+        (KILLED, "its process was ended by SIGKILL: no output"),
+        (FAILS, "its process ended with status 1: no such luck"),
     ],
     ids=("aborts", "is killed", "fails"),
 )
-def test_a_compiler_that_dies_is_told_in_its_row_and_the_board_goes_on(
+def test_a_crashed_compiler_is_reported_in_its_row_and_the_others_follow(
     home: Path, compilers: Compilers, behaviour: str, why: str
 ) -> None:
     compilers.install(behaviour)
@@ -64,7 +66,7 @@ def test_a_compiler_that_dies_is_told_in_its_row_and_the_board_goes_on(
         assert (row.verdict, row.compiled) == ("fits", None)
 
 
-def test_what_looks_best_is_compiled_first_and_what_cannot_be_never(home: Path, compilers: Compilers) -> None:
+def test_the_best_estimate_is_compiled_first_and_invalid_presets_never(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
     board, compiled = planned("tp", "dp", "fsdp4-model16", "fsdp")
     assert problems(board)["fsdp4-model16"][0].startswith("fsdp4-model16: mesh fsdp=4 × model=16 needs 64 devices")
@@ -72,7 +74,7 @@ def test_what_looks_best_is_compiled_first_and_what_cannot_be_never(home: Path, 
     assert compiled == sorted({"tp", "dp", "fsdp"}, key=lambda preset: times[preset] or 0)
 
 
-def test_what_is_far_too_large_is_compiled_only_where_it_is_named(home: Path, compilers: Compilers) -> None:
+def test_presets_that_are_far_too_large_are_compiled_only_if_named(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
     model = load_model("gpt2-xl", ("batch_size=64",))
     config = tiny_config(model_name="gpt2-xl", model=model.model, training=model.training)
@@ -82,7 +84,7 @@ def test_what_is_far_too_large_is_compiled_only_where_it_is_named(home: Path, co
     assert planned("dp", config=config, topology="v5e:2x2")[1] == ["dp"]
 
 
-def test_one_that_is_cancelled_makes_way_for_the_next(home: Path, compilers: Compilers) -> None:
+def test_after_a_cancelled_compilation_the_next_one_follows(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     planner = Planner(tiny_config(), SLICE, ("dp", "fsdp"), compiles=True)
 
@@ -117,8 +119,7 @@ def test_a_cancelled_planner_leaves_no_process(home: Path, compilers: Compilers)
     assert planner.board
 
 
-def test_a_compilation_ends_with_who_asked_for_it(home: Path, compilers: Compilers) -> None:
-    """However that ended: here it is killed."""
+def test_a_compilation_ends_when_its_parent_is_killed(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     command = [sys.executable, "-m", "shardtui.tui", "plan", f"--topology={SLICE}", "--preset=dp"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -128,10 +129,10 @@ def test_a_compilation_ends_with_who_asked_for_it(home: Path, compilers: Compile
     assert compilers.all_gone()
 
 
-def test_an_answer_that_was_kept_is_taken(home: Path, compilers: Compilers) -> None:
+def test_a_cached_answer_is_used(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
     kept = Cost(argument_bytes=1000, peak_bytes=200_000, capacity_bytes=10**9, collectives=[], step_seconds=1.0)
-    plan_cache.keep(tiny_config(), load_preset("fsdp"), SLICE, kept)
+    plan_cache.store(tiny_config(), load_preset("fsdp"), load_topology(SLICE), kept)
     board, _ = planned("fsdp")
     (row,) = board.rows
     assert row.compiled == kept
@@ -139,17 +140,17 @@ def test_an_answer_that_was_kept_is_taken(home: Path, compilers: Compilers) -> N
     found = board_rows.errors(row)
     assert found
     assert found.peak == pytest.approx(row.estimate.peak_bytes / 200_000 - 1)
-    assert found.sent is None, "nothing is sent: there is nothing to be wrong about"
+    assert found.sent is None, "nothing is sent, so the error is undefined"
 
 
-def test_a_slice_that_the_compiler_does_not_know_is_asked_for_once(home: Path, compilers: Compilers) -> None:
+def test_a_slice_unknown_to_the_compiler_is_tried_once(home: Path, compilers: Compilers) -> None:
     compilers.install("print('shardtui: --topology v5e:2x4: no such slice', file=sys.stderr); sys.exit(2)")
     board, compiled = planned("dp", "fsdp")
     assert len(compiled) == 1
     assert problems(board)[compiled[0]] == ["not compiled: --topology v5e:2x4: no such slice"]
 
 
-def test_without_a_compiler_nothing_is_started(home: Path, compilers: Compilers) -> None:
+def test_without_a_compiler_nothing_is_compiled(home: Path, compilers: Compilers) -> None:
     compilers.remove()
     board, compiled = planned()
     assert compiled == []
@@ -157,13 +158,13 @@ def test_without_a_compiler_nothing_is_started(home: Path, compilers: Compilers)
     assert not any(row.preset.startswith("pitfall") for row in board.rows)
 
 
-def test_the_preset_of_the_run_is_planned_too(home: Path) -> None:
+def test_the_preset_of_the_run_is_planned(home: Path) -> None:
     assert "pitfall-same-axis" in usual_presets(tiny_config(preset="pitfall-same-axis"))[0]
     _, wrong = usual_presets(tiny_config(preset="/no/such.toml"))
     assert wrong == ["--preset /no/such.toml: no such file"]
 
 
-def test_a_wrong_question_is_refused_and_an_engine_that_dies_is_none(
+def test_an_invalid_request_and_a_crashed_engine_raise_different_errors(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Invalid, match="no such slice") as refused:
@@ -175,7 +176,7 @@ def test_a_wrong_question_is_refused_and_an_engine_that_dies_is_none(
         planned("dp")
 
 
-def test_an_engine_process_ends_when_its_stdin_does(home: Path, compilers: Compilers) -> None:
+def test_an_engine_process_ends_when_its_stdin_closes(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     config = encode_json(tiny_config()).decode()
     command = [sys.executable, "-P", "-m", "shardtui.engine", "compile", config, SLICE, "dp"]
@@ -190,17 +191,17 @@ def flow(axes: list[str], sent: int) -> Flow:
     return Flow(kind="all-reduce", axes=axes, count=1, bytes_per_device=sent, bytes_known=sent, bytes_sent=sent)
 
 
-def test_rows_in_words() -> None:
+def test_rows_as_text() -> None:
     moved = [flow(["data"], 600), flow(["model"], 10_000), flow(["data"], 400), flow(["data", "model"], 5)]
     cost = Cost(argument_bytes=1, peak_bytes=12_000_000_000, capacity_bytes=8_000_000_000, collectives=moved)
     row = Row(preset="mine", mesh={"data": 2}, estimate=cost)
     assert board_rows.verdict(row) == "too large by 4 GB"
-    assert board_rows.held(row) == "12 GB, 150 %"
+    assert board_rows.peak_of_capacity(row) == "12 GB, 150 %"
     assert board_rows.most_sent(row) == ["model 10 kB", "data 1 kB"]
-    assert board_rows.off_by(row) == ""
+    assert board_rows.estimate_errors(row) == ""
     smaller = msgspec.structs.replace(cost, peak_bytes=10_000_000_000, collectives=[flow(["data"], 11_000)])
     compiled = msgspec.structs.replace(row, compiled=smaller)
-    assert board_rows.off_by(compiled) == "peak +20 %, sent 0 %"
+    assert board_rows.estimate_errors(compiled) == "peak +20 %, sent 0 %"
     assert board_rows.source(compiled) == "compiler"
     assert [board_rows.percent(part) for part in (0.0001, -0.0042, 0.5)] == ["0 %", "−0.4 %", "+50 %"]
     others = [Row(preset=name, mesh={}, problems=[f"{name}: heads 3", f"{name}: own {name}"]) for name in ("a", "b")]
@@ -208,14 +209,14 @@ def test_rows_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problems", "says"),
+    ("indivisible", "says"),
     [
-        (["dp: tokens: batch → data (64): batch 16 does not divide by 64: make it 64"], "batch 16 < 64 devices"),
-        (["dp: tokens: batch → data (16): batch 24 does not divide by 16: make it 16 or 32"], "batch 24 ÷ 16 devices"),
-        (["dp: tokens: batch → data (64): batch 16 does not divide by 64: make it 64", "dp: no"], "infeasible"),
-        (["dp: mesh data=3 needs 3 devices, 8 found"], "infeasible"),
+        ([Indivisible("batch", 16, 64)], "batch 16 < 64 devices"),
+        ([Indivisible("batch", 24, 16)], "batch 24 ÷ 16 devices"),
+        ([Indivisible("batch", 16, 64), Indivisible("embed", 3, 2)], "infeasible"),
+        ([], "infeasible"),
     ],
 )
-def test_a_row_says_that_the_batch_is_too_small_for_the_slice(problems: list[str], says: str) -> None:
-    row = Row(preset="dp", mesh={"data": 64}, problems=problems)
+def test_the_short_verdict_names_a_batch_that_does_not_divide(indivisible: list[Indivisible], says: str) -> None:
+    row = Row(preset="dp", mesh={"data": 64}, problems=["dp: it does not fit"], indivisible=indivisible)
     assert board_rows.short_verdict(row) == board_rows.verdict(row) == says

@@ -1,4 +1,4 @@
-"""A restart waits for the engine that saves, for as long as it moves, and says what it waits for."""
+"""A restart waits while the engine makes progress on its last checkpoint, and shows what it waits for."""
 
 import asyncio
 import os
@@ -11,10 +11,12 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Stop
 from shardtui.engine.wire.events import Restored
 from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client import stopping
-from shardtui.tui.client.life_signs import LifeSigns
+from shardtui.tui.client.activity import Activity
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
+from textual.pilot import Pilot
 
 from ..conftest import tiny_config
 from .test_app import shown, status, until
@@ -48,25 +50,30 @@ def batch(step, batch_size):
 
 @pytest.fixture
 def waiting(home: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
-    """A run that stands still in its fourth batch until there is a file, and has a second to end."""
-    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.5)
+    """A run whose fourth batch waits for a file, and which has a second to end."""
+    monkeypatch.setattr(stopping, "STOP_MARGIN_SECONDS", 0.5)
     (home / "lm.py").write_text(MODEL)
     model, training = user_model(f"{home}/lm.py:lm")
     training = msgspec.structs.replace(training, batch_size=8)
     return run_directory.create(tiny_config(model=model, training=training, data=None, stop_seconds=1.0))
 
 
-def test_a_restart_waits_for_as_long_as_the_engine_moves(home: Path, waiting: RunDirectory) -> None:
+async def restart(app: ShardtuiApp, pilot: Pilot) -> None:
+    await pilot.press("r")
+    await until(lambda: app.screen.query("#yes"), "the question")
+    await pilot.press("y")
+
+
+@pytest.mark.slow
+def test_a_restart_waits_while_the_engine_makes_progress(home: Path, waiting: RunDirectory) -> None:
     async def scenario() -> None:
         async with shown(waiting, True, (80, 24)) as (app, pilot):
             await until((home / "waits").exists, "the batch that takes its time")
             first = app.state.pid
-            await pilot.press("r")
-            await until(lambda: app.screen.query("#yes"), "the question")
-            await pilot.press("y")
-            await until(lambda: " and ends: " in screen_text(app), "what it waits for")
+            await restart(app, pilot)
+            await until(lambda: ", then ends: " in screen_text(app), "what it waits for")
             written = 0
-            for _ in range(16):  # twice as long as it has to end, and as the viewer waits where nothing moves
+            for _ in range(16):  # twice as long as the viewer waits without progress
                 written += 1_000_000
                 waiting.path.joinpath("checkpoints/7.saving").write_bytes(b"x" * written)
                 await asyncio.sleep(0.25)
@@ -85,19 +92,16 @@ def test_a_restart_waits_for_as_long_as_the_engine_moves(home: Path, waiting: Ru
     asyncio.run(scenario())
 
 
-def test_a_restart_gives_up_on_an_engine_that_does_not_move(home: Path, waiting: RunDirectory) -> None:
+def test_a_restart_gives_up_on_an_engine_without_progress(home: Path, waiting: RunDirectory) -> None:
     async def scenario() -> None:
         async with shown(waiting, True, (80, 24)) as (app, pilot):
             await until((home / "waits").exists, "the batch that takes its time")
             first = app.state.pid
-            await pilot.press("r")
-            await until(lambda: app.screen.query("#yes"), "the question")
-            await pilot.press("y")
+            await restart(app, pilot)
             await until(lambda: app.state.pid != first and app.state.phase is Phase.TRAINING, "another engine")
-            await pilot.press("r")
-            await until(lambda: app.screen.query("#yes"), "the question")
             second = app.state.pid
-            await pilot.press("y", "d")
+            await restart(app, pilot)
+            await pilot.press("d")
             await until(lambda: app.return_code is not None, "the end of the viewer")
             assert app.state.pid == second
 
@@ -107,14 +111,14 @@ def test_a_restart_gives_up_on_an_engine_that_does_not_move(home: Path, waiting:
         asyncio.run(stopping.kill(waiting))
 
 
-def test_signs_of_life(home: Path) -> None:
+def test_output_and_io_count_as_activity(home: Path) -> None:
     directory = run_directory.create(tiny_config())
     with directory.hold():
-        signs = LifeSigns(directory)
-        signs.look()
-        moved = signs.moved_at
-        signs.look()
-        assert signs.moved_at == moved
+        activity = Activity(directory)
+        activity.poll()
+        active_at = activity.active_at
+        activity.poll()
+        assert activity.active_at == active_at
         read, write = os.pipe()
         for sign in (
             lambda: directory.log.write_text("a word"),
@@ -123,7 +127,7 @@ def test_signs_of_life(home: Path) -> None:
             lambda: [os.write(write, b"x" * 4096) and os.read(read, 4096) for _ in range(32)],
         ):
             sign()
-            signs.look()
-            assert signs.moved_at > moved
-            moved = signs.moved_at
-        assert signs.written == 2
+            activity.poll()
+            assert activity.active_at > active_at
+            active_at = activity.active_at
+        assert activity.checkpoint_growth == 2

@@ -1,14 +1,15 @@
-"""Rules edited in the UI of a real engine: seen before, gone on under, saved, and still there for the next engine."""
+"""Rules edited in the UI of a real engine: previewed, applied, saved, and kept by the next engine."""
 
 import asyncio
 import json
 from pathlib import Path
 
 import msgspec
+import pytest
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.descriptions import ArrayInfo, DeviceInfo, MeshInfo, PresetInfo, Weighed
-from shardtui.engine.wire.events import EngineReady, EngineStarted, EngineStopped, PresetWeighed
+from shardtui.engine.wire.descriptions import ArrayInfo, DeviceInfo, MeshInfo, PresetInfo, Preview
+from shardtui.engine.wire.events import EngineReady, EngineStarted, EngineStopped, PresetPreviewed
 from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.messages import EventsArrived
 from shardtui.tui.screens.rules import RulesScreen
@@ -37,7 +38,7 @@ def ready(*presets: PresetInfo) -> EngineReady:
     return msgspec.structs.replace(READY, devices=devices, memory_limit=10**6, presets=list(presets))
 
 
-def layout(mesh: dict[str, int], spec: list[str], count: int) -> Weighed:
+def layout(mesh: dict[str, int], spec: list[str], count: int) -> Preview:
     arrays = [
         ArrayInfo(
             name=f"{HOSTILE}{number}",
@@ -53,12 +54,12 @@ def layout(mesh: dict[str, int], spec: list[str], count: int) -> Weighed:
         for number in range(count)
     ]
     held = count * 16384 // 8
-    return Weighed(
+    return Preview(
         problems=[], mesh=MeshInfo(mesh, list(range(8))), arrays=arrays, argument_bytes=held, peak_bytes=2 * held
     )
 
 
-def test_hundreds_of_arrays_and_names_of_any_kind(home: Path) -> None:
+def test_hundreds_of_changed_arrays_with_hostile_names_are_listed(home: Path) -> None:
     folder = home / "config/shardtui/presets/parallelism"
     folder.mkdir(parents=True)
     (folder / "odd.toml").write_text(
@@ -80,18 +81,18 @@ def test_hundreds_of_arrays_and_names_of_any_kind(home: Path) -> None:
         async with shown(directory, False, (80, 24)) as (app, pilot):
             await until(lambda: app.state.is_over and app.screen.query(PresetList), "the history")
             await pilot.press("8")
-            await until(lambda: "what follows is not known" in screen_text(app), "the view")
+            await until(lambda: "no preview" in screen_text(app), "the view")
             assert isinstance(app.screen, RulesScreen)
-            told = PresetWeighed(
-                number=app.screen.number,
+            previewed = PresetPreviewed(
+                number=app.screen.request.number,
                 before=layout({"fsdp": 8}, ["fsdp"], 600),
                 after=layout({"fsdp": 8}, [], 600),
             )
-            app.post_message(EventsArrived([clean(told)]))
-            await until(lambda: "600 of 600 arrays change" in screen_text(app), "what follows")
-            await until(lambda: "a device has 1 MB" in screen_text(app), "what the peak is above")
+            app.post_message(EventsArrived([clean(previewed)]))
+            await until(lambda: "600 of 600 arrays change" in screen_text(app), "the changes")
+            await until(lambda: "a device has 1 MB" in screen_text(app), "the memory that the peak exceeds")
             await pilot.press("tab", "end")
-            await until(lambda: "\\x1b[31m[/]\\u202e599" in screen_text(app), "the last one")
+            await until(lambda: "\\x1b[31m[/]\\u202e599" in screen_text(app), "the last array")
             assert "\\x1b[31m[/]" in screen_text(app)
             assert screen_text(app).replace("\n", "").isprintable()
             await pilot.press("shift+tab", "end", "left", "enter", "minus", "u", "a", "ctrl+s")
@@ -101,7 +102,8 @@ def test_hundreds_of_arrays_and_names_of_any_kind(home: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_edit_apply_save_and_go_on(home: Path) -> None:
+@pytest.mark.slow
+def test_a_draft_is_previewed_saved_applied_and_resumed(home: Path) -> None:
     directory = run_directory.create(tiny_config(preset="fsdp"))
     mine = home / "config/shardtui/presets/parallelism/mine.toml"
 
@@ -116,22 +118,23 @@ def test_edit_apply_save_and_go_on(home: Path) -> None:
             presets = app.screen.query_one(PresetList)
             presets.highlighted = presets.get_option_index("fsdp")
             await pilot.press("8")
-            await until(lambda: says("none of 54 arrays changes"), "what does not follow")
+            await until(lambda: says("none of 54 arrays changes"), "a preview without changes")
             await put_on(pilot, Row("rule", "embed"))
             await pilot.press("left")
-            await until(lambda: says("42 of 54 arrays change"), "what follows")
-            assert says("● embed            whole")
+            await until(lambda: says("42 of 54 arrays change"), "the preview of the change")
+            assert says("● embed            unsharded")
             assert says("[layers, embed_fsdp, mlp] → [layers, embed, mlp]")
             await put_on(pilot, Row("rule", "layers"))
             await pilot.press("right", "ctrl+s")
-            await until(lambda: says("cannot be: "), "that it cannot be")
-            await until(lambda: app._notifications, "that it is not saved, at once or with the answer")
+            await until(lambda: says("invalid: "), "the problem of the rule")
+            await until(lambda: app._notifications, "a notice that an invalid preset is not saved")
             assert not mine.parent.exists()
             await pilot.press("ctrl+s")
             assert not mine.parent.exists()
             await pilot.press("escape")
-            await until(lambda: app.current_mode == "watch", "the way back")
-            assert len(app.state.ready.presets) == presets.option_count
+            await until(lambda: app.current_mode == "watch", "the Watch view")
+            fitting = {info.name for info in app.state.ready.presets if info.fits}
+            assert fitting == {id for id in presets.shown if not id.startswith("# ")}
 
             await pilot.press("8", "plus", *"model", "enter", "right")
             await put_on(pilot, Row("rule", "mlp"))
@@ -140,9 +143,9 @@ def test_edit_apply_save_and_go_on(home: Path) -> None:
             assert says("✗ mlp              modle")
             await pilot.press("a")
             await pilot.pause(0.2)
-            assert app.current_mode == "rules", "it is refused"
+            assert app.current_mode == "rules", "an invalid draft is not applied"
             await pilot.press("enter", *"model", "enter")
-            await until(lambda: says("sent model"), "what it costs")
+            await until(lambda: says("sent model"), "the costs")
             await put_on(pilot, Row("name", "name"))
             assert says("● name             fsdp-edited")
             await pilot.press("enter", *"mine", "enter", "ctrl+s")
@@ -162,13 +165,13 @@ def test_edit_apply_save_and_go_on(home: Path) -> None:
             app.client.kill_engine()
             await until(lambda: app.state.phase is Phase.LOST, "the loss")
             await pilot.press("8", "down", "right", "a")
-            await until(lambda: says("what follows is not known"), "the word that nobody answers")
+            await until(lambda: says("no preview"), "the notice that there is no engine")
             assert app.current_mode == "rules"
             await pilot.press("r")
             await until(lambda: app.state.phase is Phase.TRAINING, "another engine")
             assert app.state.preset == "fsdp-edited"
-            await until(lambda: says("arrays change"), "the answer of the other engine")
-            assert "PresetWeighed" not in directory.events.read_text()
+            await until(lambda: says("arrays change"), "the preview of the other engine")
+            assert "PresetPreviewed" not in directory.events.read_text()
             await pilot.press("escape", "x")
             await until(lambda: app.screen.query("#yes"), "the question")
             await pilot.press("y")

@@ -1,11 +1,12 @@
-"""Events in, what a viewer knows out."""
+"""The state that events lead to."""
 
 import math
 
 import msgspec
 import pytest
 from shardtui.engine.spec.pipeline_info import PipelineInfo
-from shardtui.engine.wire.descriptions import CheckpointInfo, HostInfo, MeshInfo, PresetInfo
+from shardtui.engine.wire.checkpoints import CheckpointInfo
+from shardtui.engine.wire.descriptions import MeshInfo, PresetInfo
 from shardtui.engine.wire.events import (
     AnyEvent,
     CheckpointDamaged,
@@ -33,8 +34,11 @@ from shardtui.engine.wire.events import (
     Switching,
     TrainingStarted,
 )
+from shardtui.engine.wire.hosts import HostInfo
+from shardtui.tui.state.interpreter import apply, apply_all
 from shardtui.tui.state.log_lines import in_words
 from shardtui.tui.state.run_state import Phase, RunState
+from shardtui.tui.widgets.headline import headline
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
 from shardtui.tui.widgets.status_bar import status_line
 
@@ -79,7 +83,7 @@ def switched(**changes: object) -> Switched:
 def after(*events: AnyEvent) -> RunState:
     state = RunState()
     for event in [*START, *events]:
-        state.apply(event)
+        apply(state, event)
     return state
 
 
@@ -87,16 +91,16 @@ def phases(*events: AnyEvent) -> list[Phase]:
     return [after(*events[:n]).phase for n in range(len(events) + 1)]
 
 
-def test_phases_of_a_start() -> None:
+def test_phases_of_a_starting_run() -> None:
     state = RunState()
     seen = [state.phase]
     for event in START:
-        state.apply(event)
+        apply(state, event)
         seen.append(state.phase)
     assert seen == [Phase.STARTING, Phase.STARTING, Phase.COMPILING, Phase.COMPILING, Phase.TRAINING]
 
 
-def test_phases_of_a_switch_and_of_a_pause_across_it() -> None:
+def test_phases_of_a_switch_with_and_without_a_pause() -> None:
     assert phases(PresetCompiling(preset="tp"), Switching(to_preset="tp", step=3), switched()) == [
         Phase.TRAINING,
         Phase.TRAINING,
@@ -112,7 +116,7 @@ def test_phases_of_a_switch_and_of_a_pause_across_it() -> None:
     ]
 
 
-def test_steps_are_kept_whole_and_timed_by_preset() -> None:
+def test_losses_are_kept_and_step_times_are_grouped_by_preset() -> None:
     state = after(steps(2, 3.0, 2.5), steps(3, None), switched(), steps(5, 2.0, 1.9, seconds=0.2))
     assert state.step == 5
     assert list(state.losses[:2]) == [3.0, 2.5]
@@ -123,46 +127,46 @@ def test_steps_are_kept_whole_and_timed_by_preset() -> None:
     assert state.input_wait == 0.01 / 0.4
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_a_lost_line_of_the_history_shifts_no_loss(lost: int) -> None:
-    """Where the disk was full for a moment. The others keep their steps, also where all are taken up at once."""
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_missing_report_does_not_shift_other_losses(missing: int) -> None:
+    """For example if the disk was full for a moment. Holds for single events and for many applied together."""
     reports = [steps(last, last - 1.0, float(last)) for last in (2, 4, 6)]
-    told = [report for number, report in enumerate(reports) if number != lost]
-    known = {float(step) for report in told for step in report.losses}
+    remaining = [report for number, report in enumerate(reports) if number != missing]
+    known = {float(step) for report in remaining for step in report.losses}
     at_once = RunState()
-    at_once.apply_all([*START, *told])
-    for state in (after(*told), at_once):
-        assert len(state.losses) == told[-1].step == state.step
+    apply_all(at_once, [*START, *remaining])
+    for state in (after(*remaining), at_once):
+        assert len(state.losses) == remaining[-1].step == state.step
         assert [loss for loss in state.losses if loss == loss] == sorted(known)
         assert all(state.losses[int(loss) - 1] == loss for loss in known)
 
 
-def test_losses_told_again_take_the_place_of_those_from_before() -> None:
-    """Where the line that told of the way back is lost."""
+def test_repeated_steps_replace_their_losses() -> None:
+    """For example if the line of the restored checkpoint is missing from the history."""
     state = after(steps(4, 4.0, 3.0, 2.0, 1.0), steps(3, 2.5))
     assert (state.step, list(state.losses)) == (3, [4.0, 3.0, 2.5])
-    state.apply(TrainingStarted(preset="dp", step=1))
+    apply(state, TrainingStarted(preset="dp", step=1))
     assert list(state.losses) == [4.0]
 
 
-def test_steps_beside_a_compilation_do_not_count_for_their_preset() -> None:
+def test_steps_during_a_compilation_do_not_count_for_their_preset() -> None:
     state = after(steps(1, 2.0, seconds=0.1), PresetCompiling(preset="tp"), steps(4, 2.0, 2.0, 2.0, seconds=0.5))
     assert state.seconds_under("dp") == 0.1
     assert state.seconds_per_step == 0.5
-    state.apply(SwitchCancelled(to_preset="tp"))
-    state.apply(steps(5, 2.0, seconds=0.2))
+    apply(state, SwitchCancelled(to_preset="tp"))
+    apply(state, steps(5, 2.0, seconds=0.2))
     assert state.seconds_under("dp") == 0.2 == state.seconds_per_step
 
 
 def test_a_failed_or_cancelled_switch_changes_nothing() -> None:
     failed = SwitchFailed(to_preset="tp", step=3, problems=["out of memory"])
     state = after(PresetCompiling(preset="tp"), Switching(to_preset="tp", step=3), failed)
-    assert (state.preset, state.phase, state.compiling, state.refused) == ("dp", Phase.TRAINING, None, failed)
+    assert (state.preset, state.phase, state.compiling, state.failed_switch) == ("dp", Phase.TRAINING, None, failed)
     assert after(PresetCompiling(preset="tp"), SwitchCancelled(to_preset="tp")).compiling is None
 
 
-def test_the_preset_is_the_one_that_trains_after_a_failed_first_step() -> None:
-    """Also where the state was the newest checkpoint's, which is told before."""
+def test_a_failed_first_step_returns_to_the_preset_before() -> None:
+    """Also after a restored checkpoint, which is reported first."""
     back = Restored(
         step=2,
         from_preset="tp",
@@ -179,29 +183,29 @@ def test_the_preset_is_the_one_that_trains_after_a_failed_first_step() -> None:
     assert after(switched(), msgspec.structs.replace(failed, step=3)).preset == "dp"
 
 
-def test_ends() -> None:
+def test_a_stopped_run_is_over_and_a_lost_engine_has_a_reason() -> None:
     assert after(EngineStopped(step=3, reason="stopped")).is_over
     lost = after(EngineLost(reason="killed"))
     assert (lost.phase, lost.problems) == (Phase.LOST, ["killed"])
 
 
-def test_of_several_processes_the_one_that_was_gone_first_is_named() -> None:
+def test_the_first_process_that_exited_is_named() -> None:
     hosts = [HostInfo(process=number, processes=2, name=f"host-{number}", pid=100 + number) for number in range(2)]
     state = after(msgspec.structs.replace(READY, hosts=hosts), steps(3, 2.0), EngineLost(reason="killed", process=1))
     assert state.hosts_lost == {1: "killed"}
-    assert state.problems == ["process 1 (host-1, pid 101) is lost after step 3: killed"]
+    assert state.problems == ["process 1 (host-1, pid 101) was lost at step 3: killed"]
 
 
-def test_every_event_but_the_steps_is_logged_in_words() -> None:
+def test_every_event_except_steps_is_logged_as_text() -> None:
     state = after(steps(1, 2.0), switched(), CommandRefused(problem="too long"))
     words = [in_words(event) for event in state.events]
     assert len(words) == len(START) + 2
     assert words[-2] == (
-        "dp → tp after step 3: moved 1.5 MB, stalled 31 ms, compiled 2.0 s beside the steps, "
-        "all 64 digests equal (64 bits each)"
+        "dp → tp at step 3: moved 1.5 MB, stalled 31 ms, compiled in 2.0 s while training, "
+        "all 64 digests equal (64-bit)"
     )
-    of_before = switched(digest="sum32")
-    assert in_words(of_before).endswith("all 64 sums equal (32 bits each, of an older version)")
+    old_receipt = switched(digest="sum32")
+    assert in_words(old_receipt).endswith("all 64 checksums equal (32-bit, of an older version)")
     assert "DIGESTS DIFFER" in in_words(switched(digests_equal=False))
 
 
@@ -226,70 +230,70 @@ def restored(step: int, *rolled_back: int) -> Restored:
     )
 
 
-def test_a_save_goes_on_beside_the_steps() -> None:
+def test_training_continues_during_a_save() -> None:
     saving, saved = CheckpointSaving(step=2, stall_seconds=0.01), CheckpointSaved(step=2, bytes=9, arrays=52, seconds=1)
     state = after(steps(2, 3.0, 2.5), saving)
     assert (state.saving, state.newest, state.phase) == (2, None, Phase.TRAINING)
-    state.apply(saved)
-    state.apply(kept(2))
-    assert (state.saving, state.last_checkpoint) == (None, saved)
+    apply(state, saved)
+    apply(state, kept(2))
+    assert state.saving is None
     assert state.newest is not None
     assert state.newest.step == 2
 
 
-def test_a_failed_save_leaves_those_from_before() -> None:
+def test_a_failed_save_keeps_earlier_checkpoints() -> None:
     failed = CheckpointFailed(step=3, problems=["the disk is full"])
     state = after(kept(2), CheckpointSaving(step=3, stall_seconds=0.01), failed)
-    assert (state.saving, state.last_checkpoint, [info.step for info in state.checkpoints]) == (None, failed, [2])
+    assert (state.saving, [info.step for info in state.checkpoints]) == (None, [2])
     damaged = CheckpointDamaged(step=2, problems=["x: 0 bytes"], set_aside="2.damaged")
-    state.apply(damaged)
-    state.apply(kept())
-    assert (state.last_checkpoint, state.newest) == (damaged, None)
+    apply(state, damaged)
+    apply(state, kept())
+    assert state.newest is None
     assert "set aside as 2.damaged: x: 0 bytes" in in_words(damaged)
 
 
-def test_going_back_forgets_what_was_done_after() -> None:
+def test_a_restored_checkpoint_drops_later_steps() -> None:
     state = after(steps(3, 3.0, 2.5, 2.0), switched(step=3), steps(5, 1.0, None), Paused(step=5, problem="not finite"))
     assert (state.paused_by, state.marks) == ("not finite", [(3, "tp")])
-    state.apply(restored(2, 4))
+    apply(state, restored(2, 4))
     assert (state.step, list(state.losses), state.marks) == (2, [3.0, 2.5], [(2, "↺tp")])
     assert (state.paused_by, state.phase) == (None, Phase.PAUSED)
-    state.apply(Resumed(step=2))
-    state.apply(steps(3, 2.25))
+    apply(state, Resumed(step=2))
+    apply(state, steps(3, 2.25))
     assert (state.step, list(state.losses), state.phase) == (3, [3.0, 2.5, 2.25], Phase.TRAINING)
     assert in_words(restored(2, 4)).endswith("; set aside: 4")
     failed = RestoreFailed(step=1, problems=["no such step"])
-    state.apply(failed)
-    assert (state.step, state.last_checkpoint) == (3, failed)
+    apply(state, failed)
+    assert (state.step, state.phase) == (3, Phase.TRAINING)
 
 
-def test_another_engine_goes_on_where_the_checkpoint_was() -> None:
+def test_another_engine_resumes_from_the_checkpoint() -> None:
     before: list[AnyEvent] = [steps(4, 3.0, 2.5, 2.0, 1.5), kept(2), EngineStopped(step=4, reason="signalled")]
     state = after(*before, START[0])
     assert (state.phase, state.preset, state.compiled, state.is_over) == (Phase.STARTING, "", {}, False)
     for event in (*START[1:3], restored(2), TrainingStarted(preset="tp", step=2)):
-        state.apply(event)
+        apply(state, event)
     assert (state.step, list(state.losses), state.preset, state.phase) == (2, [3.0, 2.5], "tp", Phase.TRAINING)
     assert [info.step for info in state.checkpoints] == [2]
 
 
-def test_another_engine_without_a_checkpoint_begins_anew() -> None:
+def test_another_engine_without_a_checkpoint_starts_from_step_0() -> None:
     state = after(steps(2, 3.0, 2.5), switched(step=2), EngineLost(reason="killed"), *START)
     assert (state.step, list(state.losses), state.marks, state.problems) == (0, [], [], [])
 
 
-def test_many_events_at_once_say_what_each_said() -> None:
+def test_events_applied_together_give_the_same_state_as_one_by_one() -> None:
     events = [*START, steps(2, 4.0, None), steps(3, 3.0), Paused(step=3), steps(4, 2.0, seconds=0.3), switched(step=4)]
     events += [steps(step, 1.0, seconds=step) for step in range(5, 100)]
     at_once = RunState()
-    at_once.apply_all(events)
+    apply_all(at_once, events)
     one_by_one = after(*events[len(START) :])
     assert [*map(str, at_once.losses)] == [*map(str, one_by_one.losses)] == ["4.0", "nan", "3.0", "2.0", *["1.0"] * 95]
     one_by_one.losses = at_once.losses
     assert at_once == one_by_one
 
 
-def test_watch_tells_the_bubble_of_a_pipeline_before_and_while_it_trains() -> None:
+def test_watch_shows_the_bubble_of_a_pipeline_before_and_during_training() -> None:
     pipeline = PipelineInfo(axes=["pipeline"], stages=2, microbatches=4, bubble=0.2)
     info = PresetInfo(
         name="dp", summary="", teaches="Cut.", source="", mesh={}, fits=True, problems=[], pipeline=pipeline
@@ -301,12 +305,20 @@ def test_watch_tells_the_bubble_of_a_pipeline_before_and_while_it_trains() -> No
     about.preset = "dp"
     assert [line.plain for line in about.lines_for(state, 60)] == ["2 stages, 4 micro-batches, bubble 20 %. Cut."]
     assert [line.plain.split() for line in ThisStep().lines_for(state, 30)][-1] == ["bubble", "20", "%"]
-    state.apply(compiled)
+    apply(state, compiled)
     assert all("bubble" not in line.plain for line in ThisStep().lines_for(state, 30))
 
 
-def test_a_trace_is_said_to_be_taken_and_to_be_written() -> None:
-    """Training stands still while it is written, which may take longer than the steps."""
+def test_the_headline_shows_steps_that_took_no_measurable_time() -> None:
+    ready = msgspec.structs.replace(READY, tokens_per_step=64)
+    state = after(ready, steps(1, 2.0, seconds=0.1), steps(2, 1.0, seconds=0.0), steps(3, 1.0, seconds=0.1))
+    loss, rate, step = headline(state)
+    assert (loss.value, step.value, step.unit) == ("1.000", "100", "ms")
+    assert len(rate.course) == 2, "a step of 0 s has no rate"
+
+
+def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:
+    """Training pauses while the trace is written, which may take longer than the steps."""
     profiled = Profiled(step=8, steps=5, directory="/tmp/profile")
     events = (Profiling(step=3, steps=5), ProfileWriting(step=8, steps=5, time=100.0), profiled)
     states = [after(*events[:number]) for number in range(4)]

@@ -1,4 +1,4 @@
-"""The UI on a real terminal: what it needs of one, and what its death does to the engine."""
+"""The UI on a real terminal: what it requires of one, and how it exits without ending the engine."""
 
 import os
 import signal
@@ -15,8 +15,8 @@ from shardtui.tui.terminal.splash import ERASE, SPLASH
 from ..conftest import tiny_config
 from ..terminal import NEW_RUN, WITHOUT_HANG_UP, Terminal, training
 
-OTHER_SCREEN = b"\x1b[?1049h"
-"""The one that the UI draws on."""
+ALTERNATE_SCREEN = b"\x1b[?1049h"
+"""Switches to the alternate screen, on which the UI is drawn."""
 
 
 def steps_of(directory: RunDirectory) -> int:
@@ -24,11 +24,11 @@ def steps_of(directory: RunDirectory) -> int:
     return next((event.step for event in reversed(events) if isinstance(event, StepsDone)), 0)
 
 
-def assert_goes_on(directory: RunDirectory) -> None:
+def assert_trains(directory: RunDirectory) -> None:
     before = steps_of(directory)
     end = time.monotonic() + 20
     while steps_of(directory) <= before + 3:
-        assert time.monotonic() < end, "the engine stands still"
+        assert time.monotonic() < end, "the engine does not train"
         time.sleep(0.2)
 
 
@@ -39,13 +39,13 @@ def terminal(home: Path) -> Terminal:
     return terminal
 
 
-def test_the_engine_outlives_every_death_of_the_ui(terminal: Terminal) -> None:
+def test_the_engine_keeps_training_however_the_ui_ends(terminal: Terminal) -> None:
     directory = run_directory.find("tiny")
     engine = directory.holder()
     assert engine
     try:
         terminal.process.kill()
-        assert_goes_on(directory)
+        assert_trains(directory)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             viewer = Terminal("attach", "tiny")
             viewer.until(training, "training")
@@ -56,18 +56,18 @@ def test_the_engine_outlives_every_death_of_the_ui(terminal: Terminal) -> None:
             viewer.process.send_signal(number)
             viewer.exit_code()
             assert viewer.is_restored()
-            assert_goes_on(directory)
+            assert_trains(directory)
         for viewer in (Terminal("attach", "tiny"), Terminal("attach", "tiny", start=WITHOUT_HANG_UP)):
             viewer.until(training, "training")
             viewer.hang_up()
             viewer.process.wait(timeout=20)
-        assert_goes_on(directory)
+        assert_trains(directory)
         assert directory.holder() == engine
     finally:
         os.kill(engine.pid, signal.SIGTERM)
 
 
-def test_the_ui_outlives_the_engine(terminal: Terminal) -> None:
+def test_the_ui_shows_that_the_engine_crashed(terminal: Terminal) -> None:
     engine = run_directory.find("tiny").holder()
     assert engine
     os.kill(engine.pid, signal.SIGKILL)
@@ -78,13 +78,13 @@ def test_the_ui_outlives_the_engine(terminal: Terminal) -> None:
     assert terminal.exit_code() == 1
 
 
-def test_without_colour(home: Path) -> None:
+def test_the_ui_works_without_colour(home: Path) -> None:
     terminal = Terminal(*NEW_RUN, NO_COLOR="1")
     terminal.until(training, "training")
     terminal.send("2")
     terminal.until(lambda text: "blocks.attention.qkv.kernel" in text, "the arrays")
     terminal.send("x")
-    terminal.until(lambda text: "End run tiny" in text, "the question")
+    terminal.until(lambda text: "Save and end run tiny" in text, "the question")
     terminal.send("y")
     terminal.until(lambda text: "■ stopped" in text, "the end")
     terminal.send("d")
@@ -92,7 +92,7 @@ def test_without_colour(home: Path) -> None:
 
 
 @pytest.mark.parametrize("term", ["dumb", ""])
-def test_a_terminal_that_cannot_be_drawn_on_is_refused(home: Path, term: str) -> None:
+def test_a_dumb_terminal_is_refused(home: Path, term: str) -> None:
     terminal = Terminal(*NEW_RUN, TERM=term)
     assert terminal.exit_code() == 2
     assert terminal.output.startswith(b"shardtui: the UI needs a terminal")
@@ -101,7 +101,7 @@ def test_a_terminal_that_cannot_be_drawn_on_is_refused(home: Path, term: str) ->
 
 
 @pytest.mark.parametrize("arguments", [["--preset=none"], ["run", "--nonsense"], ["attach"]])
-def test_nothing_of_the_splash_stays_where_the_ui_does_not_open(home: Path, arguments: list[str]) -> None:
+def test_the_splash_is_erased_if_the_ui_does_not_open(home: Path, arguments: list[str]) -> None:
     terminal = Terminal(*arguments)
     assert terminal.exit_code() == 2
     assert terminal.output.startswith(SPLASH.encode())
@@ -110,20 +110,20 @@ def test_nothing_of_the_splash_stays_where_the_ui_does_not_open(home: Path, argu
     assert terminal.screen.cursor.x == 0
 
 
-def test_no_splash_for_what_opens_no_ui(home: Path) -> None:
+def test_commands_without_a_ui_show_no_splash(home: Path) -> None:
     for arguments in (["ls"], ["run", "--help"], ["--version"]):
         terminal = Terminal(*arguments)
         terminal.exit_code()
         assert SPLASH.encode() not in terminal.output
 
 
-def test_the_splash_is_gone_before_the_ui_is_drawn_and_when_it_ends(home: Path) -> None:
+def test_the_splash_is_erased_before_the_ui_is_drawn(home: Path) -> None:
     directory = run_directory.create(tiny_config())
     EventLog(directory.events, lambda event: None).append(EngineStopped(step=0, reason="stopped"))
     terminal = Terminal("attach", directory.name)
     terminal.until(lambda text: "■ stopped" in text and "1 Watch" in text, "the end, and the keys")
     terminal.send("d")
     assert terminal.exit_code() == 0
-    before, after = terminal.output.split(OTHER_SCREEN, 1)
+    before, after = terminal.output.split(ALTERNATE_SCREEN, 1)
     assert before == (SPLASH + ERASE).encode()
     assert SPLASH.strip().encode() not in after

@@ -1,4 +1,4 @@
-"""Arrays, Mesh, Traffic and Lint over recorded runs: driven by keys, read off the screen."""
+"""The Arrays, Mesh, Traffic and Lint views over recorded runs, driven by keys and checked on the screen."""
 
 import asyncio
 import subprocess
@@ -24,10 +24,12 @@ from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.messages import EventsArrived
-from shardtui.tui.screens.mesh import MeshPane
+from shardtui.tui.state.sort_value import sort_value
 from shardtui.tui.terminal.export import screen_text
+from shardtui.tui.widgets.array_table import ArrayTable
 from shardtui.tui.widgets.device_details import DeviceDetails
 from shardtui.tui.widgets.flows import Flows
+from shardtui.tui.widgets.mesh_pane import MeshPane
 from shardtui.tui.widgets.sharding_pane import ShardingPane
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, OptionList
@@ -39,7 +41,7 @@ WIDE = ("layers=48", "embed=512", "heads=8", "mlp=512", "batch_size=512")
 
 
 def inspections(settings: tuple[str, ...], devices: int, *presets: str) -> list[Inspection]:
-    """From an engine of its own, as `shardtui inspect` asks one."""
+    """Inspects presets in an engine process, as `shardtui inspect` does."""
     model = load_model("nano", settings)
     config = tiny_config(model=model.model, training=model.training, preset=presets[0], devices=devices)
     answer = subprocess.run(
@@ -51,7 +53,7 @@ def inspections(settings: tuple[str, ...], devices: int, *presets: str) -> list[
 
 
 def record(inspections: list[Inspection], stem: str) -> RunDirectory:
-    """A run that trained under each preset in turn and ended."""
+    """Writes a run that trained with each preset in turn and ended."""
     first = inspections[0]
     names = [inspection.compiled.preset for inspection in inspections]
     directory = run_directory.create(tiny_config(run=stem, preset=names[0]))
@@ -107,12 +109,17 @@ def over(
     asyncio.run(run())
 
 
+def array_count(inspection: Inspection) -> int:
+    """Counts the arrays of the state and the batch, and the gradients and activations."""
+    return len(inspection.compiled.arrays) + len(inspection.inspected.arrays)
+
+
 def table(app: ShardtuiApp) -> DataTable:
     return app.screen.query_one(DataTable)
 
 
 def names(app: ShardtuiApp) -> list[str]:
-    """The first column, without marks."""
+    """Returns the first column, without marks."""
     return [str(table(app).get_row_at(row)[0]).strip(" ●▾▸") for row in range(table(app).row_count)]
 
 
@@ -122,30 +129,37 @@ async def press(pilot: Pilot, *keys: str) -> None:
 
 
 def test_arrays_are_sorted_filtered_and_folded(home: Path, described: list[Inspection]) -> None:
+    count = array_count(described[-1])
+
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await press(pilot, "2")
-        assert len(names(app)) == 86
-        assert names(app)[0] == "embedding", "the largest that stands twice under fsdp-tp2"
-        assert "of 86 arrays, most wasted first" in screen_text(app)
-        await press(pilot, "o")
-        assert names(app)[0] == "token.table", "the largest on a device"
-        await press(pilot, "o")
+        assert len(names(app)) == count
+        assert names(app)[0] == "embedding", "the largest of those replicated twice under fsdp-tp2"
+        assert f"─ {count} arrays ─" in screen_text(app)
+        while app.screen.query_one(ArrayTable).sorted_by != "per device":
+            await press(pilot, "o")
+        each = [sort_value(str(table(app).get_row_at(row)[1])) for row in range(count)]
+        assert each == sorted(each, reverse=True)
+        await press(pilot, "O")
+        assert [sort_value(str(table(app).get_row_at(row)[1])) for row in range(count)] == each[::-1]
+        while app.screen.query_one(ArrayTable).sorted_by != "array":
+            await press(pilot, "o")
         assert names(app) == sorted(names(app))
         await press(pilot, "slash", *"grad mlp_model", "enter")
         assert set(names(app)) == {f"grad.blocks.mlp.{name}" for name in ("up.kernel", "up.bias", "down.kernel")}
-        await press(pilot, "t")
-        assert names(app) == ["gradients", "grad", "blocks", "mlp", "down", "kernel", "up", "bias", "kernel"]
+        await press(pilot, "g")
+        assert names(app) == ["gradients", "grad", "blocks", "mlp", "up", "bias", "kernel", "down", "kernel"]
         table(app).move_cursor(row=names(app).index("mlp"))
         await press(pilot, "enter")
         assert names(app) == ["gradients", "grad", "blocks", "mlp"]
-        await press(pilot, "escape", "t")
-        assert len(names(app)) == 86
+        await press(pilot, "escape", "g")
+        assert len(names(app)) == count
         assert not app.screen.query_one(Input).display
 
     over(record(described, "arrays"), scenario)
 
 
-def test_a_switch_marks_what_it_laid_out_otherwise(home: Path, described: list[Inspection]) -> None:
+def test_a_switch_marks_the_arrays_and_traffic_that_it_changed(home: Path, described: list[Inspection]) -> None:
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await press(pilot, "2")
         marked = {row.strip(" ●") for row in map(str, table(app).get_column_at(0)) if "●" in row}
@@ -154,27 +168,27 @@ def test_a_switch_marks_what_it_laid_out_otherwise(home: Path, described: list[I
         await press(pilot, "4")
         flows = [line.plain for line in app.screen.query_one(Flows).lines]
         assert any("all-gather" in line and "● pitfall-first-dim: none" in line for line in flows)
-        await press(pilot, "c", "c")
-        assert app.screen.query_one(Flows).border_subtitle == "beside dp"
+        await press(pilot, "b", "b")
+        assert app.screen.query_one(Flows).border_subtitle == "compared with dp"
         assert any("● dp: " in line.plain for line in app.screen.query_one(Flows).lines)
 
     over(record(described, "marks"), scenario)
 
 
-def test_the_pane_turns_steps_and_follows(home: Path, described: list[Inspection]) -> None:
+def test_keys_choose_the_drawn_dims_and_slices_and_follow_a_device(home: Path, described: list[Inspection]) -> None:
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await press(pilot, "2", "slash", *"blocks.attention.qkv activation", "enter")
         pane = app.screen.query_one(ShardingPane)
         assert pane.subject
         assert pane.subject.array.name == "blocks.attention.qkv"
-        assert "batch ↓  heads →   seq 0…15, qkv 0…2, head_dim 0…3 whole" in pane.lines[0].plain
+        assert "batch ↓  heads →   seq 0…15, qkv 0…2, head_dim 0…3 unsharded" in pane.lines[0].plain
         await press(pilot, "tab", "tab", "down", "right")
         pane.focus()
         await press(pilot, "down", "right")
         assert "batch 2…3, heads 4…7 · " in pane.lines[-1].plain
         assert "on CPU 3" in pane.lines[-1].plain
         assert any("›CPU 3‹" in line.plain for line in pane.lines)
-        await press(pilot, "r")
+        await press(pilot, "v")
         assert pane.subject.rows == 1
         assert "batch 2…3 of 8 (, .)" in pane.lines[0].plain
         await press(pilot, "full_stop")
@@ -191,13 +205,13 @@ def test_the_pane_turns_steps_and_follows(home: Path, described: list[Inspection
     over(record(described, "pane"), scenario)
 
 
-def test_mesh_tells_of_a_device(home: Path, described: list[Inspection]) -> None:
+def test_mesh_describes_and_follows_the_device_under_the_cursor(home: Path, described: list[Inspection]) -> None:
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await press(pilot, "3", "down", "down", "right")
         details = "\n".join(line.plain for line in app.screen.query_one(DeviceDetails).lines)
         assert app.screen.query_one(DeviceDetails).border_title == "device 5"
-        assert "fsdp            2 of 4, with 1, 3, 5, 7" in details
-        assert "model           1 of 2, with 4, 5" in details
+        assert "fsdp            index 2 of 4; group: devices 1, 3, 5, 7" in details
+        assert "model           index 1 of 2; group: devices 4, 5" in details
         await press(pilot, "f", "2")
         assert "device 5 holds" in screen_text(app)
         await press(pilot, "3", "f")
@@ -206,33 +220,35 @@ def test_mesh_tells_of_a_device(home: Path, described: list[Inspection]) -> None
     over(record(described, "mesh"), scenario)
 
 
-def test_a_finding_leads_to_its_array(home: Path, described: list[Inspection]) -> None:
+def test_enter_on_a_finding_selects_its_array(home: Path, described: list[Inspection]) -> None:
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await press(pilot, "5")
         text = screen_text(app)
         assert "S105 redundant-compute" in text
-        assert "FLOP of matrix products for" in text
+        assert "FLOP of matrix products, but a step needs" in text
         options = app.screen.query_one(OptionList)
-        options.highlighted = [finding.code for finding in app.state.findings].index("S106")
+        found = next(at for at, finding in app.screen.findings.items() if finding.code == "S106")
+        array = app.screen.findings[found].arrays[0]
+        options.highlighted = options.get_option_index(found)
         await press(pilot, "enter")
         await until(lambda: app.current_mode == "arrays", "the Arrays view")
         pane = app.screen.query_one(ShardingPane)
-        await until(lambda: pane.subject and pane.subject.array.name == "blocks.attention.out.kernel", "the array")
+        await until(lambda: pane.subject and pane.subject.array.name == array, "the array")
 
     over(record(described[:2], "finding"), scenario)
 
 
-def test_no_findings_are_so_far_until_the_compiler_was_asked(home: Path, described: list[Inspection]) -> None:
-    """Also where the answer finds nothing more."""
-    told = msgspec.structs.replace(described[0], flops_per_step=1e15)
-    directory = record([told], "asked")
+def test_no_findings_is_provisional_until_activations_are_known(home: Path, described: list[Inspection]) -> None:
+    """Also if the inspection adds no finding."""
+    inspection = msgspec.structs.replace(described[0], flops_per_step=1e15)
+    directory = record([inspection], "asked")
     lines = [line for line in directory.events.read_bytes().splitlines(True) if b'"PresetInspected"' not in line]
     directory.events.write_bytes(b"".join(lines))
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await press(pilot, "5")
         assert "no findings so far" in screen_text(app)
-        app.post_message(EventsArrived([told.inspected]))
+        app.post_message(EventsArrived([inspection.inspected]))
         await pilot.pause(0.1)
         assert "✓ no findings" in screen_text(app)
         assert "so far" not in screen_text(app)
@@ -240,7 +256,23 @@ def test_no_findings_are_so_far_until_the_compiler_was_asked(home: Path, describ
     over(directory, scenario)
 
 
-def test_views_are_exported(home: Path, described: list[Inspection], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (140, 40)])
+def test_the_last_line_of_every_view_ends_with_help_and_palette(
+    home: Path, described: list[Inspection], size: tuple[int, int]
+) -> None:
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        for key in "12345670":
+            await press(pilot, key)
+            await until(
+                lambda: screen_text(app).splitlines()[-1].endswith(" ? Help  ^p Palette"), f"the keys of view {key}"
+            )
+
+    over(record(described, "tiny"), scenario, size)
+
+
+def test_a_view_is_exported_as_svg_and_text_or_not_at_all(
+    home: Path, described: list[Inspection], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(home)
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
@@ -252,7 +284,7 @@ def test_views_are_exported(home: Path, described: list[Inspection], monkeypatch
         (home / "export-mesh-1.svg").mkdir()
         await press(pilot, "3", "e")
         assert app.current_mode == "mesh"
-        assert not (home / "export-mesh-1.txt").exists(), "half of an export is left"
+        assert not (home / "export-mesh-1.txt").exists(), "only one of the two files was written"
 
     over(record(described, "export"), scenario)
 
@@ -298,7 +330,8 @@ def test_hostile_names_reach_the_screen_as_text(home: Path, described: list[Insp
     over(record([hostile], "hostile"), scenario, size=(200, 50))
 
 
-def test_512_devices_and_48_layers(home: Path) -> None:
+@pytest.mark.slow
+def test_views_of_512_devices_and_48_layers(home: Path) -> None:
     (wide,) = inspections(WIDE, 512, "fsdp-tp2")
     assert len(wide.compiled.mesh.device_ids) == 512
     kernel = next(array for array in wide.compiled.arrays if array.name == "blocks.mlp.up.kernel")
@@ -307,7 +340,7 @@ def test_512_devices_and_48_layers(home: Path) -> None:
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await press(pilot, "2")
-        assert len(names(app)) == 86
+        assert len(names(app)) == array_count(wide)
         await press(pilot, "slash", *"blocks.mlp.up.kernel parameter", "enter")
         pane = app.screen.query_one(ShardingPane)
         pane.focus()

@@ -1,4 +1,4 @@
-"""Which leaf of a state is which argument of a step: by its place, or nothing is said."""
+"""Leaves of a state are matched with arguments of a step by their position in the tree, or reported as ambiguous."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ def listed(tree: Any) -> list[Leaf]:
 
 
 def matched(state: Any, *args: Any, **options: Any) -> tuple[dict[str, str], set[str]]:
-    """From names to names, and what is unclear."""
+    """Returns the matches by path, from state to arguments, and the ambiguous leaves of the state."""
     ours, others = listed(state), listed((args, options))
     found = by_structure(ours, others)
     name = {at: ".".join(map(str, leaf.path)) for at, leaf in enumerate(ours)}
-    return {name[at]: ".".join(map(str, others[to].path)) for at, to in found.others.items()}, {
-        name[at] for at in found.unclear
+    return {name[at]: ".".join(map(str, others[to].path)) for at, to in found.matched.items()}, {
+        name[at] for at in found.ambiguous
     }
 
 
@@ -41,49 +41,50 @@ def test_the_whole_state_is_an_argument() -> None:
     assert matched(state, W, state)[0]["mu.w"] == "0.1.mu.w"
 
 
-def test_parts_of_it_are_arguments() -> None:
+def test_subtrees_of_the_state_are_arguments() -> None:
     params = {"w": W, "b": shaped(8)}
     opt = jax.eval_shape(ADAM.init, params)
     for state in ((params, opt), {"params": params, "opt_state": opt}):
-        found, unclear = matched(state, params, opt, W)
-        assert not unclear
+        found, ambiguous = matched(state, params, opt, W)
+        assert not ambiguous
         assert {to.split(".")[1] for name, to in found.items() if name.split(".")[0] in ("0", "params")} == {"0"}
         assert len(found) == 2 + 5
         assert matched(state, opt, params, W)[0] == {name: swapped(to) for name, to in found.items()}
 
 
 def swapped(path: str) -> str:
+    """Returns a path with the first two positional arguments exchanged."""
     head, argument, *rest = path.split(".")
     return ".".join((head, {"0": "1", "1": "0"}[argument], *rest))
 
 
-def test_names_decide_between_parts_of_one_shape() -> None:
+def test_names_decide_between_subtrees_of_one_shape() -> None:
     state = {"params": {"w": W}, "average": {"w": W}}
-    found, unclear = matched(state, x=W, average={"w": W}, params={"w": W})
+    found, ambiguous = matched(state, x=W, average={"w": W}, params={"w": W})
     assert found == {"params.w": "1.params.w", "average.w": "1.average.w"}
-    assert not unclear
+    assert not ambiguous
 
 
 @pytest.mark.parametrize("args", [({"w": W}, {"w": W}, W), ({"w": W}, W)])
-def test_nothing_is_said_where_nothing_tells(args: tuple[Any, ...]) -> None:
-    """Two parts for two arguments whose order nobody knows; two parts for one."""
-    found, unclear = matched(({"w": W}, {"w": W}), *args)
+def test_indistinguishable_subtrees_are_ambiguous(args: tuple[Any, ...]) -> None:
+    """Two subtrees for two arguments of unknown order, and two subtrees for one argument."""
+    found, ambiguous = matched(({"w": W}, {"w": W}), *args)
     assert found == {}
-    assert unclear == {"0.w", "1.w"}
+    assert ambiguous == {"0.w", "1.w"}
 
 
-def test_what_is_no_argument_is_neither() -> None:
+def test_a_leaf_without_candidates_is_neither_matched_nor_ambiguous() -> None:
     assert matched({"w": W, "n": shaped()}, shaped(8, 9)) == ({}, set())
     assert matched({"w": shaped(4, dtype="int32")}, shaped(4)) == ({}, set())
-    assert by_structure([], []).others == {}
+    assert by_structure([], []).matched == {}
 
 
-def test_an_array_is_itself() -> None:
+def test_identical_arrays_match() -> None:
     w, v = jnp.ones(3), jnp.ones(3)
-    assert by_identity(listed({"a": v, "b": w}), listed((w, v, jnp.ones(3)))).others == {0: 1, 1: 0}
+    assert by_identity(listed({"a": v, "b": w}), listed((w, v, jnp.ones(3)))).matched == {0: 1, 1: 0}
 
 
-def test_modules_of_flax_are_matched_as_nnx_jit_takes_them() -> None:
+def test_flax_modules_match_the_arguments_of_nnx_jit() -> None:
     class Net(nnx.Module):
         def __init__(self, rngs: nnx.Rngs) -> None:
             self.layer = nnx.Linear(8, 8, rngs=rngs)
@@ -100,7 +101,7 @@ def test_modules_of_flax_are_matched_as_nnx_jit_takes_them() -> None:
     taken = step.lower(model, optimizer, jnp.ones((8, 8))).compile().compiled
     avals = jax.tree.map(lambda aval: shaped(*aval.shape, dtype=aval.dtype), taken.in_avals)
     state, others = listed((model, optimizer)), listed(avals)
-    assert by_structure(state, others).others == {at: at for at in range(len(state))}
+    assert by_structure(state, others).matched == {at: at for at in range(len(state))}
 
 
 TREES = st.recursive(
@@ -111,11 +112,11 @@ TREES = st.recursive(
 
 
 @given(TREES, TREES)
-def test_a_leaf_is_never_taken_for_one_of_another_part(state: Any, batch: Any) -> None:
-    """Whatever the state and the batch are: it is its own argument, or nothing is said."""
+def test_a_leaf_never_matches_another_argument(state: Any, batch: Any) -> None:
+    """Whatever the state and the batch are, a leaf matches its own argument or is ambiguous."""
     ours = listed(state)
     for args, before in (((state, batch), 0), ((batch, state), len(listed(batch)))):
         found = by_structure(ours, listed((args, {})))
-        assert {other - number for number, other in found.others.items()} <= {before}
-        assert {*found.others, *found.unclear} == {*range(len(ours))}
-        assert all(before + number in found.unclear[number] for number in found.unclear)
+        assert {other - number for number, other in found.matched.items()} <= {before}
+        assert {*found.matched, *found.ambiguous} == {*range(len(ours))}
+        assert all(before + number in found.ambiguous[number] for number in found.ambiguous)

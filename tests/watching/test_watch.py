@@ -1,4 +1,4 @@
-"""A training loop that is not ours: what its program tells, what a viewer sees of it, and what is left alone."""
+"""An external training loop under `watch`: what viewers see of it, and that its program is not disturbed."""
 
 import asyncio
 import json
@@ -41,10 +41,12 @@ from shardtui.engine.wire.events import (
 )
 from shardtui.engine.wire.run_directory import RunDirectory, all_runs, find
 from shardtui.tui.client.engine_client import EngineClient
-from shardtui.tui.state.availability import OURS
+from shardtui.tui.state.availability import RUN_ACTIONS
+from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.terminal.export import screen_text
 
+from ..schemas import checked_lines
 from ..tui.test_app import shown, status, until
 from ..tui.test_cli import run
 
@@ -53,7 +55,7 @@ LOGICAL = {"embed": None, "mlp": "model"}
 
 
 class OwnLoop:
-    """`tests.own_loop` in a process of its own."""
+    """Runs `tests.own_loop` in a process of its own."""
 
     def __init__(self, name: str) -> None:
         self.process = subprocess.Popen(
@@ -68,17 +70,20 @@ class OwnLoop:
         self.name: str = self.answer()["began"]
 
     def answer(self) -> dict[str, Any]:
+        """Reads one line of its output."""
         assert self.process.stdout
         return json.loads(self.process.stdout.readline())
 
-    def tell(self, text: str) -> dict[str, Any]:
+    def command(self, text: str) -> dict[str, Any]:
+        """Sends it one line, and reads its answer."""
         assert self.process.stdin
         self.process.stdin.write(f"{text}\n")
         self.process.stdin.flush()
         return self.answer()
 
     def go(self, steps: int) -> None:
-        self.losses += self.tell(f"go {steps}")["losses"]
+        """Has it make so many steps."""
+        self.losses += self.command(f"go {steps}")["losses"]
 
     def end(self) -> None:
         self.process.kill()
@@ -87,7 +92,7 @@ class OwnLoop:
 
 @pytest.fixture(scope="module")
 def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnLoop]:
-    """One that has made five steps and goes on when it is told to."""
+    """A loop that has made five steps and waits for `go`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         loop = OwnLoop("mine")
@@ -97,10 +102,10 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnLoop]:
 
 
 async def seen(client: EngineClient, state: RunState, until_step: int) -> list[CommandRefused]:
-    """Takes up what is told until so many steps are known. Returns what was refused meanwhile."""
+    """Applies events to the state until so many steps are done. Returns the commands refused meanwhile."""
     refused: list[CommandRefused] = []
     async for events in client.events():
-        state.apply_all(events)
+        apply_all(state, events)
         refused += [event for event in events if isinstance(event, CommandRefused)]
         if state.step >= until_step:
             break
@@ -144,9 +149,9 @@ def test_a_viewer_sees_what_the_program_has(loop: OwnLoop) -> None:
     assert state.input_wait is None
 
 
-def test_commands_are_refused_in_words_and_the_loop_goes_on(loop: OwnLoop) -> None:
+def test_commands_are_refused_with_a_reason_and_the_loop_continues(loop: OwnLoop) -> None:
     state, client = RunState(), EngineClient(find("mine"))
-    words = "run mine is only watched: its own program starts it, saves it and ends it"
+    words = "run mine is an external loop: only its own program can control it"
 
     async def scenario() -> None:
         watching = asyncio.create_task(seen(client, state, len(loop.losses) + 3))
@@ -166,28 +171,29 @@ def test_commands_are_refused_in_words_and_the_loop_goes_on(loop: OwnLoop) -> No
     (listed,) = json.loads(run("ls", "--json").stdout)["runs"]
     assert (listed["run"], listed["state"], listed["step"]) == ("mine", "training", len(loop.losses))
     assert (listed["model"], listed["preset"]) == ("own_loop.py", "as-run")
+    assert checked_lines("events", find("mine").events.read_text())[0]["watched"]["run"] == "mine"
 
 
-def test_every_view_and_no_key_that_commands(loop: OwnLoop) -> None:
-    told = {
-        "2": ["up.kernel", "not asked of a run that is only watched", "as its own program laid it"],
+def test_every_view_works_and_no_key_sends_a_command(loop: OwnLoop) -> None:
+    expected = {
+        "2": ["up.kernel", "not available for an external loop", "laid out by its own program"],
         "3": ["data 4 × model 2", "parameter bytes 8.19 kB in 2 shards"],
         "4": ["all-reduce", "own_loop.py:"],
-        "5": ["✓ no findings so far"],
-        "6": ["as-run", "only watched: its own loop decides"],
-        "7": ["run mine is only watched", "not planned"],
+        "5": ["no findings so far"],
+        "6": ["as-run", "external loop: it decides its own layout"],
+        "7": ["run mine is an external loop", "not planned"],
         "0": ["watching mine", "training under as-run"],
-        "1": ["● as-run", "only watched: its own loop", "tokens/s"],
+        "1": ["● as-run", "external loop: it decides", "tokens/s"],
     }
 
     async def scenario() -> None:
         async with shown(find("mine"), False, (80, 24)) as (app, pilot):
             await until(lambda: app.state.step == len(loop.losses), "the history")
-            for key, texts in told.items():
+            for key, texts in expected.items():
                 await pilot.press(key)
                 await until(lambda texts=texts: all(text in screen_text(app) for text in texts), f"{key}: {texts}")
                 offered = {active.binding.action for active in app.screen.active_bindings.values()}
-                assert not offered & {*OURS, "measure", "slice", "find"}, key
+                assert not offered & {*RUN_ACTIONS, "measure", "slice", "find"}, key
                 assert key != "1" or "select" not in offered, "of another preset"
                 assert {"detach", "export"} <= offered
                 if key in "16":
@@ -201,42 +207,45 @@ def test_every_view_and_no_key_that_commands(loop: OwnLoop) -> None:
             step = app.state.step
             loop.go(2)
             await until(lambda: app.state.step == step + 2, "the next steps")
-            assert "watched  step" in status(app)
+            assert "external loop  step" in status(app)
             assert "● training" in status(app)
             refused = [event for event in app.state.events if isinstance(event, CommandRefused)]
             assert not refused, "the viewer does not ask"
-            assert any("its own loop" in said.message or "watched" in said.message for said in app._notifications)
+            assert any("is an external loop: only its own program" in said.message for said in app._notifications)
             assert "FLOP" not in screen_text(app)
             assert "input wait" not in screen_text(app)
             await pilot.press("d")
-        assert app.last_words() == ["run mine goes on training: `shardtui attach mine` returns to it"]
+        assert app.exit_lines() == ["run mine keeps training: `shardtui attach mine` returns to it"]
 
     asyncio.run(scenario())
 
 
-def test_a_loop_that_fails_and_one_that_is_killed(home: Path) -> None:
+def test_a_failed_loop_and_a_killed_loop(home: Path) -> None:
     loop = OwnLoop("mine")
 
     async def first() -> None:
         async with shown(find("mine"), False, (80, 24)) as (app, _):
             loop.go(2)
-            assert loop.tell("raise") == {"raised": "'no such batch'"}, "it is the program's to handle"
+            assert loop.command("raise") == {"raised": "'no such batch'"}, "it is the program's to handle"
             await until(lambda: app.state.phase is Phase.FAILED, "the failure")
             assert app.state.step == 2
             (problem,) = app.state.problems
             assert problem.startswith("KeyError: 'no such batch', at ")
             assert "own_loop.py:" in problem
-            assert any("it was only watched: start its program again" in said.message for said in app._notifications)
+            assert any(
+                "this run belongs to another program: start that program again" in said.message
+                for said in app._notifications
+            )
 
     async def second() -> None:
         async with shown(find("mine-2"), False, (80, 24)) as (app, _):
             loop.go(1)
             await until(lambda: app.state.step == 1, "a step")
-            child = loop.tell("fork")["forked"]
+            child = loop.command("fork")["forked"]
             os.kill(loop.process.pid, signal.SIGKILL)
             try:
                 await until(lambda: app.state.phase is Phase.LOST, "the loss")
-                assert app.state.problems == ["its process is gone without a word: killed, or out of memory"]
+                assert app.state.problems == ["its process ended without a message: killed, or out of memory"]
                 assert find("mine-2").holder() is None, "the child of a killed process holds the lock"
             finally:
                 os.kill(child, signal.SIGKILL)
@@ -253,11 +262,13 @@ def test_a_loop_that_fails_and_one_that_is_killed(home: Path) -> None:
 
 
 def mesh_of(*shape: int, axes: tuple[str, ...] = ("data", "model")) -> Mesh:
+    """Returns a mesh over the first devices."""
     devices = np.array(jax.devices()[: int(np.prod(shape))])
     return Mesh(devices.reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 def on(mesh: Mesh, shape: tuple[int, ...], *spec: str | None) -> jax.Array:
+    """Returns zeros placed on a mesh."""
     return jax.device_put(jnp.zeros(shape), NamedSharding(mesh, P(*spec)))
 
 
@@ -270,9 +281,9 @@ def specs_of(found: Described) -> dict[str, list[list[str]]]:
 
 
 def steady(state: Any, step: Any, *args: Any) -> Described:
-    """As `watch` shows a jitted function."""
-    known, lies = compile_step(step, args).steady(step, list(leaves(state)))
-    return describe("as-run", lies, known, None)
+    """Returns what `watch` describes for a jitted function."""
+    known, leaves_after = compile_step(step, args).steady(step, list(leaves(state)))
+    return describe("as-run", leaves_after, known, None)
 
 
 class Block(nnx.Module):
@@ -283,7 +294,7 @@ class Block(nnx.Module):
         self.dropout = nnx.Dropout(0.1, rngs=rngs)
 
 
-def test_flax_modules_and_their_states_have_names_as_ours(home: Path) -> None:
+def test_flax_modules_and_their_states_have_short_names(home: Path) -> None:
     with jax.set_mesh(mesh_of(4, 2)), nnx.logical_axis_rules((("embed", "data"), ("model", "model"))):
         model = Block(nnx.Rngs(0))
         adam = nnx.Optimizer(model, optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), wrt=nnx.Param)
@@ -300,7 +311,7 @@ def test_flax_modules_and_their_states_have_names_as_ours(home: Path) -> None:
         assert {name for name, kind in kinds.items() if kind == "scalar"} == scalars
         kernel = arrays["mu.layers.1.kernel"]
         assert kernel.compiled_spec == [["data"], ["model"]]
-        assert kernel.logical_axes == ["embed", None], "the name of a mesh axis is no logical axis"
+        assert kernel.logical_axes == ["embed", None], "a mesh axis is not a logical axis"
         assert arrays["dropout.rngs.key"].dtype == "key<fry>"
 
 
@@ -316,32 +327,32 @@ def test_other_pytrees(home: Path) -> None:
         "bias": "parameter",
         "trace.kernel": "moment",
         "trace.bias": "moment",
-    }, "the step of a new TrainState is a number of Python, and no array"
+    }, "the step of a new TrainState is a Python int, not an array"
     layout = describe("as-run", list(leaves(state)), None, None).layout
-    assert lint(layout, None, None) == [], "nobody knows how the batch is split, nor how much there is to compute"
+    assert lint(layout, None, None) == [], "the batch's layout and the FLOPs are unknown"
     assert arrays["kernel"].logical_axes == arrays["trace.kernel"].logical_axes == ["embed", "mlp"]
     layers = [{"w": on(mesh, (8, 8), None, "model"), "b": on(mesh, (8,))} for _ in range(2)]
     assert set(described((layers, optax.adam(1e-3).init(layers)))) >= {"0.0.w", "0.1.b", "mu.0.w", "nu.1.b"}
     assert set(described(on(mesh, (8, 8)))) == {"state"}
 
 
-def test_arrays_that_lie_elsewhere(home: Path) -> None:
-    """What has not been placed lies as the step takes it; what lies on another mesh is told of."""
+def test_arrays_on_another_mesh_are_reported(home: Path) -> None:
+    """An array that was not placed is shown where the step takes it."""
     mesh = mesh_of(4, 2)
     state = {
         "w": on(mesh, (16, 16), "data", "model"),
         "count": jnp.zeros((), jnp.int32),
         "other": on(mesh_of(8, 1), (16, 2), "data"),
         "same": on(mesh_of(4, 2), (4, 2), "data"),
-        "whole": on(mesh_of(8, 1), (16, 3)),
+        "replicated": on(mesh_of(8, 1), (16, 3)),
         "alone": jax.device_put(jnp.zeros((3, 3)), jax.devices()[3]),
         "name": "text",
     }
     found = describe("as-run", list(leaves(state)), None, None)
     specs = {array.name: array.compiled_spec for array in found.layout.arrays}
-    assert specs == {"w": [["data"], ["model"]], "same": [["data"], []], "whole": [[], []]}
+    assert specs == {"w": [["data"], ["model"]], "same": [["data"], []], "replicated": [[], []]}
     assert found.problems == [
-        "3 arrays are not shown, on other devices or another mesh than the rest: alone, count, other"
+        "3 arrays are not shown because their devices or mesh differ from the rest: alone, count, other"
     ]
     taken = {name: state[name] for name in ("w", "count")}
     step = jax.jit(lambda state, batch, key: (state["w"] @ batch).sum() + state["count"], donate_argnums=0)
@@ -354,76 +365,75 @@ def test_arrays_that_lie_elsewhere(home: Path) -> None:
     assert found.layout.memory.padding == 0
 
 
-WHOLE, SPLIT = [[], []], [["data"], []]
+UNSPLIT, SPLIT = [[], []], [["data"], []]
 
 
 def zero_1(mesh: Mesh) -> tuple[Any, ...]:
-    """A step whose parameters are whole and whose moments are split, and what it is called with, none of it placed:
-    all of one shape."""
-    whole, split = (NamedSharding(mesh, P(*spec)) for spec in ((), ("data",)))
+    """Returns a step with replicated parameters and split moments, and its unplaced arguments, all of one shape."""
+    replicated, split = (NamedSharding(mesh, P(*spec)) for spec in ((), ("data",)))
     step = jax.jit(
         lambda p, o, x: ({"w": p["w"] - o["w"]}, {"w": o["w"] + x}, (x @ p["w"]).sum()),
-        in_shardings=(whole, split, split),
-        out_shardings=(whole, split, None),
+        in_shardings=(replicated, split, split),
+        out_shardings=(replicated, split, None),
     )
     return step, {"w": jnp.ones((8, 8))}, {"w": jnp.ones((8, 8))}, jnp.ones((8, 8))
 
 
-def test_arrays_of_one_shape_are_told_apart_by_their_places(home: Path) -> None:
+def test_position_distinguishes_arrays_of_one_shape(home: Path) -> None:
     step, p, o, x = zero_1(mesh_of(4, 2))
     for state in ({"params": p, "opt_state": o}, {"opt_state": o, "params": p}):
         for known in (compile_step(step, (p, o, x)), Step(step.lower(p, o, x).compile(), (p, o, x))):
             found = describe("as-run", list(leaves(state)), known, None)
-            assert specs_of(found) == {"params.w": WHOLE, "opt_state.w": SPLIT, "batch.2": SPLIT}
+            assert specs_of(found) == {"params.w": UNSPLIT, "opt_state.w": SPLIT, "batch.2": SPLIT}
             assert found.problems == []
             memory = found.layout.memory
             assert memory
             assert (memory.parameters, memory.moments, memory.batch, memory.padding) == (256, 64, 64, 0)
 
 
-def test_what_cannot_be_told_apart_is_unknown(home: Path) -> None:
-    """Without the arguments; nothing is guessed, and nothing of the state passes for the batch."""
+def test_ambiguous_arrays_are_unknown(home: Path) -> None:
+    """Without `args` no layout is guessed, and no array of the state is taken for the batch."""
     step, p, o, x = zero_1(mesh_of(4, 2))
     compiled = Step(step.lower(p, o, x).compile())
     found = describe("as-run", list(leaves({"params": p, "opt_state": o})), compiled, None)
     assert specs_of(found) == {"batch.2": SPLIT}
     assert found.layout.memory is None
     assert found.problems == [
-        "the layout of 2 arrays is unknown, and so is the memory of a step: several arguments or results of the step "
-        "have the shape: give watch args=, the arrays that it is called with: opt_state.w, params.w"
+        "the layout of 2 arrays (opt_state.w, params.w) and the memory of a step are unknown: several arguments or "
+        "results of the step have the same shape and dtype: pass the step's arguments to watch as args="
     ]
 
 
-def test_a_batch_with_the_shape_of_a_weight(home: Path) -> None:
+def test_a_batch_with_the_shape_of_a_weight_is_recognised(home: Path) -> None:
     mesh = mesh_of(4, 2)
-    whole, split = (NamedSharding(mesh, P(*spec)) for spec in ((), ("data",)))
+    replicated, split = (NamedSharding(mesh, P(*spec)) for spec in ((), ("data",)))
     for order in (1, -1):
-        taken = (whole, split)[::order]
+        shardings = (replicated, split)[::order]
 
         def step(*args: Any, order: int = order) -> Any:
             state, x = args[::order]
             return state, (x @ state["params"]["w"]).sum()
 
         state = {"params": {"w": jnp.ones((8, 8))}}
-        compiled = jax.jit(step, in_shardings=taken).lower(*(state, jnp.ones((8, 8)))[::order]).compile()
+        compiled = jax.jit(step, in_shardings=shardings).lower(*(state, jnp.ones((8, 8)))[::order]).compile()
         specs = specs_of(describe("as-run", list(leaves(state)), Step(compiled), None))
-        assert specs == {"w": WHOLE, f"batch.{1 if order == 1 else 0}": SPLIT}
+        assert specs == {"w": UNSPLIT, f"batch.{1 if order == 1 else 0}": SPLIT}
 
 
-def test_an_argument_that_the_step_does_not_use_takes_no_memory(home: Path) -> None:
+def test_unused_arguments_take_no_memory(home: Path) -> None:
     mesh = mesh_of(4, 2)
     state = {"w": on(mesh, (8, 8)), "idle": on(mesh, (8, 8), "data")}
     step = jax.jit(lambda state, rate, x: (state["w"] * rate, (x @ state["w"]).sum()))
     known = compile_step(step, (state, 0.5, on(mesh, (8, 8), "data")))
     found = describe("as-run", list(leaves(state)), known, None)
-    assert specs_of(found) == {"idle": SPLIT, "w": WHOLE, "argument.1": [], "batch.2": SPLIT}
+    assert specs_of(found) == {"idle": SPLIT, "w": UNSPLIT, "argument.1": [], "batch.2": SPLIT}
     memory = found.layout.memory
     assert memory
     assert (memory.parameters, memory.batch, memory.padding) == (256, 64, 0)
 
 
-def test_a_state_that_the_first_step_lays_out_anew(home: Path) -> None:
-    """It is shown as it lies from then on, with the program that runs from then on, and jax compiles nothing more."""
+def test_a_state_that_the_first_step_reshards(home: Path) -> None:
+    """Its layout and program are shown as they are from the second step on, and jax compiles nothing more."""
     mesh = mesh_of(4, 2)
     compiled: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: compiled.append(event))
@@ -434,14 +444,14 @@ def test_a_state_that_the_first_step_lays_out_anew(home: Path) -> None:
     )
     state = {"w": on(mesh, (8, 8)), "n": jax.device_put(jnp.zeros((), jnp.int32), NamedSharding(mesh, P()))}
     x = on(mesh, (16, 8), "data")
-    with watch("anew", state=state, step=step, args=(state, x)) as run:
+    with watch("resharded", state=state, step=step, args=(state, x)) as run:
         compiled.clear()
         for _ in range(3):
             state, loss = step(state, x)
             run.step(loss)
         assert COMPILED not in compiled
     seen = RunState()
-    seen.apply_all(events(find("anew")))
+    apply_all(seen, events(find("resharded")))
     assert seen.layout and seen.layout.memory
     arrays = {array.name: array.compiled_spec for array in seen.layout.arrays}
     assert arrays == {"w": [["model"], []], "n": [], "batch.1": SPLIT}
@@ -449,7 +459,7 @@ def test_a_state_that_the_first_step_lays_out_anew(home: Path) -> None:
     assert seen.layout.memory.padding == 0
 
 
-def test_names_and_sizes(home: Path) -> None:
+def test_names_are_unique_and_sizes_packed(home: Path) -> None:
     mesh = mesh_of(4, 2)
     state = {"a": {"b": on(mesh, (8, 8)), "c": on(mesh, (8, 3))}, "a.b": on(mesh, (8, 2))}
     assert {name: array.shape for name, array in described(state).items()} == {
@@ -465,8 +475,8 @@ def test_names_and_sizes(home: Path) -> None:
     assert (array.bytes, memory.parameters, memory.padding) == (32, 16, 0)
 
 
-def test_one_device_and_no_mesh(home: Path) -> None:
-    """And a jitted function, which jax does not compile again."""
+def test_a_single_device_without_a_mesh(home: Path) -> None:
+    """The jitted function is not compiled a second time."""
     compiled: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: compiled.append(event))
     step = jax.jit(lambda w, x: (w - 0.1, (w @ x).sum()))
@@ -479,7 +489,7 @@ def test_one_device_and_no_mesh(home: Path) -> None:
             run.step(loss)
         assert COMPILED not in compiled
     state = RunState()
-    state.apply_all(events(find("single")))
+    apply_all(state, events(find("single")))
     assert state.step == 10
     assert np.isnan(state.losses[:7]).all()
     assert list(state.losses[7:]) == pytest.approx([32.0, 28.8, 25.6])
@@ -491,17 +501,19 @@ def test_one_device_and_no_mesh(home: Path) -> None:
 
 
 def events(directory: RunDirectory) -> list[Any]:
+    """Reads all events of a run that has ended."""
+
     async def all_of() -> list[Any]:
         return [event async for found in EngineClient(directory).events() for event in found]
 
     return asyncio.run(all_of())
 
 
-def test_wrong_arguments_are_told_at_once_and_leave_nothing(home: Path) -> None:
-    with pytest.raises(ValueError, match="watch: ") as told:
+def test_wrong_arguments_raise_every_problem_and_create_no_run(home: Path) -> None:
+    with pytest.raises(ValueError, match="watch: ") as raised:
         watch("A/b", state={"n": 3}, step=len, preset="../x", tokens_per_step=0, flops_per_step=-1.0, steps_done=-1)
-    says = str(told.value).splitlines()
-    assert [line.split(":")[1].split("=")[0].strip() for line in says] == [
+    lines = str(raised.value).splitlines()
+    assert [line.split(":")[1].split("=")[0].strip() for line in lines] == [
         "run 'A/b'",
         "preset",
         "state",
@@ -510,28 +522,30 @@ def test_wrong_arguments_are_told_at_once_and_leave_nothing(home: Path) -> None:
         "tokens_per_step",
         "flops_per_step",
     ]
-    with pytest.raises(ValueError, match=r"step: a jitted function without args: add args="):
+    with pytest.raises(
+        ValueError, match=r"step: a jitted function without args: add the arguments it is called with, args="
+    ):
         watch("mine", state=jnp.ones(3), step=jax.jit(jnp.sum))
     with (
         watch("mine", state=jnp.ones(3)) as run,
-        pytest.raises(TypeError, match=r"of shape \(3,\): a scalar is needed"),
+        pytest.raises(TypeError, match=r"of shape \(3,\): must be a scalar"),
     ):
         run.step(jnp.ones(3))
     assert [directory.name for directory in all_runs()] == ["mine"]
 
 
-def test_nothing_that_goes_wrong_reaches_the_training(
+def test_failures_of_watch_do_not_reach_the_training(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A state directory that cannot be, then a disk that fills up, then a loss that cannot be read."""
+    """A loss that cannot be read, and then a state directory that cannot be created."""
     with watch("fine", state=jnp.ones(3)) as run:
         run.step(1.0)
         run.step("no number")
-        run._teller._thread.join()
+        run._reporter._thread.join()
         run.step(2.0)
     *_, last = events(find("fine"))
     assert isinstance(last, Failed)
-    assert "not watched any more: a loss cannot be read: could not convert string" in last.problems[0]
+    assert "no longer watched: a loss cannot be read: could not convert string" in last.problems[0]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     caplog.clear()
     (home / "file").write_text("in the way")
@@ -542,11 +556,11 @@ def test_nothing_that_goes_wrong_reaches_the_training(
             run.step(1.0)
     assert [record.getMessage() for record in caplog.records] == [
         f"mine is not watched: {home}/file/shardtui/runs/mine: cannot be written: Not a directory: "
-        "set XDG_STATE_HOME to a directory of yours"
+        "set XDG_STATE_HOME to a directory that you can write"
     ]
 
 
-def test_no_array_is_held_and_nothing_of_the_process_is_changed(home: Path) -> None:
+def test_watch_keeps_no_array_and_changes_nothing_of_the_process(home: Path) -> None:
     before = (dict(os.environ), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
     state = {"w": jnp.full((5, 7), 1.0)}
     step = jax.jit(lambda state: ({"w": state["w"] * 0.5}, state["w"].sum()))
@@ -561,11 +575,11 @@ def test_no_array_is_held_and_nothing_of_the_process_is_changed(home: Path) -> N
     assert [kind for kind in kinds if kind in (StepsDone, EngineStopped, EngineLost)] == [StepsDone, EngineStopped]
 
 
-def test_the_program_of_the_docs(home: Path) -> None:
+def test_the_example_in_the_docs_runs(home: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "watching.md").read_text()
     exec(text.split("```python\n")[1].split("```")[0].replace("range(1000)", "range(50)"), {})
     state = RunState()
-    state.apply_all(events(find("mine")))
+    apply_all(state, events(find("mine")))
     assert (state.phase, state.step) == (Phase.STOPPED, 50)
     assert state.losses[-1] < state.losses[0] / 2
     assert state.layout
@@ -573,8 +587,8 @@ def test_the_program_of_the_docs(home: Path) -> None:
     assert [info.kind for info in state.layout.collectives or ()] == ["all-reduce"]
 
 
-def test_what_it_takes_to_import() -> None:
-    """Whoever does not use flax does not wait for it."""
+def test_importing_watch_imports_no_heavy_package() -> None:
+    """A program without flax does not wait for it."""
     heavy = {"flax", "optax", "orbax", "grain", "textual"}
     code = f"import sys, shardtui.engine.watch; print(sorted({heavy} & {{*sys.modules}}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -596,7 +610,7 @@ print(run.name, float(loss), flush=True)
 """
 
 
-def test_of_two_processes_the_first_one_tells(home: Path) -> None:
+def test_of_two_processes_only_the_first_reports(home: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -611,10 +625,10 @@ def test_of_two_processes_the_first_one_tells(home: Path) -> None:
         )
         for number in range(2)
     ]
-    told = [process.communicate(timeout=240)[0].splitlines()[-1] for process in processes]  # gloo talks, too
-    assert told == ["two 8.0", "None 8.0"]
+    printed = [process.communicate(timeout=240)[0].splitlines()[-1] for process in processes]  # gloo prints lines, too
+    assert printed == ["two 8.0", "None 8.0"]
     state = RunState()
-    state.apply_all(events(find("two")))
+    apply_all(state, events(find("two")))
     assert list(state.losses) == [32.0, 16.0, 8.0]
     assert state.ready
     assert [device.process for device in state.ready.devices] == [0, 0, 1, 1]

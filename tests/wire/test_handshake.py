@@ -1,4 +1,4 @@
-"""Viewers and engines of two versions: which one to update is said, nothing is misread, and history still opens."""
+"""Viewers and engines of different versions: the message names the side to update, and the history still opens."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ class FromTheFuture(Event, frozen=True):
 
 
 class Engine:
-    """As much of one as viewers see: the lock, the history and the socket."""
+    """The parts of an engine that viewers use: the lock, the history and the socket."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.commands: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
@@ -74,7 +74,7 @@ def started(directory: RunDirectory, version: int = VERSION) -> EngineStarted:
 
 
 async def answers(directory: RunDirectory, *commands: AnyCommand) -> list[AnyEvent]:
-    """All that a viewer is told until the engine ends the connection."""
+    """Returns all events that a viewer receives until the engine closes the connection."""
     reader, writer = await asyncio.open_unix_connection(directory.socket)
     writer.write(b"".join(map(frame, commands)))
     found: list[AnyEvent] = []
@@ -91,13 +91,13 @@ async def answers(directory: RunDirectory, *commands: AnyCommand) -> list[AnyEve
     ("commands", "says"),
     [
         ([Hello(VERSION - 1)], "update shardtui here"),
-        ([Hello(VERSION + 1)], "restart the run under this one"),
+        ([Hello(VERSION + 1)], "restart the run with this version"),
         ([Pause()], "update shardtui here"),
         ([], "update shardtui here"),
     ],
     ids=["older", "newer", "of the first version", "of the first version, silent"],
 )
-def test_a_viewer_of_another_version_is_told_which_side_to_update(
+def test_a_viewer_of_another_version_learns_which_side_to_update(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, commands: Sequence[AnyCommand], says: str
 ) -> None:
     monkeypatch.setattr(server_module, "HELLO_SECONDS", 0.2)
@@ -115,7 +115,7 @@ def test_a_viewer_of_any_version_may_stop_the_run(directory: RunDirectory) -> No
 
 
 async def followed(directory: RunDirectory, living: Engine | None = None, *more: Event) -> list[AnyEvent]:
-    """What a viewer is told in all; `more` happens once it is welcome."""
+    """Returns all events that a viewer receives; `more` are published once it is connected."""
     found: list[AnyEvent] = []
     async for events in EngineClient(directory).events():
         found += events
@@ -127,30 +127,30 @@ async def followed(directory: RunDirectory, living: Engine | None = None, *more:
     return found
 
 
-def test_an_unknown_event_is_left_out_and_the_next_is_not(directory: RunDirectory) -> None:
+def test_an_unknown_event_is_skipped(directory: RunDirectory) -> None:
     with engine(directory, started(directory)) as living:
-        told = asyncio.run(
+        received = asyncio.run(
             followed(directory, living, FromTheFuture(), Paused(step=3), EngineStopped(step=3, reason="stopped"))
         )
-    assert [type(event) for event in told] == [EngineStarted, Paused, EngineStopped]
+    assert [type(event) for event in received] == [EngineStarted, Paused, EngineStopped]
 
 
 @pytest.mark.parametrize(
-    ("version", "says"), [(VERSION - 1, "restart the run under"), (VERSION + 1, "update shardtui")]
+    ("version", "says"), [(VERSION - 1, "restart the run with this version"), (VERSION + 1, "update shardtui")]
 )
 def test_the_history_of_a_living_engine_of_another_version_is_shown(
     directory: RunDirectory, version: int, says: str
 ) -> None:
     with engine(directory, started(directory, version), FromTheFuture(), TrainingStarted(preset="dp")):
-        *told, last = asyncio.run(followed(directory))
-    assert [type(event) for event in told] == [EngineStarted, TrainingStarted]
+        *received, last = asyncio.run(followed(directory))
+    assert [type(event) for event in received] == [EngineStarted, TrainingStarted]
     assert isinstance(last, Disconnected)
     assert says in last.reason
-    assert f"protocol {VERSION}, the run's engine protocol {version}" in last.reason
+    assert f"protocol {VERSION}, the engine of the run protocol {version}" in last.reason
 
 
-def test_where_the_history_says_nothing_the_refusal_does(directory: RunDirectory) -> None:
-    """Of an engine whose first event has another form."""
+def test_the_refusal_names_the_side_to_update_if_the_history_does_not(directory: RunDirectory) -> None:
+    """The engine's first event cannot be read."""
 
     async def refusing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await framing.read_command(reader) == Hello()
@@ -184,16 +184,16 @@ def test_an_ended_run_of_a_newer_version_opens(directory: RunDirectory, last: Ev
             assert app.state.preset == "dp"
             if phase is Phase.DISCONNECTED:
                 assert "update shardtui" in app.state.problems[0]
-                assert "gone without a word" not in app.state.problems[0]
+                assert "ended without a message" not in app.state.problems[0]
             await until(lambda: status(app).endswith(phase.value), "the header")
 
     asyncio.run(scenario())
 
 
-def test_a_welcome_tells_what_happened_since_the_history_was_read(directory: RunDirectory) -> None:
-    """It is no event of the run, and is in no file."""
+def test_a_welcome_is_not_an_event_of_the_run(directory: RunDirectory) -> None:
+    """It is neither reported to the UI nor written to the file."""
     with engine(directory, started(directory)) as living:
-        told = asyncio.run(followed(directory, living, EngineStopped(step=3, reason="stopped")))
-    assert not any(isinstance(event, Welcome) for event in told)
+        received = asyncio.run(followed(directory, living, EngineStopped(step=3, reason="stopped")))
+    assert not any(isinstance(event, Welcome) for event in received)
     kinds = [json.loads(line)["type"] for line in directory.events.read_text().splitlines()]
     assert kinds == ["EngineStarted", "EngineStopped"]

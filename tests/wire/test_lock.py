@@ -1,4 +1,4 @@
-"""Who holds the lock of a run: a process id says so only together with what tells it from others."""
+"""The holder of a run's lock: a process id alone does not identify it."""
 
 import asyncio
 import json
@@ -28,12 +28,12 @@ print("held", flush=True)
 time.sleep(60)
 """
 FORKED_BY_C = "import ctypes, os; ctypes.PyDLL(None).fork() and (time.sleep(0.3), os._exit(0))"
-"""Where no hook of Python's runs."""
+"""A fork that runs none of Python's hooks."""
 
 
 @contextmanager
 def held(directory: RunDirectory, then: str = "") -> Iterator[subprocess.Popen[str]]:
-    """By another process."""
+    """Another process holds the lock."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDING.format(then=then), str(directory.path)], stdout=subprocess.PIPE, text=True
     )
@@ -48,7 +48,7 @@ def held(directory: RunDirectory, then: str = "") -> Iterator[subprocess.Popen[s
 
 @contextmanager
 def claimed(directory: RunDirectory, change: Callable[[list[str]], list[str]]) -> Iterator[int]:
-    """Gives a process that has nothing to do with the run, whose id is in its lock; `change` is made to the text."""
+    """Yields the id of an unrelated process that is written to the lock's text, after `change`."""
     other = subprocess.Popen(["sleep", "60"])
     try:
         with held(directory):
@@ -72,7 +72,7 @@ def test_a_process_that_holds_the_lock_is_known(home: Path) -> None:
         assert directory.holder() == Holder(process.pid, "here")
         assert listed()["pid"] == process.pid
         refused = run("train", "--resume=tiny-1", "--steps=3")
-        assert (refused.returncode, f"process {process.pid} trains it" in refused.stderr) == (2, True)
+        assert (refused.returncode, f"process {process.pid} is training it" in refused.stderr) == (2, True)
     assert directory.holder() is None
     assert listed()["pid"] is None
 
@@ -86,10 +86,10 @@ def test_a_process_that_holds_the_lock_is_known(home: Path) -> None:
     ],
     ids=("another host", "another container", "another process since"),
 )
-def test_a_process_of_the_same_id_is_not_taken_for_the_engine(
+def test_another_process_with_the_same_id_is_not_the_engine(
     home: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[str]], list[str]], where: str, words: str
 ) -> None:
-    monkeypatch.setattr(stopping, "KILLED_SECONDS", 0.5)
+    monkeypatch.setattr(stopping, "KILL_SECONDS", 0.5)
     directory = run_directory.create(tiny_config())
     with claimed(directory, change):
         holder = directory.holder()
@@ -107,27 +107,29 @@ def test_the_lock_of_an_earlier_version_is_read(home: Path) -> None:
         assert listed()["pid"] == pid
 
 
-def test_a_child_that_no_hook_of_ours_saw_is_not_the_engine(home: Path) -> None:
+def test_a_child_forked_by_c_code_is_not_the_engine(home: Path) -> None:
     directory = run_directory.create(tiny_config())
     with held(directory, FORKED_BY_C) as process:
         process.wait()
         assert directory.holder() == Holder(process.pid, "gone")
         assert listed()["state"] == "crashed"
         stopped = run("stop", "tiny-1")
-        assert (stopped.returncode, stopped.stdout) == (0, "run tiny-1 has ended already\n")
+        assert (stopped.returncode, stopped.stdout) == (0, "run tiny-1 has already ended\n")
         child = Path(f"/proc/{process.pid}")
         assert not child.exists()
 
 
 @pytest.mark.parametrize("name", ["lock", "events.jsonl", "engine.log"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_holds_nothing_up(home: Path, name: str, make: Callable[[Path], None]) -> None:
+def test_a_fifo_or_directory_in_place_of_a_file_does_not_block(
+    home: Path, name: str, make: Callable[[Path], None]
+) -> None:
     directory = run_directory.create(tiny_config(steps=3))
     make(directory.path / name)
     found = run("ls", "--json")
     assert [run["pid"] for run in json.loads(found.stdout)["runs"]] == [None] * (name != "events.jsonl")
     assert (f"{directory.path / name}: " in found.stderr) == (name == "events.jsonl")
-    assert run("stop", "tiny-1").stdout == "run tiny-1 has ended already\n"
+    assert run("stop", "tiny-1").stdout == "run tiny-1 has already ended\n"
     refused = run("train", "--resume=tiny-1")
     assert refused.returncode == 2
     assert f"{directory.path / name}: cannot be" in refused.stderr

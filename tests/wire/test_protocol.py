@@ -1,4 +1,4 @@
-"""Frames, the event log and the server: what comes in broken is answered, and the engine's side goes on."""
+"""Frames, the event log and the server: malformed input is answered, and the engine survives it."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from shardtui.engine.wire.commands import AnyCommand, Command, Hello, Pause, Sto
 from shardtui.engine.wire.event_log import EventLog, LogReader, last_seq
 from shardtui.engine.wire.events import CommandRefused, Event, Failed, Paused, StepsDone, Welcome
 from shardtui.engine.wire.framing import BadFrame, frame, read_command, read_event
-from shardtui.engine.wire.server import MOST_VIEWERS, Server
+from shardtui.engine.wire.server import MAX_VIEWERS, Server
 from shardtui.engine.wire.version import VERSION
 
 
@@ -46,7 +46,7 @@ def test_any_bytes_are_a_command_or_a_bad_frame(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (struct.pack(">I", 2**31), "a frame of 2147483648 bytes: at most 65536"),
+        (struct.pack(">I", 2**31), "a frame of 2147483648 bytes: the limit is 65536"),
         (struct.pack(">I", 4) + b"\x81\xa1a\x01", "not a message"),
         (struct.pack(">I", 60_000) + b"\x91" * 60_000, "not a message"),
         (frame(SwitchPreset("../dp")), "matching regex"),
@@ -70,20 +70,20 @@ def steps(step: int, loss: float | None = 2.0) -> StepsDone:
 
 
 def test_the_log_numbers_events_and_is_json(tmp_path: Path) -> None:
-    told: list[Event] = []
-    log = EventLog(tmp_path / "events.jsonl", told.append)
+    sent: list[Event] = []
+    log = EventLog(tmp_path / "events.jsonl", sent.append)
     log.append(steps(1))
     log.append(steps(2, None))
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [line["seq"] for line in lines] == [1, 2] == [event.seq for event in told]
+    assert [line["seq"] for line in lines] == [1, 2] == [event.seq for event in sent]
     assert lines[1]["type"] == "StepsDone"
     assert lines[1]["losses"] == [None]
     assert lines[1]["nonfinite"] == ["losses"]
 
 
 @pytest.mark.parametrize("torn", [b"", b"\n", b'{"type":"Paused","seq":9', b"\0" * 40, b"not json\n"])
-def test_another_engine_goes_on_with_the_numbers(tmp_path: Path, torn: bytes) -> None:
-    """Also after a line that the one before it could not end: that one is lost, and no other."""
+def test_a_restarted_engine_continues_the_numbers(tmp_path: Path, torn: bytes) -> None:
+    """Also after a truncated line: only that line is lost."""
     path = tmp_path / "events.jsonl"
     for first in (1, 3):
         log = EventLog(path, lambda event: None)
@@ -96,23 +96,23 @@ def test_another_engine_goes_on_with_the_numbers(tmp_path: Path, torn: bytes) ->
     assert [(event.seq, event.step) for event in found] == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
-def test_a_log_that_is_not_there_has_no_numbers(tmp_path: Path) -> None:
+def test_a_missing_log_has_last_number_zero(tmp_path: Path) -> None:
     assert last_seq(tmp_path / "events.jsonl") == 0
 
 
-def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_loses_lines_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """/dev/full refuses every write; once is enough to say so."""
-    told: list[Event] = []
-    log = EventLog(tmp_path / "events.jsonl", told.append)
+    sent: list[Event] = []
+    log = EventLog(tmp_path / "events.jsonl", sent.append)
     with Path("/dev/full").open("wb") as full:
         os.dup2(full.fileno(), log.descriptor)
     for step in (1, 2):
         log.append(steps(step))
-    assert [event.seq for event in told] == [1, 2]
+    assert [event.seq for event in sent] == [1, 2]
     assert capsys.readouterr().err.splitlines() == ["event 1 not written: [Errno 28] No space left on device"]
 
 
-def test_a_reader_leaves_a_line_that_is_being_written(tmp_path: Path) -> None:
+def test_a_reader_waits_for_the_end_of_an_incomplete_line(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path, lambda event: None)
     reader = LogReader(path)
@@ -126,7 +126,7 @@ def test_a_reader_leaves_a_line_that_is_being_written(tmp_path: Path) -> None:
 
 
 def test_a_long_history_comes_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardtui.engine.wire.event_log.CHUNK", 1000)
+    monkeypatch.setattr("shardtui.engine.wire.event_log.CHUNK_BYTES", 1000)
     log = EventLog(tmp_path / "events.jsonl", lambda event: None)
     for step in range(1, 101):
         log.append(steps(step))
@@ -135,10 +135,8 @@ def test_a_long_history_comes_in_chunks(tmp_path: Path, monkeypatch: pytest.Monk
     assert [event.seq for events in chunks for event in events] == list(range(11, 101))
 
 
-def test_a_line_longer_than_a_chunk_and_a_damaged_one_cost_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardtui.engine.wire.event_log.CHUNK", 1000)
+def test_long_and_damaged_lines_do_not_affect_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtui.engine.wire.event_log.CHUNK_BYTES", 1000)
     path = tmp_path / "events.jsonl"
     log = EventLog(path, lambda event: None)
     log.append(Failed(problems=["x" * 5000], refused=False))
@@ -149,29 +147,29 @@ def test_a_line_longer_than_a_chunk_and_a_damaged_one_cost_no_other(
     assert found == [1, 2, 3, *range(5, 12)]
 
 
-def test_a_server_takes_so_many_viewers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_limits_the_number_of_viewers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardtui.engine.wire.server.GUEST_SECONDS", 0.2)
     socket = Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
     server = Server(socket, lambda command: None)
     server.start()
 
     async def viewers() -> None:
-        pairs = [await asyncio.open_unix_connection(socket) for _ in range(MOST_VIEWERS)]
-        pairs[0][1].write(frame(Hello()) + struct.pack(">I", 1000))  # and no more: it holds its own place only
+        pairs = [await asyncio.open_unix_connection(socket) for _ in range(MAX_VIEWERS)]
+        pairs[0][1].write(frame(Hello()) + struct.pack(">I", 1000))  # and no more: it blocks only itself
         reader, _ = await asyncio.open_unix_connection(socket)
         refused = await read_event(reader)
         assert isinstance(refused, CommandRefused)
-        assert "64 viewers watch this run already" in refused.problem
+        assert f"{MAX_VIEWERS} viewers already watch this run" in refused.problem
         assert await reader.read() == b""
         pairs[1][1].close()
         await asyncio.sleep(0.1)
         reader, writer = await asyncio.open_unix_connection(socket)
         writer.write(frame(Hello()))
-        for told in (reader, pairs[0][0]):
-            assert await asyncio.wait_for(read_event(told), 5) == Welcome()
+        for viewer in (reader, pairs[0][0]):
+            assert await asyncio.wait_for(read_event(viewer), 5) == Welcome()
         server.publish(Paused(step=7, seq=1))
-        for told in (reader, pairs[0][0]):
-            assert await asyncio.wait_for(read_event(told), 5) == Paused(step=7, seq=1)
+        for viewer in (reader, pairs[0][0]):
+            assert await asyncio.wait_for(read_event(viewer), 5) == Paused(step=7, seq=1)
 
     try:
         asyncio.run(viewers())
@@ -179,7 +177,7 @@ def test_a_server_takes_so_many_viewers(home: Path, monkeypatch: pytest.MonkeyPa
         server.close()
 
 
-def test_a_server_tells_all_viewers_and_outlives_bad_frames(home: Path) -> None:
+def test_a_server_sends_to_all_viewers_and_survives_bad_frames(home: Path) -> None:
     socket = Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
     inbox: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
     server = Server(socket, inbox.put)

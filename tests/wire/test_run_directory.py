@@ -16,7 +16,7 @@ from ..conftest import SETTINGS, SHARDTUI, tiny_config
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "A", "x" * 65, "a\nb", "naïve", "-x"])
 def test_names_cannot_leave_the_directory(home: Path, name: str) -> None:
     for use in (run_directory.checked_name, lambda name: run_directory.create(tiny_config(run=name))):
-        with pytest.raises(Invalid, match="a name is 1 to 64"):
+        with pytest.raises(Invalid, match="a name has 1 to 64 characters"):
             use(name)
 
 
@@ -25,7 +25,7 @@ def test_a_run_keeps_its_configuration(home: Path) -> None:
     assert directory.config == tiny_config()
     assert run_directory.find("tiny-1") == directory
     assert run_directory.all_runs() == [directory]
-    with pytest.raises(Invalid, match="the name is taken"):
+    with pytest.raises(Invalid, match="this run already exists: choose another name"):
         run_directory.create(tiny_config())
     assert run_directory.free_name("tiny") == "tiny-2"
     directory.discard()
@@ -35,7 +35,7 @@ def test_a_run_keeps_its_configuration(home: Path) -> None:
 def test_one_holder_at_a_time(home: Path) -> None:
     directory = run_directory.create(tiny_config())
     assert directory.holder() is None
-    with pytest.raises(Invalid, match="no run is going on"):
+    with pytest.raises(Invalid, match="no run is training"):
         run_directory.find(None)
     with directory.hold():
         assert directory.holder() == Holder(os.getpid(), "here")
@@ -45,18 +45,18 @@ def test_one_holder_at_a_time(home: Path) -> None:
     assert directory.holder() is None
 
 
-def test_the_runtime_directory_is_ours_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_directory_is_private(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = home / "run"
     monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", str(path))
     if len(str(path)) <= 60:
         assert run_directory.runtime_directory() == path
     path.mkdir(exist_ok=True)
     path.chmod(0o755)
-    with pytest.raises(Invalid, match="not a directory that only you can enter"):
+    with pytest.raises(Invalid, match="other users can enter it, or it is not a directory"):
         run_directory.runtime_directory()
     path.rmdir()
     path.symlink_to(home)
-    with pytest.raises(Invalid, match="not a directory that only you can enter"):
+    with pytest.raises(Invalid, match="other users can enter it, or it is not a directory"):
         run_directory.runtime_directory()
     monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", str(home / ("long" * 20)))
     with pytest.raises(Invalid, match="too long for a socket"):
@@ -70,7 +70,8 @@ def test_a_state_directory_that_cannot_be_written(home: Path, monkeypatch: pytes
         run_directory.create(tiny_config())
 
 
-def test_what_was_edited_is_named_where_the_run_goes_on(home: Path) -> None:
+@pytest.mark.slow
+def test_edited_settings_are_reported_when_the_run_resumes(home: Path) -> None:
     def train(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [*SHARDTUI, "train", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
@@ -81,13 +82,13 @@ def test_what_was_edited_is_named_where_the_run_goes_on(home: Path) -> None:
     config = directory.config
     slower = msgspec.structs.replace(config.training, learning_rate=3e-4)
     directory.write_config(msgspec.structs.replace(config, training=slower))
-    asked = train("--resume=tiny-1", "--steps=3", "--set=learning_rate=0.002")
-    assert (asked.returncode, "run.json: " in asked.stderr) == (0, False), asked.stderr
+    changed = train("--resume=tiny-1", "--steps=3", "--set=learning_rate=0.002")
+    assert (changed.returncode, "run.json: " in changed.stderr) == (0, False), changed.stderr
     directory.write_config(msgspec.structs.replace(config, training=slower))
     edited = train("--resume=tiny-1", "--steps=4")
     assert edited.returncode == 0, edited.stderr
-    assert "run.json: learning_rate is 0.0003, the checkpoint of step 3 was saved with 0.002" in edited.stderr
+    assert "run.json: learning_rate is 0.0003, but the checkpoint of step 3 was saved with 0.002" in edited.stderr
     directory.write_config(msgspec.structs.replace(directory.config, seed=7))
     refused = train("--resume=tiny-1", "--steps=5")
     assert refused.returncode == 2
-    assert "run.json: seed is 7, the checkpoint of step 4 was saved with 0: put that back" in refused.stderr
+    assert "run.json: seed is 7, but the checkpoint of step 4 was saved with 0: restore it" in refused.stderr

@@ -1,4 +1,4 @@
-"""The engine's socket under viewers that are too many, silent, cut short or hasty."""
+"""The engine's socket with too many, silent, interrupted or flooding viewers."""
 
 import asyncio
 import json
@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 from shardtui.engine.wire import framing
 from shardtui.engine.wire import server as server_module
-from shardtui.engine.wire.commands import AnyCommand, Hello, Stop, WeighPreset
-from shardtui.engine.wire.descriptions import Weighed
-from shardtui.engine.wire.events import CommandRefused, Paused, PresetWeighed, Welcome
+from shardtui.engine.wire.commands import AnyCommand, Hello, PreviewPreset, Stop
+from shardtui.engine.wire.descriptions import Preview
+from shardtui.engine.wire.events import CommandRefused, Paused, PresetPreviewed, Welcome
 from shardtui.engine.wire.framing import frame
 from shardtui.engine.wire.run_directory import find
-from shardtui.engine.wire.server import MOST_GUESTS, MOST_VIEWERS, Server
+from shardtui.engine.wire.server import MAX_GUESTS, MAX_VIEWERS, Server
 
 from ..conftest import SETTINGS, SHARDTUI
 from ..tui.test_cli import run
 
 
 class Run:
-    """`shardtui train` that makes steps."""
+    """A running `shardtui train`."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -69,17 +69,17 @@ def connected(path: str) -> socket.socket:
     return connection
 
 
-def test_a_run_with_as_many_viewers_as_it_takes_is_stopped(training: Run) -> None:
+def test_a_run_with_the_maximum_of_viewers_can_be_stopped(training: Run) -> None:
     with ExitStack() as idle:
-        for _ in range(MOST_VIEWERS + 2 * MOST_GUESTS):
+        for _ in range(MAX_VIEWERS + 2 * MAX_GUESTS):
             idle.enter_context(connected(training.socket))
         stopped = run("stop", "mine")
     assert stopped.returncode == 0, stopped
-    assert stopped.stdout.startswith("run mine: engine stopped (stopped) after step "), stopped
+    assert stopped.stdout.startswith("run mine: engine stopped (stopped) at step "), stopped
     assert training.ends() == 0
 
 
-def test_a_flood_of_connections_keeps_nobody_from_stopping_the_run(training: Run) -> None:
+def test_a_run_can_be_stopped_during_a_flood_of_connections(training: Run) -> None:
     is_over = threading.Event()
     made = 0
 
@@ -112,8 +112,8 @@ def test_a_flood_of_connections_keeps_nobody_from_stopping_the_run(training: Run
     assert (stopped.returncode, training.ends()) == (0, 0), stopped
 
 
-def test_a_run_that_is_killed_meanwhile_was_not_stopped(training: Run) -> None:
-    """It stands still, so that it cannot obey."""
+def test_stop_fails_if_the_run_is_killed_meanwhile(training: Run) -> None:
+    """The engine is suspended, so that it cannot handle the command."""
     holder = find("mine").holder()
     assert holder
     os.kill(holder.pid, 19)
@@ -123,7 +123,7 @@ def test_a_run_that_is_killed_meanwhile_was_not_stopped(training: Run) -> None:
     time.sleep(1)
     assert stopping.poll() is None
     os.kill(holder.pid, 9)
-    assert "its process is gone without a word" in stopping.communicate(timeout=30)[0]
+    assert "its process ended without a message" in stopping.communicate(timeout=30)[0]
     assert stopping.returncode == 1
 
 
@@ -132,20 +132,20 @@ def path(home: Path) -> Path:
     return Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
 
 
-def test_commands_of_a_guest_are_heard_for_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_a_guest_are_accepted_until_its_timeout(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "GUEST_SECONDS", 1.0)
     inbox: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
     server = Server(path, inbox.put)
     server.start()
 
     async def guests() -> None:
-        viewers = [await asyncio.open_unix_connection(path) for _ in range(MOST_VIEWERS)]
+        viewers = [await asyncio.open_unix_connection(path) for _ in range(MAX_VIEWERS)]
         viewers[0][1].write(frame(Hello()))
         assert await framing.read_event(viewers[0][0]) == Welcome()
-        late = [await asyncio.open_unix_connection(path) for _ in range(MOST_GUESTS + 1)]
+        late = [await asyncio.open_unix_connection(path) for _ in range(MAX_GUESTS + 1)]
         for reader, _ in late:
             assert isinstance(await framing.read_event(reader), CommandRefused)
-        assert await asyncio.wait_for(late[0][0].read(), 0.9) == b"", "the first one went for the last one"
+        assert await asyncio.wait_for(late[0][0].read(), 0.9) == b"", "the oldest guest was dropped for the newest"
         server.publish(Paused(step=7, seq=1))
         assert await framing.read_event(viewers[0][0]) == Paused(step=7, seq=1)
         late[1][1].write(frame(Stop()))
@@ -160,19 +160,19 @@ def test_commands_of_a_guest_are_heard_for_a_while(path: Path, monkeypatch: pyte
 
 
 def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None:
-    """Of those that a viewer asks meanwhile, the last one; its commands do not wait for an answer."""
+    """Of the questions that arrive meanwhile only the last is answered; commands do not wait for answers."""
     inbox: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
     server = Server(path, inbox.put)
-    answering, most, asked = 0, 0, list[int]()
+    answering, most, answered = 0, 0, list[int]()
 
-    def answer(question: WeighPreset) -> PresetWeighed:
+    def answer(question: PreviewPreset) -> PresetPreviewed:
         nonlocal answering, most
         answering += 1
         most = max(most, answering)
-        asked.append(question.number)
+        answered.append(question.number)
         time.sleep(0.05)
         answering -= 1
-        return PresetWeighed(number=question.number, before=Weighed(problems=[]), after=Weighed(problems=[]))
+        return PresetPreviewed(number=question.number, before=Preview(problems=[]), after=Preview(problems=[]))
 
     server.answer_with(answer)
     server.start()
@@ -182,7 +182,7 @@ def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None
         for _, writer in pairs:
             writer.write(
                 frame(Hello())
-                + b"".join(frame(WeighPreset(number, "p", "", "")) for number in range(500))
+                + b"".join(frame(PreviewPreset(number, "p", "", "")) for number in range(500))
                 + frame(Stop())
             )
         began = time.monotonic()
@@ -192,22 +192,22 @@ def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None
         for reader, _ in pairs:
             number = -1
             while number != 499:
-                told = await asyncio.wait_for(framing.read_event(reader), 10)
-                if isinstance(told, Welcome):
+                event = await asyncio.wait_for(framing.read_event(reader), 10)
+                if isinstance(event, Welcome):
                     continue
-                assert isinstance(told, PresetWeighed)
-                number = told.number
+                assert isinstance(event, PresetPreviewed)
+                number = event.number
 
     try:
         asyncio.run(viewers())
     finally:
         server.close()
     assert most == 1
-    assert 8 <= len(asked) < 100
+    assert 8 <= len(answered) < 100
 
 
-def test_a_server_leaves_the_socket_of_another_one(path: Path) -> None:
-    """Of an engine that has taken the place of one whose directory was removed."""
+def test_a_server_does_not_remove_the_socket_of_another_one(path: Path) -> None:
+    """A new engine has replaced one whose directory was removed."""
     servers = [Server(path, lambda _: None) for _ in range(2)]
     for server in servers:
         server.start()

@@ -1,4 +1,4 @@
-"""Who reads what a command without UI prints while an engine works for it."""
+"""Detects that nobody reads stdout or stderr any more while an engine works for a command without UI."""
 
 import asyncio
 import os
@@ -10,35 +10,36 @@ from contextlib import contextmanager, suppress
 from ..client.engine_client import EngineClient
 from ..terminal.clean import warn
 
-NAMES = {1: "stdout", 2: "stderr"}
+STREAMS = {1: "stdout", 2: "stderr"}
 
 
 class Audience:
-    """Once stdout or stderr is closed at its other end, the engine is asked to stop: nobody would know that it goes on.
+    """Stops the engine once the reader of stdout or stderr closes it, since nobody would notice that it runs.
 
-    A pipe is watched, so that this is seen between two lines as well.
+    The event loop watches pipes, so that this is detected between two lines as well.
     """
 
-    def __init__(self, client: EngineClient, says: str) -> None:
-        """`says`: what the engine does then, for stderr."""
+    def __init__(self, client: EngineClient, message: str) -> None:
+        """`message`: what the engine does then, printed on stderr."""
         self.is_gone = False
+        """Whether a reader has closed stdout or stderr."""
         self._client = client
-        self._says = says
-        self._asking: asyncio.Task[None] | None = None
-        for descriptor in filter(_is_pipe, NAMES):
-            asyncio.get_running_loop().add_reader(descriptor, self._lose, descriptor)
+        self._message = message
+        self._stop_request: asyncio.Task[None] | None = None
+        for descriptor in filter(_is_pipe, STREAMS):
+            asyncio.get_running_loop().add_reader(descriptor, self._on_closed, descriptor)
 
     @contextmanager
     def reads(self) -> Generator[None]:
-        """What is printed in this context; what cannot be is left out."""
+        """Drops output in this context that cannot be written."""
         try:
             yield
         except OSError:
-            for descriptor in list(filter(_is_closed, NAMES)) or [1]:
-                self._lose(descriptor)
+            for descriptor in list(filter(_is_closed, STREAMS)) or [1]:
+                self._on_closed(descriptor)
 
-    def _lose(self, descriptor: int) -> None:
-        """What is still printed goes nowhere, without a word."""
+    def _on_closed(self, descriptor: int) -> None:
+        """Redirects the descriptor to /dev/null and requests the stop, once."""
         asyncio.get_running_loop().remove_reader(descriptor)
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, descriptor)
@@ -46,9 +47,9 @@ class Audience:
         if self.is_gone:
             return
         self.is_gone = True
-        self._asking = asyncio.ensure_future(self._client.ask_to_stop())
+        self._stop_request = asyncio.ensure_future(self._client.request_stop())
         with suppress(OSError):
-            warn(f"nobody reads {NAMES[descriptor]} any more: {self._says}")
+            warn(f"nobody reads {STREAMS[descriptor]} any more: {self._message}")
 
 
 def _is_pipe(descriptor: int) -> bool:
@@ -59,7 +60,7 @@ def _is_pipe(descriptor: int) -> bool:
 
 
 def _is_closed(descriptor: int) -> bool:
-    """At the other end."""
+    """Returns whether the reader has closed its end."""
     waiting = select.poll()
-    waiting.register(descriptor, 0)  # of no event but those that are always told
+    waiting.register(descriptor, 0)  # no events but hang-up and error, which are always reported
     return bool(waiting.poll(0))

@@ -1,13 +1,11 @@
-"""`shardtui compare`: presets measured one after the other in one engine, beside what was predicted of them."""
+"""`shardtui compare`: measures presets one after the other in one engine, next to their predictions."""
 
 import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
-from rich import box
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -32,42 +30,47 @@ from ...engine.wire.events import (
     TrainingStarted,
 )
 from ..client.engine_client import EngineClient, ask_engine
-from ..client.estimating import estimates
+from ..client.estimates import estimates
 from ..state import board_rows
-from ..state.comparison import WARM_UP, Comparison, in_progress, worth_comparing
+from ..state.comparison import WARM_UP_STEPS, Comparison, comparable_presets, in_progress
+from ..state.interpreter import apply
 from ..state.log_lines import in_words
 from ..state.measured_rows import cells, devices, in_order, row_of, verdict
 from ..state.run_state import Phase, RunState
 from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from ..terminal.plain_console import table_console
+from ..terminal.plain_table import plain_table
 from .audience import Audience
-from .compare_report import CompareReport, row_report
+from .compare_report import CompareReport, compared_preset
 from .interrupts import Interrupts
+from .throttle import Throttle
 
-HEADS = (
+HEADINGS = (
     "step time\nmedian",
-    "half of them\nwithin",
+    "middle\n50 %",
     "{counted}/s\n",
     "memory\nin use",
-    "predicted\narguments",
+    "predicted\nstate + batch",
     "predicted\npeak",
     "sent a step\nas compiled",
     "sent a step\nby formula",
 )
-"""Of `cells`; memory and what is sent are of one device."""
-PROGRESS_SECONDS = 2.0
-TOLD = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Resumed | Failed
+"""Headings of `cells`; memory and bytes sent are per device."""
+REPORTED = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Resumed | Failed
+"""Events that are reported on stderr."""
 
 
 def compare(config: RunConfig, named: Sequence[str], steps: int, as_json: bool) -> int:
-    """Prints the board. `named`: the presets; none for all that fit, but those to learn from. 1 where one of them was
-    not measured. Raises Invalid where the engine refuses."""
-    _say("looking for devices")
+    """Measures the presets, prints the board and returns the exit code: 1 if a preset was not fully measured.
+
+    `named`: the presets; empty for all that fit except the pitfalls. Raises Invalid if the engine refuses.
+    """
+    _print_progress("looking for devices")
     listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
     warn(*listing.problems)
     infos = {info.name: info for info in listing.presets}
-    wanted = [infos[name] for name in dict.fromkeys(named or worth_comparing(listing.presets))]
+    wanted = [infos[name] for name in dict.fromkeys(named or comparable_presets(listing.presets))]
     session = _Session(config, wanted, steps)
     code = asyncio.run(session.measure())
     report = session.report()
@@ -79,7 +82,7 @@ def compare(config: RunConfig, named: Sequence[str], steps: int, as_json: bool) 
 
 
 class _Session:
-    """One engine measures all presets; where it is lost, another one goes on with those that are left."""
+    """Measures all presets in one engine; if it is lost, another one continues with the remaining presets."""
 
     def __init__(self, config: RunConfig, presets: Sequence[PresetInfo], steps: int) -> None:
         self.ready: EngineReady | None = None
@@ -88,20 +91,22 @@ class _Session:
         self._steps = steps
         self._state = RunState()
         self._rows = {name: row_of(info, self._state) for name, info in self._infos.items()}
-        self._left = [info.name for info in presets if info.fits]
+        self._remaining = [info.name for info in presets if info.fits]
         self._estimates: dict[str, Row] = {}
         self._progress = _Progress()
 
     @property
     def rows(self) -> list[Row]:
+        """The rows, the fastest first."""
         return in_order([self._with_estimate(row) for row in self._rows.values()])
 
     def _with_estimate(self, row: Row) -> Row:
-        """Also where the engine was gone before there was one."""
+        """Returns the row with its estimate, even if the engine was lost before there was one."""
         known = self._estimates.get(row.preset)
         return msgspec.structs.replace(row, estimate=known.estimate, no_estimate=known.no_estimate) if known else row
 
     def report(self) -> CompareReport:
+        """Returns what `--json` prints."""
         ready, memory = self.ready, self._state.memory
         return CompareReport(
             model=self._config.model_name,
@@ -109,56 +114,58 @@ class _Session:
             versions=ready.versions if ready else {},
             memory_source=memory.source if memory else None,
             steps=self._steps,
-            warm_up=WARM_UP,
-            rows=[row_report(row) for row in self.rows],
+            warm_up=WARM_UP_STEPS,
+            rows=[compared_preset(row) for row in self.rows],
             recommendation=verdict(self.rows, devices(ready)),
             complete=all(row.measured and row.measured.steps == self._steps for row in self.rows),
         )
 
     async def measure(self) -> int:
-        """The exit code, as far as it does not follow from what was measured. Raises Invalid."""
+        """Measures all presets. Returns an exit code other than 0 if it was cancelled. Raises Invalid."""
         code = 0
-        while self._left and not code:
+        while self._remaining and not code:
             code = await self._run()
             self._take_rows("interrupted" if code else None)
         return code
 
     def _take_rows(self, why: str | None) -> None:
-        """From the engine that has ended. What it was at when it was lost is not tried again."""
-        found = {name: row_of(self._infos[name], self._state) for name in self._left}
+        """Takes the rows of an engine that has ended; the preset at which it was lost is not tried again."""
+        found = {name: row_of(self._infos[name], self._state) for name in self._remaining}
         if culprit := None if why else self._lost_at():
             found[culprit] = msgspec.structs.replace(found[culprit], measured=None, problems=self._state.problems)
-        left = [name for name, row in found.items() if not (row.measured or row.problems)]
+        remaining = [name for name, row in found.items() if not (row.measured or row.problems)]
         if not culprit:
             comparison = self._state.comparison
             why = why or (comparison and comparison.ended_by) or "the run ended"
-            found |= {name: msgspec.structs.replace(found[name], problems=[f"not measured: {why}"]) for name in left}
-        self._left = left if culprit else []
+            found |= {
+                name: msgspec.structs.replace(found[name], problems=[f"not measured: {why}"]) for name in remaining
+            }
+        self._remaining = remaining if culprit else []
         self._rows |= found
 
     def _lost_at(self) -> str | None:
-        """The preset that the engine was at when it was lost; None where it was not, or had measured all."""
+        """Returns the preset at which the engine was lost; None if it was not lost, or had measured all presets."""
         comparison = self._state.comparison
         if self._state.phase not in (Phase.FAILED, Phase.LOST):
             return None
         if comparison is None:
-            return self._left[0]
+            return self._remaining[0]
         return comparison.current if comparison.ended_by else None
 
     async def _run(self) -> int:
-        """One engine, to its end; the exit code where there is to be no other."""
+        """Runs one engine to its end. Returns an exit code other than 0 if no other engine is to follow."""
         name = run_directory.free_name(self._config.run)
         client = EngineClient(
-            run_directory.create(msgspec.structs.replace(self._config, run=name, preset=self._left[0]))
+            run_directory.create(msgspec.structs.replace(self._config, run=name, preset=self._remaining[0]))
         )
-        interrupts = Interrupts(client, "stopping after this step; again to kill the engine")
+        interrupts = Interrupts(client, "stopping after this step; press again to kill the engine")
         estimating: asyncio.Task[None] | None = None
         self._state = RunState()
         client.start_engine()
         audience = Audience(client, "stopping after this step")
         async for events in client.events(cleaned=False):
             for event in events:
-                self._state.apply(event)
+                apply(self._state, event)
                 if isinstance(event, EngineReady):
                     self.ready = event
                     with audience.reads():
@@ -166,7 +173,7 @@ class _Session:
                     estimating = asyncio.create_task(self._estimate(event))
                 command = self._next(event, estimating is not None and estimating.done())
                 if interrupts.count or audience.is_gone:
-                    command = Stop()  # again: it may not have listened before
+                    command = Stop()  # again: it may not have been listening before
                 if command:
                     await client.send(command)
                 with audience.reads():
@@ -175,34 +182,34 @@ class _Session:
             estimating.cancel()
             with suppress(asyncio.CancelledError):
                 await estimating
-        if not await client.has_ended():
-            client.kill_engine()  # it has reported its end, or nobody follows it any more
+        if not await client.wait_for_exit():
+            client.kill_engine()  # it has reported its end, or is no longer followed
         return self._end(client, interrupts, audience)
 
     def _end(self, client: EngineClient, interrupts: Interrupts, audience: Audience) -> int:
-        """Its directory goes with it, unless there is something in it to look into. Raises Invalid, SystemExit."""
+        """Deletes the engine's directory unless it helps to find a failure. Raises Invalid and SystemExit."""
         last = self._state.events[-1]
         is_refused = isinstance(last, Failed) and last.refused
-        is_unwanted = bool(interrupts.count) or audience.is_gone
-        if self._state.phase is Phase.STOPPED or is_refused or is_unwanted:
+        is_cancelled = bool(interrupts.count) or audience.is_gone
+        if self._state.phase is Phase.STOPPED or is_refused or is_cancelled:
             client.directory.discard()
         else:
-            warn(*self._state.problems, f"what the engine left is in {client.directory.path}")
-        if is_unwanted:
+            warn(*self._state.problems, f"its log is in {client.directory.path}")
+        if is_cancelled:
             return INTERRUPTED if interrupts.by_keyboard else FAILED
         if self.ready is None and is_refused:
             raise Invalid(*self._state.problems)
-        if self.ready is None:  # no other engine would come further
+        if self.ready is None:  # another engine would fail as well
             raise SystemExit(FAILED)
         return FINE
 
     def _next(self, event: AnyEvent, is_estimated: bool) -> AnyCommand | None:
-        """What to ask of the engine. Nothing is measured beside the estimates, nor before the first step is done."""
+        """Returns the next command. Measuring begins once the estimates and the first step are done."""
         state, comparison = self._state, self._state.comparison
         if comparison is None:
             if not state.step or not is_estimated:
                 return None
-            state.comparison = comparison = Comparison(self._left, state.preset, self._steps)
+            state.comparison = comparison = Comparison(self._remaining, state.preset, self._steps)
             command = comparison.begin()
         else:
             was_over = comparison.is_over
@@ -210,11 +217,11 @@ class _Session:
             if was_over:
                 return None
         if isinstance(event, Paused) and event.problem:
-            return Resume()  # the loss is not what is measured
+            return Resume()  # a nonfinite loss does not matter here
         return Stop() if comparison.is_over else command
 
     async def _estimate(self, ready: EngineReady) -> None:
-        """Once. A board is one also without."""
+        """Estimates all presets, once; if that fails, the board has no estimates."""
         if self._estimates:
             return
         try:
@@ -224,33 +231,32 @@ class _Session:
 
 
 class _Progress:
-    """On stderr: what was compiled, moved and measured."""
+    """Prints on stderr what was compiled, moved and measured."""
 
     def __init__(self) -> None:
         self._at: str | None = None
-        self._told = 0.0
+        self._throttle = Throttle()
 
     def report(self, event: AnyEvent, state: RunState) -> None:
         compiles = isinstance(event, PresetCompiling) and event.phase == "compile"
-        if compiles or (isinstance(event, TOLD) and state.ready):  # before, it is refused, and that is told once
-            _say(in_words(event))
+        if compiles or (isinstance(event, REPORTED) and state.ready):  # earlier failures are reported as a refusal
+            _print_progress(in_words(event))
         comparison = state.comparison
         if comparison is None:
             return
         if self._at not in (None, comparison.current) or comparison.is_over:
-            self._tell_measured(state)
+            self._print_measured(state)
         self._at = None if comparison.is_over else comparison.current
-        if isinstance(event, StepsDone) and comparison.done and time.monotonic() - self._told > PROGRESS_SECONDS:
-            self._told = time.monotonic()
-            _say(in_progress(comparison))
+        if isinstance(event, StepsDone) and comparison.done and self._throttle.is_due():
+            _print_progress(in_progress(comparison))
 
-    def _tell_measured(self, state: RunState) -> None:
+    def _print_measured(self, state: RunState) -> None:
         found = self._at and state.comparison and state.ready and state.comparison.measured(self._at, 1)
         if found:
-            _say(f"{self._at}: {figures.seconds(found.step_seconds)} a step, {found.steps} steps")
+            _print_progress(f"{self._at}: {figures.seconds(found.step_seconds)} a step, {found.steps} steps")
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
@@ -263,8 +269,8 @@ def _print_board(session: _Session) -> None:
 
 
 def _table(rows: Sequence[Row], counted: str) -> Table:
-    heads = (Column(name.format(counted=counted), justify="right") for name in HEADS)
-    table = Table("preset", "mesh", *heads, box=box.SIMPLE_HEAD)
+    headings = (Column(name.format(counted=counted), justify="right") for name in HEADINGS)
+    table = plain_table("preset", "mesh", *headings)
     for row in rows:
         table.add_row(Text(row.preset), figures.axes(row.mesh), *cells(row))
     return table

@@ -1,21 +1,19 @@
-"""`shardtui engine`: the engine of one host of several, for a launcher to start on each."""
+"""`shardtui engine`: the engine of one host of a multi-host run; a launcher starts one on every host."""
 
 import argparse
 import os
-import sys
 from pathlib import Path
-
-import msgspec
 
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import Membership, Restart
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import state_home
+from ..client.engine_command import engine_command
 from .run_config import new_config, restart_of, resumed
 
 
 def become_engine(options: argparse.Namespace) -> int:
-    """Becomes the engine: what launched this command signals and awaits that."""
+    """Replaces this process with the engine, so that the launcher signals and awaits it. Raises Invalid."""
     membership = Membership(
         coordinator=options.coordinator,
         processes=options.num_processes,
@@ -25,7 +23,9 @@ def become_engine(options: argparse.Namespace) -> int:
     )
     problems = _membership_problems(membership)
     if not (options.run_name or options.resume):
-        problems.append("engine: --run NAME is missing: the same on every host; --resume NAME to go on with one")
+        problems.append(
+            "engine: --run NAME is missing: give the same name on every host, or --resume NAME to resume a run"
+        )
     config, restart = None, Restart(profile=options.profile)
     try:
         if not options.resume:
@@ -39,9 +39,8 @@ def become_engine(options: argparse.Namespace) -> int:
         raise Invalid(*problems, *error.problems) from error
     if problems:
         raise Invalid(*problems)
-    about = (msgspec.json.encode(part).decode() for part in (config, restart, membership))
-    command = [sys.executable, "-P", "-m", "shardtui.engine", "host", options.resume or options.run_name, *about]
-    os.execv(sys.executable, command)
+    command = engine_command("host", options.resume or options.run_name, config, restart, membership)
+    os.execv(command[0], command)
 
 
 def _membership_problems(membership: Membership) -> list[str]:
@@ -49,12 +48,12 @@ def _membership_problems(membership: Membership) -> list[str]:
     if given == (None, None, None):
         return []
     if None in given:
-        return ["--coordinator, --num-processes and --process-id go together: give all three, or none on a TPU pod"]
+        return ["--coordinator, --num-processes and --process-id belong together: give all three, or none on a TPU pod"]
     host, _, port = (membership.coordinator or "").rpartition(":")
     count, number = membership.processes or 0, membership.process or 0
     checks = [
         (host and port.isdecimal() and 0 < int(port) < 2**16, f"--coordinator {membership.coordinator}: not HOST:PORT"),
-        (count >= 1, f"--num-processes {count}: at least 1"),
-        (0 <= number < count, f"--process-id {number}: from 0 to {count - 1}, a different one on each host"),
+        (count >= 1, f"--num-processes {count}: must be at least 1"),
+        (0 <= number < count, f"--process-id {number}: must be from 0 to {count - 1}, different on each host"),
     ]
     return [text for holds, text in checks if not holds]

@@ -1,4 +1,4 @@
-"""`shardtui inspect` and `shardtui lint`: one preset's compiled step, described without training."""
+"""`shardtui inspect` and `shardtui lint`: describe one preset's compiled step without training."""
 
 import io
 import math
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
@@ -24,22 +23,24 @@ from ...engine.spec.config import RunConfig
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
 from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
+from ..state.pipeline_words import pipeline_words
 from ..terminal.clean import clean, json_line, printable
 from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.export import without_fonts
 from ..terminal.plain_console import PIPE_WIDTH, plain_console, table_console
+from ..terminal.plain_table import plain_table, right
 from .inspect_report import DiffReport, HloReport, LintReport, all_arrays, diff_report, findings, inspect_report
 
-MOST_ROWS = 500
-"""Of the table of collectives, which the one that moves most begins."""
-MOST_CELL = 500
-"""Characters of an op or a source."""
+MAX_ROWS = 500
+"""Rows of the table of collectives, the largest first."""
+MAX_CELL = 500
+"""Characters of an op or a source in a table."""
 
 
 def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
-    """Describes the preset of `config`; with `other`, what differs between the two."""
+    """Describes the preset of `config`; with `other`, prints what differs between the two. Raises Invalid."""
     if svg:
-        with _written(svg):  # what is wrong with its directory is known before anything is compiled
+        with _written(svg):  # a problem with its directory is reported before compiling
             os.stat(f"{Path(svg).parent}/.")  # noqa: PTH116 (a Path drops the dot that asks for a directory)
     inspections = _inspections(config, *([other] if other else []))
     if other:
@@ -49,7 +50,7 @@ def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None
 
 
 def lint(config: RunConfig, as_json: bool) -> int:
-    """0 without findings, 1 with some."""
+    """Prints likely mistakes in the layout; returns 0 without findings, 1 with some. Raises Invalid."""
     (inspection,) = _inspections(config)
     found = findings(inspection)
     tables: list[RenderableType] = (
@@ -62,32 +63,32 @@ def lint(config: RunConfig, as_json: bool) -> int:
 
 
 def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
-    """The collectives of a compiled module's text. Raises Invalid."""
+    """Prints the collectives of a compiled module's text. Raises Invalid."""
     count = math.prod(mesh.values())
     try:
         module = parse(Path(path).read_text(encoding="utf-8"))
         collectives = inventory(module, mesh) if module.partitions == count else []
     except OSError as error:
         raise Invalid(f"--hlo {path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:  # a UnicodeDecodeError, too
+    except ValueError as error:  # or a UnicodeDecodeError
         raise Invalid(f"--hlo {path}: not the text of a compiled module: {error}") from error
     if module.partitions != count:
         raise Invalid(
-            f"--mesh {figures.axes(mesh)} makes {count} devices, the module was compiled for {module.partitions}: "
-            "give the mesh that it was compiled with"
+            f"--mesh {figures.axes(mesh)} has {count} devices, but the module was compiled for {module.partitions}: "
+            "give its own mesh"
         )
     return _answer(HloReport(mesh=mesh, collectives=collectives), _traffic(collectives), as_json, svg)
 
 
 def save_svg(svg: str, path: str) -> None:
-    """Raises Invalid."""
+    """Writes a picture without embedded fonts. Raises Invalid."""
     with _written(path):
         Path(path).write_text(without_fonts(svg), encoding="utf-8")
 
 
 @contextmanager
 def _written(path: str) -> Generator[None]:
-    """Raises Invalid where the system does not let the picture be written."""
+    """Raises Invalid if the picture cannot be written."""
     try:
         yield
     except OSError as error:
@@ -115,28 +116,32 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
     compiled, mesh = inspection.compiled, inspection.compiled.mesh
     device = inspection.devices[0]
     title = f"{compiled.preset}: {figures.axes(mesh.axes)} on {len(inspection.devices)} × {device.kind}"
-    title += f", {compiled.pipeline.words}" if compiled.pipeline else ""
+    title += f", {pipeline_words(compiled.pipeline)}" if compiled.pipeline else ""
     arrays = sorted(all_arrays(inspection), key=lambda array: -wasted_bytes(array, mesh))
     tables: list[RenderableType] = [Text(title, "bold"), _array_table(arrays, mesh)]
     if inspection.inspected.problem:
         tables.append(Text(f"no gradients and activations: {inspection.inspected.problem}", "red"))
     if compiled.memory:
         tables.append(_memory_table(compiled.memory))
-    tables += _traffic(compiled.collectives) if compiled.collectives is not None else ["collectives: not readable"]
+    tables += (
+        _traffic(compiled.collectives)
+        if compiled.collectives is not None
+        else ["collectives: unknown, the compiled program cannot be read"]
+    )
     found = findings(inspection)
     return [*tables, _findings_table(found) if found else Text("no findings", "green")]
 
 
 def _array_table(arrays: Sequence[ArrayInfo], mesh: MeshInfo) -> Table:
-    table = _table(
+    table = plain_table(
         Column("array", overflow="fold"),
         "kind",
         "dtype",
         "shape",
-        _right("bytes"),
-        _right("per device"),
-        _right("copies"),
-        _right("wasted"),
+        right("bytes"),
+        right("per device"),
+        right("copies"),
+        right("redundant"),
         title="arrays, dims with their mesh axes as subscript",
     )
     for array in arrays:
@@ -154,7 +159,7 @@ def _array_table(arrays: Sequence[ArrayInfo], mesh: MeshInfo) -> Table:
 
 
 def _memory_table(memory: MemoryInfo) -> Table:
-    table = _table("memory per device", _right("predicted"))
+    table = plain_table("memory per device", right("predicted"))
     names = ["parameters", "moments", "variables", "scalars", "batch", "padding", "temporaries"]
     for name in names if memory.variables else [name for name in names if name != "variables"]:
         table.add_row(name, figures.size(getattr(memory, name)))
@@ -164,25 +169,25 @@ def _memory_table(memory: MemoryInfo) -> Table:
 
 
 def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
-    """In sums and one by one: the largest, where there are too many to read."""
+    """Returns tables of the collectives, summed and one by one; only the largest if there are too many."""
     if not collectives:
         return ["no collectives"]
-    sums = _table("collectives", "over", _right("times"), _right("bytes a device and step"), title="traffic")
+    sums = plain_table("collectives", "over", right("times"), right("bytes per device and step"), title="traffic")
     for flow in flows(collectives):
         sums.add_row(
             flow.kind, figures.over(flow.axes), figures.times(flow.count), figures.in_step(flow.bytes_per_device)
         )
-    each = _table(
+    each = plain_table(
         "collective",
         "over",
-        _right("times"),
-        _right("each"),
-        _right("a step"),
+        right("times"),
+        right("each"),
+        right("per step"),
         "by",
         "op",
         Column("source", overflow="fold"),
     )
-    for info in map(clean, collectives[:MOST_ROWS]):
+    for info in map(clean, collectives[:MAX_ROWS]):
         each.add_row(
             info.kind,
             figures.over(info.axes),
@@ -193,16 +198,16 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
             Text(_cut(figures.op(info.op_name))),
             Text(_cut(info.source)),
         )
-    left = len(collectives) - MOST_ROWS
-    return [sums, each, Text(f"and {left:,} more, none larger: --json lists all")] if left > 0 else [sums, each]
+    hidden = len(collectives) - MAX_ROWS
+    return [sums, each, Text(f"and {hidden:,} more, none larger: --json lists all")] if hidden > 0 else [sums, each]
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CELL else f"{text[:MOST_CELL]}…"
+    return text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}…"
 
 
 def _findings_table(found: Sequence[Finding]) -> Table:
-    table = _table("code", "finding", "what to do", title="findings", lines=True)
+    table = plain_table("code", "finding", "fix", title="findings", lines=True)
     for finding in found:
         table.add_row(f"{finding.code}\n{finding.name}", Text(finding.message), Text(finding.fix))
     return table
@@ -210,7 +215,9 @@ def _findings_table(found: Sequence[Finding]) -> Table:
 
 def _diff_tables(difference: DiffReport) -> list[RenderableType]:
     one, other = difference.preset, difference.other
-    arrays = _table("array", one, other, _right(f"a device, {one}"), _right(other), title="arrays laid out differently")
+    arrays = plain_table(
+        "array", one, other, right(f"per device, {one}"), right(other), title="arrays with another layout"
+    )
     for change in difference.arrays:
         arrays.add_row(
             Text(change.name),
@@ -219,15 +226,13 @@ def _diff_tables(difference: DiffReport) -> list[RenderableType]:
             figures.size(change.bytes_per_device),
             figures.size(change.other_bytes_per_device),
         )
-    moved = _table(
-        "collectives", "over", _right(f"times, {one}"), _right(other), _right(f"a step, {one}"), _right(other)
-    )
-    moved.title = "traffic"
+    columns = "collectives", "over", right(f"times, {one}"), right(other), right(f"per step, {one}"), right(other)
+    moved = plain_table(*columns, title="traffic")
     for change in difference.collectives:
         moved.add_row(*_flow_cells(change))
     tables: list[RenderableType] = [arrays, moved]
     if difference.memory and difference.other_memory:
-        memory = _table("memory per device, predicted", _right(one), _right(other))
+        memory = plain_table("memory per device, predicted", right(one), right(other))
         for name in ("parameters", "moments", "batch", "temporaries", "peak"):
             sizes = (figures.size(getattr(side, name)) for side in (difference.memory, difference.other_memory))
             memory.add_row(name, *sizes)
@@ -244,11 +249,3 @@ def _flow_cells(change: FlowChange) -> list[str]:
         figures.in_step(change.bytes_per_device),
         figures.in_step(change.other_bytes_per_device),
     ]
-
-
-def _table(*columns: str | Column, title: str | None = None, lines: bool = False) -> Table:
-    return Table(*columns, title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left", show_lines=lines)
-
-
-def _right(name: str) -> Column:
-    return Column(name, justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""The JSON of `shardtui inspect` and `shardtui lint`, which docs/json.md describes."""
+"""The JSON of `shardtui inspect` and `shardtui lint`."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,12 @@ from ...engine.analysis.traffic import FlowChange, changes
 from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.wire.descriptions import (
     ArrayInfo,
+    ArrayKind,
     CollectiveInfo,
     DeviceInfo,
     MemoryInfo,
     MeshInfo,
+    NamedArray,
     ProductInfo,
     RematerializationInfo,
 )
@@ -25,93 +27,149 @@ SpecEntry = str | list[str] | None
 
 
 class MeshReport(Struct, frozen=True):
+    """Devices along named axes."""
+
     axes: list[str]
+    """Names of the axes, in order."""
     sizes: list[int]
+    """Number of devices along each axis."""
     device_ids: list[int]
-    """In row-major order of the axes."""
+    """Device ids in row-major order of the axes."""
 
 
-class ArrayReport(Struct, frozen=True, kw_only=True):
-    name: str
-    kind: str
-    shape: list[int]
-    dtype: str
-    logical_axes: list[str | None]
+class ArrayReport(NamedArray, frozen=True, kw_only=True):
+    """An array that the step takes or computes, and its layout."""
+
     spec: list[SpecEntry]
+    """Intended partition spec, one entry per dim: null, a mesh axis, or a list of them, major first."""
     compiled_spec: list[SpecEntry]
-    bytes: int
+    """Partition spec that the compiler chose."""
     bytes_per_device: int
+    """Bytes on the fullest device."""
     replicas: int
+    """Number of devices that hold each element."""
     wasted_bytes: int
+    """Bytes that all devices hold beyond one copy."""
     reasons: list[str]
+    """For each dim, why it is sharded or not."""
     type: str
-    """As `jax.typeof` prints it, where axis types are explicit."""
+    """The type that `jax.typeof` prints if the preset has explicit axis types, else empty."""
     shards: list[Shard]
-    """As compiled."""
+    """Its shards under `compiled_spec`."""
 
 
 class InspectReport(Struct, frozen=True, kw_only=True):
+    """The compiled step of one preset."""
+
     schema: int = SCHEMA
+    """Version of this schema; grows when a field changes its meaning or is removed."""
     preset: str
+    """Name of the preset."""
     devices: list[DeviceInfo]
+    """Devices of the mesh."""
     versions: dict[str, str]
+    """Versions of Python and the packages, by name."""
     mesh: MeshReport
+    """The mesh as it is built on the devices."""
     pipeline: PipelineInfo | None
+    """Stages of its pipeline; null if it has none."""
     arrays: list[ArrayReport]
+    """All arrays that the step takes or computes."""
     collectives: list[CollectiveInfo] | None
+    """One entry for each collective of the program that moves data between devices (the permutation of a pipeline with
+    one stage moves none); null if the compiler's text cannot be read."""
     products: list[ProductInfo]
+    """One entry for each part of the step with matrix products or convolutions, the largest first; empty if the
+    compiler's text cannot be read. Parts whose FLOPs depend on data (`cond`, `while`, ragged products) and products
+    that the compiler made from other operations are left out. If the compiler names a product only by `blocks`, all of
+    `blocks` is one part."""
     memory: MemoryInfo | None
+    """Memory of one device; null if the backend does not report it."""
     rematerializations: list[RematerializationInfo]
+    """The compiler's warnings of rematerialized arrays."""
     flops_per_step: float
+    """FLOPs of the model per step, by formula; for your own model, counted in the jaxpr that jax traces."""
     compile_seconds: float | None
+    """Seconds to compile the step; null if another program compiled it."""
     problem: str | None
-    """Why gradients and activations are missing."""
+    """Why gradients or activations are missing; null if none are."""
 
 
 class LayoutChange(Struct, frozen=True, kw_only=True):
     """An array that two presets lay out differently."""
 
     name: str
-    kind: str
+    """Module path of the array."""
+    kind: ArrayKind
+    """Role of the array in the step."""
     compiled_spec: list[SpecEntry]
+    """Partition spec that the compiler chose under `preset`, one entry per dim: null, a mesh axis, or a list of axes,
+    major first."""
     other_compiled_spec: list[SpecEntry]
+    """Partition spec under `other`."""
     bytes_per_device: int
+    """Bytes on the fullest device under `preset`."""
     other_bytes_per_device: int
+    """Bytes on the fullest device under `other`."""
 
 
 class DiffReport(Struct, frozen=True, kw_only=True):
+    """Differences between the compiled steps of two presets."""
+
     schema: int = SCHEMA
+    """Version of this schema; grows when a field changes its meaning or is removed."""
     preset: str
+    """Name of the first preset."""
     other: str
+    """Name of the second preset."""
     mesh: MeshReport
+    """Mesh of `preset`."""
     other_mesh: MeshReport
+    """Mesh of `other`."""
     arrays: list[LayoutChange]
+    """Arrays whose shards are on different devices."""
     collectives: list[FlowChange]
+    """Collectives of both, summed by kind and mesh axes."""
     memory: MemoryInfo | None
+    """Memory of one device under `preset`; null if the backend does not report it."""
     other_memory: MemoryInfo | None
+    """Memory of one device under `other`; null if the backend does not report it."""
 
 
 class HloReport(Struct, frozen=True, kw_only=True):
+    """The collectives of a compiled program."""
+
     schema: int = SCHEMA
+    """Version of this schema; grows when a field changes its meaning or is removed."""
     mesh: dict[str, int]
+    """Size by mesh axis, in order, as given."""
     collectives: list[CollectiveInfo]
+    """One entry for each collective of the program that moves data between devices."""
 
 
 class LintReport(Struct, frozen=True, kw_only=True):
+    """Likely mistakes in the layout of a preset."""
+
     schema: int = SCHEMA
+    """Version of this schema; grows when a field changes its meaning or is removed."""
     preset: str
+    """Name of the preset."""
     findings: list[Finding]
+    """The findings; empty if there are none."""
 
 
 def all_arrays(inspection: Inspection) -> list[ArrayInfo]:
+    """Returns the state and the batch, then gradients and activations."""
     return [*inspection.compiled.arrays, *inspection.inspected.arrays]
 
 
 def findings(inspection: Inspection) -> list[Finding]:
+    """Returns likely mistakes in the layout."""
     return lint(inspection.compiled, inspection.inspected, inspection.flops_per_step)
 
 
 def inspect_report(inspection: Inspection) -> InspectReport:
+    """Returns the JSON form of one preset's step."""
     compiled, inspected = inspection.compiled, inspection.inspected
     return InspectReport(
         preset=compiled.preset,
@@ -131,6 +189,7 @@ def inspect_report(inspection: Inspection) -> InspectReport:
 
 
 def diff_report(one: Inspection, other: Inspection) -> DiffReport:
+    """Returns what differs between the steps of two presets."""
     meshes = (one.compiled.mesh, other.compiled.mesh)
     others = {array.name: array for array in all_arrays(other)}
     pairs = [(array, others[array.name]) for array in all_arrays(one) if array.name in others]
@@ -181,5 +240,5 @@ def _change(a: ArrayInfo, b: ArrayInfo, a_mesh: MeshInfo, b_mesh: MeshInfo) -> L
 
 
 def _entries(spec: Sequence[Sequence[str]]) -> list[SpecEntry]:
-    """As a PartitionSpec has them: null, an axis, or several."""
+    """Returns the spec as a PartitionSpec has it: null, an axis, or several per dim."""
     return [axes[0] if len(axes) == 1 else list(axes) or None for axes in spec]

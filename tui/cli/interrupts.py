@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while an engine works for a command without UI."""
+"""Handles Ctrl-C and SIGTERM while an engine works for a command without UI."""
 
 import asyncio
 import signal
@@ -8,17 +8,20 @@ from ..terminal.clean import warn
 
 
 class Interrupts:
-    """Once: the engine stops after its step, which `says` tells. Twice: it is killed.
+    """Stops the engine after its step on the first signal, and kills it on the second.
 
-    SIGTERM is how machines are taken back: to have ended in order is then to have done well.
+    Preempted machines send SIGTERM: an orderly end is then a success.
     """
 
-    def __init__(self, client: EngineClient, says: str) -> None:
+    def __init__(self, client: EngineClient, message: str) -> None:
+        """`message`: what the first signal does, printed on stderr."""
         self.count = 0
+        """Signals so far."""
         self.by_keyboard = False
+        """Whether one of them was SIGINT."""
         self._client = client
-        self._says = says
-        self._sending: asyncio.Task[None] | None = None
+        self._message = message
+        self._stop_request: asyncio.Task[None] | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
 
@@ -28,5 +31,5 @@ class Interrupts:
         if self.count > 1:
             self._client.kill_engine()
             return
-        self._sending = asyncio.ensure_future(self._client.ask_to_stop())
-        warn(self._says)
+        self._stop_request = asyncio.ensure_future(self._client.request_stop())
+        warn(self._message)

@@ -1,43 +1,53 @@
-"""`shardtui ls` and `shardtui presets`: tables for people, JSON for programs."""
-
-from contextlib import suppress
+"""`shardtui ls` and `shardtui presets`: lists of runs and presets, as tables or JSON."""
 
 import msgspec
 from msgspec import Struct
-from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import RunConfig
 from ...engine.wire.descriptions import PresetListing
-from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory, all_runs, state_home
 from ..client.engine_client import ask_engine
-from ..state.run_state import RunState
+from ..state.pipeline_words import pipeline_words
+from ..state.run_summary import summarise
 from ..terminal.clean import clean, json_line, printable, warn
-from ..terminal.plain_console import plain_console
+from ..terminal.plain_console import table_console
+from ..terminal.plain_table import plain_table, right
 
 
 class RunInfo(Struct, frozen=True, kw_only=True):
+    """One run, live or ended."""
+
     run: str
+    """Name of the run."""
     state: str
+    """`starting`, `compiling`, `training`, `switching`, `paused`, `stopped`, `failed`, or `crashed` if its process died
+    without reporting why."""
     model: str
+    """Name of the model."""
     preset: str
+    """The preset that trains, or trained last."""
     step: int
+    """Steps done."""
     pid: int | None
-    """None where no process trains it, or one of another host or container."""
+    """Process that trains it; null if there is none, or it runs on another host or in another container."""
     directory: str
+    """Path of its files."""
 
 
 class RunListing(Struct, frozen=True, kw_only=True):
-    """What `shardtui ls --json` prints."""
+    """All runs."""
 
     schema: int = 1
+    """Version of this schema; grows when a field changes its meaning or is removed."""
     runs: list[RunInfo]
+    """The runs, oldest first."""
 
 
 def list_runs(as_json: bool) -> None:
+    """Prints the runs; warns of those that cannot be read."""
     runs: list[RunInfo] = []
     for directory in all_runs():
         try:
@@ -50,41 +60,36 @@ def list_runs(as_json: bool) -> None:
     if not runs:
         print(printable(f"no runs in {state_home()}: start one with `shardtui`"))
         return
-    table = Table("run", "state", "model", "preset", Column("step", justify="right"), "process")
+    table = plain_table("run", "state", "model", "preset", right("step"), "process")
     for run in map(clean, runs):
         table.add_row(run.run, run.state, run.model, run.preset, f"{run.step:,}", str(run.pid or "–"))
-    plain_console().print(table)
+    table_console().print(table)
 
 
 def list_presets(config: RunConfig, as_json: bool) -> None:
+    """Prints the presets and whether each fits the devices. Raises Invalid."""
     listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
     if as_json:
         print(json_line(listing))
         return
     listing = clean(listing)
-    table = Table("", "preset", f"mesh on {listing.devices}", "summary", title=f"presets for {config.model_name}")
+    table = plain_table("", "preset", f"mesh on {listing.devices}", "summary", title=f"presets for {config.model_name}")
     for info in listing.presets:
-        about = f"{info.summary}: {info.pipeline.words}" if info.pipeline else info.summary
+        about = f"{info.summary}: {pipeline_words(info.pipeline)}" if info.pipeline else info.summary
         why = about if info.fits else "\n".join(info.problems)
         table.add_row("✓" if info.fits else "✗", Text(info.name), figures.axes(info.mesh), Text(why))
-    plain_console().print(table)
+    table_console().print(table)
     warn(*listing.problems)
 
 
 def _run_info(directory: RunDirectory) -> RunInfo:
-    state = RunState()
-    with suppress(FileNotFoundError):
-        for events in LogReader(directory.events).read():
-            for event in events:
-                state.apply(event)
-    holder = directory.holder()
-    about = directory.about
+    summary = summarise(directory)
     return RunInfo(
         run=directory.name,
-        state=state.phase if state.is_over or (holder and holder.is_alive) else "crashed",
-        model=about.model_name,
-        preset=state.preset or about.preset,
-        step=state.step,
-        pid=holder.pid if holder and holder.is_here else None,
+        state=summary.phase,
+        model=summary.model,
+        preset=summary.preset,
+        step=summary.step,
+        pid=summary.pid,
         directory=str(directory.path),
     )

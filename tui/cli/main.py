@@ -5,28 +5,36 @@ import asyncio
 import io
 import os
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ...engine.base.invalid import Invalid
+from ...engine.base.suggestion import suggestion
 from ...engine.spec.preset_reader import load_preset
 from ...engine.wire import run_directory
 from ..terminal.clean import warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED, REFUSED
-from .arguments import Parser, Version
+from ..terminal.splash import COMPLETING
 from .options import add_options
+from .parser import Parser, Version
 from .run import attach, client_for, run
 from .run_config import compared, new_config, planned
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Runs the command and returns its exit code. `arguments`: without the program's name, by default from sys.argv."""
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what the locale cannot encode is no reason to fail
-    if not arguments or arguments[0] not in (*COMMANDS, "-h", "--help", "--version"):
-        arguments = ["run", *arguments]
+            stream.reconfigure(errors="backslashreplace")  # instead of failing on what the locale cannot encode
+    if COMPLETING in os.environ:
+        from .completion import complete
+
+        complete(_parser(*COMMANDS))
     try:
-        options = _parser(arguments[0]).parse_args(_text(arguments))
-        return COMMANDS[options.command][0](options)
+        given = _with_command(_text(arguments))
+        options = _parser(given[0]).parse_args(given, argparse.Namespace(offers_runs=not arguments))
+        return COMMANDS[options.command].run(options)
     except Invalid as error:
         warn(*error.problems)
         return REFUSED
@@ -37,11 +45,28 @@ def main(arguments: list[str] | None = None) -> int:
         return FAILED
 
 
+def _with_command(arguments: list[str]) -> list[str]:
+    """Adds the default command `run` if none is given. Raises Invalid for an unknown command."""
+    if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
+        return arguments
+    if arguments and not arguments[0].startswith("-"):
+        maybe = suggestion(arguments[0], COMMANDS)
+        raise Invalid(f"{arguments[0]}: no such command: {maybe}choose from {', '.join(COMMANDS)}")
+    return ["run", *arguments]
+
+
+def _completion(options: argparse.Namespace) -> int:
+    from .completion import script
+
+    print(script(options.shell), end="")
+    return FINE
+
+
 def _train(options: argparse.Namespace) -> int:
     from .train import train
 
     if options.steps is None and not options.resume:
-        raise Invalid("train: --steps N is missing: how many steps to make")
+        raise Invalid("train: --steps N is missing: give the number of steps to train")
     return asyncio.run(train(*client_for(options), options.json))
 
 
@@ -49,6 +74,18 @@ def _engine(options: argparse.Namespace) -> int:
     from .engine import become_engine
 
     return become_engine(options)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from .replay import replay
+
+    return replay(options)
+
+
+def _tour(options: argparse.Namespace) -> int:
+    from .tour import tour
+
+    return tour()
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -83,7 +120,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
     if options.hlo or options.mesh:
         if not (options.hlo and options.mesh):
-            raise Invalid("--hlo FILE and --mesh data=4,model=2 go together: give both, or none")
+            raise Invalid("--hlo FILE and --mesh AXIS=SIZE,… belong together: give both, or neither")
         return inspect_hlo(options.hlo, options.mesh, options.json, options.svg)
     if options.diff:
         load_preset(options.diff)
@@ -100,7 +137,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from .compare import compare
 
-    run_directory.runtime_directory()  # refused before anything is made
+    run_directory.runtime_directory()  # an unusable one is refused before anything is created
     config, presets = compared(options)
     return compare(config, presets, options.measured, options.json)
 
@@ -111,32 +148,65 @@ def _lint(options: argparse.Namespace) -> int:
     return lint(new_config(options), options.json)
 
 
+class Command(NamedTuple):
+    """One command of `shardtui`."""
+
+    run: Callable[[argparse.Namespace], int]
+    """Runs it and returns the exit code."""
+    summary: str
+    """One line for `--help`."""
+    example: str
+    """Arguments of an example for `--help`."""
+
+
 COMMANDS = {
-    "run": (run, "a new run in the UI; this is also what no command means"),
-    "attach": (attach, "return to a run, by default the newest living one"),
-    "engine": (_engine, "the engine of one host of several, for a launcher to start on each; `attach` shows the run"),
-    "ls": (_ls, "list the runs"),
-    "stop": (_stop, "end a run after its current step"),
-    "train": (_train, "a new run without the UI"),
-    "verify": (_verify, "check every checkpoint of a run; exit 1 where one is damaged"),
-    "presets": (_presets, "list the presets and whether each fits these devices"),
-    "inspect": (_inspect, "arrays, collectives and memory of one preset, without training"),
-    "plan": (_plan, "rank presets on a TPU slice that you need not hold, by formula and by the TPU compiler"),
-    "compare": (_compare, "measure presets one after the other in one run, beside what is predicted of them"),
-    "lint": (_lint, "what is likely wrong with one preset; exit 1 when there are findings"),
+    "run": Command(
+        run,
+        "start a run and open the UI; plain `shardtui` does the same, but first lists earlier runs, if there are any",
+        "--model gpt2 --preset fsdp",
+    ),
+    "tour": Command(_tour, "learn sharding in short lessons, on a live run of eight simulated devices", ""),
+    "attach": Command(attach, "open the UI on a run; without a name, on the newest one that is training", "nano-1"),
+    "replay": Command(
+        _replay,
+        "play the recorded events of a run in the UI, without an engine and without commands",
+        "nano-1 --speed 10",
+    ),
+    "engine": Command(
+        _engine,
+        "engine process for one host of a multi-host run; started by a launcher on every host",
+        "--run big --coordinator host0:1234 --num-processes 4 --process-id 0",
+    ),
+    "ls": Command(_ls, "list the runs", "--json"),
+    "stop": Command(_stop, "stop a run after its current step; its state is saved", "nano-1"),
+    "train": Command(_train, "train without the UI", "--steps 100 --preset dp --switch 50:fsdp"),
+    "verify": Command(_verify, "check every checkpoint of a run; exit 1 if one is damaged", "nano-1"),
+    "presets": Command(_presets, "list the presets and whether each fits these devices", "--model gpt2 --devices 16"),
+    "inspect": Command(
+        _inspect, "show arrays, collectives and memory of a preset, without training", "--preset fsdp-tp2 --diff fsdp"
+    ),
+    "plan": Command(
+        _plan, "rank presets for a TPU slice, without having one", "--model gpt2-xl --topology v5p:4x4x4 --preset fsdp"
+    ),
+    "compare": Command(_compare, "measure presets in one run, and compare with predictions", "dp fsdp tp --steps 50"),
+    "lint": Command(_lint, "find likely mistakes in the layout of a preset; exit 1 if there are any", "--preset tp"),
+    "completion": Command(_completion, "print the script for tab completion in a shell", "bash"),
 }
 
 
 def _text(arguments: list[str]) -> list[str]:
-    """Raises Invalid where an argument holds bytes that are no text: no message and no file of a run could name it."""
+    """Returns the arguments. Raises Invalid if one is not text: no message or file of a run could quote it."""
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise Invalid(f"{argument}: not text in the encoding {sys.getfilesystemencoding()}: rename what it names")
+            raise Invalid(
+                f"{argument}: not valid text in the encoding {sys.getfilesystemencoding()}: rename the file or "
+                "directory"
+            )
     return arguments
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    """Only that command has its options: the first frame waits for no others."""
+def _parser(*wanted: str) -> argparse.ArgumentParser:
+    """Returns the parser; only the `wanted` commands get their options, so that the UI starts sooner."""
     parser = Parser(
         prog="shardtui",
         description="Train a sharded transformer, see how every array is laid out, and switch parallelism live.",
@@ -144,8 +214,13 @@ def _parser(command: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, (_, text) in COMMANDS.items():
-        options = commands.add_parser(name, help=text)
-        if name == command:
+    for name, (_, summary, example) in COMMANDS.items():
+        options = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=f"example: shardtui {name} {example}".rstrip(),
+        )
+        if name in wanted:
             add_options(name, options)
     return parser

@@ -1,4 +1,4 @@
-"""The options of each command, as argparse has them."""
+"""The options of each command, for argparse."""
 
 import argparse
 import math
@@ -8,28 +8,52 @@ from ...engine.spec.preset import AXIS_NAME
 from ...engine.spec.preset_files import preset_files
 from .run_config import absolute
 
-MOST_DEVICES = 10**6
+MAX_DEVICES = 10**6
+"""Largest product of the sizes in `--mesh`."""
+
+TRAINING = ("run", "train", "engine")
+"""Commands that start a run."""
 
 
 def add_options(command: str, parser: argparse.ArgumentParser) -> None:
+    """Adds the options that apply to this command, in the order of its help. Long because that order stands here."""
+    if command == "completion":
+        from .completion import SHELLS
+
+        parser.add_argument(
+            "shell",
+            choices=SHELLS,
+            help='bash, zsh: add `eval "$(shardtui completion bash)"` to its start-up file; fish: pipe it to `source`',
+        )
+        return
     if command == "attach":
-        parser.add_argument("run", nargs="?", metavar="RUN")
+        parser.add_argument("run", nargs="?", metavar="RUN", help="name of the run; see `shardtui ls`")
+    if command == "replay":
+        _add_replay_options(parser)
     if command in ("stop", "verify"):
-        parser.add_argument("run", metavar="RUN")
-    if command in ("run", "train", "engine", "presets", "inspect", "lint"):
-        _add_name_options(parser)
-    if command in ("run", "train", "engine", "presets", "inspect", "lint", "compare"):
-        _add_run_options(parser)
+        parser.add_argument("run", metavar="RUN", help="name of the run; see `shardtui ls`")
+    if command in (*TRAINING, "inspect", "lint"):
+        parser.add_argument("--preset", metavar="P", help="name or .toml file; default dp; see `shardtui presets`")
+    if command in TRAINING:
+        parser.add_argument(
+            "--run", metavar="NAME", dest="run_name", help="name of the run; default MODEL-1, MODEL-2, …"
+        )
     if command == "plan":
         _add_plan_options(parser)
-    if command in ("run", "train", "engine", "presets", "inspect", "lint", "compare", "plan"):
+    if command in (*TRAINING, "compare"):
+        _add_data_options(parser)
+    if command in ("presets", "inspect", "lint"):
+        _accept_training_options(command, parser)
+    if command in (*TRAINING, "presets", "inspect", "lint", "compare"):
+        _add_device_options(parser)
+    if command in (*TRAINING, "presets", "inspect", "lint", "compare", "plan"):
         _add_model_options(parser)
-    if command in ("run", "train", "engine"):
+    if command in TRAINING:
         _add_checkpoint_options(parser)
         _add_engine_options(parser)
     if command in ("run", "train"):
         parser.add_argument(
-            "--processes", type=int, metavar="N", help="share the simulated devices among N processes, as N hosts would"
+            "--processes", type=int, metavar="N", help="split the simulated devices among N processes, as on N hosts"
         )
     if command == "engine":
         _add_host_options(parser)
@@ -39,61 +63,80 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         _add_compare_options(parser)
     if command in ("train", "engine"):
         _add_schedule_options(parser)
-    if command not in ("run", "attach", "stop", "engine"):
-        parser.add_argument("--json", action="store_true", help="JSON on stdout, for programs")
+    if command not in ("run", "tour", "attach", "replay", "stop", "engine"):
+        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
-def _add_name_options(parser: argparse.ArgumentParser) -> None:
-    presets = ", ".join(preset_files("parallelism"))
-    parser.add_argument("--preset", metavar="P", help=f"a name or a .toml file, default dp; {presets}")
+def _add_replay_options(parser: argparse.ArgumentParser) -> None:
+    from .replay import speed
+
+    parser.add_argument("run", metavar="RUN", help="name of a run, its directory, or an events.jsonl")
     parser.add_argument(
-        "--run", metavar="NAME", dest="run_name", help="a name for the run; default MODEL-1, MODEL-2, …"
-    )
-
-
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--data",
-        metavar="PATH",
-        help="a text file or a directory of them; default: the standard library's sources",
-    )
-    add("--seed", type=int, metavar="N", help="of parameters, data order and dropout; default 0")
-    add(
-        "--devices",
-        type=int,
+        "--speed",
+        type=speed,
+        default=1.0,
         metavar="N",
-        help="how many to use; of simulated ones, how many to make (default 8)",
+        help="how many times as fast as recorded; default 1; 0 plays everything at once. Keys: space pauses, [ and ] "
+        "halve and double the speed",
     )
-    add("--device-memory", type=_bytes, metavar="BYTES", help="refuse presets predicted to need more on a device")
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--data", metavar="PATH", help="text file, or directory of them; default: the sources of Python's library")
+    add("--seed", type=int, metavar="N", help="seed of parameters, data order and dropout; default 0")
+
+
+def _accept_training_options(command: str, parser: argparse.ArgumentParser) -> None:
+    """Accepts options without effect here, so that a `train` command works with `inspect` in place of `train`."""
+    add = parser.add_argument
+    add("--data", help=argparse.SUPPRESS)
+    add("--seed", type=int, help=argparse.SUPPRESS)
+    add("--run", dest="run_name", help=argparse.SUPPRESS)
+    if command == "presets":
+        add("--preset", help=argparse.SUPPRESS)
+
+
+def _add_device_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--devices", type=int, metavar="N", help="devices to use; of simulated ones, to create (default 8)")
+    add("--device-memory", type=_bytes, metavar="BYTES", help="reject presets predicted to need more on a device")
     add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     known = ", ".join(preset_files("models"))
-    add("--model", metavar="M", help=f"default nano; {known}; or MODULE:FUNCTION, FILE.py:FUNCTION of yours")
-    add("--batch-size", type=int, metavar="N", help="sequences, or examples, in the global batch")
-    add("--seq-len", type=int, metavar="N", help="tokens in a sequence")
+    add("--model", metavar="M", help=f"one of {known} (default nano), or your own MODULE:FUNCTION or FILE.py:FUNCTION")
+    add("--batch-size", type=int, metavar="N", help="sequences (or examples) in the global batch")
+    add("--seq-len", type=int, metavar="N", help="tokens per sequence")
     add(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a value of the model or the training, such as layers=8, remat=true, learning_rate=3e-4; an argument of "
-        "a function of yours",
+        help="set a value of the model or the training, such as layers=8, remat=true or learning_rate=3e-4, or an "
+        "argument of your own function; repeatable",
     )
 
 
 def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--resume", metavar="RUN", help="go on with a run from its newest good checkpoint, on any preset and devices")
-    add("--from-step", type=int, metavar="N", help="with --resume: from the checkpoint of this step instead")
-    add("--other-data", action="store_true", help="with --resume: also where the text is not the one from before")
-    add("--checkpoint-every", type=int, metavar="N", help="save every N steps; a run is saved at its end in any case")
-    add("--checkpoint-minutes", type=float, metavar="M", help="save every M minutes; default 10, 0 for never")
-    add("--checkpoint-dir", metavar="PATH", help="keep them in PATH/RUN, also gs://…; default: with the run")
-    add("--keep", type=int, metavar="K", help="checkpoints to keep besides the best; default 3")
+    add(
+        "--resume",
+        metavar="RUN",
+        help="resume a run from its newest good checkpoint, on any preset and number of devices",
+    )
+    add("--from-step", type=int, metavar="N", help="with --resume: use the checkpoint of this step")
+    add("--other-data", action="store_true", help="with --resume: accept different training data than before")
+    add("--checkpoint-every", type=int, metavar="N", help="save every N steps; a run is always saved when it ends")
+    add("--checkpoint-minutes", type=float, metavar="M", help="save every M minutes; default 10, 0 turns this off")
+    add(
+        "--checkpoint-dir",
+        metavar="PATH",
+        help="store checkpoints in PATH/RUN, gs://… included; default: the run directory",
+    )
+    add("--keep", type=int, metavar="K", help="newest checkpoints to keep, in addition to the best; default 3")
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -102,25 +145,25 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--profile",
         type=_steps_to_trace,
         metavar="STEPS",
-        help="trace so many steps, after the first ones, into the run directory, for xprof",
+        help="trace this many steps, after the first few, for xprof; stored in the run directory",
     )
     add(
         "--low-memory",
         action="store_true",
         default=None,
-        help="a switch saves the state first and then frees what it has moved, leaf by leaf",
+        help="save the state before a switch, then free each array once it is transferred",
     )
     add(
         "--keep-programs",
         type=_bytes,
         metavar="BYTES",
-        help=f"host memory for compiled programs, by estimate; default {KEEP_PROGRAMS:g}; the least recently used go",
+        help=f"host memory for compiled programs, least recently used dropped first; default {KEEP_PROGRAMS:,}",
     )
     add(
         "--stop-timeout",
         type=float,
         metavar="S",
-        help=f"end S seconds after being told to stop, saved or not; default {STOP_SECONDS:g}, 0 for no limit",
+        help=f"after a request to stop, exit within S seconds, saved or not; default {STOP_SECONDS:g}, 0 for no limit",
     )
 
 
@@ -129,35 +172,37 @@ def _add_host_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--coordinator",
         metavar="HOST:PORT",
-        help="of process 0, which serves it; not needed on a TPU pod or with Slurm",
+        help="address of process 0; detected on a TPU pod and under Slurm",
     )
-    add("--num-processes", type=int, metavar="N", help="how many there are, one a host")
-    add("--process-id", type=int, metavar="I", help="which one this is, from 0")
+    add("--num-processes", type=int, metavar="N", help="number of processes, one per host")
+    add("--process-id", type=int, metavar="I", help="number of this process, from 0")
     add(
         "--secret-file",
         metavar="FILE",
-        help="the run's secret, the same on every host; default: $SHARDTUI_SECRET, or made beside the checkpoints",
+        help="the run's secret, the same on every host; default: $SHARDTUI_SECRET, or created next to the checkpoints",
     )
-    add("--insecure", action="store_true", help="no secret: for a network that nobody else reaches")
+    add("--insecure", action="store_true", help="use no secret; only on a network that nobody else can reach")
 
 
 def _add_schedule_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, metavar="N", help="stop after N steps, those before a --resume included")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="stop after N steps in total, including those before --resume"
+    )
     parser.add_argument(
         "--switch",
         action="append",
         default=[],
         type=_scheduled_switch,
         metavar="STEP:PRESET",
-        help="go on under PRESET once STEP steps are done; may be given several times",
+        help="switch to PRESET after STEP steps; repeatable",
     )
 
 
 def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--diff", metavar="PRESET", help="what differs between the preset and this other one")
-    parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture instead")
-    parser.add_argument("--hlo", metavar="FILE", help="the collectives of a compiled module's text, from any program")
-    parser.add_argument("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh it was compiled for")
+    parser.add_argument("--diff", metavar="PRESET", help="show what differs from this other preset")
+    parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture")
+    parser.add_argument("--hlo", metavar="FILE", help="list the collectives of any compiled program, from its HLO text")
+    parser.add_argument("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh of that program")
 
 
 def _add_compare_options(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +210,7 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
         "presets",
         nargs="*",
         metavar="PRESET",
-        help="names or .toml files; default: all that fit, but the pitfalls: " + ", ".join(preset_files("parallelism")),
+        help="names or .toml files; default: all that fit except the pitfalls; see `shardtui presets`",
     )
     parser.add_argument(
         "--steps",
@@ -173,23 +218,22 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
         dest="measured",
         default=20,
         metavar="N",
-        help="steps to measure under each, besides those of the warm-up; default 20",
+        help="steps to measure under each preset, after the warm-up; default 20",
     )
 
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
-    presets = ", ".join(preset_files("parallelism"))
     add = parser.add_argument
-    add("--topology", required=True, metavar="T", help="the slice: a TPU generation and its chips, such as v5p:4x4x4")
+    add("--topology", required=True, metavar="T", help="TPU slice: generation and chips, such as v5p:4x4x4")
     add(
         "--preset",
         action="append",
         default=[],
         metavar="P",
-        help=f"a name or a .toml file; may be given several times; default: all but the pitfalls of {presets}",
+        help="name or .toml file; repeatable; default: all except the pitfalls; see `shardtui presets`",
     )
-    add("--search", action="store_true", help="besides, try every mesh of the slice, and compile the best ones")
-    add("--estimate", action="store_true", help="by formula alone, at once: compile nothing")
+    add("--search", action="store_true", help="also try every mesh of the slice, and compile the best")
+    add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
 
 
 def _bytes(text: str) -> int:
@@ -218,6 +262,6 @@ def _mesh(text: str) -> dict[str, int]:
     except ValueError:
         sizes = {}
     named = all(AXIS_NAME.fullmatch(axis) for axis in sizes)
-    if not sizes or not named or min(sizes.values()) < 1 or math.prod(sizes.values()) > MOST_DEVICES:
+    if not sizes or not named or min(sizes.values()) < 1 or math.prod(sizes.values()) > MAX_DEVICES:
         raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2")
     return sizes

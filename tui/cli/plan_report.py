@@ -1,50 +1,70 @@
-"""The JSON of `shardtui plan`, which docs/json.md describes."""
+"""The JSON of `shardtui plan`."""
 
 from msgspec import Struct
 
-from ...engine.planning.ranking import Board, Bound, Cost, Row, Verdict, ranked, recommendation
+from ...engine.planning.ranking import Board, Bound, Cost, Row, Verdict, ranked
 from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.spec.topology import Wiring
+from ..state.recommendation import recommendation
 
 SCHEMA = 1
 
 
-class RowReport(Struct, frozen=True, kw_only=True):
+class PlannedPreset(Struct, frozen=True, kw_only=True):
+    """One preset on a slice."""
+
     preset: str
+    """Name of the preset."""
     mesh: dict[str, int]
+    """Size by mesh axis, in order."""
     verdict: Verdict
+    """Whether it fits, by the compiled program if there is one, else by formula; `not known` if there is neither."""
     bound: Bound | None
-    """What takes longest in a step."""
+    """What takes longest in a step; null if unknown."""
     estimate: Cost | None
+    """Cost by formula; null if the layout is invalid, or for the reason in `no_estimate`."""
     no_estimate: str
-    """Why there is none, although it can be laid out."""
+    """Why there is no `estimate` for a valid layout: the formulas do not cover it, or the model is a user's; else
+    empty."""
     compiled: Cost | None
+    """Cost of the program that the TPU compiler made; null if there is none."""
     problems: list[str]
+    """Why it is invalid, or why there is no `compiled`; one line each."""
     wiring: list[Wiring]
+    """The links that each mesh axis uses."""
     pipeline: PipelineInfo | None
+    """Stages of its pipeline; null if it has none."""
 
 
 class PlanReport(Struct, frozen=True, kw_only=True):
+    """Predictions for one step under each preset on a slice; nothing is measured."""
+
     schema: int = SCHEMA
+    """Version of this schema; grows when a field changes its meaning or is removed."""
     model: str
+    """Name of the model."""
     topology: str
+    """The slice, such as `v5p:4x4x4`."""
     recommendation: str
-    rows: list[RowReport]
-    """Best first."""
+    """The best one and why, in a sentence."""
+    rows: list[PlannedPreset]
+    """Best first: presets that fit by step time, then those that are too large by how much, then those of unknown cost,
+    then invalid ones."""
 
 
 def plan_report(board: Board) -> PlanReport:
+    """Returns the JSON form of a board, ranked."""
     return PlanReport(
         model=board.model,
         topology=board.topology,
         recommendation=recommendation(board.rows, board.topology),
-        rows=[_row(row) for row in ranked(board.rows)],
+        rows=[_planned(row) for row in ranked(board.rows)],
     )
 
 
-def _row(row: Row) -> RowReport:
+def _planned(row: Row) -> PlannedPreset:
     cost = row.timed
-    return RowReport(
+    return PlannedPreset(
         preset=row.preset,
         mesh=row.mesh,
         verdict=row.verdict,

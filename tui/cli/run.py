@@ -1,12 +1,15 @@
-"""`shardtui run` and `shardtui attach`: the UI, on a run that begins, goes on or has ended."""
+"""`shardtui run` and `shardtui attach`: the UI on a new, resumed, live or ended run."""
 
 import argparse
 import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from ...engine.base.directories import config_directory
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import Restart
 from ...engine.wire import run_directory
@@ -18,33 +21,46 @@ from .run_config import new_config, resumed
 if TYPE_CHECKING:
     from ..app import ShardtuiApp
     from ..client.engine_client import EngineClient
+    from ..state.tour import Tour
 
 
 def run(options: argparse.Namespace) -> int:
-    _need_terminal("shardtui train --steps N")
+    """Starts or resumes a run and opens the UI on it. Raises Invalid."""
+    require_terminal("shardtui train --steps N")
+    keymap = user_keymap()
+    if options.offers_runs and (runs := run_directory.all_runs()):
+        run_directory.runtime_directory()
+        from ..client.engine_client import EngineClient
+
+        return show(EngineClient(runs[-1]), keymap, new_run=partial(_new_run, options))
     client, restart = client_for(options)
-    return _show(client, starts=True, restart=restart)
+    return show(client, keymap, starts=True, restart=restart)
 
 
 def attach(options: argparse.Namespace) -> int:
+    """Opens the UI on a run. Raises Invalid."""
     directory = run_directory.find(options.run)
-    _need_terminal(f"tail -f {directory.events}")
-    return _show(client_of(directory))
+    require_terminal(f"tail -f {directory.events}")
+    return show(client_of(directory), user_keymap())
 
 
 def client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
-    """Of a run that goes on or of a new one, and how."""
-    run_directory.runtime_directory()  # refused before anything is made
+    """Returns the client of a new or resumed run, and how it restarts. Raises Invalid."""
+    run_directory.runtime_directory()  # an unusable one is refused before anything is created
     if options.resume:
         directory = run_directory.find(options.resume)
         return client_of(directory), resumed(directory, options)
     if options.from_step is not None or options.other_data:
-        raise Invalid("--from-step and --other-data are of a run that goes on: add --resume RUN")
-    return client_of(run_directory.create(new_config(options))), Restart(profile=options.profile)
+        raise Invalid("--from-step and --other-data apply to a resumed run: add --resume RUN")
+    return client_of(_new_run(options)), Restart(profile=options.profile)
+
+
+def _new_run(options: argparse.Namespace) -> RunDirectory:
+    return run_directory.create(new_config(options))
 
 
 def client_of(directory: RunDirectory) -> "EngineClient":
-    """Raises Invalid where the run's history cannot be read."""
+    """Returns the client of a run. Raises Invalid if its history cannot be read."""
     from ...engine.wire.event_log import last_seq
     from ..client.engine_client import EngineClient
 
@@ -52,15 +68,33 @@ def client_of(directory: RunDirectory) -> "EngineClient":
     return EngineClient(directory)
 
 
-def _show(client: "EngineClient", starts: bool = False, restart: Restart | None = None) -> int:
+def show(
+    client: "EngineClient",
+    keymap: dict[str, str],
+    starts: bool = False,
+    restart: Restart | None = None,
+    new_run: Callable[[], RunDirectory] | None = None,
+    tour: "Tour | None" = None,
+) -> int:
+    """Runs the UI, see `ShardtuiApp`, and returns its exit code."""
     from ..app import ShardtuiApp
 
-    app = ShardtuiApp(client, starts, restart)
+    app = ShardtuiApp(client, starts, restart, keymap, new_run, tour)
     asyncio.run(_run_app(app))
-    with contextlib.suppress(OSError):  # there may be no terminal any more
-        for line in app.last_words():
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        for line in app.exit_lines():
             print(printable(line), file=sys.stderr)
     return app.return_code or FINE
+
+
+def user_keymap() -> dict[str, str]:
+    """Returns the user's keys. Raises Invalid."""
+    path = config_directory() / "keys.toml"
+    if not path.exists():  # else every view is imported
+        return {}
+    from ..keymap import load_keymap
+
+    return load_keymap(path)
 
 
 async def _run_app(app: "ShardtuiApp") -> None:
@@ -70,12 +104,12 @@ async def _run_app(app: "ShardtuiApp") -> None:
     await app.run_async()
 
 
-def _need_terminal(instead: str) -> None:
-    """The UI draws on a terminal that it can control. Raises Invalid where there is none."""
+def require_terminal(instead: str) -> None:
+    """Raises Invalid if there is no terminal that the UI can control. `instead`: the command to use without one."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Invalid(f"the UI needs a terminal, and stdin or stdout is none: use `{instead}`")
+        raise Invalid(f"the UI needs a terminal, but stdin or stdout is not one: use `{instead}`")
     encoding = sys.stderr.encoding
     if "●".encode(encoding, "replace") == b"?":
-        raise Invalid(f"the UI draws with characters that {encoding} lacks: set LC_ALL=C.UTF-8, or use `{instead}`")
+        raise Invalid(f"the UI needs characters that {encoding} does not have: set LC_ALL=C.UTF-8, or use `{instead}`")
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
-        raise Invalid(f"the UI needs a terminal that can move its cursor, and TERM is dumb or unset: use `{instead}`")
+        raise Invalid(f"the UI needs a terminal that can move its cursor, but TERM is dumb or unset: use `{instead}`")

@@ -1,4 +1,4 @@
-"""From the options of a command to what a run is made of. All that needs no jax is checked here."""
+"""Turns the options of a command into the configuration of a run, with every check that needs no jax."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def new_config(options: argparse.Namespace) -> RunConfig:
-    """Of a new run. All that can be checked without jax is checked here. Raises Invalid with every problem."""
+    """Returns the configuration of a new run. Raises Invalid with every problem that is found without jax."""
     name = options.model or "nano"
     preset = absolute(options.preset or "dp")
     problems = _preset_problems(preset, options)
@@ -42,7 +42,7 @@ def new_config(options: argparse.Namespace) -> RunConfig:
             training=model.training,
             preset=preset,
             seed=options.seed or 0,
-            **_where_and_when(options),
+            **_run_settings(options),
         )
     except Invalid as error:
         raise Invalid(*problems, *error.problems) from error
@@ -53,28 +53,31 @@ def new_config(options: argparse.Namespace) -> RunConfig:
 
 
 def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
-    """How a run goes on. Raises Invalid with every problem."""
+    """Returns how a run resumes. Raises Invalid with every problem."""
     config = directory.config
     if (holder := directory.holder()) and holder.is_alive:
         raise Invalid(
-            f"run {directory.name}: {holder.words} trains it: `shardtui attach {directory.name}` shows it, "
+            f"run {directory.name}: {holder.description} is training it: `shardtui attach {directory.name}` shows it, "
             f"`shardtui stop {directory.name}` ends it"
         )
     if holder:
-        raise Invalid(f"run {directory.name}: {holder.words} holds {directory.lock}: end it: `fuser` names it")
+        raise Invalid(
+            f"run {directory.name}: {holder.description} holds {directory.lock}: find that process with `fuser` "
+            "and end it"
+        )
     given = {"--model": options.model, "--seed": options.seed, "--run": options.run_name}
     problems = [
-        f"{flag} {value}: a run that goes on keeps its own: leave it out, or begin a new run"
+        f"{flag} {value}: a resumed run keeps its own: omit {flag}, or start a new run"
         for flag, value in given.items()
         if value is not None
     ]
     preset = absolute(options.preset) if options.preset else None
     problems += _preset_problems(preset, options)
     try:
-        model, training = _set_anew(config, _settings(options))
+        model, training = _with_new_settings(config, _settings(options))
     except Invalid as error:
         raise Invalid(*problems, *error.problems) from error
-    config = msgspec.structs.replace(config, model=model, training=training, **_where_and_when(options, config))
+    config = msgspec.structs.replace(config, model=model, training=training, **_run_settings(options, config))
     problems += problems_of(config)
     if problems:
         raise Invalid(*problems)
@@ -82,6 +85,7 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
 
 
 def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
+    """Returns how a run resumes with this configuration."""
     preset = absolute(options.preset) if options.preset else None
     return Restart(
         step=options.from_step, preset=preset, other_data=options.other_data, profile=options.profile, config=config
@@ -89,17 +93,19 @@ def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
 
 
 def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
-    """What to plan, and the presets by name or file, none where none was named. Raises Invalid with every problem.
+    """Returns what to plan, and the presets by name or file; empty if none is named. Raises Invalid with every problem.
 
-    A preset that was named has to fill the slice. Why the model cannot be laid out so is told by the board.
+    A named preset must fill the slice; the board reports why a model cannot be laid out.
     """
     problems: list[str] = []
     name, presets = options.model or "nano", list(dict.fromkeys(map(absolute, options.preset)))
-    model = _attempt(problems, choose_model, name, _settings(options))
-    topology = _attempt(problems, load_topology, options.topology)
-    found = list(filter(None, [_attempt(problems, load_preset, preset) for preset in presets]))
+    model = _load_or_note(problems, choose_model, name, _settings(options))
+    topology = _load_or_note(problems, load_topology, options.topology)
+    found = list(filter(None, [_load_or_note(problems, load_preset, preset) for preset in presets]))
     names = [preset.name for preset in found]
-    problems += [f"--preset {name}: {names.count(name)} are called so: rename one" for name in _twice(names)]
+    problems += [
+        f"--preset {name}: {names.count(name)} presets have this name: rename one" for name in _duplicates(names)
+    ]
     for preset in found:
         misfit = preset.size_problem(topology.devices) if topology else None
         problems += [*preset.problems, *filter(None, [misfit])]
@@ -115,12 +121,12 @@ def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
 
 
 def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
-    """The run in which presets are measured, and their names, none where none was named. Raises Invalid."""
+    """Returns the run that measures presets, and their names; empty if none is named. Raises Invalid."""
     options.preset, options.run_name = None, None
     named = list(map(name_of, options.presets))
-    problems = [] if options.measured >= 1 else [f"--steps {options.measured}: at least 1"]
+    problems = [] if options.measured >= 1 else [f"--steps {options.measured}: must be at least 1"]
     files = tuple(absolute(name) for name in options.presets if is_file(name))
-    problems += _same_names(options.presets)
+    problems += _name_collisions(options.presets)
     try:
         config = new_config(options)
     except Invalid as error:
@@ -132,8 +138,8 @@ def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     return config, named
 
 
-def _same_names(presets: list[str]) -> list[str]:
-    """Of presets that a run would not tell apart."""
+def _name_collisions(presets: list[str]) -> list[str]:
+    """Returns the problems of different presets with the same name, which a run could not distinguish."""
     places = {name_of(name): name for name in presets}
     return [
         f"preset {name}: {places[name_of(name)]} has the same name: rename its file"
@@ -142,12 +148,12 @@ def _same_names(presets: list[str]) -> list[str]:
     ]
 
 
-def _twice(names: list[str]) -> list[str]:
+def _duplicates(names: list[str]) -> list[str]:
     return [name for name in dict.fromkeys(names) if names.count(name) > 1]
 
 
-def _attempt(problems: list[str], load: Callable[..., T], *arguments: object) -> T | None:
-    """What `load` gives; None where that cannot be, and why is added to `problems`."""
+def _load_or_note(problems: list[str], load: Callable[..., T], *arguments: object) -> T | None:
+    """Returns what `load` returns; if it raises Invalid, adds why to `problems` and returns None."""
     try:
         return load(*arguments)
     except Invalid as error:
@@ -155,8 +161,8 @@ def _attempt(problems: list[str], load: Callable[..., T], *arguments: object) ->
         return None
 
 
-def _set_anew(config: RunConfig, settings: tuple[str, ...]) -> tuple[ModelConfig | UserModel, TrainingConfig]:
-    """Model and training of a run that goes on, with `settings` put over them. Raises Invalid."""
+def _with_new_settings(config: RunConfig, settings: tuple[str, ...]) -> tuple[ModelConfig | UserModel, TrainingConfig]:
+    """Returns model and training of a resumed run, changed by `settings`. Raises Invalid."""
     if isinstance(config.model, UserModel):
         return with_user_settings(config.model, config.training, settings)
     tables = {"summary": "", "model": msgspec.to_builtins(config.model)}
@@ -165,8 +171,8 @@ def _set_anew(config: RunConfig, settings: tuple[str, ...]) -> tuple[ModelConfig
     return preset.model, preset.training
 
 
-def _where_and_when(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:
-    """What may be chosen anew when a run goes on; what is not given stays as it was `before`."""
+def _run_settings(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:
+    """Returns the fields that a resumed run may change; those not given keep their values of `before`."""
     given = {
         "data": options.data and str(Path(options.data).absolute()),
         "devices": options.devices,
@@ -185,7 +191,7 @@ def _where_and_when(options: argparse.Namespace, before: RunConfig | None = None
 
 
 def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> CheckpointConfig:
-    if "resume" not in options:  # a command that trains nothing
+    if "resume" not in options:  # a command that does not train
         return before
     directory = options.checkpoint_dir
     given = {
@@ -221,7 +227,7 @@ def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[st
 
 
 def absolute(preset: str) -> str:
-    """A preset file is found again when the run goes on from another directory."""
-    with contextlib.suppress(RuntimeError):  # a ~user that there is not: told when it is read
+    """Returns a preset file's absolute path, so that a run can resume from another directory; a name is unchanged."""
+    with contextlib.suppress(RuntimeError):  # an unknown ~user is reported when the file is read
         return str(Path(preset).expanduser().absolute()) if is_file(preset) else preset
     return preset

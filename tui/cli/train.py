@@ -1,4 +1,4 @@
-"""`shardtui train` and `shardtui stop`: a run without the UI."""
+"""`shardtui train` and `shardtui stop`: train and stop without the UI."""
 
 import sys
 import time
@@ -28,31 +28,38 @@ from ...engine.wire.events import (
 )
 from ..client import stopping
 from ..client.engine_client import EngineClient
+from ..state.interpreter import apply
 from ..state.log_lines import in_words
 from ..state.run_state import Phase, RunState
 from ..terminal.clean import json_line, printable, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from .audience import Audience
 from .interrupts import Interrupts
+from .throttle import Throttle
 
-PROGRESS_SECONDS = 2.0
 TROUBLE = SwitchFailed | CheckpointFailed | CheckpointDamaged | ProfileFailed | EngineLost | Disconnected | Failed
 
 
 class StepDone(Struct, frozen=True, tag=True, kw_only=True):
-    """One step of a `StepsDone`: on stdout every step has a line of its own."""
+    """One step of a `StepsDone` event: every step has its own line on stdout."""
 
     seq: int
+    """Sequence number of its `StepsDone` event in `events.jsonl`."""
     time: float
+    """Time of the report, in seconds since the epoch."""
     step: int
+    """Number of the step, from 1."""
     loss: float | None
+    """Loss of the step; null if it was not finite: then `nonfinite` names this field."""
     step_seconds: float
+    """Seconds that the step took."""
     nonfinite: list[str]
+    """Names of the fields that are null because the number was not finite."""
 
 
 async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
-    """Starts the engine, tells what happens, and returns the exit code. Raises Invalid where the engine refuses."""
-    interrupts = Interrupts(client, "saving after this step, then stopping; again to kill the engine")
+    """Starts the engine, reports its events, and returns the exit code. Raises Invalid if the engine refuses."""
+    interrupts = Interrupts(client, "saving after this step, then stopping; press again to kill the engine")
     report = _print_json if as_json else _Progress().report
     state = RunState()
     code = FINE
@@ -60,7 +67,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     audience = Audience(client, "saving after this step, then stopping")
     async for events in client.events(cleaned=not as_json):
         for event in events:
-            state.apply(event)
+            apply(state, event)
             if client.is_old(event):
                 continue
             with audience.reads():
@@ -71,17 +78,17 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             with audience.reads():
                 warn(*_warnings(event))
             if _is_trouble(event):
-                code = code if isinstance(event, CheckpointDamaged) else FAILED  # then an older one is used
-            if isinstance(event, Paused) and event.problem:  # nobody is here to decide
+                code = code if isinstance(event, CheckpointDamaged) else FAILED  # an older one is used
+            if isinstance(event, Paused) and event.problem:  # nobody can decide without a UI
                 await client.send(Stop())
-    await client.has_ended()  # who resumes the run next finds nobody
+    await client.wait_for_exit()  # the run can be resumed at once
     if audience.is_gone:
         return INTERRUPTED if interrupts.by_keyboard else FAILED
     if not as_json and state.phase == Phase.STOPPED:
         _print_summary(state)
     if code and state.checkpoints:
         step = state.checkpoints[-1].step
-        warn(f"`shardtui train --resume {client.directory.name}` goes on from the checkpoint of step {step:,}")
+        warn(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
     return INTERRUPTED if interrupts.by_keyboard else code
 
 
@@ -96,28 +103,32 @@ def _is_trouble(event: AnyEvent) -> bool:
 
 
 async def stop(client: EngineClient) -> int:
-    """Tells an engine to stop and waits until it has; 1 where it did not stop in order. Raises Invalid where the run is
-    only watched."""
+    """Requests an engine to stop, waits for its end and returns the exit code: 1 if it did not stop in order.
+
+    Raises Invalid if the run is an external loop.
+    """
     if watched := client.directory.watched:
         raise Invalid(watched.refusal)
     name, holder = client.directory.name, client.directory.holder()
     if holder is None or not holder.is_alive:
-        print(f"run {name} has ended already")
+        print(f"run {name} has already ended")
         return FINE
     print("waiting for the current step to end", file=sys.stderr)
-    patience = stopping.patience(client.directory)
-    until = time.monotonic() + patience
+    exit_limit_seconds = stopping.exit_limit_seconds(client.directory)
+    until = time.monotonic() + exit_limit_seconds
     match await stopping.stop(client.directory, Stop(), lambda: time.monotonic() > until):
-        case "unheard":
-            print(printable(f"run {name}: {stopping.unheard(client.directory)}"))
+        case "unreachable":
+            print(printable(f"run {name}: {stopping.unreachable_problem(client.directory)}"))
             return FAILED
         case "late":
             await stopping.kill(client.directory)
-            print(f"run {name}: not ended {patience:g} s after it was told to stop: killed, and not saved")
+            print(
+                f"run {name}: still running {exit_limit_seconds:g} s after the request to stop: killed without saving"
+            )
             return FAILED
         case "ended":
             pass
-    last = stopping.last_word(client.directory, holder) or EngineLost(reason=client.reason())
+    last = stopping.end_event(client.directory, holder) or EngineLost(reason=client.reason())
     print(printable(f"run {name}: {in_words(last)}"))
     return FINE if isinstance(last, EngineStopped) else FAILED
 
@@ -143,34 +154,34 @@ def _steps(event: StepsDone) -> list[StepDone]:
 
 
 class _Progress:
-    """Lines on stderr: every event in words, the steps every other second."""
+    """Prints every event on stderr, and steps at most every `PROGRESS_SECONDS`."""
 
     def __init__(self) -> None:
-        self._told = 0.0
+        self._throttle = Throttle()
 
     def report(self, event: AnyEvent, state: RunState) -> None:
+        """Prints the event if it is worth a line; failures are printed elsewhere."""
         if isinstance(event, MemoryMeasured | CheckpointsKept) or _is_trouble(event):
             return
         if not isinstance(event, StepsDone):
             print(in_words(event), file=sys.stderr)
-        elif time.monotonic() - self._told > PROGRESS_SECONDS:
-            self._told = time.monotonic()
+        elif self._throttle.is_due():
             rate = f"{state.tokens_per_second:,.0f} {state.counted}/s" if state.tokens_per_second else ""
             print(f"{in_words(event)}   {rate}   {state.preset}", file=sys.stderr)
 
 
 def _print_summary(state: RunState) -> None:
-    from rich.table import Table
+    from ..terminal.plain_console import table_console
+    from ..terminal.plain_table import plain_table, right
 
-    from ..terminal.plain_console import plain_console
-
-    table = Table("preset", "mesh", "step time", f"{state.counted}/s", title=f"{state.step:,} steps")
+    rates = right("step time"), right(f"{state.counted}/s")
+    table = plain_table("preset", "mesh", *rates, title=f"{state.step:,} steps")
     for preset, times in state.timed.items():
         seconds = median(times)
         tokens = state.ready.tokens_per_step if state.ready else None
         rate = f"{tokens / seconds:,.0f}" if tokens else ""
         mesh = figures.axes(state.compiled[preset].mesh.axes)
         table.add_row(preset, mesh, figures.seconds(seconds), rate)
-    plain_console().print(table)
+    table_console().print(table)
     if state.losses:
         print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")

@@ -1,1 +1,1 @@
-"""The engine as seen from the UI: started, reached, asked, and stopped."""
+"""The engine as seen from the UI: started, connected to, queried and stopped."""

@@ -1,4 +1,4 @@
-"""To one engine of a run, from the moment that it listens to its end. What another one says never comes over it."""
+"""A connection to one engine of a run, from when it listens until it ends. No other engine's events arrive over it."""
 
 import asyncio
 import contextlib
@@ -10,38 +10,42 @@ from ...engine.wire.events import AnyEvent
 from ...engine.wire.framing import BadFrame, UnknownMessage
 from ...engine.wire.run_directory import RunDirectory
 from .started_engine import StartedEngine
-from .stopping import LISTENING_SECONDS
+from .stopping import CONNECT_SECONDS
 
 
 class Connection:
+    """A connection to one engine of a run."""
+
     def __init__(self, directory: RunDirectory, engine: StartedEngine | None) -> None:
-        """`engine`: the one that was started from here; else it is the one that lives now."""
+        """`engine`: the one that was started from here; None for the one that is alive now."""
         self.engine = engine
-        self.is_elsewhere = False
-        """The engine listens where we do not look."""
+        self.is_unreachable = False
+        """The engine lives, but does not listen at the socket that this process knows."""
         self.problem = ""
-        """Why it was given up, though the engine lives."""
+        """Why the connection was closed although the engine lives; empty otherwise."""
         self._directory = directory
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
     @property
     def is_open(self) -> bool:
+        """Whether commands can be sent."""
         return self._writer is not None
 
     @property
     def is_engine_alive(self) -> bool:
+        """Whether the engine's process is alive."""
         if self.engine is not None:
             return self.engine.is_alive
         holder = self._directory.holder()
         return holder is not None and holder.is_alive
 
     async def open(self) -> None:
-        """Waits while the engine lives and does not listen yet. Stays closed where it is gone, or listens elsewhere."""
-        until = time.monotonic() + LISTENING_SECONDS
+        """Connects as soon as the engine listens. Stays closed if the engine ends first or is unreachable."""
+        until = time.monotonic() + CONNECT_SECONDS
         while self.is_engine_alive:
             if self.engine is None and time.monotonic() > until:
-                self.is_elsewhere = True
+                self.is_unreachable = True
                 return
             with contextlib.suppress(OSError):
                 if self.engine is None or self._is_held_by(self.engine.pid):
@@ -51,17 +55,17 @@ class Connection:
             await asyncio.sleep(0.05)
 
     def _is_held_by(self, pid: int) -> bool:
-        """And not by another engine, which was started at the same moment."""
+        """Returns whether that process holds the run, and not an engine that was started at the same moment."""
         holder = self._directory.holder()
         return holder is not None and holder.pid == pid
 
     def send(self, command: AnyCommand) -> None:
-        """Waits for nobody: an engine that stands still must not hold up who leaves it."""
+        """Sends without waiting: an engine that hangs must not block a viewer that leaves."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(framing.frame(command))
 
     async def read(self) -> AnyEvent | None:
-        """The next event that is understood; None at the end."""
+        """Returns the next event that this version knows; None at the end."""
         while self._reader is not None:
             try:
                 return await framing.read_event(self._reader)
@@ -75,6 +79,7 @@ class Connection:
         return None
 
     def close(self) -> None:
+        """Closes the connection. Commands sent later are dropped."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -1,4 +1,4 @@
-"""A run as a viewer reaches it: its history from the file, what happens from the socket, commands to the engine."""
+"""A viewer's access to a run: history from its file, live events from the socket, commands to the engine."""
 
 import asyncio
 import subprocess
@@ -10,7 +10,6 @@ from tempfile import TemporaryFile
 from ...engine.base.advice import advice
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import Restart, RunConfig
-from ...engine.wire import framing
 from ...engine.wire.commands import AnyCommand, Stop
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import (
@@ -27,28 +26,32 @@ from ...engine.wire.events import (
 from ...engine.wire.framing import mismatch
 from ...engine.wire.run_directory import RunDirectory
 from ...engine.wire.version import VERSION
+from ..state.playback import Playback
 from ..terminal.clean import clean, printable, warn
 from .connection import Connection
-from .last_words import exit_reason, last_words
+from .engine_command import engine_command
+from .exit_reason import exit_reason, last_log_line
 from .started_engine import StartedEngine
-from .stopping import unheard
+from .stopping import unreachable_problem
 
 EXIT_SECONDS = 5.0
-"""For the processes of an engine that has reported its end."""
+"""Time for an engine's processes to exit after it has reported its end."""
 POLL_SECONDS = 0.02
-GONE = "its process is gone without a word: killed, or out of memory"
+"""Time between two checks whether processes have exited."""
+EXITED_SILENTLY = "its process ended without a message: killed, or out of memory"
 
 
 def ask_engine(question: str, subject: RunConfig | str, *names: str) -> bytes:
-    """The answer of an engine process, which alone may touch the devices. Where it refuses it says why, and we end as
-    it did: raises SystemExit."""
-    about = subject if isinstance(subject, str) else framing.encode_json(subject).decode()
-    command = [sys.executable, "-P", "-m", "shardtui.engine", question, about, *names]
-    with TemporaryFile() as answer, TemporaryFile() as said:  # a process that the user's model forks keeps pipes open
-        status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=said, check=False).returncode
+    """Returns the answer of an engine process, which alone may touch the devices.
+
+    Raises SystemExit with the status of that process if it fails, after printing why on stderr.
+    """
+    command = engine_command(question, subject, *names)
+    with TemporaryFile() as answer, TemporaryFile() as log:  # a process that the user's model forks keeps pipes open
+        status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=log, check=False).returncode
         answer.seek(0)
-        said.seek(0)
-        for line in said.read().decode(errors="replace").splitlines():
+        log.seek(0)
+        for line in log.read().decode(errors="replace").splitlines():
             print(printable(line), file=sys.stderr)
         if status < 0:
             warn(exit_reason(status))
@@ -58,46 +61,54 @@ def ask_engine(question: str, subject: RunConfig | str, *names: str) -> bytes:
 
 
 class EngineClient:
+    """One viewer's access to a run."""
+
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
         self._engine: StartedEngine | None = None
-        """The last one that was started from here."""
+        """The last engine that was started from here; None if there is none."""
         self._connection: Connection | None = None
-        """To the engine that is followed."""
-        self._is_to_stop = False
-        """That engine was asked to, perhaps before it listened."""
+        """The connection to the engine that is followed; None before `events` is called."""
+        self._stop_requested = False
+        """That engine was asked to stop, perhaps before it listened."""
         self._seq = 0
-        """The last event that was told."""
+        """Sequence number of the last event that was yielded."""
         self._protocol = VERSION
-        """Of the engine whose events were read last."""
+        """Protocol version of the engine whose events were read last."""
         self.is_behind = False
         """More of the history follows at once."""
+        self.playback: Playback | None = None
+        """The clock of a replay; None for a run that is followed."""
+
+    @property
+    def damage(self) -> str:
+        """What of a recording could not be read; empty if all could."""
+        return ""
 
     def start_engine(self, restart: Restart | None = None) -> None:
-        """`restart`: how it goes on with a run. Raises Invalid."""
-        self._is_to_stop = False
+        """Starts an engine. `restart`: how it resumes a run. Raises Invalid if a file of the run cannot be used."""
+        self._stop_requested = False
         try:
             self._engine = StartedEngine(self.directory, restart or Restart())
         except OSError as error:
             raise Invalid(f"{error.filename}: cannot be used: {error.strerror}: remove it") from error
 
     def is_old(self, event: AnyEvent) -> bool:
-        """It is of an engine before the one that was started from here."""
+        """Returns whether the event is from before the engine that was started from here."""
         return self._engine is not None and self._engine.is_old(event)
 
     def discard_if_new(self) -> None:
-        """Leaves no directory of a run that could not begin."""
+        """Deletes the directory of a run that could not begin."""
         if self._engine is not None:
             self._engine.discard_if_new()
 
     def kill_engine(self) -> None:
-        """Only an engine that was started from here."""
+        """Kills the engine that was started from here, if any."""
         if self._engine is not None:
             self._engine.kill()
 
-    async def has_ended(self) -> bool:
-        """Waits until the processes of an engine that was started from here are gone; False where they are not in
-        time."""
+    async def wait_for_exit(self) -> bool:
+        """Waits until the engine that was started from here has exited. Returns False if that takes too long."""
         engine, until = self._engine, time.monotonic() + EXIT_SECONDS
         while engine is not None and not engine.has_ended:
             if time.monotonic() > until:
@@ -106,37 +117,38 @@ class EngineClient:
         return True
 
     async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
-        """All that was not told before, in order, until the engine has ended and the reason is known: the one that was
-        started from here last, else the one that lives now. Whoever calls it again for another engine ends this first.
+        """Yields all events that were not yielded before, in order, until the engine has ended and the reason is known.
 
-        `cleaned`: fit for a terminal. Programs are told the texts as they are. An empty list ends the history.
+        The engine is the last one that was started from here, or else the one that is alive. Calling this again, for
+        another engine, ends the previous stream. `cleaned`: texts are made fit for a terminal; programs get them as
+        they are. An empty list ends the history.
         """
         if self._connection is not None:
             self._connection.close()
         connection = self._connection = Connection(self.directory, self._engine)
         last: AnyEvent | None = None
-        async for events in self._all(connection):
+        async for events in self._history_and_live(connection):
             last = events[-1] if events else last
             yield ([event if isinstance(event, StepsDone) else clean(event) for event in events] if cleaned else events)
-        connection.close()  # not where nobody reads on: a viewer that goes still has something to say
-        if end := await self._end(connection, last):
+        connection.close()  # not in a `finally`: a viewer that stops reading may still send a command
+        if end := await self._final_event(connection, last):
             yield [end]
 
     async def send(self, command: AnyCommand) -> None:
-        """Does nothing where no engine listens."""
+        """Sends a command; does nothing if no engine listens."""
         if self._connection is not None:
             self._connection.send(command)
 
-    async def ask_to_stop(self) -> None:
-        """The engine, once it listens."""
-        self._is_to_stop = True
+    async def request_stop(self) -> None:
+        """Asks the engine to stop, as soon as it listens."""
+        self._stop_requested = True
         await self.send(Stop())
 
-    async def _all(self, connection: Connection) -> AsyncIterator[list[AnyEvent]]:
-        """Connects first, so that what happens while the history is read is not missed."""
+    async def _history_and_live(self, connection: Connection) -> AsyncIterator[list[AnyEvent]]:
+        """Connects first, so that it misses no event that occurs while it reads the history."""
         history = LogReader(self.directory.events)
         await connection.open()
-        if self._is_to_stop:
+        if self._stop_requested:
             await self.send(Stop())
         if connection.engine and (problem := connection.engine.refusal()):
             yield [problem]
@@ -144,7 +156,7 @@ class EngineClient:
         self.is_behind = True
         for events in self._read(history):
             yield events
-            await asyncio.sleep(0)  # keys and drawing have their turn
+            await asyncio.sleep(0)  # lets the UI handle keys and draw
         self.is_behind = False
         yield []
         if not connection.is_open or self._protocol != VERSION:
@@ -158,7 +170,9 @@ class EngineClient:
             if event.seq == 0 or event.seq > self._seq:
                 self._seq = max(self._seq, event.seq)
                 yield [event]
-            if isinstance(event, EngineStopped | Failed):  # the connection may stay: what the engine forked has it
+            if isinstance(
+                event, EngineStopped | Failed
+            ):  # a process that the engine forked may keep the connection open
                 return
         for events in self._read(history):
             yield events
@@ -170,27 +184,27 @@ class EngineClient:
                 started = [event for event in events if isinstance(event, EngineStarted)]
                 self._protocol = started[-1].protocol if started else self._protocol
                 yield events
-        except (FileNotFoundError, Invalid):  # it ended before it wrote a word, or something else lies there
+        except (FileNotFoundError, Invalid):  # it ended before it wrote an event, or the file is no log
             return
 
-    async def _end(self, connection: Connection, last: AnyEvent | None) -> AnyEvent | None:
-        """What is to be added to the last event, where that does not say how it ended."""
+    async def _final_event(self, connection: Connection, last: AnyEvent | None) -> AnyEvent | None:
+        """Returns an event that says how the engine ended, if `last` does not."""
         engine = connection.engine
-        if connection.is_elsewhere:
-            return Disconnected(reason=printable(unheard(self.directory)))
+        if connection.is_unreachable:
+            return Disconnected(reason=printable(unreachable_problem(self.directory)))
         if isinstance(last, EngineStopped | Failed) and not (engine and engine.is_old(last)):
             return None
-        if connection.is_engine_alive and (why := self._why_unheard(connection, last)):
-            return Disconnected(reason=printable(f"it goes on, but without this viewer: {why}"))
-        if not await _ends(connection):
-            return Disconnected(reason="it goes on, but the connection to it is lost: attach again")
+        if connection.is_engine_alive and (why := self._why_disconnected(connection, last)):
+            return Disconnected(reason=printable(f"it is still training, but this viewer cannot follow it: {why}"))
+        if not await _has_exited_in_time(connection):
+            return Disconnected(reason="it is still training, but the connection was lost: attach again")
         if self._protocol > VERSION:
-            known = f"protocol {self._protocol}, and this viewer knows {VERSION}"
-            return Disconnected(reason=f"its engine has ended. How is said in {known}: update shardtui to see it")
-        process, reason = engine.end() if engine else (0, GONE)
+            known = f"it speaks protocol {self._protocol}, this viewer protocol {VERSION}"
+            return Disconnected(reason=f"its engine has ended, but {known}: update shardtui to see how")
+        process, reason = engine.end() if engine else (0, EXITED_SILENTLY)
         return EngineLost(reason=printable(reason if process else self._with_log(reason, engine)), process=process)
 
-    def _why_unheard(self, connection: Connection, last: AnyEvent | None) -> str:
+    def _why_disconnected(self, connection: Connection, last: AnyEvent | None) -> str:
         if self._protocol != VERSION:
             return mismatch(VERSION, self._protocol)
         if isinstance(last, CommandRefused):
@@ -198,21 +212,21 @@ class EngineClient:
         return connection.problem
 
     def reason(self) -> str:
-        """Why an engine that was not started from here is gone, as far as can be known."""
-        return self._with_log(GONE, None)
+        """Returns why an engine that was not started from here is gone, as far as is known."""
+        return self._with_log(EXITED_SILENTLY, None)
 
-    def _with_log(self, told: str, engine: StartedEngine | None) -> str:
-        """And what stands last in its log."""
-        if not self.directory.log.exists():  # the run is only watched: what its program printed is elsewhere
-            return told
-        said = last_words(self.directory.log, engine.logged if engine else 0)
-        if known := advice(said):
-            return f"{told}: {known}; more in {self.directory.log}"
-        return f"{told}; {self.directory.log}" + (f" says: {said}" if said else " says nothing")
+    def _with_log(self, reason: str, engine: StartedEngine | None) -> str:
+        """Appends the last line of the engine's log to the reason."""
+        if not self.directory.log.exists():  # an external loop prints elsewhere
+            return reason
+        line = last_log_line(self.directory.log, engine.old_log_bytes if engine else 0)
+        if known := advice(line):
+            return f"{reason}: {known}; more in {self.directory.log}"
+        return f"{reason}; {self.directory.log}" + (f" says: {line}" if line else " is empty")
 
 
-async def _ends(connection: Connection) -> bool:
-    """In time, once its connection is closed."""
+async def _has_exited_in_time(connection: Connection) -> bool:
+    """Waits for the engine to exit after its connection was closed; returns False if it takes too long."""
     until = time.monotonic() + EXIT_SECONDS
     while connection.is_engine_alive:
         if time.monotonic() > until:

@@ -1,89 +1,98 @@
-"""An engine that was started from here: its processes, how they end, and what the run held before it."""
+"""An engine that was started from here: its processes, how they end, and which events are older."""
 
 import contextlib
 import signal
 import subprocess
-import sys
 import time
 from itertools import chain
 from pathlib import Path
 
+from msgspec import Struct
+
 from ...engine.base.append import append_regular
 from ...engine.spec.config import Membership, Restart
-from ...engine.wire import framing
 from ...engine.wire.event_log import LogReader, last_seq
 from ...engine.wire.events import AnyEvent, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.clean import printable
 from ..terminal.exit_codes import REFUSED
-from .last_words import exit_reason, last_words
+from .engine_command import engine_command
+from .exit_reason import exit_reason, last_log_line
 
 
 class StartedEngine:
-    """In a session of its own, so that it outlives this terminal."""
+    """An engine in a session of its own, so that it outlives this terminal."""
 
     def __init__(self, directory: RunDirectory, restart: Restart) -> None:
-        """`restart`: how it goes on with a run. Raises OSError, and Invalid."""
+        """Starts it. `restart`: how it resumes a run. Raises OSError, and Invalid."""
         self._directory = directory
-        self._before = last_seq(directory.events)
-        """The last event before it."""
-        self._recorded, self.logged = map(_size, (directory.events, directory.log))
-        """Bytes of the events and of the log from before it."""
+        self._last_old_seq = last_seq(directory.events)
+        """Sequence number of the last event before this engine."""
+        self._old_events_bytes, self.old_log_bytes = map(_size, (directory.events, directory.log))
+        """Bytes of the events and of the log from before this engine."""
         self._is_new = [path.name for path in directory.path.iterdir()] == ["run.json"]
-        """Nothing was in the directory but what the run was to be."""
+        """The directory held nothing but the run's configuration."""
         self._processes = _start(directory, restart)
-        """Of several the first is the one that serves viewers."""
+        """The first one serves viewers."""
 
     @property
     def pid(self) -> int:
+        """Process id of the one that serves viewers."""
         return self._processes[0].pid
 
     @property
     def is_alive(self) -> bool:
+        """Whether the process that serves viewers is alive."""
         return self._processes[0].poll() is None
 
     @property
     def has_ended(self) -> bool:
+        """Whether all processes have exited."""
         return all(process.poll() is not None for process in self._processes)
 
     def kill(self) -> None:
+        """Kills all processes."""
         for process in self._processes:
             process.kill()
 
     def is_old(self, event: AnyEvent) -> bool:
-        """It is of an engine before this one."""
-        return 0 < event.seq <= self._before
+        """Returns whether the event is from before this engine."""
+        return 0 < event.seq <= self._last_old_seq
 
     def discard_if_new(self) -> None:
-        """Leaves no directory of a run that could not begin."""
+        """Deletes the directory of a run that could not begin."""
         if self._is_new:
             self._directory.discard()
 
     def refusal(self) -> Failed | None:
-        """Why it made no beginning. Where it did, the events before it are old: those of another one may have come
-        meanwhile."""
+        """Returns why the engine did not begin; None if it did.
+
+        All events before its own then count as old: another engine may have written some in the meantime.
+        """
         rival = 0
         with contextlib.suppress(OSError):
-            for event in chain.from_iterable(LogReader(self._directory.events, self._recorded).read()):
+            for event in chain.from_iterable(LogReader(self._directory.events, self._old_events_bytes).read()):
                 if isinstance(event, EngineStarted):
                     if event.pid == self.pid:
-                        self._before = event.seq - 1
+                        self._last_old_seq = event.seq - 1
                         return None
                     rival = event.pid
         if self._processes[0].poll() != REFUSED:
             return None
-        self.kill()  # of several processes the others
+        self.kill()  # the other processes of this engine
         holder = self._directory.holder()
         if holder is None and not rival:
-            return _refusal(printable(last_words(self._directory.log, self.logged)))
+            return _refusal(printable(last_log_line(self._directory.log, self.old_log_bytes)))
         self._is_new = False
-        name, who = self._directory.name, holder.words if holder else f"process {rival}"
+        name, who = self._directory.name, holder.description if holder else f"process {rival}"
         attach = f"`shardtui attach {name}` shows it"
-        return _refusal(f"run {name}: {who} trains it, which was started at the same moment: {attach}")
+        return _refusal(f"run {name}: {who}, started at the same moment, is training it: {attach}")
 
     def end(self) -> tuple[int, str]:
-        """Of an engine that has ended: which process was gone first, and how. One that aborts where another was killed
-        did so for want of that one."""
+        """Returns which process of an ended engine exited first, and how.
+
+        A process that aborts after another one was killed did so because that one was gone.
+        """
         ends = [process.poll() or 0 for process in self._processes]
         killed = (number for number, status in enumerate(ends) if status < 0 and status != -signal.SIGABRT)
         first = next(killed, 0)
@@ -91,23 +100,18 @@ class StartedEngine:
 
 
 def _start(directory: RunDirectory, restart: Restart) -> list["subprocess.Popen[bytes]"]:
-    how = framing.encode_json(restart).decode()
     count = (restart.config or directory.config).processes
     if count == 1:
-        return [_process(directory, directory.log, how)]
+        return [_process(directory, directory.log, restart)]
     coordinator = f"unix:{directory.new_coordinator()}"
     members = [Membership(coordinator=coordinator, processes=count, process=number) for number in range(count)]
-    return [
-        _process(directory, directory.log_of(member.process or 0), how, framing.encode_json(member).decode())
-        for member in members
-    ]
+    return [_process(directory, directory.log_of(member.process or 0), restart, member) for member in members]
 
 
-def _process(directory: RunDirectory, log: Path, *how: str) -> "subprocess.Popen[bytes]":
-    """With `-P` modules in the user's directory, a `random.py` say, do not take the place of Python's."""
+def _process(directory: RunDirectory, log: Path, *how: Struct) -> "subprocess.Popen[bytes]":
     with append_regular(log) as file:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "shardtui.engine", "serve", str(directory.path), *how],
+            engine_command("serve", str(directory.path), *how),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

@@ -1,4 +1,4 @@
-"""The end of an engine that somebody asked for: told over connections of its own, and seen by the run's lock."""
+"""Stops an engine: sends the command over connections of its own, and sees by the run's lock when it has ended."""
 
 import asyncio
 import contextlib
@@ -19,44 +19,48 @@ from ...engine.wire.events import EngineStarted, EngineStopped, Failed
 from ...engine.wire.lock import Holder
 from ...engine.wire.run_directory import RunDirectory
 
-LISTENING_SECONDS = 10.0
-"""For an engine that somebody else has started."""
-PATIENCE_SECONDS = 15.0
-"""On top of --stop-timeout, for an engine to end by itself."""
-KILLED_SECONDS = 5.0
-"""In which the lock of a killed engine is free."""
+CONNECT_SECONDS = 10.0
+"""Time for an engine that was not started from here to listen."""
+STOP_MARGIN_SECONDS = 15.0
+"""Time on top of --stop-timeout for an engine to end by itself."""
+KILL_SECONDS = 5.0
+"""Time for the lock of a killed engine to become free."""
 POLL_SECONDS = 0.1
-"""From one look at the lock to the next."""
+"""Time between two checks of the lock."""
 
-End = Literal["ended", "late", "unheard"]
+End = Literal["ended", "late", "unreachable"]
+"""How a stop ended: the engine has ended, it took too long, or it does not listen."""
 
 
-def patience(directory: RunDirectory) -> float:
-    """Seconds in which an engine that was told to stop has ended: by itself, unless it holds Python's lock."""
+def exit_limit_seconds(directory: RunDirectory) -> float:
+    """Returns the seconds in which an engine ends after a stop request, unless it holds the GIL; infinite if
+    unlimited."""
     limit = STOP_SECONDS
     with contextlib.suppress(Invalid):  # of a run.json that cannot be read
         limit = directory.config.stop_seconds
-    return math.inf if limit is None else limit + PATIENCE_SECONDS
+    return math.inf if limit is None else limit + STOP_MARGIN_SECONDS
 
 
 async def stop(directory: RunDirectory, command: Stop, is_late: Callable[[], bool]) -> End:
-    """Tells the engine to save and stop, and waits until its lock is free, not once it `is_late`, nor where nobody
-    listens. An engine with too many viewers hears a newcomer for a moment only: it is told again."""
+    """Asks the engine to save and stop, and waits until its lock is free, it `is_late`, or it is unreachable.
+
+    The command is repeated, because an engine with too many viewers closes a new connection after a moment.
+    """
     holder = directory.holder()
-    unheard_at = time.monotonic() + LISTENING_SECONDS
+    unreachable_at = time.monotonic() + CONNECT_SECONDS
     while holder and holder.is_alive and directory.holder() == holder:
-        if await _is_told(directory, holder, command, is_late):
-            unheard_at = math.inf
+        if await _sends_stop(directory, holder, command, is_late):
+            unreachable_at = math.inf
         if is_late():
             return "late"
-        if time.monotonic() > unheard_at:
-            return "unheard"
+        if time.monotonic() > unreachable_at:
+            return "unreachable"
         await asyncio.sleep(POLL_SECONDS)
     return "ended"
 
 
-async def _is_told(directory: RunDirectory, holder: Holder, command: Stop, is_late: Callable[[], bool]) -> bool:
-    """Over one connection, until the engine has ended or closes it; False where it does not listen."""
+async def _sends_stop(directory: RunDirectory, holder: Holder, command: Stop, is_late: Callable[[], bool]) -> bool:
+    """Sends the command over one connection, and waits for its end. Returns False if no engine listens."""
     try:
         reader, writer = await asyncio.open_unix_connection(directory.socket)
     except OSError:
@@ -79,31 +83,31 @@ async def _drain(reader: asyncio.StreamReader) -> None:
 
 
 async def kill(directory: RunDirectory) -> None:
-    """The engine, where it is a process of this machine."""
+    """Kills the engine if it is a process of this machine, and waits until its lock is free."""
     if (holder := directory.holder()) and holder.is_here:
         with contextlib.suppress(OSError):
             os.kill(holder.pid, signal.SIGKILL)
-    until = time.monotonic() + KILLED_SECONDS
+    until = time.monotonic() + KILL_SECONDS
     while directory.holder() and time.monotonic() < until:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def last_word(directory: RunDirectory, holder: Holder) -> EngineStopped | Failed | None:
-    """Of the engine that held the lock, in the run's history."""
-    is_its, last = False, None
+def end_event(directory: RunDirectory, holder: Holder) -> EngineStopped | Failed | None:
+    """Returns the event with which the engine that held the lock ended; None if the history has none."""
+    is_from_holder, last = False, None
     with contextlib.suppress(FileNotFoundError, Invalid):
         for event in chain.from_iterable(LogReader(directory.events).read()):
             if isinstance(event, EngineStarted):
-                is_its = event.pid == holder.pid
-            elif is_its and isinstance(event, EngineStopped | Failed):
+                is_from_holder = event.pid == holder.pid
+            elif is_from_holder and isinstance(event, EngineStopped | Failed):
                 last = event
     return last
 
 
-def unheard(directory: RunDirectory) -> str:
-    """Why an engine that lives cannot be told anything."""
+def unreachable_problem(directory: RunDirectory) -> str:
+    """Returns why an engine that is alive cannot be reached."""
     holder = directory.holder()
     return (
-        f"{holder.words if holder else 'an engine'} has the run, but does not listen at {directory.socket}: set "
-        "SHARDTUI_RUNTIME_DIR as it is where it was started"
+        f"{holder.description if holder else 'an engine'} owns the run, but does not listen at {directory.socket}: set "
+        "SHARDTUI_RUNTIME_DIR to the value with which it was started"
     )

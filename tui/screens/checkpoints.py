@@ -1,4 +1,4 @@
-"""Asks which checkpoint to go back to."""
+"""A dialog that asks which checkpoint to restore."""
 
 import time
 from typing import ClassVar
@@ -13,21 +13,21 @@ from textual.widgets.option_list import Option
 
 from ...engine.base import figures
 from ...engine.spec.preset_reader import name_of
-from ...engine.wire.descriptions import CheckpointInfo
+from ...engine.wire.checkpoints import CheckpointInfo
 from ..state.run_state import RunState
 from ..widgets.choices import Choices
 from .dialog import Dialog
 
 
 class CheckpointsScreen(Dialog[int | None]):
-    """The step of the chosen one, None for none."""
+    """The checkpoints of the run, newest first. Its result is the step of the chosen one, or None if it was closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,c", "dismiss(None)", "Close")]
 
     def __init__(self, state: RunState) -> None:
         super().__init__()
         self.checkpoints = state.checkpoints
-        ended = "A new engine goes on from it." if state.is_over else "Training goes on from it."
+        ended = "A new engine process resumes from it." if state.is_over else "Training resumes from it."
         self.explanation = f"{ended} Later checkpoints are set aside, not deleted."
 
     def compose(self) -> ComposeResult:
@@ -37,7 +37,7 @@ class CheckpointsScreen(Dialog[int | None]):
         with Vertical() as box:
             box.border_title = "go back to a checkpoint"
             yield Choices(*rows)
-            yield Label(self.explanation if rows else "There is none yet: w saves one.", markup=False)
+            yield Label(self.explanation if rows else "No checkpoint yet: w saves one.", markup=False)
 
     @on(OptionList.OptionSelected)
     def choose(self, event: OptionList.OptionSelected) -> None:
@@ -45,7 +45,10 @@ class CheckpointsScreen(Dialog[int | None]):
 
 
 def checkpoint_row(info: CheckpointInfo, is_best: bool) -> Content:
-    """`1,200  2.8165 best  dp-tp2 on 8   10.1 MB  14:03:12`"""
+    """Returns one row: step, loss, size, time, preset and device count.
+
+    For example `1,200    2.8165 best  10.1 MB  14:03:12  dp-tp2 on 8`.
+    """
     loss = "" if info.loss is None else f"{info.loss:.4f}"
     clock = time.strftime("%H:%M:%S", time.localtime(info.time))
     return Content.assemble(

@@ -1,4 +1,4 @@
-"""Compare: each preset as predicted, as compiled and as measured in this run, the best first."""
+"""Compare: predicted, compiled and measured figures of each preset in this run, the best preset first."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -8,200 +8,211 @@ from rich.text import Text
 from textual import on
 from textual.binding import BindingType
 from textual.content import Content
-from textual.coordinate import Coordinate
 from textual.widget import Widget
 from textual.widgets import DataTable
 
 from ...engine.base import figures
 from ...engine.planning.ranking import Row
-from ..messages import ComparisonAsked, ComparisonCancelled, PresetChosen
+from ..bindings import identified
+from ..messages import ComparisonCancelled, ComparisonRequested, PresetChosen
 from ..state import board_rows
 from ..state.availability import why_not
-from ..state.comparison import Comparison, Stage, in_progress
-from ..state.measured_rows import cells, devices, listed, rows_of, span, verdict
+from ..state.comparison import Stage, in_progress
+from ..state.measured_rows import cells, devices, listed_presets, rows_of, span, verdict
 from ..state.run_state import Phase, RunState
-from ..widgets.lines import Lines, entitle
-from ..widgets.preset_list import sign
-from ..widgets.rows import Rows
+from ..widgets.lines import Lines, set_titles
+from ..widgets.preset_list import state_mark
+from ..widgets.table import Table, right
 from .run_screen import RunScreen
 
-NAMED = ("preset", "mesh")
-WIDE = {
-    counted: (*NAMED, "step time", "half within", f"{counted}/s", "in use", "arguments", "peak", "sent", "by formula")
+NAME_COLUMNS = ("preset", "mesh")
+WIDE_COLUMNS = {
+    counted: (
+        *NAME_COLUMNS,
+        "step time",
+        "middle 50 %",
+        f"{counted}/s",
+        "in use",
+        "state + batch",
+        "peak",
+        "sent",
+        "by formula",
+    )
     for counted in ("tokens", "examples")
 }
-NARROW = (*NAMED, "step", "in use", "peak", "sent", "formula")
+NARROW_COLUMNS = (*NAME_COLUMNS, "step", "in use", "peak", "sent", "formula")
 NARROW_CELLS = (0, 3, 5, 6, 7)
-"""Of `cells`, what has room on 80 columns."""
+"""Indices of the `cells` that fit on a terminal of 80 columns."""
 
 
 class Progress(Lines):
-    """What is measured now, in one line that is drawn without the others."""
+    """The state of the running comparison, in one line of its own so that the table need not be redrawn."""
 
 
 class Verdict(Lines):
-    """The recommendation, and the row under the cursor in full."""
+    """The recommendation, and all figures of the row under the cursor."""
 
 
 class CompareScreen(RunScreen):
+    """A table of the presets with their figures, the progress of a comparison above it and its verdict below."""
+
     HELP = """\
 ## Compare
 
-Each preset as compiled for these devices, and as measured in this run. **m** measures those that fit, but the pitfalls:
-the run is switched to each in turn and trains on under it, so that no step is lost; times count once three steps are
-done and nothing is compiled beside them. **Escape** cancels; in the end, too, the run returns to where it came from.
-**Enter** goes on under the preset under the cursor.
+Each preset as compiled for these devices, and as measured in this run. **m** measures all that fit, except the
+pitfalls and those that **-** leaves out: the run switches to each in turn and keeps training, so no step is lost. The
+first three steps after a switch, and steps during a compilation, are not counted. **Escape** cancels; at the end the
+run returns to the preset it started from. **Enter** switches to the preset under the cursor.
 
-*Step time* is the median, *half within* the quartiles. *In use* is measured, *arguments* and *peak* are the compiler's.
-*Sent* is what one device sends in a step: of the compiled program, and by formula before there is one. A run that is
-only watched has one layout, and nothing is measured in it.
+*Step time* is the median, *middle 50 %* the quartiles. *In use* is measured; *state + batch* and *peak* are the
+compiler's. *Sent* is the bytes one device sends in a step: from the compiled program, or by formula before there is
+one. A run in an external loop has one layout, and nothing is measured in it.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
-    BINDINGS: ClassVar[list[BindingType]] = [("m", "measure", "Measure"), ("escape", "cancel", "Cancel")]
-    asks_estimates = True
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "compare",
+        [
+            ("m", "measure", "Measure"),
+            ("minus", "leave_out", "Leave out"),
+            ("escape", "cancel", "Cancel"),
+        ],
+    )
+    needs_estimates = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[Row] = []
+        self.left_out: set[str] = set()
+        """Presets that are not to be measured."""
+        self.enabled_actions: set[str] = {"measure"}
+        """Actions whose keys the footer shows as enabled."""
 
     def body(self) -> Iterable[Widget]:
         yield Progress()
-        self.table = Rows(cursor_type="row", zebra_stripes=True)
+        self.table = Table()
         yield self.table
         yield Verdict()
-
-    def on_mount(self) -> None:
-        self.rows: list[Row] = []
-        self.shown: list[list[Text]] = []
-        self.columns: Sequence[str] = ()
-        self.offered: set[str] = {"measure"}
-        """Of the keys, those that mean something now."""
 
     def on_resize(self) -> None:
         self.show_state(self.state)
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        self.rows = rows_of(state, listed(state))
-        asks = state.ready and state.config and not state.estimates and state.is_heard
+        self.rows = rows_of(state, listed_presets(state))
+        is_estimating = state.ready and state.config and not state.estimates and state.is_live
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
-        entitle(self.table, title, "estimating by formula …" if asks else "per device and step")
+        set_titles(self.table.rows, title, "estimating by formula …" if is_estimating else "per device and step")
         self.query_one(Progress).show([progress_line(state)])
-        self.show_rows(NARROW if self.has_class("-narrow") else WIDE[state.counted])
+        self.show_rows(NARROW_COLUMNS if self.has_class("-narrow") else WIDE_COLUMNS[state.counted])
         self.show_verdict()
         self.show_keys()
 
     def show_keys(self) -> None:
-        """Which of them mean something now."""
+        """Refreshes the footer if other keys are enabled than before."""
         actions = {action for action in ("measure", "cancel") if self.check_action(action, ())}
-        if actions != self.offered:
-            self.offered = actions
+        if actions != self.enabled_actions:
+            self.enabled_actions = actions
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "cancel":
-            return is_going_on(self.state.comparison)
-        return not why_not(action, self.state) and not (action == "measure" and is_going_on(self.state.comparison))
+            return self.state.is_comparing
+        return not why_not(action, self.state) and not (action == "measure" and self.state.is_comparing)
 
     def show_rows(self, columns: Sequence[str]) -> None:
-        """Draws the cells that changed; all of them where the order did."""
-        rows = [row_cells(row, self.state, columns is NARROW) for row in self.rows]
-        names = [row.preset for row in self.rows]
-        if columns is self.columns and names == [key.value for key in self.table.rows]:
-            for at, (old, new) in enumerate(zip(self.shown, rows, strict=True)):
-                for column, (before, after) in enumerate(zip(old, new, strict=True)):
-                    if before != after:
-                        self.table.update_cell_at(Coordinate(at, column), after, update_width=True)
-        else:
-            self.fill(columns, names, rows)
-        self.shown = rows
-
-    def fill(self, columns: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
-        chosen = self.chosen_preset
-        self.table.clear(columns=columns is not self.columns)
-        if columns is not self.columns:
-            self.columns = columns
-            for at, name in enumerate(columns):
-                self.table.add_column(Text(name, justify="left" if at < len(NAMED) else "right"))
-        for name, row in zip(names, rows, strict=True):
-            self.table.add_row(*row, key=name)
-        if chosen in names:
-            self.table.move_cursor(row=names.index(chosen))
+        """Shows a row for each preset, with these columns."""
+        is_narrow = columns is NARROW_COLUMNS
+        self.table.show_rows(
+            columns,
+            {row.preset: row_cells(row, self.state, is_narrow, row.preset in self.left_out) for row in self.rows},
+        )
 
     @property
     def chosen_preset(self) -> str | None:
-        at = self.table.cursor_row
-        keys = [key.value for key in self.table.rows]
-        return keys[at] if 0 <= at < len(keys) else None
+        return self.table.selected
 
     @on(DataTable.RowHighlighted)
+    @on(Table.Refilled)
     def show_verdict(self) -> None:
         row = next((row for row in self.rows if row.preset == self.chosen_preset), None)
-        told = self.query_one(Verdict)
-        told.show(verdict_lines(self.rows, row, self.state, told.size.width))
+        panel = self.query_one(Verdict)
+        panel.show(verdict_lines(self.rows, row, self.state, panel.size.width))
 
     @on(DataTable.RowSelected)
     def choose(self) -> None:
-        if self.chosen_preset and not is_going_on(self.state.comparison):
+        if self.chosen_preset and not self.state.is_comparing:
             self.post_message(PresetChosen(self.chosen_preset))
 
     def action_measure(self) -> None:
-        self.post_message(ComparisonAsked())
+        self.post_message(ComparisonRequested(frozenset(self.left_out)))
+
+    def action_leave_out(self) -> None:
+        """Leaves the preset under the cursor out of the next comparison, or includes it again."""
+        if self.chosen_preset:
+            self.left_out ^= {self.chosen_preset}
+            self.show_state(self.state)
 
     def action_cancel(self) -> None:
         self.post_message(ComparisonCancelled())
 
 
-def is_going_on(comparison: Comparison | None) -> bool:
-    return comparison is not None and not comparison.is_over
-
-
 def progress_line(state: RunState) -> Content:
+    """Returns what the comparison is doing, how it ended, or how to start one."""
     comparison = state.comparison
     if comparison is None:
-        asks = "only watched: its own loop decides" if state.watched else "m: measure each preset in this run"
-        return Content.styled(" " if not state.is_heard else f" {asks}", "$foreground 60%")
+        hint = "external loop: it decides its own layout" if state.watched else "m: measure each preset in this run"
+        return Content.styled(" " if not state.is_live else f" {hint}", "$foreground 60%")
     if comparison.is_over:
         ended = f"ended: {comparison.ended_by}" if comparison.ended_by else "done"
         return Content.styled(f" comparison {ended}", "$warning" if comparison.ended_by else "$success")
     waits = " · paused: space resumes" if state.phase is Phase.PAUSED else ""
-    return Content.assemble((f" {in_progress(comparison)}", "bold $accent"), (waits, "$warning"))
+    left = comparison.seconds_left
+    about = "" if left is None else f" · about {figures.seconds(max(1.0, left))} left"
+    return Content.assemble((f" {in_progress(comparison)}", "bold $accent"), about, (waits, "$warning"))
 
 
-def row_cells(row: Row, state: RunState, is_narrow: bool) -> list[Text]:
+def row_cells(row: Row, state: RunState, is_narrow: bool, is_left_out: bool) -> list[Text]:
+    """Returns the cells of a preset's row; `is_narrow` leaves out those that do not fit on 80 columns."""
     found = list(cells(row))
     comparison = state.comparison
     if comparison and comparison.current == row.preset and comparison.stage is Stage.MEASURING:
         found[0] = "…"
+    elif is_left_out and not row.measured:
+        found[0] = "left out"
     info = state.preset_info(row.preset)
-    mark = sign(info, state)[0] if info and not (comparison and row.preset in comparison.problems) else "✗"
+    mark = state_mark(info, state)[0] if info and not (comparison and row.preset in comparison.problems) else "✗"
     mesh = "×".join(str(size) for size in row.mesh.values()) if is_narrow else figures.axes(row.mesh)
     kept = [found[at] for at in NARROW_CELLS] if is_narrow else found
-    return [Text(f"{mark} {row.preset}"), Text(mesh), *(Text(text, justify="right") for text in kept)]
+    return [Text(f"{mark} {row.preset}"), Text(mesh), *(right(text) for text in kept)]
 
 
 def verdict_lines(rows: Sequence[Row], row: Row | None, state: RunState, width: int) -> list[Content]:
-    told: list[tuple[str, str]] = []
+    """Returns the verdict once anything is measured, then the problems or the figures of `row`, wrapped at `width`."""
+    texts: list[tuple[str, str]] = []
     if any(each.measured for each in rows):
-        told.append((f"→ {verdict(rows, devices(state.ready))}", "$success"))
+        texts.append((f"→ {verdict(rows, devices(state.ready))}", "$success"))
     if row is not None:
-        told += [(line, "$error") for line in board_rows.problems([row])] or [(in_full(row, state.counted), "")]
+        texts += [(line, "$error") for line in board_rows.problems([row])] or [(row_summary(row, state.counted), "")]
     return [
         Content.styled(line, style)
-        for text, style in told
+        for text, style in texts
         for line in textwrap.wrap(text, max(width, 8), subsequent_indent="  ")
     ]
 
 
-def in_full(row: Row, counted: str) -> str:
-    """What the table has no room for."""
+def row_summary(row: Row, counted: str) -> str:
+    """Returns the figures of a row that the table has no room for, in one sentence."""
     measured, compiled, estimate = row.measured, row.compiled, row.estimate
     parts = [f"{row.preset}: {figures.axes(row.mesh)}"]
     if measured:
-        half = span(measured.lower_quartile_seconds, measured.upper_quartile_seconds)
-        whole = span(measured.fastest_seconds, measured.slowest_seconds)
-        parts.append(f"half of {measured.steps} steps within {half}, all within {whole}")
+        middle_half = span(measured.lower_quartile_seconds, measured.upper_quartile_seconds)
+        full_range = span(measured.fastest_seconds, measured.slowest_seconds)
+        parts.append(f"middle 50 % of {measured.steps} steps {middle_half}, all {full_range}")
         parts.append(f"{measured.tokens_per_second:,.0f} {counted}/s")
     if compiled:
-        parts.append(f"arguments {figures.size(compiled.argument_bytes)} and peak {figures.size(compiled.peak_bytes)}")
+        parts.append(f"state + batch {figures.size(compiled.argument_bytes)}, peak {figures.size(compiled.peak_bytes)}")
     elif estimate:
         held, peak = figures.size(estimate.argument_bytes), figures.size(estimate.peak_bytes)
-        parts.append(f"by formula arguments {held} and peak {peak}")
+        parts.append(f"by formula: state + batch {held}, peak {peak}")
     parts += board_rows.no_estimate(row)
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Asks before a run is ended, or its engine, or a file is replaced."""
+"""Dialogs that ask before a run is ended, its engine is restarted or a file is replaced."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from .dialog import Dialog
 
 
 class Confirm(Dialog[bool]):
-    """True for yes."""
+    """A question with two buttons. Its result is True for yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,n", "answer(False)", "No"), ("y", "answer(True)", "Yes")]
 
@@ -38,15 +38,19 @@ class Confirm(Dialog[bool]):
 
 
 class ConfirmStop(Confirm):
+    """Asks whether to end the run."""
+
     def __init__(self, run: str, step: int) -> None:
         super().__init__(
-            f"End run {run} after step {step:,}? It is saved.\nDetaching instead (d) leaves it training.", "End it"
+            f"Save and end run {run} after step {step:,}?\nTo leave it training, detach (d) instead.", "End it"
         )
 
 
 class ConfirmRestart(Confirm):
+    """Asks whether to restart the engine and resume the run."""
+
     def __init__(self, run: str, step: int) -> None:
         super().__init__(
-            f"Restart the engine of {run} after step {step:,}?\nIt saves, ends, and a new process goes on from there.",
+            f"Restart the engine of {run} after step {step:,}?\nIt saves and ends; a new process resumes from there.",
             "Restart",
         )

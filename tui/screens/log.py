@@ -1,46 +1,110 @@
-"""Log: what happened, in words."""
+"""Log: the events of the run, in words."""
 
 import time
 from collections.abc import Iterable
 from typing import ClassVar
 
-from rich.text import Text
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import RichLog
+from textual.widgets import Input
+from textual.widgets.option_list import Option
 
-from ...engine.wire.events import AnyEvent, CommandRefused, Disconnected, EngineLost, Failed, SwitchFailed
-from ..state.log_lines import in_words
+from ..bindings import identified
+from ..state.log_rows import Level, LogRow, LogRows
 from ..state.run_state import RunState
+from ..widgets.choices import Choices
+from ..widgets.filter import Filter, pattern_of
 from .run_screen import RunScreen
+
+MARKS = {
+    Level.ERROR: ("✗", "$error"),
+    Level.WARNING: ("!", "$warning"),
+    Level.INFO: ("·", ""),
+    Level.DETAIL: (" ", "$foreground 60%"),
+}
+"""Mark and style of each level."""
 
 
 class LogScreen(RunScreen):
+    """One row for each event except steps: time, level and what happened. It follows the newest row."""
+
     HELP = """\
 ## Log
 
-Every event of the run but the steps. The same, with the steps, stands in the run's `events.jsonl`.
+All events of the run except steps: `✗` errors, `!` warnings. The run's `events.jsonl` has them all. **/** filters by
+a regular expression, which also finds the levels: `error`, `warning`, `info` and `detail`. The list follows new
+events while the cursor is on the last row.
 
-A switch and a restored checkpoint are told with the digests that were equal before and after: 64 bits of every array's
-bits and their places. An array that changed by accident keeps its digest with odds of 2⁻⁶⁴; against intent they prove
-nothing. Checkpoints of older versions have 32-bit sums, which miss some changes, and are told so.
+A switch or a restored checkpoint is verified by digests: 64 bits for each array, computed from the bits of all elements
+and their indices, equal before and after. An accidental change goes unnoticed with odds of 2⁻⁶⁴; digests are no
+protection against tampering. Checkpoints of older versions have 32-bit checksums, which miss some changes.
 """
-    AUTO_FOCUS: ClassVar[str | None] = "RichLog"
+    AUTO_FOCUS: ClassVar[str | None] = "Choices"
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "log",
+        [
+            ("slash", "filter", "Filter"),
+            Binding("escape", "no_filter", "No filter", show=False),
+        ],
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added = 0
+        """Number of events that are in the rows."""
+        self.log_rows = LogRows()
+        self.listed: set[int] = set()
+        """Rows that match the filter."""
 
     def body(self) -> Iterable[Widget]:
-        yield RichLog(wrap=True, markup=False)
-
-    def on_mount(self) -> None:
-        self.written = 0
+        yield Filter()
+        yield Choices()
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        log = self.query_one(RichLog)
-        for event in state.events[self.written :]:
-            log.write(_line(event))
-        self.written = len(state.events)
+        changed = [self.log_rows.add(event) for event in state.events[self.added :]]
+        self.added = len(state.events)
+        if changed:
+            self.show_rows(dict.fromkeys(changed))
+
+    def show_rows(self, indices: Iterable[int]) -> None:
+        """Shows rows that are new or have changed, as far as they match the filter."""
+        listed, pattern = self.query_one(Choices), pattern_of(self.query_one(Filter).value)
+        is_at_end = listed.highlighted in (None, listed.option_count - 1)
+        new: list[Option] = []
+        for at in indices:
+            row = self.log_rows.rows[at]
+            if at in self.listed:
+                listed.replace_option_prompt(str(at), row_content(row))
+            elif pattern.search(f"{row.level} {row.text}"):
+                new.append(Option(row_content(row), id=str(at)))
+                self.listed.add(at)
+        listed.add_options(new)
+        if is_at_end and listed.option_count:
+            listed.highlighted = listed.option_count - 1
+
+    @on(Input.Changed)
+    def apply_filter(self) -> None:
+        self.query_one(Choices).clear_options()
+        self.listed.clear()
+        self.show_rows(range(len(self.log_rows.rows)))
+
+    @on(Input.Submitted)
+    def leave_filter(self) -> None:
+        self.query_one(Choices).focus()
+
+    def action_filter(self) -> None:
+        self.query_one(Filter).open()
+
+    def action_no_filter(self) -> None:
+        self.query_one(Filter).close()
+        self.query_one(Choices).focus()
 
 
-def _line(event: AnyEvent) -> Text:
-    bad = isinstance(event, Failed | SwitchFailed | EngineLost | Disconnected | CommandRefused)
-    clock = time.strftime("%H:%M:%S", time.localtime(event.time)) if event.time else "        "
-    return Text.assemble((f"{clock}  ", "dim"), (in_words(event), "bold red" if bad else ""))
+def row_content(row: LogRow) -> Content:
+    """Returns a row: `14:03:12 ✗ failed: out of memory`."""
+    mark, style = MARKS[row.level]
+    clock = time.strftime("%H:%M:%S", time.localtime(row.time)) if row.time else " " * 8
+    return Content.assemble((f"{clock} ", "$foreground 60%"), (f"{mark} {row.text}", style))

@@ -1,4 +1,4 @@
-"""Shown while the engine saves and ends, so that another one goes on: what moves, and how to wait no longer."""
+"""A dialog shown while the engine saves and exits, before a new one resumes the run."""
 
 import time
 from typing import ClassVar, Literal
@@ -12,18 +12,25 @@ from textual.widgets import Label
 from ...engine.base import figures
 from ...engine.wire.commands import Stop
 from ...engine.wire.run_directory import RunDirectory
-from ..client.life_signs import LifeSigns
-from ..client.stopping import End, kill, patience, stop
+from ..client.activity import Activity
+from ..client.stopping import End, exit_limit_seconds, kill, stop
 from .dialog import Dialog
 
-LOOK_SECONDS = 0.5
-STARTING_SECONDS = 5.0
-"""In which an engine ends that has not trained yet: it has nothing to save."""
-STILL_SECONDS = 3.0
-"""Without a sign of life that is worth a word."""
+POLL_SECONDS = 0.5
+UNTRAINED_TIMEOUT_SECONDS = 5.0
+"""Seconds without activity after which an engine that has not trained is killed: nothing is lost, and the user waits
+for the next one. The engine gives itself longer (`STARTING_SECONDS` of its watchdog), counted from the command: it does
+not know whether a user is waiting."""
+STILL_NOTICE_SECONDS = 3.0
+"""Seconds without activity after which the dialog says so."""
 
 
 class Restarting(Dialog[Literal["ended", "detach"]]):
+    """The seconds so far, the bytes written, and keys to kill the engine or to detach.
+
+    Its result is "ended" once the engine is gone, or "detach".
+    """
+
     BINDINGS: ClassVar[list[BindingType]] = [("k", "kill", "Kill it"), ("d", "dismiss('detach')", "Detach")]
 
     def __init__(self, directory: RunDirectory, step: int, has_trained: bool) -> None:
@@ -31,8 +38,8 @@ class Restarting(Dialog[Literal["ended", "detach"]]):
         self.directory = directory
         self.step = step
         self.has_trained = has_trained
-        self.signs = LifeSigns(directory)
-        self.patience = patience(directory) if has_trained else STARTING_SECONDS
+        self.activity = Activity(directory)
+        self.exit_limit_seconds = exit_limit_seconds(directory) if has_trained else UNTRAINED_TIMEOUT_SECONDS
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
@@ -40,33 +47,37 @@ class Restarting(Dialog[Literal["ended", "detach"]]):
             yield Label(markup=False)
 
     def on_mount(self) -> None:
-        self.look()
-        self.set_interval(LOOK_SECONDS, self.look)
+        self.poll()
+        self.set_interval(POLL_SECONDS, self.poll)
         self.wait_for_end()
 
-    def look(self) -> None:
-        self.signs.look()
+    def poll(self) -> None:
+        """Reads the engine's activity again and redraws the dialog."""
+        self.activity.poll()
         self.query_one(Label).update("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        seconds = figures.seconds(round(time.monotonic() - self.signs.began))
-        doing = f"saves step {self.step:,} and ends" if self.has_trained else "ends: it has not trained yet"
-        lines = [f"{self.directory.name} {doing}: {seconds}", f"{figures.size(self.signs.written)} written so far"]
-        if self.signs.still_seconds > STILL_SECONDS:
-            still, limit = figures.seconds(round(self.signs.still_seconds)), figures.seconds(self.patience)
-            lines.append(f"nothing has moved for {still}: after {limit} it is killed")
-        return [*lines, "", "k  kill it now: what is not saved is lost", "d  detach: it saves and ends by itself"]
+        """Returns the text of the dialog: progress, a warning if nothing moves, and the keys."""
+        seconds = figures.seconds(round(time.monotonic() - self.activity.began))
+        doing = f"is saving step {self.step:,}, then ends" if self.has_trained else "is ending; it has not trained yet"
+        size = figures.size(self.activity.checkpoint_growth)
+        lines = [f"{self.directory.name} {doing}: {seconds}", f"{size} written so far"]
+        if self.activity.idle_seconds > STILL_NOTICE_SECONDS:
+            still, limit = figures.seconds(round(self.activity.idle_seconds)), figures.seconds(self.exit_limit_seconds)
+            lines.append(f"no progress for {still}: killed after {limit}")
+        return [*lines, "", "k  kill it now: unsaved steps are lost", "d  detach: it finishes saving by itself"]
 
     @work
     async def wait_for_end(self) -> None:
-        """For as long as it moves, however long a save takes."""
-        end: End = await stop(self.directory, Stop(unhurried=self.has_trained), self.is_late)
+        """Waits for as long as the engine is active, however long a save takes; then kills it."""
+        end: End = await stop(self.directory, Stop(unhurried=self.has_trained), self.has_stalled)
         if end != "ended":
             await kill(self.directory)
         self.dismiss("ended")
 
-    def is_late(self) -> bool:
-        return self.signs.still_seconds > self.patience
+    def has_stalled(self) -> bool:
+        """Whether the engine has been inactive for longer than the dialog waits."""
+        return self.activity.idle_seconds > self.exit_limit_seconds
 
     async def action_kill(self) -> None:
         await kill(self.directory)

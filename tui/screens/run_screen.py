@@ -1,74 +1,109 @@
-"""What all views share: the status line above, the keys below, and being shown the state."""
+"""What all views share: tabs and status at the top, the keys at the bottom, and `show_state`."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingsMap, BindingType
-from textual.geometry import Offset
-from textual.screen import Screen
 from textual.widget import Widget
 
 from ..messages import ViewShown
 from ..state.run_state import RunState
 from ..widgets.keys import Keys
 from ..widgets.status_bar import StatusBar
+from ..widgets.tab_bar import TabBar
+from ..widgets.too_small import MIN_HEIGHT, MIN_WIDTH, TooSmall
+from .base_screen import BaseScreen
+from .dialog import Dialog
+
+if TYPE_CHECKING:
+    from ..state.tour import Tour
+
+T = TypeVar("T")
 
 
-def keys_of(bindings: Iterable[BindingType]) -> dict[str, str]:
-    """The names of the actions, by key."""
+def actions_by_key(bindings: Iterable[BindingType]) -> dict[str, str]:
+    """Returns the name of each key's action, without arguments: `{"f": "follow"}`."""
     return {key: same[0].action.partition("(")[0] for key, same in BindingsMap(bindings).key_to_bindings.items()}
 
 
-class RunScreen(Screen[None]):
-    """A view shows the state when it comes up and whenever events arrive while it is up."""
+class RunScreen(BaseScreen[None]):
+    """A view: the status bar, a body and the footer. It shows the run's state when it opens and as events arrive."""
 
-    asks_compiler = False
-    """It shows what only `InspectPreset` tells."""
-    asks_estimates = False
-    """It shows what formulas tell of presets."""
+    needs_inspection = False
+    """Whether the view shows what only `InspectPreset` reports: gradients and activations."""
+    needs_estimates = False
+    """Whether the view shows estimates of presets."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 # Textual declares it of the instance
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (MIN_WIDTH, "-narrow"), (110, "-wide")]  # noqa: RUF012 # Textual declares an instance variable
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (MIN_HEIGHT, "-short"), (32, "-tall")]  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
         self.state = RunState()
-        """As it was shown last."""
+        """The state that was shown last."""
 
     def compose(self) -> ComposeResult:
+        yield TabBar(self.title_of_tab)
         yield StatusBar()
         yield from self.body()
         yield Keys()
+        yield TooSmall()
 
     def on_mount(self) -> None:
-        # The app's, which is the first frame: a screen's own comes before it.
-        self.app.call_after_refresh(self.complete)  # pyright: ignore[reportUnknownMemberType]
+        # The app calls it after the first frame; a screen's own `call_after_refresh` would come before that.
+        self.app.call_after_refresh(self.finish_mount)  # pyright: ignore[reportUnknownMemberType]
 
-    async def complete(self) -> None:
+    async def finish_mount(self) -> None:
+        """Mounts what the first frame can do without."""
         await self.query_one(Keys).show_keys()
 
     def body(self) -> Iterable[Widget]:
+        """Yields the widgets between the status bar and the footer."""
         raise NotImplementedError
 
     def on_screen_resume(self) -> None:
         self.call_after_refresh(self.post_message, ViewShown())
 
-    def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
-        """Nothing where the widget is gone and only its picture is left: Textual looks for the parent of what is
-        clicked."""
-        widget, offset = super().get_widget_and_offset_at(x, y)
-        return (widget, offset) if widget is None or widget.is_attached else (None, None)
+    @property
+    def title_of_tab(self) -> str:
+        """The view's title in the tabs, as `Watch`."""
+        return type(self).__name__.removesuffix("Screen")
 
     @property
     def named_keys(self) -> dict[str, str]:
-        """Actions of the view's keys, as `availability` names them."""
-        return keys_of(type(self).BINDINGS)
+        """The view's own keys, with their actions as `availability` names them."""
+        return actions_by_key(type(self).BINDINGS)
 
     @property
     def chosen_preset(self) -> str | None:
-        """The one under the cursor, where the view has presets."""
+        """The preset under the cursor; None in a view without presets."""
         return None
 
+    async def ask(self, dialog: Dialog[T]) -> T | None:
+        """Returns the answer of a dialog; None if another dialog or the palette is on top or opens meanwhile.
+
+        Only workers may call it: it waits for the user.
+        """
+        if not self.is_active:
+            return None
+        return await self.app.push_screen(dialog, wait_for_dismiss=True)  # pyright: ignore[reportUnknownMemberType]
+
     def show_state(self, state: RunState) -> None:
+        """Draws what has changed in the state of the run."""
         self.state = state
         self.query_one(StatusBar).show_state(state)
+        if state.tour:
+            self.show_tour(state.tour)
+
+    def show_tour(self, tour: "Tour") -> None:
+        """Shows the lesson of the tour that follows from what the user sees."""
+        from ..state.tour import Seen
+        from ..widgets.tour_strip import TourStrip
+
+        view = self.title_of_tab.lower()
+        tour.advance(Seen(view, self.state.preset, self.state.step, self.state.followed))
+        self.set_class(tour.lesson is not None, "-tour")
+        if not self.query(TourStrip):
+            self.mount(TourStrip(), after=self.query_one(StatusBar))
+        self.query_one(TourStrip).show_tour(tour, view)

@@ -1,4 +1,4 @@
-"""Traffic: the collectives of the compiled step, added up and one by one, beside those of another preset."""
+"""Traffic: the collectives of the compiled step, in total and one by one, compared with another preset."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -12,61 +12,71 @@ from textual.widgets import DataTable
 from ...engine.base import figures
 from ...engine.wire.descriptions import CollectiveInfo
 from ...engine.wire.events import PresetCompiled
+from ..bindings import identified
 from ..state.run_state import RunState
 from ..widgets.collective_details import CollectiveDetails
 from ..widgets.flows import Flows
-from ..widgets.rows import Rows
+from ..widgets.table import Table, right
 from .run_screen import RunScreen
 
-COLUMNS = ("collective", "over", "times", "each", "a step", "by", "source", "operation")
+COLUMNS = ("collective", "over", "times", "each", "per step", "by", "source", "operation")
 
 
 class TrafficScreen(RunScreen):
+    """Totals by kind and mesh axes, a table of all collectives, and the details of the selected one."""
+
     HELP = """\
 ## Traffic
 
-The collectives of the compiled step, per device. *Each* is the whole array on one device: what is reduced or exchanged,
-what a gather yields, what a scatter takes. *Times* counts the runs of loops; `?` where that depends on data. Above they
-are added up by kind and mesh axes; **c** compares with another preset of this run.
+The collectives of the compiled step, per device. *Each* is the size of the full array on one device: the operand of a
+reduction or exchange, the result of a gather, the input of a scatter. *Times* includes loop iterations; `?` if they
+depend on data. The panel above has totals by kind and mesh axes; **b** chooses a preset of this run to compare with.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
-    BINDINGS: ClassVar[list[BindingType]] = [("c", "compare", "Compare")]
+    BINDINGS: ClassVar[list[BindingType]] = identified("traffic", [("b", "compare", "Baseline")])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown_layout: PresetCompiled | None = None
+        self.compared: str | None = None
+        self.infos: dict[str, CollectiveInfo] = {}
+        """By row."""
 
     def body(self) -> Iterable[Widget]:
         yield Flows()
-        self.table = Rows(cursor_type="row", zebra_stripes=True)
+        self.table = Table()
         yield self.table
         yield CollectiveDetails()
 
-    def on_mount(self) -> None:
-        self.layout_shown: PresetCompiled | None = None
-        self.compared: str | None = None
-        self.table.add_columns(*COLUMNS)
-
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        if state.layout is None or state.layout is self.layout_shown:
+        if state.layout is None or state.layout is self.shown_layout:
             return
-        self.layout_shown = state.layout
+        self.shown_layout = state.layout
         self.compared = state.previous
-        self.table.clear()
-        for info in state.layout.collectives or ():
-            self.table.add_row(*_cells(info))
+        self.infos = {str(at): info for at, info in enumerate(state.layout.collectives or ())}
+        self.table.show_rows(COLUMNS, {key: _cells(info) for key, info in self.infos.items()})
         self.show_flows()
         self.show_details()
 
+    def select(self, source: str) -> None:
+        """Moves the cursor to the first collective of a source line."""
+        key = next((key for key, info in self.infos.items() if info.source == source), None)
+        if key is not None:
+            self.table.select(key)
+
     def show_flows(self) -> None:
-        if self.layout_shown:
-            self.query_one(Flows).show_flows(self.layout_shown, self.state.compiled.get(self.compared or ""))
+        """Shows the totals, compared with those of the chosen preset."""
+        if self.shown_layout:
+            self.query_one(Flows).show_flows(self.shown_layout, self.state.compiled.get(self.compared or ""))
 
     @on(DataTable.RowHighlighted)
+    @on(Table.Refilled)
     def show_details(self) -> None:
-        infos = (self.layout_shown.collectives if self.layout_shown else None) or []
-        index = self.table.cursor_row
-        self.query_one(CollectiveDetails).show_collective(infos[index] if 0 <= index < len(infos) else None)
+        self.query_one(CollectiveDetails).show_collective(self.infos.get(self.table.selected or ""))
 
     def action_compare(self) -> None:
-        """The next of the presets that were compiled in this run; after the last, none."""
+        """Compares with the next preset that was compiled in this run; after the last with none."""
         names = [None, *(name for name in self.state.compiled if name != self.state.preset)]
         self.compared = names[(names.index(self.compared) + 1) % len(names)] if self.compared in names else None
         self.show_flows()
@@ -76,10 +86,10 @@ def _cells(info: CollectiveInfo) -> list[Text]:
     return [
         Text(info.kind),
         Text(figures.over(info.axes)),
-        Text(figures.times(info.count), justify="right"),
-        Text(figures.size(info.bytes_each), justify="right"),
-        Text(figures.in_step(info.bytes_per_device), justify="right"),
-        Text("you" if info.written else "compiler", "" if info.written else "dim"),
+        right(figures.times(info.count)),
+        right(figures.size(info.bytes_each)),
+        right(figures.in_step(info.bytes_per_device)),
+        Text("user" if info.written else "compiler", "" if info.written else "dim"),
         Text(figures.short_source(info.source)),
         Text(figures.op(info.op_name)),
     ]

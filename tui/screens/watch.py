@@ -1,11 +1,14 @@
-"""Watch, the first view. Its first frame is the line that every view has: the panels take a while to make."""
+"""Watch, the first view: the presets, the loss and what a step costs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import work
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from ...engine.wire.run_directory import RunDirectory, all_runs
+from ..bindings import identified
 from ..messages import ViewShown
 from ..state.run_state import RunState
 from .run_screen import RunScreen
@@ -15,14 +18,26 @@ if TYPE_CHECKING:
 
 
 class WatchScreen(RunScreen):
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("l", "log_axis", "Log axis", show=False)]
+    """The status bar at once, the panels after the first frame: they take a while to import and to mount."""
+
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "watch",
+        [
+            Binding("l", "log_axis", "Log axis", show=False),
+            Binding("S", "smooth", "Smooth", show=False),
+            Binding("i", "overlay", "Overlay", show=False, tooltip="Draw the losses of other runs, too"),
+        ],
+    )
 
     panels: "WatchPanels | None" = None
+    """None until they are mounted."""
+    overlaid: Sequence[RunDirectory] = ()
+    """The runs whose losses the user wants in the chart, too."""
 
     def body(self) -> Iterable[Widget]:
         return ()
 
-    async def complete(self) -> None:
+    async def finish_mount(self) -> None:
         from ..widgets.watch_panels import WatchPanels
 
         if not self.is_attached:
@@ -32,7 +47,7 @@ class WatchScreen(RunScreen):
         panels.query_one("PresetList").focus()
         self.panels = panels
         self.post_message(ViewShown())
-        self.call_after_refresh(super().complete)
+        self.call_after_refresh(super().finish_mount)
 
     @property
     def named_keys(self) -> dict[str, str]:
@@ -49,4 +64,24 @@ class WatchScreen(RunScreen):
 
     def action_log_axis(self) -> None:
         if self.panels:
-            self.panels.toggle_logarithmic()
+            self.panels.chart.toggle_log()
+
+    def action_smooth(self) -> None:
+        if self.panels:
+            self.panels.chart.toggle_smooth()
+
+    @work(exclusive=True, group="overlay")
+    async def action_overlay(self) -> None:
+        """Asks which other runs to draw in the loss chart, and reads the losses of those that are new there."""
+        from ..widgets.other_curves import curves_of
+        from .overlay import OverlayScreen
+
+        if not self.state.about or not self.panels:
+            return
+        others = [run for run in all_runs() if run.name != self.state.about.run]
+        chosen = await self.ask(OverlayScreen(others, self.overlaid))
+        if chosen is None:
+            return
+        self.overlaid = chosen
+        async for curves in curves_of(chosen, self.panels.chart.others):
+            self.panels.chart.overlay(curves)

@@ -1,1 +1,1 @@
-"""What a viewer knows of a run, and what follows from it. Nothing is drawn here."""
+"""What a viewer knows of a run, and what follows from it. Nothing here draws."""

@@ -1,7 +1,7 @@
-"""What is said where the user looks, whichever view is up: above all what went wrong."""
+"""Announcements of events over every view: above all of failures."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ...engine.wire.events import (
     AnyEvent,
@@ -23,41 +23,52 @@ from ...engine.wire.framing import VERSION
 from .log_lines import in_words, opened_by, profile
 from .run_state import Phase, RunState
 
-LONG = 60.0
-"""Seconds, for what is to be read."""
+if TYPE_CHECKING:  # the first frame does not wait for it
+    from .comparison import Comparison
+
+LONG_SECONDS = 60.0
+"""How long an announcement is shown that takes time to read."""
 
 
 @dataclass(frozen=True)
 class Announcement:
+    """A notice about an event, or about the end of a comparison."""
+
     text: str
+    """One line or more."""
     title: str = ""
+    """Empty for none."""
     severity: Literal["information", "warning", "error"] = "error"
-    seconds: float | None = LONG
-    """None: as long as others."""
+    seconds: float | None = LONG_SECONDS
+    """How long it is shown; None for Textual's default."""
 
 
 def announcement(event: AnyEvent, state: RunState, opened: float) -> Announcement | None:
-    """Of what happened since the viewer was `opened`; of what was before only how it ended."""
+    """Returns the announcement of an event; None if it needs none.
+
+    Events from before the viewer was `opened` (in seconds since the epoch) are announced only if they say how the run
+    ended.
+    """
     if isinstance(event, EngineLost):
-        return Announcement(f"{in_words(event)}\n{_way_on(state)}", "the run cannot go on")
+        return Announcement(f"{in_words(event)}\n{_recovery_hint(state)}", "the run has failed")
     if isinstance(event, Disconnected):
         return Announcement(event.reason, "disconnected")
     if isinstance(event, CommandRefused):
         return Announcement(event.problem, severity="warning", seconds=None)
     if isinstance(event, EngineStarted) and event.protocol > VERSION:
-        newer = f"recorded under protocol {event.protocol}, this viewer knows {VERSION}"
-        return Announcement(f"{newer}: what it does not understand is left out: update shardtui", severity="warning")
+        newer = f"recorded with protocol {event.protocol}, this viewer supports up to {VERSION}"
+        return Announcement(f"{newer}: newer events are left out: update shardtui", severity="warning")
     if isinstance(event, EngineReady) and event.warnings:
         return Announcement("\n".join(event.warnings), severity="warning")
-    return _fresh(event, state) if event.time >= opened else None
+    return _live_announcement(event, state) if event.time >= opened else None
 
 
-def _fresh(event: AnyEvent, state: RunState) -> Announcement | None:
+def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
     match event:
         case SwitchFailed():
-            return Announcement("\n".join(event.problems), f"no switch to {event.to_preset}", seconds=None)
+            return Announcement("\n".join(event.problems), f"switch to {event.to_preset} failed", seconds=None)
         case Failed():
-            return Announcement(f"{in_words(event)}\n{_way_on(state)}", "the run cannot go on")
+            return Announcement(f"{in_words(event)}\n{_recovery_hint(state)}", "the run has failed")
         case CheckpointFailed() | CheckpointDamaged() | RestoreFailed():
             return Announcement(in_words(event), "checkpoint")
         case Profiled():
@@ -70,18 +81,35 @@ def _fresh(event: AnyEvent, state: RunState) -> Announcement | None:
             return None
 
 
-def _way_on(state: RunState) -> str:
+def end_of_comparison(comparison: "Comparison", preset: str, is_shown: bool) -> Announcement | None:
+    """Returns the announcement of a comparison's end; None if Compare `is_shown` and nothing went wrong.
+
+    `preset` is the active one.
+    """
+    from .comparison import CANCELLED
+
+    why = comparison.ended_by
+    if is_shown and why in (None, CANCELLED):
+        return None
+    text = f"training under {preset} again; 6 shows the results" if not why or why == CANCELLED else why
+    title = f"comparison {'cancelled' if why == CANCELLED else 'ended' if why else 'done'}"
+    return Announcement(text, title, "warning" if why else "information", seconds=None)
+
+
+def _recovery_hint(state: RunState) -> str:
     if state.watched:
-        return "it was only watched: start its program again"
+        return "this run belongs to another program: start that program again"
     newest = state.newest
-    return f"r restarts it from {f'the checkpoint of step {newest.step:,}' if newest else 'the beginning'}"
+    return f"r resumes from {f'the checkpoint of step {newest.step:,}' if newest else 'the beginning'}"
 
 
-def last_words(run: str, state: RunState) -> list[str]:
-    """What to say on the terminal once the UI has gone."""
+def exit_lines(run: str, state: RunState) -> list[str]:
+    """Returns the lines to print on the terminal after the UI has exited."""
+    if state.playback:
+        return []
     if state.phase is Phase.STOPPED:
         return [f"run {run} has ended after step {state.step:,}: look at it with `shardtui attach {run}`"]
-    if not state.is_heard:
+    if not state.is_live:
         return [f"run {run}: {problem}" for problem in state.problems]
     ends = "" if state.watched else f", `shardtui stop {run}` ends it"
-    return [f"run {run} goes on training: `shardtui attach {run}` returns to it{ends}"]
+    return [f"run {run} keeps training: `shardtui attach {run}` returns to it{ends}"]

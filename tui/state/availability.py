@@ -2,24 +2,32 @@
 
 from .run_state import Phase, RunState
 
-OBEYED = ("pause", "step", "save", "profile", "stop", "switch", "measure", "apply")
-"""Actions that ask something of a living engine."""
-OURS = (*OBEYED, "checkpoints", "restart", "go_on", "edit_rules")
-"""Those that a run which is only watched cannot follow."""
+ENGINE_ACTIONS = ("pause", "step", "save", "profile", "stop", "switch", "measure", "apply")
+"""Actions that need a live engine."""
+RUN_ACTIONS = (*ENGINE_ACTIONS, "checkpoints", "restart", "resume", "edit_rules")
+"""Actions that are not available for a run in an external loop or in a replay."""
+REPLAY_ACTIONS = ("play", "speed")
+"""Actions that only a replay has."""
 
 
 def why_not(action: str, state: RunState) -> str:
-    """Why the action is not offered; empty where it is."""
-    if state.watched and action in OURS:
+    """Returns why the action is not available; empty if it is."""
+    if action in REPLAY_ACTIONS:
+        return "" if state.playback else "only a replay has a speed"
+    if action == "skip_lesson":
+        return "" if state.tour and state.tour.lesson else "only `shardtui tour` has lessons"
+    if state.playback and action in RUN_ACTIONS:
+        return "this is a replay: it sends no commands"
+    if state.watched and action in RUN_ACTIONS:
         return state.watched.refusal
-    if state.phase is Phase.DISCONNECTED and action in (*OBEYED, "checkpoints"):
-        return "this viewer is disconnected from the engine, which would obey: r restarts it, d leaves it"
-    if action == "go_on" and not state.is_over:
-        return "the run goes on"
+    if state.phase is Phase.DISCONNECTED and action in (*ENGINE_ACTIONS, "checkpoints"):
+        return "disconnected from the engine: r restarts it, d detaches"
+    if action == "resume" and not state.is_over:
+        return "the run has not ended"
     if not state.is_over:
         return ""
-    if action == "restart":  # it is offered as the way on
+    if action == "restart":  # `resume` is offered instead
         return "the run has ended"
     if action == "stop":
-        return "the run has ended already: d closes this viewer, r goes on with the run"
-    return "the run has ended, and no engine is there to obey: r goes on with it" if action in OBEYED else ""
+        return "the run has already ended: d closes this viewer, r resumes the run"
+    return "the run has ended: r resumes it" if action in ENGINE_ACTIONS else ""

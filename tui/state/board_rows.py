@@ -1,6 +1,5 @@
-"""The rows of a board in words, for the table of a command and for the view. Nothing of it is drawn here."""
+"""The cells of a board as text, for the command's table and for the view. Nothing here draws."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -8,29 +7,27 @@ from ...engine.base import figures
 from ...engine.planning.ranking import Cost, Row
 from ...engine.spec.topology import Wiring
 
-OF_BATCH = re.compile(r": batch (\d+) does not divide by (\d+): ")
-"""In problems of layouts."""
-
 
 @dataclass(frozen=True)
 class Errors:
-    """Of the estimate, as parts of what the compiler says; None where that says nothing."""
+    """Relative errors of the estimate, compared with the compiler's figures: 0.04 is 4 % too high."""
 
     peak: float
+    """Of the peak memory."""
     sent: float | None
+    """Of the bytes sent; None if one of the two is unknown, or nothing is sent."""
 
 
 def short_verdict(row: Row) -> str:
-    """`fits`, `too large`, `infeasible`, or `batch 16 < 64 devices` where nothing else is wrong."""
-    found = [OF_BATCH.search(problem) for problem in row.problems] if row.verdict == "infeasible" else []
-    if not found or found[0] is None or not all(found):
+    """Returns `fits`, `too large`, `infeasible` or `not known`; `batch 16 < 64 devices` if only that is wrong."""
+    if row.verdict != "infeasible" or {dim.logical_axis for dim in row.indivisible} != {"batch"}:
         return row.verdict
-    size, devices = map(int, found[0].groups())
+    size, devices = row.indivisible[0].size, row.indivisible[0].parts
     return f"batch {size:,} {'<' if size < devices else '÷'} {devices:,} devices"
 
 
 def verdict(row: Row) -> str:
-    """As above, and `too large by 4.1 GB`."""
+    """Returns the short verdict, with the excess per device if there is one: `too large by 4.1 GB`."""
     cost = row.cost
     if cost is None or cost.fits:
         return short_verdict(row)
@@ -38,37 +35,39 @@ def verdict(row: Row) -> str:
 
 
 def peak(row: Row) -> str:
+    """Returns the peak memory of a device; empty if unknown."""
     return figures.size(row.cost.peak_bytes) if row.cost else ""
 
 
-def held(row: Row) -> str:
-    """`9.87 GB, 58 %`: of its memory, by one device."""
+def peak_of_capacity(row: Row) -> str:
+    """Returns the peak memory of a device, and its share of the capacity: `9.87 GB, 58 %`."""
     if row.cost is None or not row.cost.capacity_bytes:
         return peak(row)
-    return f"{peak(row)}, {figures.part(row.cost.peak_bytes / row.cost.capacity_bytes)}"
+    return f"{peak(row)}, {figures.percent(row.cost.peak_bytes / row.cost.capacity_bytes)}"
 
 
 def sent(row: Row) -> Cost | None:
-    """The better known cost that says what moves."""
+    """Returns the cost with the most reliable traffic: compiled, else estimated; None if neither has any."""
     return next((cost for cost in (row.compiled, row.estimate) if cost and cost.collectives is not None), None)
 
 
 def source(row: Row) -> str:
+    """Returns where the cost comes from: `compiler` or `formula`; empty if there is none."""
     return "compiler" if row.compiled else "formula" if row.estimate else ""
 
 
 def most_sent(row: Row) -> list[str]:
-    """`fsdp 99.4 MB`, …: what is not less than a hundredth of all."""
+    """Returns what a device sends per step over each mesh axis, such as `fsdp 99.4 MB`, from a hundredth of all on."""
     cost = sent(row)
     if cost is None:
         return []
     least = (cost.bytes_sent or 0) / 100
-    told = [f"{axes} {figures.size(size)}" for axes, size in cost.sent_by_axis.items() if size and size >= least]
-    return told or ["nothing"]
+    shown = [f"{axes} {figures.size(size)}" for axes, size in cost.sent_by_axis.items() if size and size >= least]
+    return shown or ["nothing"]
 
 
 def errors(row: Row) -> Errors | None:
-    """None where there is no estimate, or no compiled program to hold it against."""
+    """Returns the errors of the estimate; None without an estimate or a compiled program to compare it with."""
     estimate, compiled = row.estimate, row.compiled
     if estimate is None or compiled is None:
         return None
@@ -78,8 +77,8 @@ def errors(row: Row) -> Errors | None:
     return Errors(estimate.peak_bytes / max(1, compiled.peak_bytes) - 1, moved)
 
 
-def off_by(row: Row) -> str:
-    """`peak +4 %, sent −3 %`: the estimate."""
+def estimate_errors(row: Row) -> str:
+    """Returns the errors of the estimate as text, such as `peak +4 %, sent −3 %`; empty if unknown."""
     found = errors(row)
     if found is None:
         return ""
@@ -88,34 +87,35 @@ def off_by(row: Row) -> str:
 
 
 def percent(error: float) -> str:
-    """`+4 %`, `−0.3 %`, `0 %`: of an error."""
+    """Returns a relative error as text: `+4 %`, `−0.3 %` or `0 %`."""
     if abs(error) < 0.0005:
         return "0 %"
     return f"{error:+.{0 if abs(error) >= 0.0095 else 1}%}".replace("%", " %").replace("-", "−")
 
 
-def run_on(wired: Wiring) -> str:
-    """`ring x`, `line x and ring y of every 2nd chip`."""
+def links(wired: Wiring) -> str:
+    """Returns the ICI links of some mesh axes as text: `ring x`, `line x and ring y, stride 2`."""
     pairs = zip(wired.dims, wired.rings, wired.strides, strict=True)
     return " and ".join(_side(dim, ring, stride) for dim, ring, stride in pairs) or "one device"
 
 
 def rate(wired: Wiring) -> str:
+    """Returns the bandwidth of a device over these links, in GB/s."""
     return f"{wired.rate / 1e9:,.0f} GB/s"
 
 
-def wires(row: Row) -> list[Wiring]:
-    """Of the axes that have more than one device."""
+def used_wirings(row: Row) -> list[Wiring]:
+    """Returns the wiring of the axes that have more than one device."""
     return [wired for wired in row.wiring if wired.size > 1]
 
 
 def problems(rows: Sequence[Row]) -> list[str]:
-    """A line each, those that several presets share once."""
+    """Returns the problems of the rows, one line each. One that several presets share appears once."""
     return _shared((row.preset, problem) for row in rows for problem in row.problems)
 
 
 def no_estimates(rows: Sequence[Row]) -> list[str]:
-    """Likewise."""
+    """Returns why rows have no estimate, one line each. A reason that several presets share appears once."""
     return _shared((row.preset, line) for row in rows for line in no_estimate(row))
 
 
@@ -127,36 +127,33 @@ def _shared(lines: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def no_estimate(row: Row) -> list[str]:
-    """`no estimate: embed is split over model, which splits no tokens`, or nothing."""
+    """Returns why the row has no estimate, such as `no estimate: embed is split over model, …`; empty if it has one."""
     return [f"no estimate: {row.no_estimate}"] if row.no_estimate else []
 
 
 def step_time(row: Row) -> str:
+    """Returns the step time; empty if unknown."""
     cost = row.timed
     return figures.seconds(cost.step_seconds) if cost and cost.step_seconds else ""
 
 
 def tokens_rate(row: Row) -> str:
-    """`2.1 M`: tokens a second, of the whole slice."""
+    """Returns tokens per second of the full slice, such as `2.1 M`; empty if unknown."""
     cost = row.timed
     return figures.count(cost.tokens_per_second) if cost and cost.tokens_per_second else ""
 
 
 def utilisation(row: Row) -> str:
+    """Returns the model FLOP utilisation as a percentage; empty if unknown."""
     cost = row.timed
-    return figures.part(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
+    return figures.percent(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
 
 
 def bound(row: Row) -> str:
+    """Returns what limits the step: `compute`, `memory` or `network`; empty if unknown."""
     cost = row.timed
     return (cost and cost.bound) or ""
 
 
 def _side(dim: str, ring: bool, stride: int) -> str:
-    every = f" of every {_ordinal(stride)} chip" if stride > 1 else ""
-    return f"{'ring' if ring else 'line'} {dim}{every}"
-
-
-def _ordinal(number: int) -> str:
-    ends = {1: "st", 2: "nd", 3: "rd"}
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
+    return f"{'ring' if ring else 'line'} {dim}" + (f", stride {stride}" if stride > 1 else "")

@@ -1,4 +1,4 @@
-"""Presets measured one after the other in a run that goes on: what happened goes in, what to ask next comes out."""
+"""Measures presets one after the other in a live run. It takes the run's events, and returns the next command."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -24,13 +24,15 @@ from ...engine.wire.events import (
 )
 
 STEPS = 20
-"""Measured under each preset where no other number is asked for."""
-WARM_UP = 3
-"""Steps that are left out after a switch, and after anything that ran beside the steps."""
+"""Steps that are measured under each preset by default."""
+WARM_UP_STEPS = 3
+"""Steps that are skipped after a switch, and after any background work."""
 CANCELLED = "cancelled"
 
 
 class Stage(StrEnum):
+    """What a comparison is doing."""
+
     SWITCHING = "switching"
     MEASURING = "measuring"
     RETURNING = "returning"
@@ -38,33 +40,47 @@ class Stage(StrEnum):
 
 
 class Comparison:
-    """Each preset is measured after a switch to it, the one that was active before comes last. The switches of others
-    are theirs: one of them ends the comparison, and the run stays where it was put."""
+    """A comparison of presets in a live run.
+
+    Each preset is measured after a switch to it; the one that was active before comes last. A switch that another
+    viewer requests ends the comparison, and the run keeps that preset.
+    """
 
     def __init__(
         self, presets: Sequence[str], active: str, steps: int = STEPS, bytes_in_use: int | None = None
     ) -> None:
-        """`active`: the preset that the run is under, and is again in the end. `bytes_in_use`: as told last."""
+        """`active`: the run's preset, to which it returns. `bytes_in_use`: as reported last, per device."""
         self.presets = list(presets)
+        """Names of the presets to measure."""
         self.origin = active
+        """The preset that the run returns to."""
         self.steps = steps
+        """Steps to measure under each preset."""
         self.stage = Stage.SWITCHING
         self.current: str | None = None
-        """The preset that a switch goes to or that is measured, or was when it ended."""
+        """The preset that is switched to or measured, or was when the comparison ended; None before it begins."""
         self.problems: dict[str, list[str]] = {}
-        """Why presets could not be measured."""
+        """Why presets could not be measured, by preset."""
         self.ended_by: str | None = None
-        """Why it is over, where it was not finished."""
-        self._left = [name for name in presets if name != active] + [name for name in presets if name == active]
+        """Why it ended early; None if it did not."""
+        self._remaining = [name for name in presets if name != active] + [name for name in presets if name == active]
+        """Presets that are not begun, in order."""
         self._active = active
+        """The run's preset after the last event."""
         self._seconds: dict[str, list[float]] = {}
+        """Step times by preset."""
         self._bytes = {} if bytes_in_use is None else {active: bytes_in_use}
-        self._warm_up = WARM_UP
+        """Memory in use on a device, by preset."""
+        self._warm_up = WARM_UP_STEPS
+        """Steps that are still to be skipped."""
+        self._first = self._last = 0.0
+        """Times of the first and the last event, in seconds since the epoch."""
         self._is_stale = True
-        """The next report may hold steps that did not run alone."""
+        """The next report may include steps that ran during background work."""
 
     @property
     def is_over(self) -> bool:
+        """Whether the comparison has ended."""
         return self.stage is Stage.OVER
 
     @property
@@ -73,12 +89,18 @@ class Comparison:
         return len(self._seconds.get(self.current or "", ()))
 
     @property
-    def place(self) -> int:
-        """Of the current preset, from 1 on."""
-        return len(self.presets) - len(self._left)
+    def position(self) -> int:
+        """Position of the current preset, from 1."""
+        return len(self.presets) - len(self._remaining)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate of the time that the remaining presets take, from those before; None until one is measured."""
+        finished = self.position - 1
+        return None if finished < 1 else (self._last - self._first) / finished * (len(self.presets) - finished)
 
     def measured(self, preset: str, tokens_per_step: int) -> Measured | None:
-        """None while it is, and where not one step was."""
+        """Returns the figures of a preset; None while it is measured, and if no step was."""
         seconds = self._seconds.get(preset)
         if not seconds or (self.stage is Stage.MEASURING and preset == self.current):
             return None
@@ -95,11 +117,11 @@ class Comparison:
         )
 
     def begin(self) -> AnyCommand | None:
-        """What to ask of the engine, here and below; None for nothing."""
+        """Returns the first command to send, or None; `cancel` and `follow` return the next one."""
         return self._next()
 
     def cancel(self) -> AnyCommand | None:
-        """Back to the preset that it came from. Asking for the active one takes back a switch that is pending."""
+        """Returns the run to its original preset. Requesting the active one cancels a switch that is pending."""
         if self.is_over or self.stage is Stage.RETURNING:
             return None
         self.ended_by = CANCELLED
@@ -108,19 +130,19 @@ class Comparison:
         return self._return()
 
     def follow(self, event: AnyEvent, active: str, is_quiet: bool) -> AnyCommand | None:
-        """What happened, in order. `active`: the preset that the run is under now. `is_quiet`: it trains, and nothing
-        runs beside the steps."""
+        """Takes the events in order. `active`: the run's preset now. `is_quiet`: it trains, with no background work."""
+        self._first, self._last = self._first or event.time, max(self._last, event.time)
         if isinstance(event, MemoryMeasured):
             self._bytes[active] = event.bytes_in_use
         if self.is_over:
             return None
         self._active = active
-        if isinstance(event, Switched):  # all steps before it were reported before it
+        if isinstance(event, Switched):  # all steps before the switch were reported before it
             self._is_stale = False
         self._is_stale |= not is_quiet or isinstance(event, Restored)
         match event:
             case StepsDone() if self.stage is Stage.MEASURING:
-                return self._take(event.step_seconds, is_quiet)
+                return self._record(event.step_seconds, is_quiet)
             case Switched() | SwitchFailed() | SwitchCancelled():
                 return self._after_switch(event)
             case EngineStarted() | EngineStopped() | Failed() | EngineLost() | Disconnected():
@@ -129,8 +151,8 @@ class Comparison:
                 return None
 
     def _next(self) -> AnyCommand | None:
-        if self._left:
-            self.current = self._left.pop(0)
+        if self._remaining:
+            self.current = self._remaining.pop(0)
             if self.current == self._active:
                 self._is_stale = True
                 return self._measure()
@@ -139,7 +161,7 @@ class Comparison:
         return self._end() if self._active == self.origin else self._return()
 
     def _measure(self) -> None:
-        self.stage, self._warm_up = Stage.MEASURING, WARM_UP
+        self.stage, self._warm_up = Stage.MEASURING, WARM_UP_STEPS
 
     def _return(self) -> AnyCommand:
         self.stage, self.current = Stage.RETURNING, self.origin
@@ -149,16 +171,16 @@ class Comparison:
         self.ended_by = why or self.ended_by
         self.stage = Stage.OVER
 
-    def _take(self, seconds: list[float], is_quiet: bool) -> AnyCommand | None:
-        """Times of steps, as far as they ran alone."""
+    def _record(self, seconds: list[float], is_quiet: bool) -> AnyCommand | None:
+        """Records step times, except those of steps that did not run alone."""
         if self._is_stale:
-            self._warm_up, self._is_stale = WARM_UP, not is_quiet
+            self._warm_up, self._is_stale = WARM_UP_STEPS, not is_quiet
             return None
         skipped = min(self._warm_up, len(seconds))
         self._warm_up -= skipped
-        taken = self._seconds.setdefault(self.current or "", [])
-        taken += seconds[skipped:][: self.steps - len(taken)]
-        return self._next() if len(taken) >= self.steps else None
+        recorded = self._seconds.setdefault(self.current or "", [])
+        recorded += seconds[skipped:][: self.steps - len(recorded)]
+        return self._next() if len(recorded) >= self.steps else None
 
     def _after_switch(self, event: Switched | SwitchFailed | SwitchCancelled) -> AnyCommand | None:
         if self.stage is Stage.RETURNING:
@@ -174,34 +196,34 @@ class Comparison:
             case Switched():
                 return self._end(f"a viewer switched the run to {event.to_preset}")
             case SwitchCancelled() if event.to_preset == self.current:
-                return self._end(f"a viewer took back the switch to {event.to_preset}")
+                return self._end(f"a viewer cancelled the switch to {event.to_preset}")
             case _:
                 return None
 
     def _carry_memory(self, event: Switched) -> None:
-        """What is in use is told when it changes: until then it is what it was."""
+        """Memory in use is reported when it changes: until then it is that of the previous preset."""
         if event.from_preset in self._bytes:
             self._bytes.setdefault(event.to_preset, self._bytes[event.from_preset])
 
     def _after_return(self, event: Switched | SwitchFailed | SwitchCancelled) -> None:
-        """What was pending when it was asked for may still happen before."""
+        """A switch that was pending when the return was requested may still happen first."""
         if self._active == self.origin:
             self._end()
         elif isinstance(event, SwitchFailed) and event.to_preset == self.origin:
-            self._end(f"no way back to {self.origin}: {'; '.join(event.problems)}")
+            self._end(f"cannot return to {self.origin}: {'; '.join(event.problems)}")
         elif isinstance(event, SwitchCancelled) and event.to_preset == self.origin:
-            self._end(f"a viewer took back the switch to {self.origin}")
+            self._end(f"a viewer cancelled the switch to {self.origin}")
 
 
-def worth_comparing(presets: Sequence[PresetInfo]) -> list[str]:
-    """Names of those that fit, without those to learn from."""
+def comparable_presets(presets: Sequence[PresetInfo]) -> list[str]:
+    """Returns the names of the presets that fit, without the pitfalls."""
     return [info.name for info in presets if info.fits and not is_pitfall(info.name)]
 
 
 def _why_over(event: EngineStarted | EngineStopped | Failed | EngineLost | Disconnected) -> str:
     match event:
         case EngineStarted():
-            return "another engine took up the run"
+            return "another engine resumed the run"
         case EngineStopped():
             return f"the run ended after step {event.step:,}"
         case Failed():
@@ -211,15 +233,15 @@ def _why_over(event: EngineStarted | EngineStopped | Failed | EngineLost | Disco
 
 
 def in_progress(comparison: Comparison) -> str:
-    """`fsdp (2 of 8): 12 of 20 steps`; empty once it is over."""
+    """Returns the progress, such as `fsdp (2 of 8): 12 of 20 steps`; empty once the comparison is over."""
     name = comparison.current
     match comparison.stage:
         case Stage.SWITCHING:
-            return f"{name} ({comparison.place} of {len(comparison.presets)}): switching"
+            return f"{name} ({comparison.position} of {len(comparison.presets)}): switching"
         case Stage.MEASURING:
-            told = f"{comparison.done} of {comparison.steps} steps"
-            return f"{name} ({comparison.place} of {len(comparison.presets)}): {told}"
+            progress = f"{comparison.done} of {comparison.steps} steps"
+            return f"{name} ({comparison.position} of {len(comparison.presets)}): {progress}"
         case Stage.RETURNING:
-            return f"back to {name}"
+            return f"returning to {name}"
         case Stage.OVER:
             return ""

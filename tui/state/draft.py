@@ -1,4 +1,4 @@
-"""A preset that is being edited, beside the one that it is made from. Nothing of it is drawn here."""
+"""A preset that is being edited, together with the preset it is made from. Nothing here draws."""
 
 import itertools
 import math
@@ -11,44 +11,52 @@ import msgspec
 
 from ...engine.base.invalid import Invalid
 from ...engine.spec.preset import Axes, Preset
-from ...engine.spec.preset_file import preset_text
 from ...engine.spec.preset_reader import REST, parse_preset
+from ...engine.spec.preset_writer import preset_text
 
 EDITED = re.compile(r"-edited(-\d+)?$")
-LONGEST_STEM = 48
-"""Characters: a name has 64 at most."""
-WHOLE = "whole"
-MOST_SUGGESTED = 2
-"""Mesh axes in what is suggested for a rule, and besides all of them: more are typed."""
+"""What an earlier edit appended to the name."""
+MAX_STEM_CHARS = 48
+"""Leaves room for `-edited-2`: a name has at most 64 characters."""
+UNSHARDED = "unsharded"
+"""How the rule of an unsharded dim is shown and typed."""
+MAX_SUGGESTED_AXES = 2
+"""Mesh axes in a suggested rule, apart from the one with all axes; others must be typed."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Each change makes another one."""
+    """An edited preset. Each edit returns a new draft."""
 
     origin: Preset
+    """The preset it is made from."""
     preset: Preset
+    """The preset with the edits."""
     devices: int
-    taken: frozenset[str]
-    """Names that the run's presets have."""
+    """Number of devices that the mesh must fill."""
+    used_names: frozenset[str]
+    """Names of the run's presets."""
     typed_name: str = ""
+    """Empty until the user types one."""
 
     @property
     def is_changed(self) -> bool:
+        """Whether a rule or the mesh differs from the origin's."""
         return bool(self.edits)
 
     @property
     def name(self) -> str:
-        """As typed; else its own while it is as it was, and then one that is free."""
+        """The typed name; else the origin's while nothing is changed, and a free one such as `fsdp-edited` after
+        that."""
         if self.typed_name or not self.is_changed:
             return self.typed_name or self.origin.name
-        stem = EDITED.sub("", self.origin.name).removeprefix("pitfall-")[:LONGEST_STEM]
+        stem = EDITED.sub("", self.origin.name).removeprefix("pitfall-")[:MAX_STEM_CHARS]
         ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-        return next(name for end in ends if (name := f"{stem}-edited{end}") not in self.taken)
+        return next(name for end in ends if (name := f"{stem}-edited{end}") not in self.used_names)
 
     @cached_property
     def text(self) -> str:
-        """Of its file."""
+        """The contents of the preset's file."""
         if not self.is_changed:
             return preset_text(self.preset)
         summary = f"{self.origin.name} with {', '.join(self.edits)}"
@@ -56,64 +64,74 @@ class Draft:
 
     @cached_property
     def edits(self) -> list[str]:
-        """In words, such as `model = 4` and `embed = fsdp+model`."""
+        """The edits as text, such as `model = 4` and `embed = fsdp+model`."""
         before, after = self.origin, self.preset
         gone = [f"no axis {axis}" for axis in before.mesh if axis not in after.mesh]
         sizes = [f"{axis} = {size}" for axis, size in after.mesh.items() if before.mesh.get(axis) != size]
         logical = dict.fromkeys((*before.rules, *after.rules))
-        rules = [f"{name} = {in_words(self.rule(name))}" for name in logical if self.is_other_rule(name)]
+        rules = [f"{name} = {in_words(self.rule(name))}" for name in logical if self.is_rule_changed(name)]
         kept = [axis for axis in before.mesh if axis in after.mesh]
         order = [f"{' × '.join(after.mesh)}"] if kept != [axis for axis in after.mesh if axis in before.mesh] else []
         return [*gone, *sizes, *order, *rules]
 
     @property
     def sizes(self) -> dict[str, int]:
+        """Number of devices along each mesh axis."""
         return self.preset.sizes(self.devices)
 
     def rule(self, logical: str) -> Axes:
+        """Returns the mesh axes of a logical axis; none if it is unsharded."""
         return self.preset.rules.get(logical, ())
 
-    def is_other_rule(self, logical: str) -> bool:
+    def is_rule_changed(self, logical: str) -> bool:
+        """Returns whether the rule of a logical axis differs from the origin's."""
         return self.rule(logical) != self.origin.rules.get(logical, ())
 
-    def is_other_size(self, axis: str) -> bool:
+    def is_size_changed(self, axis: str) -> bool:
+        """Returns whether the size of a mesh axis differs from the origin's."""
         return self.origin.sizes(self.devices).get(axis) != self.sizes[axis]
 
     def problems(self) -> list[str]:
-        """What can be told without knowing the arrays."""
+        """Returns the problems that can be found without knowing the arrays."""
         try:
             problems = list(parse_preset(Path(f"{self.name}.toml"), self.text).problems)
         except Invalid as error:
             problems = list(error.problems)
         return problems or list(filter(None, [self.preset.size_problem(self.devices)]))
 
-    def named(self, name: str) -> "Draft":
+    def with_name(self, name: str) -> "Draft":
+        """Returns the draft under a typed name."""
         return replace(self, typed_name=name)
 
     def reset(self) -> "Draft":
+        """Returns the draft without edits."""
         return replace(self, preset=self.origin, typed_name="")
 
-    def ruled(self, logical: str, axes: Axes) -> "Draft":
+    def with_rule(self, logical: str, axes: Axes) -> "Draft":
+        """Returns the draft with this rule for a logical axis."""
         rules = {**self.preset.rules, logical: axes}
         if not axes and self.origin.rules.get(logical) != axes:
             del rules[logical]
         return self._with(rules=rules)
 
     def next_rule(self, logical: str, by: int) -> "Draft":
-        """The suggestion after the present one, or before it."""
+        """Returns the draft with the next suggested rule (`by` = 1), or the previous one (`by` = -1)."""
         found, now = self.suggestions(), self.rule(logical)
         at = found.index(now) if now in found else -1 if by > 0 else 0
-        return self.ruled(logical, found[(at + by) % len(found)])
+        return self.with_rule(logical, found[(at + by) % len(found)])
 
     def suggestions(self) -> list[Axes]:
-        """For a rule: whole, each mesh axis, each two of them, all."""
+        """Returns the suggested rules: unsharded, each mesh axis, each pair of them, all of them."""
         axes = tuple(self.preset.mesh)
-        counts = sorted({*range(min(len(axes), MOST_SUGGESTED) + 1), len(axes)})
+        counts = sorted({*range(min(len(axes), MAX_SUGGESTED_AXES) + 1), len(axes)})
         return [chosen for count in counts for chosen in itertools.combinations(axes, count)]
 
-    def sized(self, axis: str, size: int) -> "Draft":
-        """Where no other axis takes what is left, the next one does. With -1 the axis takes that itself, and what took
-        it before keeps its size."""
+    def with_size(self, axis: str, size: int) -> "Draft":
+        """Returns the draft with this size of a mesh axis.
+
+        If no other axis has size -1 (the remaining devices), the next one gets it. With -1 this axis takes the
+        remaining devices, and the axis that took them keeps its current size.
+        """
         mesh, axes = {**self.preset.mesh, axis: size}, [*self.preset.mesh]
         others = axes[axes.index(axis) + 1 :] + axes[: axes.index(axis)]
         if size == REST:
@@ -123,22 +141,26 @@ class Draft:
         return self._with(mesh=mesh)
 
     def next_size(self, axis: str, by: int) -> "Draft":
-        """The next larger or smaller one with which the axes fill the devices."""
+        """Returns the draft with the next larger (`by` > 0) or smaller size with which the mesh fills the devices."""
         found, now = self.fitting_sizes(axis), self.sizes[axis]
         further = [size for size in found if (size > now if by > 0 else size < now)]
-        return self.sized(axis, min(further) if by > 0 else max(further)) if further else self
+        return self.with_size(axis, min(further) if by > 0 else max(further)) if further else self
 
     def fitting_sizes(self, axis: str) -> list[int]:
-        """With each of which the axes fill the devices, ascending; another axis takes what is left."""
-        mesh = self.sized(axis, 1).preset.mesh
+        """Returns the sizes with which the mesh fills the devices, ascending. Another axis takes the other devices."""
+        mesh = self.with_size(axis, 1).preset.mesh
         room = self.devices // math.prod(size for size in mesh.values() if size != REST)
         return [size for size in range(1, room + 1) if room % size == 0] if REST in mesh.values() else []
 
     def with_axis(self, axis: str) -> "Draft":
+        """Returns the draft with a new mesh axis of size 1."""
         return self._with(mesh={**self.preset.mesh, axis: 1}) if axis not in self.preset.mesh else self
 
     def without_axis(self, axis: str) -> "Draft":
-        """Nor in any rule. Where it took what was left, the first one does; a mesh has at least one."""
+        """Returns the draft without a mesh axis, in its mesh and rules.
+
+        If that axis took the remaining devices, the first one does now. The only axis of a mesh cannot be removed.
+        """
         mesh = {other: size for other, size in self.preset.mesh.items() if other != axis}
         if not mesh:
             return self
@@ -146,7 +168,7 @@ class Draft:
             mesh[next(iter(mesh))] = REST
         draft = self._with(mesh=mesh)
         for logical, axes in self.preset.rules.items():
-            draft = draft.ruled(logical, tuple(other for other in axes if other != axis))
+            draft = draft.with_rule(logical, tuple(other for other in axes if other != axis))
         return draft
 
     def _with(self, **changes: object) -> "Draft":
@@ -154,4 +176,5 @@ class Draft:
 
 
 def in_words(axes: Axes) -> str:
-    return "+".join(axes) or WHOLE
+    """Returns a rule as text: `fsdp+model`, or `whole` if it is empty."""
+    return "+".join(axes) or UNSHARDED

@@ -1,4 +1,4 @@
-"""Events in words, one line each: for the Log view and for `shardtui train`."""
+"""Events as text, one line each: for the Log view and for `shardtui train`."""
 
 import shlex
 
@@ -9,17 +9,21 @@ from ...engine.wire.events import (
     AheadEnded,
     AnyEvent,
     CheckpointDamaged,
+    CheckpointEvent,
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
+    ConnectionEvent,
     Disconnected,
+    EngineEvent,
     EngineLost,
     EngineReady,
     EngineStarted,
     EngineStopped,
     Failed,
+    HostEvent,
     HostsLost,
     HostsMeasured,
     MemoryMeasured,
@@ -27,9 +31,11 @@ from ...engine.wire.events import (
     PresetAdded,
     PresetCompiled,
     PresetCompiling,
+    PresetEvent,
     PresetInspected,
-    PresetWeighed,
+    PresetPreviewed,
     Profiled,
+    ProfileEvent,
     ProfileFailed,
     ProfileWriting,
     Profiling,
@@ -38,9 +44,11 @@ from ...engine.wire.events import (
     RestoreFailed,
     Resumed,
     Stalled,
+    StepEvent,
     StepsDone,
     SwitchCancelled,
     Switched,
+    SwitchEvent,
     SwitchFailed,
     Switching,
     TrainingStarted,
@@ -52,67 +60,95 @@ PHASES = {
     "trace": "tracing",
     "lower": "lowering",
     "compile": "compiling",
-    "movers": "compiling the moves",
+    "transfers": "compiling the transfers",
 }
+"""By phase of a compilation, as `PresetCompiling` reports it."""
 
-EQUAL = {
-    "mix64": "digests equal (64 bits each)",
-    "sum32": "sums equal (32 bits each, of an older version)",
+DIGESTS_EQUAL = {
+    "mix64": "digests equal (64-bit)",
+    "sum32": "checksums equal (32-bit, of an older version)",
 }
+"""By kind of digest, as `Switched` and `Restored` report it."""
 
 
 def in_words(event: AnyEvent) -> str:
+    """Returns the event as a line of text."""
+    if isinstance(event, StepEvent):
+        return _step(event)
+    if isinstance(event, SwitchEvent):
+        return _switch(event)
+    if isinstance(event, PresetEvent):
+        return _preset(event)
+    if isinstance(event, CheckpointEvent):
+        return _checkpoint(event)
+    if isinstance(event, ProfileEvent):
+        return _profile(event)
+    if isinstance(event, HostEvent):
+        return _hosts(event)
+    if isinstance(event, EngineEvent):
+        return _engine(event)
+    return _connection(event)
+
+
+def _step(event: StepEvent) -> str:
     match event:
-        case EngineStarted():
-            begun = "watching" if event.watched else "engine started: run"
-            return f"{begun} {event.about.run}, process {event.pid}{'' if event.watched else '; loading jax'}"
-        case EngineReady():
-            return _ready(event)
+        case TrainingStarted():
+            return f"training under {event.preset}" + (f" from step {event.step:,}" if event.step else "")
+        case StepsDone():
+            loss = event.losses[-1]
+            return f"step {event.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}"
+        case MemoryMeasured():
+            return f"memory in use per device: {figures.size(event.bytes_in_use)} ({event.source})"
+        case Paused():
+            return f"paused at step {event.step:,}" + (f": {event.problem}" if event.problem else "")
+        case Resumed():
+            return f"resumed at step {event.step:,}"
+        case Stalled():
+            return f"stalled for {figures.seconds(event.seconds)} in {event.where}"
+
+
+def _switch(event: SwitchEvent) -> str:
+    match event:
+        case Switching():
+            return f"moving the state to {event.to_preset} at step {event.step:,}"
+        case Switched():
+            return receipt(event)
+        case SwitchFailed():
+            return f"switch to {event.to_preset} failed: {'; '.join(event.problems)}"
+        case SwitchCancelled():
+            return f"switch to {event.to_preset} cancelled"
+
+
+def _preset(event: PresetEvent) -> str:
+    match event:
+        case PresetAdded(preset=info):
+            return f"new preset {info.name}, {info.summary}: {figures.axes(info.mesh)}"
         case PresetCompiling():
-            return f"{event.preset}: {PHASES[event.phase]}{' ahead' if event.ahead else ''}"
+            return f"{event.preset}: {PHASES[event.phase]}{' (precompiling)' if event.ahead else ''}"
         case PresetCompiled():
             source = ", from the compilation cache" if event.from_cache else ""
             seconds = "" if event.compile_seconds is None else f" in {figures.seconds(event.compile_seconds)}"
             return f"compiled {event.preset}{seconds}{source}: {figures.axes(event.mesh.axes)}"
         case AheadEnded():
-            return f"{event.preset}: {f'not compiled ahead: {event.problem}' if event.problem else 'compiled ahead'}"
+            return f"{event.preset}: {f'not precompiled: {event.problem}' if event.problem else 'precompiled'}"
         case ProgramsKept():
             size, limit = figures.size(event.bytes), figures.size(event.limit_bytes)
             return f"compiled programs in memory: {', '.join(event.presets)}: {size} of {limit} (estimated)"
-        case Stalled():
-            return f"stalled for {figures.seconds(event.seconds)} in {event.where}"
         case PresetInspected():
-            return f"looked into {event.preset}: {event.problem or f'{len(event.arrays)} gradients and activations'}"
-        case PresetAdded(preset=info):
-            return f"new preset {info.name}, {info.summary}: {figures.axes(info.mesh)}"
-        case PresetWeighed():
-            return "weighed a preset"
-        case MemoryMeasured():
-            return f"memory in use on a device: {figures.size(event.bytes_in_use)} ({event.source})"
-        case HostsMeasured():
-            return f"{len(event.hosts)} processes: {', '.join(f'step {host.step:,}' for host in event.hosts)}"
-        case HostsLost():
-            return "; ".join(f"process {process} is lost: {reason}" for process, reason in event.reasons.items())
-        case TrainingStarted():
-            return f"training under {event.preset}" + (f" from step {event.step:,} on" if event.step else "")
-        case StepsDone():
-            loss = event.losses[-1]
-            return f"step {event.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}"
-        case Switching():
-            return f"moving the state to {event.to_preset} after step {event.step:,}"
-        case Switched():
-            return receipt(event)
-        case SwitchFailed():
-            return f"no switch to {event.to_preset}: {'; '.join(event.problems)}"
-        case SwitchCancelled():
-            return f"switch to {event.to_preset} taken back"
+            return f"inspected {event.preset}: {event.problem or f'{len(event.arrays)} gradients and activations'}"
+        case PresetPreviewed():
+            return "previewed a preset"
+
+
+def _checkpoint(event: CheckpointEvent) -> str:
+    match event:
         case CheckpointSaving():
             return f"saving step {event.step:,}: stalled {figures.seconds(event.stall_seconds)} to copy it"
         case CheckpointSaved():
             size, seconds = figures.size(event.bytes), figures.seconds(event.seconds)
             return f"checkpoint of step {event.step:,}: {event.arrays} arrays, {size} on disk after {seconds}"
         case CheckpointFailed():
-            return f"no checkpoint of step {event.step:,}: {'; '.join(event.problems)}"
+            return f"checkpoint of step {event.step:,} failed: {'; '.join(event.problems)}"
         case CheckpointDamaged():
             aside = f", set aside as {event.set_aside}" if event.set_aside else ""
             return f"checkpoint of step {event.step:,} is damaged{aside}: {'; '.join(event.problems)}"
@@ -121,71 +157,96 @@ def in_words(event: AnyEvent) -> str:
         case Restored():
             return restored(event)
         case RestoreFailed():
-            return f"not back to step {event.step:,}: {'; '.join(event.problems)}"
+            return f"restoring step {event.step:,} failed: {'; '.join(event.problems)}"
+
+
+def _profile(event: ProfileEvent) -> str:
+    match event:
         case Profiling():
             return f"tracing {event.steps} steps after step {event.step:,}"
         case ProfileWriting():
             return f"writing the trace of {event.steps} steps"
         case Profiled():
-            return f"{profile(event)}; to see it: {opened_by(event)}"
+            return f"{profile(event)}; to open it: {opened_by(event)}"
         case ProfileFailed():
-            return f"no profile up to step {event.step:,}: {'; '.join(event.problems)}"
-        case Paused():
-            return f"paused after step {event.step:,}" + (f": {event.problem}" if event.problem else "")
-        case Resumed():
-            return f"resumed after step {event.step:,}"
-        case CommandRefused():
-            return f"command refused: {event.problem}"
+            return f"no profile at step {event.step:,}: {'; '.join(event.problems)}"
+
+
+def _hosts(event: HostEvent) -> str:
+    match event:
+        case HostsMeasured():
+            return f"{len(event.hosts)} processes: {', '.join(f'step {host.step:,}' for host in event.hosts)}"
+        case HostsLost():
+            return "; ".join(f"process {process} was lost: {reason}" for process, reason in event.reasons.items())
+
+
+def _engine(event: EngineEvent) -> str:
+    match event:
+        case EngineStarted():
+            begun = "watching" if event.watched else "engine started: run"
+            return f"{begun} {event.about.run}, process {event.pid}{'' if event.watched else '; loading jax'}"
+        case EngineReady():
+            return _ready(event)
         case Failed():
             return f"{'refused' if event.refused else 'failed'}: {'; '.join(event.problems)}"
         case EngineStopped():
-            return f"engine stopped ({event.reason}) after step {event.step:,}"
+            return f"engine stopped ({event.reason}) at step {event.step:,}"
         case EngineLost():
             return f"engine lost: {event.reason}"
-        case Disconnected():
-            return f"disconnected: {event.reason}"
+
+
+def _connection(event: ConnectionEvent) -> str:
+    match event:
         case Welcome():
             return f"connected, protocol {event.protocol}"
+        case CommandRefused():
+            return f"command refused: {event.problem}"
+        case Disconnected():
+            return f"disconnected: {event.reason}"
 
 
 def receipt(event: Switched) -> str:
-    digests = f"all {event.arrays} {EQUAL[event.digest]}" if event.digests_equal else "DIGESTS DIFFER"
-    compiled = f", compiled {figures.seconds(event.compile_seconds)} beside the steps" if event.compile_seconds else ""
+    """Returns the receipt of a switch: bytes moved, seconds stalled and compiled, whether the digests are equal."""
+    digests = f"all {event.arrays} {DIGESTS_EQUAL[event.digest]}" if event.digests_equal else "DIGESTS DIFFER"
+    compiled = f", compiled in {figures.seconds(event.compile_seconds)} while training" if event.compile_seconds else ""
     return (
-        f"{event.from_preset} → {event.to_preset} after step {event.step:,}: moved {figures.size(event.bytes_moved)}, "
+        f"{event.from_preset} → {event.to_preset} at step {event.step:,}: moved {figures.size(event.bytes_moved)}, "
         f"stalled {figures.seconds(event.stall_seconds)}{compiled}, {digests}"
     )
 
 
 def restored(event: Restored) -> str:
+    """Returns which checkpoint was restored, from where, and how long it took."""
     later = ", ".join(f"{step:,}" for step in event.rolled_back)
     return (
         f"restored step {event.step:,}, saved under {name_of(event.from_preset)} on {event.from_devices} devices: "
-        f"{event.arrays} {EQUAL[event.digest]}, {figures.seconds(event.seconds)}"
+        f"{event.arrays} {DIGESTS_EQUAL[event.digest]}, {figures.seconds(event.seconds)}"
         + (f"; set aside: {later}" if later else "")
     )
 
 
 def profile(event: Profiled) -> str:
+    """Returns which steps a profile covers."""
     first = event.step - event.steps + 1
     return f"profile of steps {first:,} to {event.step:,} written"
 
 
 def opened_by(event: Profiled) -> str:
+    """Returns the commands that open a profile."""
     return f"`pip install xprof`, then `xprof --port 6006 --logdir {shlex.quote(event.directory)}`"
 
 
 def _ready(event: EngineReady) -> str:
     device = event.devices[0]
-    dtype = f" computed in {event.dtype}" if event.dtype else ""
     padding = f" (+ {figures.count(event.padding_parameters)} padding)" if event.padding_parameters else ""
     versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
     dtype = f" computed in {event.dtype}" if event.dtype else ""
+    attention = f" with {event.attention} attention" if event.attention else ""
     corpus = f", {_corpus(event.corpus)}" if event.corpus else ""
     return (
         f"{len(event.devices)} × {device.kind}{' (simulated)' if event.simulated else ''}, "
-        f"{figures.count(event.parameters)} parameters{padding}{dtype}{corpus}; {versions}"
-        + "".join(f"; preset left out: {problem}" for problem in event.preset_problems)
+        f"{figures.count(event.parameters)} parameters{padding}{dtype}{attention}{corpus}; {versions}"
+        + "".join(f"; invalid preset ignored: {problem}" for problem in event.preset_problems)
         + "".join(f"; {warning}" for warning in event.warnings)
     )
 

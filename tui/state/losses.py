@@ -1,4 +1,4 @@
-"""The losses of a run, of which any stretch has its mean at once: a chart of a million steps is a few hundred means."""
+"""The losses of a run, with fast means of any range: a chart of a million steps is a few hundred means."""
 
 import math
 from array import array
@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import cast, overload
 
 BLOCK = 64
+"""Losses in each sum that is kept."""
 
 
 class Losses(Sequence[float]):
-    """Of step 1, 2, …; NaN where a loss was not finite."""
+    """The losses of steps 1, 2, …; NaN if a loss was not finite."""
 
     def __init__(self, values: list[float] | list[float | None] | None = None) -> None:
         self._values = array("f")
-        """As the step computes them."""
+        """float32, as the step computes them."""
         self._sums = array("d")
-        """Of each whole block."""
+        """Of each full block."""
         self.extend(values or [])
 
     def __len__(self) -> int:
@@ -29,24 +30,28 @@ class Losses(Sequence[float]):
         return self._values[index]
 
     def extend(self, values: list[float] | list[float | None]) -> None:
-        """None where a loss was not finite."""
+        """Appends losses; None is a loss that was not finite."""
         try:
             self._values.fromlist(cast(list[float], values))
-        except TypeError:  # it has taken up nothing
+        except TypeError:  # nothing was appended
             self._values.fromlist([math.nan if value is None else value for value in values])
+        self._sum_blocks()
+
+    def _sum_blocks(self) -> None:
         while len(self._values) >= (len(self._sums) + 1) * BLOCK:
             begin = len(self._sums) * BLOCK
             self._sums.append(sum(self._values[begin : begin + BLOCK]))
 
-    def go_on_from(self, steps: int) -> None:
-        """The next one is of step `steps` + 1: forgets those from there on; NaN for those that are missing before."""
+    def rewind_to(self, steps: int) -> None:
+        """Makes the next loss that of step `steps` + 1: drops later losses, and fills missing ones with NaN."""
         del self._values[steps:]
         del self._sums[steps // BLOCK :]
         if missing := steps - len(self):
-            self.extend([math.nan] * missing)
+            self._values.extend(array("f", [math.nan]) * missing)
+            self._sum_blocks()
 
     def mean(self, begin: int, end: int) -> float | None:
-        """Of the finite ones of a stretch; None where there is none."""
+        """Returns the mean of the finite losses in `[begin, end)`; None if there are none."""
         total = self._sum(begin, end)
         if math.isfinite(total) and begin < end:
             return total / (end - begin)

@@ -7,25 +7,28 @@ import msgspec
 
 from ...engine.analysis.traffic import flows
 from ...engine.base import figures
-from ...engine.planning.ranking import Cost, Row, ranked, recommendation
+from ...engine.planning.ranking import Cost, Row, ranked
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled
+from .recommendation import recommendation
 from .run_state import RunState
 
 
 def rows_of(state: RunState, presets: Sequence[str]) -> list[Row]:
-    """One for each of these presets; what was measured comes first, the fastest before others."""
+    """Returns a row for each of these presets: the measured ones first, the fastest at the top."""
     return in_order(
         [row_of(info, state) for info in state.ready.presets if info.name in presets] if state.ready else []
     )
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows with the measured ones first, and those with problems after others."""
     return sorted(ranked(rows), key=lambda row: (row.measured is None, bool(row.problems)))
 
 
 def row_of(info: PresetInfo, state: RunState) -> Row:
+    """Returns what is known of a preset: its estimate, its compiled program and its measured figures."""
     name, ready, comparison = info.name, state.ready, state.comparison
     estimated, compiled = state.estimates.get(name), state.compiled.get(name)
     problems = comparison.problems.get(name) if comparison else None
@@ -43,20 +46,23 @@ def row_of(info: PresetInfo, state: RunState) -> Row:
     )
 
 
-def listed(state: RunState) -> list[str]:
-    """Presets that a view shows: all but those to learn from, unless the run is under one."""
+def listed_presets(state: RunState) -> list[str]:
+    """Returns the presets that a view shows: all but the pitfalls, unless one is active."""
     presets = state.ready.presets if state.ready else []
     return [info.name for info in presets if not is_pitfall(info.name) or info.name == state.preset]
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Step time, the quartiles of it, tokens/s; memory in use, that of the arguments and that of all as predicted;
-    bytes that a device sends in a step, as compiled and by formula."""
+    """Returns the cells of a row, empty if unknown.
+
+    They are step time, its quartiles, tokens/s; memory in use, predicted arguments and predicted peak, per device;
+    bytes that a device sends per step, as compiled and by formula.
+    """
     measured, compiled, estimate = row.measured, row.compiled, row.estimate
     times = rate = used = ""
     if measured:
         times = span(measured.lower_quartile_seconds, measured.upper_quartile_seconds)
-        rate = f"{float(f'{measured.tokens_per_second:.3g}'):,.0f}"
+        rate = figures.three_digits(measured.tokens_per_second)
         used = "" if measured.bytes_in_use is None else figures.size(measured.bytes_in_use)
     return (
         figures.seconds(measured.step_seconds) if measured else "–",
@@ -71,39 +77,39 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes"]) -> str:
-    """`≈ 1.2 MB` by formula, where there is no program."""
+    """Returns bytes per device as compiled; `≈ 1.2 MB` if there is only an estimate."""
     if row.compiled:
         return figures.size(getattr(row.compiled, name))
     return f"≈ {figures.size(getattr(row.estimate, name))}" if row.estimate else ""
 
 
 def sent(cost: Cost | None) -> str:
-    """By one device in a step."""
+    """Returns the bytes that a device sends per step; empty if unknown."""
     return "" if cost is None or cost.bytes_sent is None else figures.size(cost.bytes_sent)
 
 
 def span(low: float, high: float) -> str:
-    """`205…230 ms`, the unit once where it is the same."""
+    """Returns a range of seconds, such as `205…230 ms`: the unit appears once if both ends share it."""
     texts = figures.seconds(low), figures.seconds(high)
     (one, unit), (other, same) = (text.rsplit(" ", 1) for text in texts)
     return f"{one}…{other} {unit}" if unit == same else "…".join(texts)
 
 
 def devices(ready: EngineReady | None) -> str:
-    """`8 × TPU v5`"""
+    """Returns number and kind of the devices, such as `8 × TPU v5`."""
     return f"{len(ready.devices)} × {ready.devices[0].kind}" if ready else "these devices"
 
 
 def verdict(rows: Sequence[Row], where: str) -> str:
-    """A sentence: which preset to take on these devices, as far as was measured."""
+    """Returns a sentence that recommends a preset on these devices, as far as they were measured."""
     measured = [row for row in rows if row.measured]
     if not measured:
-        return f"no preset was measured on {where}: the table says why"
-    said = recommendation(measured, where)
+        return f"no preset was measured on {where}: see the table for the reasons"
+    sentence = recommendation(measured, where)
     best, *others = (row.measured for row in in_order(measured) if row.measured)
     if others and best.upper_quartile_seconds > others[0].lower_quartile_seconds:
-        said += "; their times overlap: with more steps the next may come first"
-    return said
+        sentence += "; the difference to the next is not significant: measure more steps"
+    return sentence
 
 
 def _cost(compiled: PresetCompiled, limit: int | None) -> Cost | None:
@@ -119,7 +125,7 @@ def _cost(compiled: PresetCompiled, limit: int | None) -> Cost | None:
 
 
 def with_capacity(row: Row, limit: int | None) -> Row:
-    """An estimate is made without the devices."""
+    """Returns the row with a device's memory `limit` in bytes, which the estimate does not know."""
     if row.estimate is None:
         return row
     return msgspec.structs.replace(row, estimate=msgspec.structs.replace(row.estimate, capacity_bytes=limit))

@@ -1,70 +1,48 @@
-"""What a viewer knows of a run. `apply` is the only place where events are interpreted: live, recorded or headless."""
+"""What a viewer knows of a run, and what follows from it. `interpreter` alone updates it from events."""
 
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import chain, groupby, pairwise
 from statistics import median
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from ...engine.analysis.layout import shards_differ
 from ...engine.analysis.lint import Finding, lint
 from ...engine.spec.config import RunConfig, WatchedRun
-from ...engine.wire.descriptions import ArrayInfo, CheckpointInfo, HostStatus, PresetInfo
+from ...engine.wire.checkpoints import CheckpointInfo
+from ...engine.wire.descriptions import ArrayInfo, PresetInfo
 from ...engine.wire.events import (
-    AheadEnded,
     AnyEvent,
-    CheckpointDamaged,
-    CheckpointFailed,
-    CheckpointSaved,
-    CheckpointSaving,
-    CheckpointsKept,
-    CommandRefused,
-    Disconnected,
-    EngineLost,
     EngineReady,
-    EngineStarted,
-    EngineStopped,
-    Failed,
-    HostsLost,
-    HostsMeasured,
     MemoryMeasured,
-    Paused,
-    PresetAdded,
     PresetCompiled,
     PresetCompiling,
     PresetInspected,
-    PresetWeighed,
-    Profiled,
-    ProfileFailed,
+    PresetPreviewed,
     ProfileWriting,
     Profiling,
     ProgramsKept,
-    Restored,
-    RestoreFailed,
-    Resumed,
     Stalled,
-    StepsDone,
-    SwitchCancelled,
     Switched,
     SwitchFailed,
-    Switching,
-    TrainingStarted,
 )
+from ...engine.wire.hosts import HostStatus
 from .losses import Losses
 
 if TYPE_CHECKING:  # the first frame does not wait for them
     from ...engine.planning.ranking import Row
     from .comparison import Comparison
+    from .playback import Playback
+    from .tour import Tour
 
 RECENT_STEPS = 32
-"""Steps over which step time is taken, as their median."""
+"""The step time is the median of this many steps."""
 
 
 class Phase(StrEnum):
+    """What the run does. The value is shown in the header."""
+
     STARTING = "starting"
     COMPILING = "compiling"
     TRAINING = "training"
@@ -77,120 +55,166 @@ class Phase(StrEnum):
 
 
 OVER = (Phase.STOPPED, Phase.FAILED, Phase.LOST)
+"""Phases of a run without an engine."""
 
 
 @dataclass
 class RunState:
+    """A viewer's model of one run. Long because each field stands here with its meaning, and what follows from them."""
+
     phase: Phase = Phase.STARTING
+    """What the run does now."""
     about: RunConfig | WatchedRun | None = None
+    """Configuration of the run, or description of the external loop; None before the first event."""
     pid: int | None = None
+    """Process id of the engine or of the external loop; None before the first event."""
     ready: EngineReady | None = None
+    """Devices, presets and model; None until the engine has found its devices."""
     preset: str = ""
-    """The active one; empty before training."""
+    """Name of the active preset; empty before training."""
     step: int = 0
+    """Steps done."""
     losses: Losses = field(default_factory=Losses)
+    """Loss of each step."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    """Seconds of the last steps under the active preset."""
+    """Seconds of each of the last steps under the active preset."""
     timed: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
-    """The same of each preset that ran, while nothing was compiled beside it if there were such steps."""
+    """Seconds of the last steps under each preset, preferably without a compilation in the background."""
     input_wait: float | None = None
-    """Part of the time of the last report that was spent waiting for batches, where the engine can tell."""
+    """Fraction of the last report's time spent waiting for batches; None if the engine cannot measure it."""
     compiling: PresetCompiling | None = None
-    """The preset that is compiled while training goes on."""
+    """The preset that is being compiled, while training continues; None for none."""
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
+    """By preset, since the engine started."""
     inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
+    """Gradients and activations by preset, once a view has requested them."""
     kept: ProgramsKept | None = None
-    """Programs in memory; None where the engine did not report them."""
+    """Compiled programs in memory; None if the engine did not report them."""
     stalled: Stalled | None = None
-    """Until something happens again."""
+    """Where training is stalled; None again from the next event on."""
     memory: MemoryMeasured | None = None
+    """Memory in use on the fullest device; None until it is measured."""
     hosts: dict[int, HostStatus] = field(default_factory=dict[int, HostStatus])
-    """By process, as they were last seen, where there are several."""
+    """By process, as last reported; empty for a run of one process."""
     hosts_lost: dict[int, str] = field(default_factory=dict[int, str])
-    """Why, by process."""
+    """Why processes were lost, by process."""
+    playback: "Playback | None" = None
+    """The clock of a replay, which takes no commands; None for a run that is followed."""
+    tour: "Tour | None" = None
+    """The lessons that are shown with the views; None without a tour."""
     followed: int | None = None
-    """The device that the user follows through every array. This and the next two are told by no event."""
+    """Id of the device whose shards are marked in every array; None for none. The user chooses it."""
     comparison: "Comparison | None" = None
-    """The one that this viewer makes, or has made last."""
+    """The comparison that this viewer runs, or ran last; None before the first."""
     estimates: "dict[str, Row]" = field(default_factory=dict[str, "Row"])
-    """By preset, once they were asked for."""
-    weighed: PresetWeighed | None = None
-    """The last answer to this viewer."""
+    """Estimates by preset, once a view has requested them: not from events."""
+    previewed: PresetPreviewed | None = None
+    """The last preview that this viewer requested."""
     switches: list[Switched] = field(default_factory=list[Switched])
+    """Completed switches, oldest first."""
     marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """Step and preset of each switch, and of each time that an earlier state was taken up."""
+    """Step and preset of each switch and of each restored checkpoint."""
     checkpoints: list[CheckpointInfo] = field(default_factory=list[CheckpointInfo])
-    """What the run can go on from, oldest first."""
+    """Those that the run can resume from, oldest first."""
     saving: int | None = None
-    """The step that is being written beside the steps."""
+    """The step that is being saved, while training continues; None for none."""
     profiling: Profiling | ProfileWriting | None = None
-    """The trace that goes on, or is written."""
-    last_checkpoint: CheckpointSaved | CheckpointFailed | CheckpointDamaged | Restored | RestoreFailed | None = None
+    """The trace that is being recorded or written; None for none."""
+    is_paused: bool = False
+    """Stays set during another phase, such as a switch."""
     paused_by: str | None = None
-    """Why the engine paused by itself."""
-    refused: SwitchFailed | None = None
+    """Why the engine paused by itself; None if the user paused it."""
+    failed_switch: SwitchFailed | None = None
     """The last switch, if it failed."""
     problems: list[str] = field(default_factory=list[str])
-    """Why the run ended, if it did not end well."""
+    """Why the run failed or crashed, or this viewer was disconnected."""
     events: list[AnyEvent] = field(default_factory=list[AnyEvent])
-    """All but the steps, the memory they took and answers to this viewer, for the log."""
+    """All events for the log: without steps, memory, hosts' progress and previews."""
 
     @property
     def config(self) -> RunConfig | None:
-        """What the engine was told, where the loop is ours."""
+        """The run's configuration; None for a run in an external loop."""
         return self.about if isinstance(self.about, RunConfig) else None
 
     @property
     def watched(self) -> WatchedRun | None:
-        """The run trains in a loop of its own, which takes no commands."""
+        """The external loop that trains the run and takes no commands; None for an engine of its own."""
         return self.about if isinstance(self.about, WatchedRun) else None
 
     @property
     def is_over(self) -> bool:
+        """Whether the run has ended, failed or crashed."""
         return self.phase in OVER
 
     @property
-    def is_heard(self) -> bool:
-        """More is told, and asked for."""
-        return not self.is_over and self.phase is not Phase.DISCONNECTED
+    def is_live(self) -> bool:
+        """Whether an engine runs or starts, and this viewer is connected to it: a replay has none."""
+        return not self.is_over and self.phase is not Phase.DISCONNECTED and not self.playback
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch, on the clock by which the events are shown."""
+        return self.playback.now if self.playback else time.time()
 
     @property
     def is_quiet(self) -> bool:
-        """Steps are made, and nothing else that takes time from them."""
-        beside = (self.compiling, self.saving, self.profiling)
-        return self.phase is Phase.TRAINING and all(other is None for other in beside)
+        """Whether the run trains, with no background work that slows the steps down."""
+        background = (self.compiling, self.saving, self.profiling)
+        return self.phase is Phase.TRAINING and all(job is None for job in background)
+
+    @property
+    def pending(self) -> PresetCompiling | None:
+        """The compilation for a requested switch; None for none."""
+        found = self.compiling
+        return found if found and not found.ahead and self.preset and (self.is_live or self.playback) else None
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether this viewer is running a comparison."""
+        return self.comparison is not None and not self.comparison.is_over
 
     @property
     def newest(self) -> CheckpointInfo | None:
+        """The newest checkpoint; None if there is none."""
         return self.checkpoints[-1] if self.checkpoints else None
 
     @property
     def layout(self) -> PresetCompiled | None:
-        """The active preset's arrays and mesh."""
+        """The active preset's arrays and mesh; None until it is compiled."""
         return self.compiled.get(self.preset)
 
     @property
     def inspection(self) -> PresetInspected | None:
+        """Gradients and activations of the active preset; None until they are inspected."""
         return self.inspected.get(self.preset)
 
     @property
     def arrays(self) -> list[ArrayInfo]:
-        """Everything that is known of the active preset's step."""
+        """All known arrays of the active preset's step."""
         inner = self.inspection.arrays if self.inspection else []
         return [*self.layout.arrays, *inner] if self.layout else []
 
     @property
     def findings(self) -> list[Finding]:
+        """Lint findings of the active preset; empty until it is compiled."""
         return lint(self.layout, self.inspection, self.ready.flops_per_step) if self.layout and self.ready else []
 
     @property
+    def first_preset(self) -> str:
+        """The preset of the first steps; empty if a restored checkpoint hides it."""
+        if not self.marks:
+            return self.preset
+        is_first = self.switches and self.marks[0] == (self.switches[0].step, self.switches[0].to_preset)
+        return self.switches[0].from_preset if is_first else ""
+
+    @property
     def previous(self) -> str | None:
-        """The preset before the last switch."""
+        """The preset before the last switch; None before the first."""
         return self.switches[-1].from_preset if self.switches else None
 
     @property
     def changed(self) -> set[str]:
-        """Names of the arrays that the last switch laid out otherwise."""
+        """Names of the arrays whose sharding the last switch changed."""
         before = self.compiled.get(self.previous or "")
         if before is None or self.layout is None:
             return set()
@@ -204,197 +228,45 @@ class RunState:
 
     @property
     def seconds_per_step(self) -> float | None:
+        """Median time of the last steps under the active preset; None before the first."""
         return median(self.recent) if self.recent else None
 
     @property
     def counted(self) -> str:
-        """`tokens`, or `examples` where a user's function makes the batches."""
+        """`tokens`, or `examples` if a user's function makes the batches."""
         return self.ready.counted if self.ready else "tokens"
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Or examples."""
+        """Tokens or examples per second, of all devices; None before the first step."""
         seconds = self.seconds_per_step
         tokens = self.ready.tokens_per_step if self.ready else None
         return tokens / seconds if tokens and seconds else None
 
     @property
     def flops_per_second(self) -> float | None:
-        """Of the model, by formula."""
+        """The model's FLOP/s by formula, of all devices; None if unknown."""
         seconds = self.seconds_per_step
         flops = self.ready.flops_per_step if self.ready else None
         return flops / seconds if flops and seconds else None
 
+    @property
+    def flop_utilisation(self) -> float | None:
+        """Model FLOP utilisation: the model's FLOP/s by formula ÷ the chips' peak in bfloat16; None if unknown."""
+        from ...engine.spec.topology import peak_flops  # the first frame does not wait for it
+
+        flops, ready = self.flops_per_second, self.ready
+        peak = peak_flops(ready.devices[0].kind) if ready and ready.devices else None
+        return flops / (peak * len(ready.devices)) if ready and flops and peak else None
+
     def seconds_under(self, preset: str) -> float | None:
-        """Of a step; None where it did not run."""
+        """Returns the median step time under a preset; None if it did not run."""
         return median(self.timed[preset]) if preset in self.timed else None
 
     def is_compiled(self, preset: str) -> bool:
-        """A switch to it compiles nothing."""
+        """Returns whether a switch to the preset needs no compilation."""
         return preset in (self.kept.presets if self.kept else self.compiled)
 
     def preset_info(self, name: str) -> PresetInfo | None:
+        """Returns the run's preset of that name; None if it has none."""
         return next((info for info in self.ready.presets if info.name == name), None) if self.ready else None
-
-    def apply_all(self, events: Iterable[AnyEvent]) -> None:
-        """In order. A history is steps for the most part, and many reports of them are taken up as soon as one."""
-        for kind, group in groupby(events, type):
-            if kind is StepsDone:
-                self._add_steps([event for event in group if isinstance(event, StepsDone)])
-            else:
-                for event in group:
-                    self.apply(event)
-
-    def apply(self, event: AnyEvent) -> None:
-        if not isinstance(event, StepsDone | MemoryMeasured | HostsMeasured | PresetWeighed):
-            self.events.append(event)
-        if not isinstance(event, PresetWeighed | CommandRefused):
-            self.stalled = event if isinstance(event, Stalled) else None
-        match event:
-            case EngineStarted():
-                self._start_anew(event)
-            case EngineReady():
-                self.ready = event
-            case PresetCompiling():
-                self.compiling, self.recent = event, self.recent.copy()
-                if not self.preset:
-                    self.phase = Phase.COMPILING
-            case PresetCompiled():
-                self.compiled[event.preset] = event
-            case ProgramsKept():
-                self.kept = event
-            case PresetInspected():
-                self.inspected[event.preset] = event
-            case PresetAdded() if self.ready:
-                self.ready = msgspec.structs.replace(self.ready, presets=[*self.ready.presets, event.preset])
-            case PresetWeighed():
-                self.weighed = event
-            case MemoryMeasured():
-                self.memory = event
-            case HostsMeasured():
-                self.hosts = {status.process: status for status in event.hosts}
-            case HostsLost():
-                self.hosts = {status.process: status for status in event.hosts}
-                self.hosts_lost = event.reasons
-            case TrainingStarted():
-                if not event.step:
-                    self._go_on_from(0)
-                self.losses.go_on_from(event.step)
-                self._train_under(event.preset)
-            case StepsDone():
-                self._add_steps([event])
-            case Switching():
-                self.phase = Phase.SWITCHING
-            case Switched():
-                self.switches.append(event)
-                self.marks.append((event.step, event.to_preset))
-                self._train_under(event.to_preset)
-            case SwitchFailed():
-                self.refused, self.preset = event, event.preset or self.preset
-                self._end_compiling()
-                self._go_on()
-            case SwitchCancelled():
-                self._end_compiling()
-            case AheadEnded():
-                if self.compiling is not None and self.compiling.ahead:
-                    self._end_compiling()
-            case CheckpointSaving():
-                self.saving = event.step
-            case CheckpointsKept():
-                self.checkpoints = event.checkpoints
-            case CheckpointSaved() | CheckpointFailed():
-                self.saving, self.last_checkpoint = None, event
-            case CheckpointDamaged() | RestoreFailed():
-                self.last_checkpoint = event
-            case Restored():
-                self.last_checkpoint = event
-                self.preset = event.preset
-                self._go_on_from(event.step)
-                self.marks.append((event.step, f"↺{event.preset}"))
-            case Profiling() | ProfileWriting():
-                self.profiling = event
-            case Profiled() | ProfileFailed():
-                self.profiling = None
-            case Paused():
-                self._paused, self.phase, self.paused_by = True, Phase.PAUSED, event.problem
-            case Resumed():
-                self._paused, self.paused_by = False, None
-                self._go_on()
-            case Failed():
-                self._end(Phase.FAILED, event.problems)
-            case EngineStopped():
-                self._end(Phase.STOPPED, [])
-            case Disconnected():
-                self._end(Phase.DISCONNECTED, [event.reason])
-            case EngineLost():
-                self._lose_engine(event.process, event.reason)
-            case _:
-                pass
-
-    _paused: bool = False
-
-    def _start_anew(self, event: EngineStarted) -> None:
-        """An engine, the first or another one, of this run: what the one before it compiled is gone."""
-        self.about, self.pid = event.about, event.pid
-        self._end(Phase.STARTING, [])
-        self._paused, self.ready, self.preset, self.kept = False, None, "", None
-        for described in (self.compiled, self.inspected, self.timed, self.hosts, self.hosts_lost):
-            described.clear()
-
-    def _go_on_from(self, step: int) -> None:
-        """What was done after it is as if it had not been."""
-        self.step = step
-        self.losses.go_on_from(step)
-        self.marks = [mark for mark in self.marks if mark[0] < step]
-        self.recent = deque(maxlen=RECENT_STEPS)
-        self.paused_by = None
-
-    def _end(self, phase: Phase, problems: list[str]) -> None:
-        self.phase, self.problems = phase, problems
-        self.compiling = self.saving = self.profiling = None
-
-    def _lose_engine(self, process: int, reason: str) -> None:
-        """Of several processes the first is gone as well: the others end without it."""
-        hosts = self.ready.hosts if self.ready else []
-        gone = next((host for host in hosts if host.process == process), None)
-        if gone and not self.is_over:
-            self.hosts_lost = {process: reason}
-            reason = f"process {process} ({gone.name}, pid {gone.pid}) is lost after step {self.step:,}: {reason}"
-        self._end(Phase.LOST, [reason])
-
-    def _train_under(self, preset: str) -> None:
-        self.preset, self.refused = preset, None
-        self._end_compiling()
-        self._go_on()
-
-    def _end_compiling(self) -> None:
-        """The times of steps beside a compilation say nothing of the next ones."""
-        self.compiling = None
-        self.recent = deque(maxlen=RECENT_STEPS)
-
-    def _go_on(self) -> None:
-        self.phase = Phase.PAUSED if self._paused else Phase.TRAINING
-
-    def _add_steps(self, reports: Sequence[StepsDone]) -> None:
-        last = reports[-1]
-        self.step, self.stalled = last.step, None
-        self._add_losses(reports)
-        self.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
-        if self.compiling is None or self.preset not in self.timed:
-            self.timed[self.preset] = self.recent
-        waited = last.input_wait_seconds
-        self.input_wait = None if waited is None else waited / max(sum(last.step_seconds), 1e-9)
-
-    def _add_losses(self, reports: Sequence[StepsDone]) -> None:
-        """Each to its step: a line of the history may be lost. Where none is, all are taken up at once."""
-        losses = list(chain.from_iterable(report.losses for report in reports))
-        if len(self.losses) + len(losses) == reports[-1].step and _follow_each_other(reports):
-            self.losses.extend(losses)
-            return
-        for report in reports:
-            self.losses.go_on_from(report.step - len(report.losses))
-            self.losses.extend(report.losses)
-
-
-def _follow_each_other(reports: Sequence[StepsDone]) -> bool:
-    return all(before.step + len(after.losses) == after.step for before, after in pairwise(reports))

@@ -1,1 +1,1 @@
-"""The terminal: how it is taken and given back, and what may be written to it."""
+"""The terminal: how it is taken over and restored, and what may be written to it."""

@@ -1,8 +1,8 @@
-"""Text from files, models and logs, made fit for a terminal once, where it enters the UI process.
+"""Makes text from files, models and logs fit for a terminal, once, where it enters the UI process.
 
-What a terminal obeys, hides or leaves blank (control characters, escapes, bidirectional overrides, zero-width and
-unassigned characters) becomes visible. Markup needs nothing here: widgets are given `Content` and `Text`, and tables
-go to a console that never reads it.
+Characters that a terminal obeys, hides or leaves blank (control characters, escapes, bidirectional overrides,
+zero-width and unassigned characters) become visible. Markup is left as it is: widgets get `Content` and `Text` objects,
+and tables go to a console that does not interpret it.
 """
 
 import re
@@ -17,32 +17,32 @@ from ...engine.wire.framing import encode_json
 BLANK_LETTERS = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""Fillers and variation selectors: Unicode counts them among letters, marks and symbols, and they show nothing."""
+"""Fillers and variation selectors: Unicode classifies them as letters, marks and symbols, but they show nothing."""
 NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def printable(text: str) -> str:
-    """Spaces for line ends, tabs and other blanks; `\\x1b`, `\\u202e` and the like as they are written in Python."""
+    """Returns the text with blanks as spaces, and what is not printable as Python escapes such as `\\x1b`."""
     if text.isprintable() and (text.isascii() or not BLANK_LETTERS.search(text)):
         return text
     return "".join(map(_visible, text))
 
 
 def warn(*texts: str) -> None:
-    """Each on a line of stderr."""
+    """Prints each text as a line on stderr."""
     for text in texts:
         print(f"shardtui: {printable(text)}", file=sys.stderr)
 
 
 def clean(message: S) -> S:
-    """The same with every text in it printable."""
+    """Returns the message with every text in it printable."""
     return msgspec.convert(_cleaned(msgspec.to_builtins(message)), type(message))
 
 
 def json_line(message: msgspec.Struct) -> str:
-    """JSON for programs, in ASCII: escapes lose nothing, do nothing to a terminal, and every locale can encode them."""
+    """Returns the message as a line of ASCII JSON: escapes lose nothing, are harmless, and suit every locale."""
     return NOT_ASCII.sub(lambda found: _json_escape(found.group()), encode_json(message).decode())
 
 

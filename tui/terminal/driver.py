@@ -1,5 +1,4 @@
-"""Textual's driver, which leaves nothing of the splash, counts what it writes, and outlives what is typed in another
-encoding."""
+"""Textual's driver, changed to erase the splash, to count the bytes written, and to survive input that is not UTF-8."""
 
 from typing import ClassVar
 
@@ -9,8 +8,10 @@ from . import splash
 
 
 class Driver(LinuxDriver):
+    """The driver of the UI's terminal."""
+
     written: ClassVar[int] = 0
-    """Bytes so far."""
+    """Bytes written to the terminal since the process started."""
 
     def write(self, data: str) -> None:
         Driver.written += len(data.encode())
@@ -21,7 +22,7 @@ class Driver(LinuxDriver):
         super().start_application_mode()
 
     def run_input_thread(self) -> None:
-        """Bytes that are not UTF-8 are lost, with what was read beside them."""
+        """Continues after input that is not UTF-8, which is lost with what was read along with it."""
         while True:
             try:
                 return super().run_input_thread()

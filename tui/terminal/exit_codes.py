@@ -1,4 +1,4 @@
-"""What the process says to its caller."""
+"""Exit codes of the command."""
 
 FINE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
-"""`REFUSED`: nothing was done, for what was asked cannot be. `INTERRUPTED`: by Ctrl-C, as shells have it."""
+"""`REFUSED`: nothing was done, because the request is invalid. `INTERRUPTED`: by Ctrl-C, as shells report it."""

@@ -1,4 +1,4 @@
-"""A view, or any rich answer, as a picture and as text."""
+"""Exports a view, or any rich output, as SVG and as text."""
 
 import re
 from pathlib import Path
@@ -11,16 +11,17 @@ FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def without_fonts(svg: str) -> str:
-    """The exporters name fonts that a browser would fetch: any monospaced one will do."""
+    """Removes the fonts that the exporters name and a browser would fetch: any monospaced font will do."""
     return FONT_FACE.sub("", svg)
 
 
 def screen_svg(app: "App[Any]") -> str:
+    """Returns the current screen as SVG."""
     return without_fonts(app.export_screenshot(simplify=True))
 
 
 def screen_text(app: "App[Any]") -> str:
-    """What stands on the screen, without trailing spaces. Textual has no public way to ask for it."""
+    """Returns the text on the current screen, without trailing spaces. Textual has no public method for it."""
     strips = app.screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
     return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
 

@@ -1,26 +1,28 @@
-"""A word on the terminal while what the UI needs is imported."""
+"""A line on the terminal while the UI's modules are imported."""
 
 import contextlib
 import os
 import sys
 
+COMPLETING = "_ARGCOMPLETE"
+"""Environment variable that a shell sets while it completes a command line."""
 SPLASH, ERASE = "shardtui ...\r", "\r\x1b[K"
 
 
 def show() -> None:
-    """What comes next is written over it: the UI, or a line that says why there is none."""
+    """Prints the splash. What comes next overwrites it: the UI, or a line that says why there is none."""
     _write(SPLASH)
 
 
 def erase() -> None:
-    """Leaves the line empty, whatever is left of a splash on it."""
+    """Clears the line of the splash."""
     _write(ERASE)
 
 
 def fits() -> bool:
-    """On terminals that can erase it. The UI is drawn on stderr, and the splash too."""
+    """Returns whether all streams are a terminal that can erase the splash. The UI, too, is drawn on stderr."""
     terminals = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-    return terminals and os.environ.get("TERM", "dumb") not in ("", "dumb")
+    return terminals and os.environ.get("TERM", "dumb") not in ("", "dumb") and COMPLETING not in os.environ
 
 
 def _write(text: str) -> None:

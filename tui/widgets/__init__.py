@@ -1,1 +1,1 @@
-"""The widgets, one file for each region that is seen on screen."""
+"""The widgets, one file for each region of the screen."""

@@ -1,22 +1,25 @@
-"""A list of options in which a click selects, and enter or a double click acts."""
+"""A list in which a click highlights an option, and enter or a double click selects it."""
 
 from textual.events import Click
 from textual.geometry import Size
 from textual.widgets import OptionList
 
-from .lines import retitle
+from .lines import refit_titles
 
 PADDING = 2
-"""Cells beside an option. Where there are no more, Textual cannot wrap its text: it knows no line of the list, and a
-page up or down is a KeyError."""
+"""Cells to the left and right of an option. In a list that is no wider, Textual cannot wrap the options: it has no
+lines, and page up or down raises KeyError."""
 
 
 class Choices(OptionList):
+    """An option list that a click does not act on, and that works at any size."""
+
     def on_resize(self) -> None:
-        retitle(self)
+        refit_titles(self)
 
     @property
     def has_room(self) -> bool:
+        """Whether the list is large enough for Textual to lay out its options."""
         return self.scrollable_content_region.width > PADDING and self.scrollable_content_region.height > 0
 
     def _update_lines(self) -> None:
@@ -35,10 +38,10 @@ class Choices(OptionList):
             super().action_page_down()
 
     async def _on_click(self, event: Click) -> None:
-        """In the place of Textual's, for which a click is enter."""
+        """Replaces Textual's handler, which selects on a single click. The option may have been removed since."""
         event.prevent_default()
         at = event.style.meta.get("option")
-        if at is None or self.get_option_at_index(at).disabled:
+        if at is None or at >= self.option_count or self.get_option_at_index(at).disabled:
             return
         self.highlighted = at
         if event.chain == 2:

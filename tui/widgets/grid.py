@@ -1,72 +1,98 @@
-"""A grid of cells with one under a cursor: drawn in boxes, folded or scrolled where it is larger than its place."""
+"""A grid of boxes with a cursor. A grid that is larger than its panel is folded or scrolled."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from textual.content import Content
 
-TINTS = ("$primary", "$success", "$warning", "$error", "$secondary")
-NARROWEST = 3
-"""Columns of a cell."""
-FOLDED = 16
-"""Columns of a cell that stands for several places: room to say which."""
-TALLEST, WIDEST = 5, 26
+TINTS = (
+    "$primary",
+    "$success",
+    "$warning",
+    "$error",
+    "$secondary-lighten-3",
+    "$primary-lighten-3",
+    "$success-darken-3",
+    "$error-darken-3",
+)
+"""Eight, so that no two of eight devices share one by accident."""
+MIN_CELL_WIDTH = 3
+"""Least terminal columns of a cell."""
+FOLDED_CELL_WIDTH = 16
+"""Terminal columns of a cell that shows several positions: enough for a label that names them."""
+MIN_DETAIL_HEIGHT = 3
+"""Least lines of a cell with a detail below its label."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Which part of one direction is drawn: `count` cells from `first`, each standing for `fold` places."""
+    """The part of one direction that is drawn: `count` cells from cell `first`, each showing `fold` positions."""
 
     first: int
     count: int
     fold: int
 
-    def places(self, cell: int) -> range:
+    def positions(self, cell: int) -> range:
+        """The positions that a drawn cell shows."""
         start = (self.first + cell) * self.fold
         return range(start, start + self.fold)
 
-    def cell(self, place: int) -> int:
-        """The one that a place falls on."""
-        return place // self.fold - self.first
+    def cell(self, position: int) -> int:
+        """The index of the drawn cell that shows a position."""
+        return position // self.fold - self.first
 
 
 @dataclass(frozen=True)
 class Cell:
+    """One box of the grid."""
+
     label: Callable[[int], str]
-    """Its text, given the columns there are."""
+    """Returns the cell's text for a number of terminal columns."""
     marked: bool = False
+    """Whether the cell has a `◆`: it belongs to the followed device."""
+    tint: int | None = None
+    """Index of its colour; None for one of its own."""
+    detail: str = ""
+    """A second line, where there is room."""
 
 
-def window(places: int, room: int, folded_room: int, cursor: int, folds: bool) -> Window:
-    """All places where there is room; else folded in equal parts, or the part around the cursor."""
-    if places <= room:
-        return Window(0, places, 1)
+def window(positions: int, room: int, folded_room: int, cursor: int, folds: bool) -> Window:
+    """Returns a window of all positions if they fit into `room` cells.
+
+    Otherwise `folds` decides: either cells of equal numbers of positions, at most `folded_room` of them, or the part
+    around the cursor.
+    """
+    if positions <= room:
+        return Window(0, positions, 1)
     if folds:
-        sizes = (size for size in range(2, places + 1) if places % size == 0)
-        fold = next(size for size in sizes if places // size <= folded_room)
-        return Window(0, places // fold, fold)
-    first = min(max(0, cursor - room // 2), places - room)
+        sizes = (size for size in range(2, positions + 1) if positions % size == 0)
+        fold = next(size for size in sizes if positions // size <= folded_room)
+        return Window(0, positions // fold, fold)
+    first = min(max(0, cursor - room // 2), positions - room)
     return Window(first, room, 1)
 
 
-def fitting(width: int, height: int, cell_width: int = NARROWEST) -> tuple[int, int]:
-    """Rows and columns of cells that there is room for."""
+def grid_capacity(width: int, height: int, cell_width: int = MIN_CELL_WIDTH) -> tuple[int, int]:
+    """Returns how many rows and columns of cells fit into a panel."""
     return max(1, (height - 1) // 2), max(1, (width - 1) // (cell_width + 1))
 
 
 def draw_grid(cells: list[list[Cell]], cursor: tuple[int, int] | None, width: int, height: int) -> list[Content]:
-    """At most `width` × `height` where `fitting` was asked. Colour repeats what the labels say."""
+    """Returns the lines of a grid: at most `width` × `height` if it has no more cells than `grid_capacity` says.
+
+    Colour only repeats what the labels say.
+    """
     rows, columns = len(cells), len(cells[0])
-    cell_width = min(max(NARROWEST, (width - 1) // columns - 1), WIDEST)
-    cell_height = min(max(1, (height - 1) // rows - 1), TALLEST)
+    cell_width = max(MIN_CELL_WIDTH, (width - 1) // columns - 1)
+    cell_height = max(1, (height - 1) // rows - 1)
     rules = [left + middle.join(["─" * cell_width] * columns) + right for left, middle, right in ("┌┬┐", "├┼┤", "└┴┘")]
     lines = [Content(rules[0])]
     for y, row in enumerate(cells):
         for inner in range(cell_height):
             parts: list[str | tuple[str, str]] = ["│"]
             for x, cell in enumerate(row):
-                text = cell_text(cell, cell_width, (y, x) == cursor) if inner == (cell_height - 1) // 2 else ""
-                tint = TINTS[(y * columns + x) % len(TINTS)]
+                text = _cell_line(cell, inner - (cell_height - 1) // 2, cell_width, cell_height, (y, x) == cursor)
+                tint = TINTS[(y * columns + x if cell.tint is None else cell.tint) % len(TINTS)]
                 style = f"bold reverse {tint}" if (y, x) == cursor else f"on {tint} {45 if cell.marked else 25}%"
                 parts += [(text.center(cell_width), style), "│"]
             lines.append(Content.assemble(*parts))
@@ -74,9 +100,17 @@ def draw_grid(cells: list[list[Cell]], cursor: tuple[int, int] | None, width: in
     return lines
 
 
+def _cell_line(cell: Cell, line: int, width: int, height: int, is_cursor: bool) -> str:
+    """Returns the text of a cell's line, counted from its middle: the label, the detail below it, or nothing."""
+    if line == 0:
+        return cell_text(cell, width, is_cursor)
+    has_detail = line == 1 and height >= MIN_DETAIL_HEIGHT and len(cell.detail) <= width
+    return cell.detail if has_detail else ""
+
+
 def cell_text(cell: Cell, width: int, is_cursor: bool) -> str:
-    """`◆` for a marked cell, `›…‹` for the one under the cursor: both are seen without colour."""
+    """Returns a cell's text, with `◆` if it is marked and in `›…‹` under the cursor: both are seen without colour."""
     mark = "◆" if cell.marked else ""
-    if is_cursor and width >= NARROWEST + 2:
+    if is_cursor and width >= MIN_CELL_WIDTH + 2:
         return f"›{mark}{cell.label(width - 2 - len(mark))}‹"
     return mark + cell.label(width - len(mark))

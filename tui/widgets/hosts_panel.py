@@ -1,20 +1,22 @@
-"""The processes of a run on several hosts: where each is, what it holds, and how it stands."""
+"""The processes of a run on several hosts: host, memory, step and status of each."""
 
 from textual.content import Content
 
 from ...engine.base import figures
-from ...engine.wire.descriptions import HostInfo, HostStatus
+from ...engine.wire.hosts import HostInfo, HostStatus
 from ..state.run_state import RunState
 from .lines import Lines
 
-HEADS = f"{'process':<8} {'host':<20} {'pid':>8} {'devices':>8} {'in use':>9} {'step':>9}  "
-FRAME = 3
-"""Rows of the border and the heads."""
-LAG = 2
-"""Steps that a process may be behind when it was looked at."""
+HEADER = f"{'process':<8} {'host':<20} {'pid':>8} {'devices':>8} {'in use':>9} {'step':>9}  "
+FRAME_ROWS = 3
+"""Rows of the border and the header."""
+LAG_STEPS = 2
+"""Steps that a process may be behind without a warning: its report is older than those of the others."""
 
 
 class HostsPanel(Lines):
+    """One row for each process; hidden in a run of a single process."""
+
     DEFAULT_CSS = """
     HostsPanel { max-height: 40%; display: none; }
     """
@@ -23,10 +25,11 @@ class HostsPanel(Lines):
         self.border_title = "processes"
 
     def show_hosts(self, state: RunState) -> None:
+        """Shows the processes of the run, or hides the panel."""
         hosts = state.ready.hosts if state.ready else []
         self.display = bool(hosts)
-        self.styles.height = len(hosts) + FRAME
-        self.show([Content.styled(HEADS, "$foreground 60%"), *(_line(host, state) for host in hosts)])
+        self.styles.height = len(hosts) + FRAME_ROWS
+        self.show([Content.styled(HEADER, "$foreground 60%"), *(_line(host, state) for host in hosts)])
 
 
 def _line(host: HostInfo, state: RunState) -> Content:
@@ -34,16 +37,16 @@ def _line(host: HostInfo, state: RunState) -> Content:
     status = state.hosts.get(host.process)
     held = figures.size(status.bytes_in_use) if status else ""
     step = f"{status.step:,}" if status else ""
-    figures_of = f"{host.process:<8} {host.name[:20]:<20} {host.pid:>8} {devices:>8} {held:>9} {step:>9}  "
-    return Content.assemble(figures_of, _standing(host.process, status, state))
+    columns = f"{host.process:<8} {host.name[:20]:<20} {host.pid:>8} {devices:>8} {held:>9} {step:>9}  "
+    return Content.assemble(columns, _status(host.process, status, state))
 
 
-def _standing(process: int, status: HostStatus | None, state: RunState) -> tuple[str, str]:
+def _status(process: int, status: HostStatus | None, state: RunState) -> tuple[str, str]:
     if why := state.hosts_lost.get(process):
         return f"✗ lost: {why}", "$error"
     if state.is_over:
         return "■ ended", "$foreground 60%"
     behind = max((other.step for other in state.hosts.values()), default=0) - (status.step if status else 0)
-    if status and behind > LAG:
+    if status and behind > LAG_STEPS:
         return f"! {behind} steps behind", "$warning"
     return f"● {state.phase.value}", "$success"

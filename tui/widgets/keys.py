@@ -1,18 +1,49 @@
-"""The bottom line: the keys of the view that is up."""
+"""The bottom line: the keys of the active view, and at its right end always help and palette."""
 
-from textual.containers import Container
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
 from textual.widgets import Footer
 
+from ..bindings import key_of
+from .lines import Lines
 
-class Keys(Container):
-    """Its place is kept. The keys come once the first frame is drawn, which would wait for a widget of each."""
+ALWAYS = {"help": "Help", "command_palette": "Palette"}
+"""Name by action of the app."""
+
+
+class Keys(Horizontal):
+    """The keys that work now. They are mounted after the first frame, which would wait for a widget per key."""
 
     DEFAULT_CSS = """
-    Keys { dock: bottom; height: 1; background: $footer-background; }
+    Keys {
+        dock: bottom; height: 1; background: $footer-background;
+
+        Footer { dock: none; width: 1fr; }
+        Always { width: auto; background: $footer-background; }
+    }
     """
 
+    def compose(self) -> ComposeResult:
+        yield Always()
+
     async def show_keys(self) -> None:
+        """Mounts the footer with the keys."""
         if not self.is_attached:
             return
-        await self.mount(Footer(compact=True, show_command_palette=False))
+        await self.mount(Footer(compact=True, show_command_palette=False), before=0)
         self.screen.refresh_bindings()
+
+
+class Always(Lines):
+    """The keys that work in every view. A click does what they do."""
+
+    def on_mount(self) -> None:
+        line = Content("").join(_key(key_of(self, action), name, action) for action, name in ALWAYS.items())
+        self.styles.width = line.cell_length
+        self.show([line])
+
+
+def _key(key: str, name: str, action: str) -> Content:
+    parts = (f" {key} ", "$footer-key-foreground bold"), (f"{name} ", "$footer-description-foreground")
+    return Content.assemble(*parts).stylize(f"@click=app.{action}")

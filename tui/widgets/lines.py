@@ -1,4 +1,4 @@
-"""Lines of text of which only the changed ones are drawn again: over SSH every cell counts."""
+"""Lines of text, of which only the changed ones are redrawn: over SSH every cell counts."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -10,28 +10,27 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from .whole import cut
+from .cut import cut
 
 EMPTY = Content()
 
-
-FRAME = 6
-"""Cells of a border beside its title."""
+TITLE_MARGIN = 6
+"""Cells of a border that its title cannot use."""
 _titles: "WeakKeyDictionary[Widget, tuple[str, str]]" = WeakKeyDictionary()
 
 
-def entitle(widget: Widget, title: str, subtitle: str = "") -> None:
-    """Writes both into the widget's border, as far as there is room. See `retitle`."""
+def set_titles(widget: Widget, title: str, subtitle: str = "") -> None:
+    """Writes title and subtitle into the widget's border, cut to its width."""
     _titles[widget] = (title, subtitle)
-    retitle(widget)
+    refit_titles(widget)
 
 
-def retitle(widget: Widget) -> None:
-    """For a widget of another width. Setting a title draws the whole widget again, so the same one is not set."""
+def refit_titles(widget: Widget) -> None:
+    """Cuts the titles to the widget's present width. An unchanged title is not set again: that redraws the widget."""
+    if widget not in _titles:
+        return
     width = widget.outer_size.width
-    title, subtitle = (
-        cut(Content(text), width - FRAME) if width else Content(text) for text in _titles.get(widget, ("", ""))
-    )
+    title, subtitle = (cut(Content(text), width - TITLE_MARGIN) if width else Content(text) for text in _titles[widget])
     if (widget.border_title or "") != title.markup:
         widget.border_title = title
     if (widget.border_subtitle or "") != subtitle.markup:
@@ -39,7 +38,7 @@ def retitle(widget: Widget) -> None:
 
 
 class Lines(Widget):
-    """Shows what it is given, cut at its edges, no number in two. Content is never read as markup."""
+    """Lines of content, cut at the right edge but never inside a number. They are never parsed as markup."""
 
     DEFAULT_CSS = """
     Lines { height: 1; }
@@ -50,6 +49,7 @@ class Lines(Widget):
         self.lines: Sequence[Content] = ()
 
     def show(self, lines: Sequence[Content]) -> None:
+        """Replaces the lines and redraws those that changed."""
         previous, self.lines = self.lines, lines
         pairs = enumerate(zip_longest(previous[: self.size.height], lines[: self.size.height], fillvalue=EMPTY))
         changed = [Region(0, y, self.size.width, 1) for y, (old, new) in pairs if not old.is_same(new)]
@@ -57,7 +57,7 @@ class Lines(Widget):
             self.refresh(*changed)
 
     def on_resize(self) -> None:
-        retitle(self)
+        refit_titles(self)
 
     def render_line(self, y: int) -> Strip:
         line = cut(self.lines[y], self.size.width) if y < len(self.lines) else EMPTY

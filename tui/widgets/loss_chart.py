@@ -1,184 +1,143 @@
-"""The loss over the steps, in braille dots, with a mark at each switch."""
+"""The loss by step: its keys, its window and its cursor. `loss_plot` draws it."""
 
-import math
-from collections.abc import Sequence
+from typing import ClassVar
 
-from textual.content import Content
+from textual.binding import Binding, BindingType
+from textual.events import Click
 
+from ..bindings import identified
 from ..state.losses import Losses
 from ..state.run_state import RunState
-from .lines import Lines, entitle
-
-LABEL_WIDTH = 7
-SMALLEST_EDGE = 20
-"""Steps that the axis shows at least."""
-EDGES = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
-"""The right edge is one of these times a power of ten, so that columns stand still while steps come in."""
-TICKS = (1, 2, 5)
-LOG_TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of the braille cell at U+2800 by row and column."""
-CELLS = (" ", *map(chr, range(0x2801, 0x2900)))
+from .lines import Lines, set_titles
+from .loss_plot import LABEL_WIDTH, MIN_STEPS, Curve, Mark, Plot, draw_plot, mean_loss, right_edge
 
 NATS = ", nats per token"
-CURVE_STYLE, MARK_STYLE, NAME_STYLE = "$primary-lighten-2", "$foreground 30%", "$accent"
-
-Mark = tuple[int, str]
-"""Steps done before a switch, and the preset after it."""
 
 
-class LossChart(Lines):
+class LossChart(Lines, can_focus=True):
+    """The loss curve with its axes, and a dotted vertical line with the preset's name at each switch."""
+
+    HELP = """\
+## Loss
+
+The loss of each step, and a line with the preset's name at each switch; `↺` marks a restored checkpoint. **tab** moves
+into the chart: **←** and **→** move a cursor that reads the loss of a step, **+** and **-** zoom in and out around it,
+**,** and **.** move to earlier and later steps, **escape** shows all steps again. **l** changes to a logarithmic axis,
+**S** smooths the curve: each loss is then the mean over 4 % of the shown steps. **i** draws the losses of other runs
+under it, each with a letter at its end and in the legend above.
+"""
+    BINDING_GROUP_TITLE = "Loss"
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "loss",
+        [
+            Binding("right", "move(1)", "Cursor", key_display="←→"),
+            Binding("left", "move(-1)", "Cursor left", show=False),
+            Binding("plus", "zoom(0.5)", "Zoom", key_display="+-"),
+            Binding("minus", "zoom(2)", "Zoom out", show=False),
+            Binding("full_stop", "pan(1)", "Pan", key_display=",."),
+            Binding("comma", "pan(-1)", "Pan back", show=False),
+            Binding("escape", "reset", "All steps", show=False),
+        ],
+    )
+
     def on_mount(self) -> None:
-        self.logarithmic = False
         self.losses = Losses()
+        self.others: list[Curve] = []
         self.marks: list[Mark] = []
         self.unit = NATS
+        self.is_log = self.is_smooth = False
+        self.window: tuple[int, int] | None = None
+        self.cursor: int | None = None
 
     def show_state(self, state: RunState) -> None:
+        """Draws the losses and switches of the run."""
         self.losses = state.losses
-        self.marks = state.marks
+        self.marks = [(0, state.first_preset), *state.marks]
         self.unit = "" if state.watched else NATS
         self.draw()
 
-    def toggle_logarithmic(self) -> None:
-        self.logarithmic = not self.logarithmic
+    def on_resize(self) -> None:
+        super().on_resize()
         self.draw()
 
-    def on_resize(self) -> None:
-        self.draw()
+    @property
+    def plot(self) -> Plot:
+        """What is drawn now."""
+        return Plot(self.losses, self.others, self.marks, self.window, self.cursor, self.is_log, self.is_smooth)
 
     def draw(self) -> None:
-        entitle(self, f"loss{self.unit}{' (log axis)' if self.logarithmic else ''}")
-        self.show(draw_chart(self.losses, self.marks, self.size.width, self.size.height, self.logarithmic))
+        """Draws the chart again, for example at another size."""
+        how = [*(["log axis"] if self.is_log else []), *(["smoothed"] if self.is_smooth else [])]
+        set_titles(self, f"loss{self.unit}" + (f" ({', '.join(how)})" if how else ""), self.cursor_text())
+        self.show(draw_plot(self.plot, self.size.width, self.size.height))
 
+    def cursor_text(self) -> str:
+        """Returns the step under the cursor and its loss in each curve; empty without a cursor."""
+        if self.cursor is None or self.cursor >= len(self.losses):
+            return ""
+        step, reach = self.cursor, self.plot.reach
+        curves = [("", self.losses), *((f" · {curve.letter} ", curve.losses) for curve in self.others)]
+        values = ((letter, mean_loss(losses, step, step + 1, reach)) for letter, losses in curves if step < len(losses))
+        texts = (f"{letter}{'not finite' if loss is None else f'{loss:.4f}'}" for letter, loss in values)
+        return f"step {step + 1:,}: {''.join(texts)}"
 
-def draw_chart(
-    losses: Losses, marks: Sequence[Mark], width: int, height: int, logarithmic: bool = False
-) -> list[Content]:
-    """One line of content for each row; fewer where there is nothing to draw or no room for it."""
-    columns, rows = width - LABEL_WIDTH, height - 1
-    if columns < 4 or rows < 2:
-        return []
-    edge = right_edge(len(losses))
-    points = _points(losses, edge, columns * 2, logarithmic)
-    if not points:
-        return [Content.styled("no step done yet", "$foreground 60%")]
-    low, high, ticks = _log_scale(points) if logarithmic else _scale(points, max(2, rows // 4))
-    dots = _plot(points, low, high, columns, rows)
-    labels = {_row(value, low, high, rows * 4) // 4: text for value, text in ticks}
-    lines = [
-        _line(dots[row], labels.get(row, ""), [(_column(step, edge, columns), name) for step, name in marks], row == 0)
-        for row in range(rows)
-    ]
-    return [*lines, _axis(edge, columns)]
+    def action_move(self, cells: int) -> None:
+        if not self.losses:
+            return
+        first, edge = self.plot.bounds
+        each = max(1, (edge - first) // max(1, self.size.width - LABEL_WIDTH))
+        start = min(edge, len(self.losses)) - 1 if self.cursor is None else self.cursor + cells * each
+        self.put_cursor(start)
 
+    def put_cursor(self, step: int) -> None:
+        """Moves the cursor to a step of the window, counted from 0."""
+        first, edge = self.plot.bounds
+        self.cursor = max(first, min(step, edge - 1, len(self.losses) - 1))
+        self.draw()
 
-def right_edge(steps: int) -> int:
-    """The smallest nice number of steps that is not below `steps`."""
-    steps = max(steps, SMALLEST_EDGE)
-    power = 10 ** (len(str(steps)) - 1)
-    return next(int(edge * power) for edge in (*EDGES, 10) if edge * power >= steps)
+    def on_click(self, event: Click) -> None:
+        """Puts the cursor where the user clicked."""
+        offset = event.get_content_offset(self)
+        columns = self.size.width - LABEL_WIDTH
+        if offset and self.losses and columns > 0 and offset.x >= LABEL_WIDTH:
+            first, edge = self.plot.bounds
+            self.put_cursor(first + (offset.x - LABEL_WIDTH) * (edge - first) // columns)
 
+    def action_zoom(self, factor: float) -> None:
+        """Shows `factor` times as many steps, around the cursor or, without one, up to the last step."""
+        first, edge = self.plot.bounds
+        length = max(MIN_STEPS, int((edge - first) * factor))
+        middle = len(self.losses) - length // 2 if self.cursor is None else self.cursor
+        self.show_window(middle - length // 2, length)
 
-def _points(losses: Losses, edge: int, dots: int, logarithmic: bool) -> list[tuple[int, float]]:
-    """(dot column, value): the mean of the steps that fall on a column; none where all of them are not finite."""
-    points: list[tuple[int, float]] = []
-    begin = 0
-    while begin < len(losses):
-        column = begin * dots // edge
-        end = min(len(losses), max(begin + 1, -(-(column + 1) * edge // dots)))
-        value = losses.mean(begin, end)
-        if value is not None and not (logarithmic and value <= 0):
-            points.append((column, math.log10(value) if logarithmic else value))
-        begin = end
-    return points
+    def action_pan(self, direction: int) -> None:
+        first, edge = self.plot.bounds
+        self.show_window(first + direction * max(1, (edge - first) // 4), edge - first)
 
+    def show_window(self, first: int, length: int) -> None:
+        """Shows `length` steps from `first`, or all steps if these are all."""
+        last = right_edge(self.plot.steps)
+        first = max(0, min(first, last - length))
+        self.window = None if length >= last else (first, first + length)
+        if self.cursor is not None:
+            self.put_cursor(self.cursor)
+        self.draw()
 
-def _scale(points: Sequence[tuple[int, float]], intervals: int) -> tuple[float, float, list[tuple[float, str]]]:
-    """Bounds at round numbers, and ticks at about `intervals` + 1 of them."""
-    low, high = _bounds(points)
-    power = 10 ** math.floor(math.log10((high - low) / intervals))
-    step = next(tick * power for tick in (*TICKS, 10) if (high - low) / (tick * power) <= intervals)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    return first * step, last * step, [(n * step, f"{n * step:.{digits}f}") for n in range(first, last + 1)]
+    def action_reset(self) -> None:
+        self.window = self.cursor = None
+        self.draw()
 
+    def overlay(self, curves: list[Curve]) -> None:
+        """Draws the losses of other runs under those of this one."""
+        self.others = curves
+        self.draw()
 
-def _log_scale(points: Sequence[tuple[int, float]]) -> tuple[float, float, list[tuple[float, str]]]:
-    low, high = _bounds(points)
-    powers = range(math.floor(low) - 1, math.ceil(high) + 1)
-    values = [tick * 10.0**power for power in powers for tick in LOG_TICKS]
-    first = max(value for value in values if math.log10(value) <= low)
-    last = min(value for value in values if math.log10(value) >= high)
-    ticks = [(math.log10(value), f"{value:.3g}") for value in values if first <= value <= last]
-    return math.log10(first), math.log10(last), ticks
+    def toggle_log(self) -> None:
+        """Changes between a linear and a log axis."""
+        self.is_log = not self.is_log
+        self.draw()
 
-
-def _bounds(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    values = [value for _, value in points]
-    low, high = min(values), max(values)
-    least = max(abs(high) * 0.01, 1e-6)
-    return (low, high) if high - low >= least else (low - least, high + least)
-
-
-def _plot(points: Sequence[tuple[int, float]], low: float, high: float, columns: int, rows: int) -> list[list[int]]:
-    """Braille bits by row and column; neighbouring points are joined."""
-    cells = [[0] * columns for _ in range(rows)]
-    previous: tuple[int, int] | None = None
-    for x, value in points:
-        y = _row(value, low, high, rows * 4)
-        for dot_x, dot_y in _segment(previous or (x, y), (x, y)):
-            cells[dot_y // 4][dot_x // 2] |= DOTS[dot_y % 4][dot_x % 2]
-        previous = x, y
-    return cells
-
-
-def _segment(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    (x0, y0), (x1, y1) = start, end
-    length = max(x1 - x0, abs(y1 - y0), 1)
-    right, down = (x1 - x0) / length, (y1 - y0) / length
-    return [(int(x0 + 0.5 + right * t), int(y0 + 0.5 + down * t)) for t in range(length + 1)]
-
-
-def _row(value: float, low: float, high: float, dots: int) -> int:
-    return min(dots - 1, max(0, round((high - value) / (high - low) * (dots - 1))))
-
-
-def _column(step: int, edge: int, columns: int) -> int:
-    return min(columns - 1, step * columns // edge)
-
-
-def _line(dots: Sequence[int], label: str, marks: Sequence[Mark], with_names: bool) -> Content:
-    """One row: the curve over the marks, with the names of the presets in the first row."""
-    text = [CELLS[bits] for bits in dots]
-    styled: dict[int, str] = {}
-    for index, (column, name) in enumerate(marks):
-        end = marks[index + 1][0] if index + 1 < len(marks) else len(text)
-        start, shown = _label(text, column, name) if with_names else (column, "┊")
-        for at, character in enumerate(shown, start):
-            if at < max(end, column + 1) and text[at] == " ":
-                text[at], styled[at] = character, MARK_STYLE if character == "┊" else NAME_STYLE
-    axis = "┤" if label else "│"
-    runs = [(f"{label[: LABEL_WIDTH - 2]:>{LABEL_WIDTH - 2}} {axis}", "$foreground 60%")]
-    begin = 0
-    for at in sorted(styled):
-        runs += [("".join(text[begin:at]), CURVE_STYLE), (text[at], styled[at])]
-        begin = at + 1
-    return Content.assemble(*runs, ("".join(text[begin:]), CURVE_STYLE), strip_control_codes=False)
-
-
-def _label(text: Sequence[str], column: int, name: str) -> tuple[int, str]:
-    """Where a mark's name begins: right of the mark, or left of it where the chart ends and there is room."""
-    left = column - len(name)
-    if column + len(name) >= len(text) and left >= 0 and all(character == " " for character in text[left:column]):
-        return left, f"{name}┊"
-    return column, f"┊{name}"
-
-
-def _axis(edge: int, columns: int) -> Content:
-    """Step numbers at equal parts of the axis, right-aligned under their place."""
-    parts = next((parts for parts in (4, 5, 2, 1) if edge % parts == 0 and columns // parts > len(f"{edge:,}")), 1)
-    text = "0".rjust(LABEL_WIDTH)
-    for part in range(1, parts + 1):
-        text += f"{edge * part // parts:,}".rjust(LABEL_WIDTH + columns * part // parts - len(text))
-    return Content.styled(text[: LABEL_WIDTH + columns], "$foreground 60%")
+    def toggle_smooth(self) -> None:
+        """Turns smoothing on or off."""
+        self.is_smooth = not self.is_smooth
+        self.draw()

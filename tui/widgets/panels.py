@@ -1,4 +1,4 @@
-"""The small panels of the Watch view: what the preset teaches, the last switch, this step, memory, traffic."""
+"""The small panels of the Watch view: the preset, the last switch, this step, memory and traffic."""
 
 import textwrap
 
@@ -7,15 +7,21 @@ from textual.content import Content
 from ...engine.analysis.traffic import Flow, flows
 from ...engine.base import figures
 from ...engine.wire.events import MemoryMeasured, Switched
+from ..state.log_lines import PHASES
+from ..state.pipeline_words import pipeline_words
 from ..state.run_state import RunState
-from .lines import Lines, entitle
+from .cut import cut
+from .lines import Lines, set_titles
 
 
 class Panel(Lines):
+    """Lines that are computed from the state of the run and the width of the panel."""
+
     def on_mount(self) -> None:
         self.state = RunState()
 
     def show_state(self, state: RunState) -> None:
+        """Draws what has changed in the state of the run."""
         self.state = state
         self.show(self.lines_for(state, self.size.width))
 
@@ -23,15 +29,18 @@ class Panel(Lines):
         self.show_state(self.state)
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
+        """Returns the lines of the panel, which is `width` cells wide inside its border, and sets its title."""
         raise NotImplementedError
 
 
 class AboutPreset(Panel):
-    """Of the highlighted preset: why it does not fit, or what it teaches."""
+    """What the highlighted preset teaches, or why it does not fit."""
 
     preset: str | None = None
+    """The highlighted preset; None before one is highlighted."""
 
     def show_preset(self, preset: str | None) -> None:
+        """Shows this preset from now on."""
         self.preset = preset
         self.show_state(self.state)
 
@@ -39,59 +48,75 @@ class AboutPreset(Panel):
         info = state.preset_info(self.preset) if self.preset else None
         if info is None:
             return []
-        entitle(self, info.name)
+        set_titles(self, info.name)
         text = info.teaches or info.summary
         if info.pipeline:
-            text = f"{info.pipeline.words}. {text}"
+            text = f"{pipeline_words(info.pipeline)}. {text}"
         return _wrapped(text, width) if info.fits else _wrapped(" ".join(info.problems), width, "$error")
 
 
 class LastSwitch(Panel):
-    """The receipt of the last switch, or why there was none; why the run paused by itself, or ended badly."""
+    """The receipt of the last switch, or why it was refused; why the run paused by itself or failed."""
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.set_interval(1.0, self.tick)
+
+    def tick(self) -> None:
+        """Updates the seconds of a compilation: no event reports them."""
+        if self.state.pending:
+            self.show_state(self.state)
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
         happened = " ".join(state.problems) or state.paused_by
-        entitle(self, "what happened" if happened else "watched" if state.watched else "last switch", _kept(state))
+        set_titles(
+            self,
+            "what happened" if happened else "external loop" if state.watched else "last switch",
+            _saved_note(state),
+        )
         if happened:
             return _wrapped(happened, width, "$error")
-        if state.refused:
-            return _wrapped(f"not to {state.refused.to_preset}: {' '.join(state.refused.problems)}", width, "$error")
+        if pending := state.pending:
+            seconds = max(0, int(state.now - pending.time))
+            return [
+                Content(f"{state.preset} → {pending.preset}"),
+                Content.styled(f"{PHASES[pending.phase]} {seconds} s", "$warning"),
+                Content.styled("enter on it cancels", "$foreground 60%"),
+            ]
+        if failed := state.failed_switch:
+            return _wrapped(f"cannot switch to {failed.to_preset}: {' '.join(failed.problems)}", width, "$error")
         if state.watched:
-            return _wrapped("only watched: its own loop decides", width, "$foreground 60%")
+            return _wrapped("external loop: it decides its own layout", width, "$foreground 60%")
         if not state.switches:
-            return [Content.styled("none yet: enter on a preset", "$foreground 60%")]
+            how = "" if state.playback else ": press enter on a preset"
+            return [Content.styled(f"no switch yet{how}", "$foreground 60%")]
         return _receipt(state.switches[-1], width)
 
 
 class ThisStep(Panel):
-    """The last loss, and rates and times of the last steps. Where there is little room the last rows are cut."""
+    """What the headline has no room for: time spent waiting for batches, model FLOP/s, the bubble of a pipeline."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        entitle(self, "this step")
-        seconds, waited = state.seconds_per_step, state.input_wait
-        tokens, flops = state.tokens_per_second, state.flops_per_second
-        if not seconds or not state.ready:
+        set_titles(self, "this step")
+        waited, flops = state.input_wait, state.flops_per_second
+        if not state.seconds_per_step:
             return []
-        counted = state.ready.counted
         rows = [
-            ("loss", f"{state.losses[-1]:.4f}" if state.losses else ""),
-            ("step time", figures.seconds(seconds)),
-            (f"{counted}/s", "" if tokens is None else f"{float(f'{tokens:.3g}'):,.0f}"),
             ("input wait", "" if waited is None else f"{waited:.1%}"),
             ("model", "" if flops is None else f"{figures.rate(flops)}FLOP/s"),
         ]
         if state.layout and state.layout.pipeline:
-            rows.append(("bubble", figures.part(state.layout.pipeline.bubble)))
+            rows.append(("bubble", figures.percent(state.layout.pipeline.bubble)))
         return [_row(label, value, width) for label, value in rows if value]
 
 
 class MemoryPerDevice(Panel):
-    """What the compiled step needs of one device, as predicted, and what is in use as measured."""
+    """Bytes that the compiled step needs on one device, as predicted, and the bytes measured in use."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
         memory = state.layout.memory if state.layout else None
         limit = state.ready.memory_limit if state.ready else None
-        entitle(self, "memory, predicted", _in_use(state.memory, limit, width) if state.memory and memory else "")
+        set_titles(self, "memory, predicted", _in_use(state.memory, limit, width) if state.memory and memory else "")
         if memory is None:
             return []
         parts = (
@@ -104,10 +129,10 @@ class MemoryPerDevice(Panel):
 
 
 class Traffic(Panel):
-    """What a step moves, by kind and mesh axes."""
+    """Collectives of a step, added up by kind and mesh axes."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        entitle(self, "traffic per step")
+        set_titles(self, "traffic per step")
         if state.layout is None or state.layout.collectives is None:
             return []
         rows = [_flow(flow, width) for flow in flows(state.layout.collectives)]
@@ -119,44 +144,46 @@ def _receipt(switch: Switched, width: int) -> list[Content]:
     texts = (f"moved {moved}, stalled {stalled}", f"{moved}, stalled {stalled}")
     digests = f"all {switch.arrays} digests equal" if switch.digests_equal else "DIGESTS DIFFER"
     return [
-        Content(f"{switch.from_preset} → {switch.to_preset} after {switch.step:,}"),
+        Content(f"{switch.from_preset} → {switch.to_preset} at step {switch.step:,}"),
         Content(next((text for text in texts if len(text) <= width), texts[-1])),
         Content.styled(digests, "$success" if switch.digests_equal else "$error"),
     ]
 
 
-def _kept(state: RunState) -> str:
-    """`saved 1,200`, and in the end the key that goes on from there."""
+def _saved_note(state: RunState) -> str:
+    """Returns the last saved step, or in a run that is over the key that resumes from it."""
     newest = state.newest
     if state.watched:
         return ""
-    if state.is_over:
-        return f"r: go on from step {newest.step if newest else 0:,}"
+    if state.is_over and not state.playback:
+        return f"r: resume from step {newest.step if newest else 0:,}"
     return f"saved {newest.step:,}" if newest else ""
 
 
 def _in_use(measured: MemoryMeasured, limit: int | None, width: int) -> str:
     used = figures.size(measured.bytes_in_use)
-    whole = f"{used} of {figures.size(limit)} in use" if limit else ""
-    return whole if 0 < len(whole) <= width - 2 else f"{used} in use"
+    of_limit = f"{used} of {figures.size(limit)} in use" if limit else ""
+    return of_limit if 0 < len(of_limit) <= width - 2 else f"{used} in use"
 
 
 def _flow(flow: Flow, width: int) -> Content:
-    """`all-reduce model    22 ops  4.72 MB`; the count goes first where the row is narrow."""
+    """Returns one row: `all-reduce model    22 ops  4.72 MB`. A narrow row leaves out the count."""
     label, moved = f"{flow.kind} {figures.over(flow.axes)}", figures.in_step(flow.bytes_per_device)
     amount = f"{figures.ops(flow.count)}  {moved:>7}"
     return _row(label, amount if len(label) + len(amount) < width else moved, width)
 
 
 def _row(label: str, value: str, width: int) -> Content:
-    return Content.assemble((f"{label} ", "$foreground 60%"), value.rjust(width - len(label) - 1))
+    """Returns a label and a value, which is never cut for a long label."""
+    name = cut(Content.styled(label, "$foreground 60%"), max(width - len(value) - 1, 0))
+    return Content.assemble(name, value.rjust(max(width - name.cell_length, len(value) + 1)))
 
 
-def _bar(label: str, part: int, whole: int, width: int) -> Content:
-    """`params  ▇▇▇░░░  1.6 MB`"""
+def _bar(label: str, part: int, total: int, width: int) -> Content:
+    """Returns one row with a bar: `params   ━━━━───  1.6 MB`."""
     value = figures.size(part).rjust(8)
     room = max(0, width - 9 - len(value))
-    filled = max(1, round(room * part / whole)) if whole and room else 0
+    filled = max(1, round(room * part / total)) if total and room else 0
     return Content.assemble(
         (f"{label:<8} ", "$foreground 60%"),
         ("━" * filled, "$primary"),

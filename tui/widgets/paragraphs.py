@@ -1,4 +1,4 @@
-"""Sentences that are as high as they need to be."""
+"""Wrapped text."""
 
 import textwrap
 from collections.abc import Sequence
@@ -9,11 +9,13 @@ from .lines import Lines
 
 
 class Paragraphs(Lines):
-    def on_mount(self) -> None:
-        self.texts: Sequence[tuple[str, str]] = ()
+    """Texts wrapped at the width of the widget, whose height follows."""
+
+    texts: Sequence[tuple[str, str]] = ()
+    """Each with its style."""
 
     def show_texts(self, texts: Sequence[tuple[str, str]]) -> None:
-        """Each a text and its style."""
+        """Shows texts, each with its style."""
         self.texts = texts
         self.draw()
 
@@ -21,6 +23,7 @@ class Paragraphs(Lines):
         self.draw()
 
     def draw(self) -> None:
+        """Wraps the texts at the present width."""
         wrapped = [
             Content.styled(line, style)
             for text, style in self.texts

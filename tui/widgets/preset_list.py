@@ -1,6 +1,7 @@
-"""The presets with the mesh each gives on these devices. Enter goes on under the highlighted one."""
+"""The list of presets. Enter switches the run to the highlighted one."""
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -12,39 +13,45 @@ from textual.widgets.option_list import Option
 from ...engine.base import figures
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import ProgramsKept
+from ..bindings import identified
 from ..messages import PresetChosen
 from ..state.availability import why_not
+from ..state.preset_groups import UNFIT, grouped
 from ..state.run_state import RunState
 from .choices import Choices
-from .lines import entitle
+from .lines import set_titles
 
+HEADING = "# "
+"""Begins the id of a heading: no preset has a name with a space."""
 MESH_WIDTH = 6
 TIME_WIDTH = 7
-TIMES_SECONDS = 10.0
-"""After which step times are taken anew."""
+TIMES_REFRESH_SECONDS = 10.0
+"""Seconds after which the shown step times are updated."""
 
 
 class PresetList(Choices):
-    """Selecting an option posts `PresetChosen`."""
+    """A row for each preset: its state, name, mesh and step time. Selecting one posts `PresetChosen`."""
 
     HELP = """\
 ## Presets
 
-Each row: the preset, its mesh here, and the step time once it has run. `●` is active, `○` is compiled, `◌` is
-being compiled, `✗` does not fit: the panel below says why. **Enter** moves the running training to the highlighted
-preset and compares a 64-bit digest of every array before and after. One on which the cursor rests is compiled ahead
-while a core is free or training is paused. A run that is only watched has the one layout of its own program. Below: how
-many programs are kept in memory, their size by estimate, and the bound (`--keep-programs`); the least recently used go
-first.
+Each row: the preset, its mesh on these devices, and its step time once it has run. `●` active, `○` compiled, `◌`
+compiling, `✗` does not fit: the panel below says why. **Enter** switches the running training to the highlighted
+preset and compares a 64-bit digest of every array before and after. The preset under the cursor is precompiled while a
+core is free or training is paused. A run in an external loop has the one layout of its own program. The lower border
+shows how many compiled programs are in memory, their estimated size and the limit (`--keep-programs`); the least
+recently used are dropped first.
 """
     BINDING_GROUP_TITLE = "Presets"
-    BINDINGS: ClassVar[list[BindingType]] = [("enter", "select", "Switch")]
+    BINDINGS: ClassVar[list[BindingType]] = identified("presets", [("enter", "select", "Switch")])
 
     def on_mount(self) -> None:
-        entitle(self, "presets")
+        set_titles(self, "presets")
         self.shown: dict[str, Content] = {}
         self.times: dict[str, float | None] = {}
         self.timed_at = 0.0
+        self.shows_unfit = False
+        """Whether the presets that do not fit are listed."""
         self.followed: str | None = None
         self.state = RunState()
 
@@ -56,37 +63,57 @@ first.
         self.state = state
         if state.ready is None:
             return
-        self.take_times(state)
+        self.refresh_times(state)
         width = self.scrollable_content_region.width - 1
-        rows = {info.name: preset_row(info, state, self.times.get(info.name), width) for info in state.ready.presets}
+        rows = self.rows(state.ready.presets, width)
         if rows.keys() != self.shown.keys():
-            self.set_options(Option(row, id=name) for name, row in rows.items())
-            self.followed = state.preset or next(iter(rows))
-            self.highlighted = self.get_option_index(self.followed)
+            self.fill(rows)
         else:
-            for name, row in rows.items():
-                if not row.is_same(self.shown[name]):
-                    self.replace_option_prompt(name, row)
+            for id, row in rows.items():
+                if not row.is_same(self.shown[id]):
+                    self.replace_option_prompt(id, row)
         self.shown = rows
-        entitle(self, "presets", programs_kept(state.kept) if state.kept else "")
+        set_titles(self, "presets", programs_kept(state.kept) if state.kept else "")
         self.follow(state.preset)
 
+    def rows(self, presets: Sequence[PresetInfo], width: int) -> dict[str, Content]:
+        """Returns the rows by option id: the presets by group, each group under a heading."""
+        found: dict[str, Content] = {}
+        for group, infos in grouped(presets).items():
+            is_folded = group == UNFIT and not self.shows_unfit
+            found[f"{HEADING}{group}"] = heading(group, len(infos), is_folded)
+            for info in () if is_folded else infos:
+                found[info.name] = preset_row(info, self.state, self.times.get(info.name), width)
+        return found
+
+    def fill(self, rows: Mapping[str, Content]) -> None:
+        """Replaces all rows. The cursor stays on its row; at first it is on the active preset."""
+        before = self.highlighted_option.id if self.highlighted_option else None
+        self.set_options(Option(row, id=id, disabled=is_heading(id)) for id, row in rows.items())
+        if before is None:
+            self.followed = self.state.preset or next(id for id in rows if not id.startswith(HEADING))
+            before = self.followed
+        if before in rows:
+            self.highlighted = self.get_option_index(before)
+
     def follow(self, active: str | None) -> None:
-        """The cursor goes where the training goes, unless it was moved from there."""
-        if active and active != self.followed:
+        """Moves the cursor to the active preset, unless the user has moved it elsewhere."""
+        if active and active in self.shown and active != self.followed:
             if self.highlighted_preset == self.followed:
                 self.highlighted = self.get_option_index(active)
             self.followed = active
 
-    def take_times(self, state: RunState) -> None:
-        """Now and then: another time draws the whole list again."""
+    def refresh_times(self, state: RunState) -> None:
+        """Updates the step times every few seconds only, since a changed time redraws the whole list."""
         now = time.monotonic()
-        if self.times.keys() != state.timed.keys() or now - self.timed_at > TIMES_SECONDS:
+        if self.times.keys() != state.timed.keys() or now - self.timed_at > TIMES_REFRESH_SECONDS:
             self.times, self.timed_at = {name: state.seconds_under(name) for name in state.timed}, now
 
     @property
     def highlighted_preset(self) -> str | None:
-        return self.highlighted_option.id if self.highlighted_option else None
+        """The preset under the cursor; None if there is none."""
+        id = self.highlighted_option.id if self.highlighted_option else None
+        return None if id is None or id.startswith(HEADING) else id
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return not (action == "select" and why_not("switch", self.state))
@@ -94,31 +121,49 @@ first.
     @on(OptionList.OptionSelected)
     def choose(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        if event.option_id:
-            self.post_message(PresetChosen(event.option_id))
+        if self.highlighted_preset:
+            self.post_message(PresetChosen(self.highlighted_preset))
+        else:
+            self.shows_unfit = not self.shows_unfit
+            self.show_state(self.state)
+
+
+def is_heading(id: str) -> bool:
+    """Returns whether the row of this id only divides the list. The one of presets that do not fit unfolds them."""
+    return id.startswith(HEADING) and id != f"{HEADING}{UNFIT}"
+
+
+def heading(group: str, count: int, is_folded: bool) -> Content:
+    """Returns the heading of a group; that of presets that do not fit says how many there are."""
+    mark = "▸" if is_folded else "▾"
+    return Content.styled(f"{mark} {count} {UNFIT}" if group == UNFIT else group, "$foreground 60%")
 
 
 def programs_kept(kept: ProgramsKept) -> str:
-    """`3 compiled ≈ 98 MB of 2 GB`"""
+    """Returns how many programs are kept in memory, and their bytes: `3 compiled ≈ 98 MB of 2 GB`."""
     return f"{len(kept.presets)} compiled ≈ {figures.size(kept.bytes)} of {figures.size(kept.limit_bytes)}"
 
 
 def preset_row(info: PresetInfo, state: RunState, seconds: float | None, width: int) -> Content:
-    """`● dp-tp2    4×2  212 ms`; the time goes first where the row is narrow."""
-    mark, style = sign(info, state)
+    """Returns one row: `● dp-tp2    4×2  212 ms`. A narrow row leaves out the time."""
+    mark, style = state_mark(info, state)
     step_time = (figures.seconds(seconds) if seconds else "").rjust(TIME_WIDTH) if width >= 32 else ""
     mesh = "×".join(str(size) for size in info.mesh.values()).rjust(MESH_WIDTH)
     room = max(4, width - 2 - MESH_WIDTH - len(step_time))
     name = Content(info.name).truncate(room, ellipsis=True).pad_right(0)
     padding = " " * (room - name.cell_length)
-    tone = "" if info.fits else "$foreground 60%"
+    name_style = "" if info.fits else "$foreground 60%"
     return Content.assemble(
-        (f"{mark} ", style), name.stylize(tone), padding, (mesh, "$foreground 60%"), (step_time, "$foreground 60%")
+        (f"{mark} ", style),
+        name.stylize(name_style),
+        padding,
+        (mesh, "$foreground 60%"),
+        (step_time, "$foreground 60%"),
     )
 
 
-def sign(info: PresetInfo, state: RunState) -> tuple[str, str]:
-    """And its style."""
+def state_mark(info: PresetInfo, state: RunState) -> tuple[str, str]:
+    """Returns the mark of a preset's state and its style: active, compiling, compiled, or does not fit."""
     if info.name == state.preset:
         return "●", "$success"
     if state.compiling and info.name == state.compiling.preset:

@@ -1,4 +1,4 @@
-"""Why an array is laid out as it is, a paragraph for each dim."""
+"""Why an array is laid out as it is."""
 
 import textwrap
 
@@ -11,11 +11,14 @@ from .lines import Lines
 
 
 class Reasons(Lines):
+    """A paragraph for each dim, whether the compiler kept the intended layout, and what copies cost."""
+
     def on_mount(self) -> None:
         self.border_title = "why"
         self.array: ArrayInfo | None = None
 
     def show_array(self, array: ArrayInfo, mesh: MeshInfo) -> None:
+        """Shows the reasons for this array."""
         self.array, self.mesh = array, mesh
         self.draw()
 
@@ -23,33 +26,36 @@ class Reasons(Lines):
         self.draw()
 
     def draw(self) -> None:
+        """Draws the contents again, for example at another width."""
         if self.array is not None:
             self.show(reason_lines(self.array, self.mesh, self.size.width))
 
 
 def reason_lines(array: ArrayInfo, mesh: MeshInfo, width: int) -> list[Content]:
+    """Returns the paragraphs about an array, wrapped at `width`."""
     if not array.shape:
-        return [Content.styled("a scalar: every device holds it", "$foreground 60%")]
-    told = [("as its own program laid it out", "$foreground 60%")]
+        return [Content.styled("scalar: replicated on every device", "$foreground 60%")]
+    texts = [("laid out by its own program", "$foreground 60%")]
     if array.reasons:
         reasons = zip(array.reasons, array.spec, strict=True)
-        told = [(reason, "" if axes else "$foreground 60%") for reason, axes in reasons]
-        told.append(_compared(array, mesh))
+        texts = [(reason, "" if axes else "$foreground 60%") for reason, axes in reasons]
+        texts.append(_compared(array, mesh))
     if array.type:
-        told.insert(0, (array.type, "bold"))
+        texts.insert(0, (array.type, "bold"))
     copies = replicas(array.compiled_spec, mesh)
     if copies > 1:
-        whole = [axis for axis, size in mesh.axes.items() if size > 1 and axis not in used_axes(array)]
-        text = f"{copies} copies, over {' × '.join(whole)}: {figures.size(wasted_bytes(array, mesh))} beyond one"
-        told.append((text, "$warning"))
+        unused = [axis for axis, size in mesh.axes.items() if size > 1 and axis not in used_axes(array)]
+        text = f"replicated {copies}× over {' × '.join(unused)}: {figures.size(wasted_bytes(array, mesh))} redundant"
+        texts.append((text, "$warning"))
     return [
         Content.styled(line, style)
-        for text, style in told
+        for text, style in texts
         for line in textwrap.wrap(text, max(width, 8), subsequent_indent="  ")
     ]
 
 
 def _compared(array: ArrayInfo, mesh: MeshInfo) -> tuple[str, str]:
+    """Says whether the compiled layout is the intended one."""
     if is_same_layout(array.spec, array.compiled_spec, mesh):
         return "compiled as intended", "$success"
-    return f"compiled otherwise: {notation(array)}", "$warning"
+    return f"compiled differently: {notation(array)}", "$warning"

@@ -1,4 +1,4 @@
-"""One preset of a board in full: memory, time, and what it sends over which links."""
+"""The details of one preset of a plan."""
 
 import textwrap
 from collections.abc import Iterator
@@ -8,29 +8,34 @@ from textual.content import Content
 from ...engine.base import figures
 from ...engine.planning.ranking import Cost, Row
 from ..state import board_rows
-from .lines import Lines, entitle
+from ..state.pipeline_words import pipeline_words
+from .lines import Lines, set_titles
 
-LABEL = 15
+LABEL_WIDTH = 15
 
 
 class RowDetails(Lines):
+    """Problems, memory, step time, pipeline, and the bytes sent over each mesh axis and its links."""
+
     def on_mount(self) -> None:
         self.row: Row | None = None
 
     def show_row(self, row: Row | None) -> None:
+        """Shows a preset; None empties the panel."""
         self.row = row
-        entitle(self, row.preset if row else "preset", figures.axes(row.mesh) if row else "")
+        set_titles(self, row.preset if row else "preset", figures.axes(row.mesh) if row else "")
         self.draw()
 
     def on_resize(self) -> None:
         self.draw()
 
     def draw(self) -> None:
+        """Draws the contents again, for example at another width."""
         self.show(detail_lines(self.row, self.size.width) if self.row else [])
 
 
 def detail_lines(row: Row, width: int) -> list[Content]:
-    """What is wrong comes first: the last lines are cut where there is little room."""
+    """Returns the details, problems first: a small panel cuts the last lines."""
     style = "$warning" if row.cost else "$error"
     lines = [
         Content.styled(line, style)
@@ -38,14 +43,12 @@ def detail_lines(row: Row, width: int) -> list[Content]:
         for line in textwrap.wrap(text, max(8, width))
     ]
     for label, text in _texts(row):
-        wrapped = textwrap.wrap(text, max(8, width - LABEL)) or [""]
-        head = Content.styled(f"{label:<{LABEL}}", "$foreground 60%")
-        lines += [Content.assemble(head if first else " " * LABEL, line) for first, line in _firsts(wrapped)]
+        wrapped = textwrap.wrap(text, max(8, width - LABEL_WIDTH)) or [""]
+        head = Content.styled(f"{label:<{LABEL_WIDTH}}", "$foreground 60%")
+        lines += [
+            Content.assemble(head if index == 0 else " " * LABEL_WIDTH, line) for index, line in enumerate(wrapped)
+        ]
     return lines
-
-
-def _firsts(lines: list[str]) -> Iterator[tuple[bool, str]]:
-    return ((index == 0, line) for index, line in enumerate(lines))
 
 
 def _texts(row: Row) -> Iterator[tuple[str, str]]:
@@ -53,57 +56,57 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
         return
     yield "memory", _memory(row, row.cost)
     if cost := row.timed:
-        yield "a step", _times(cost)
+        yield "step", _times(cost)
     if row.pipeline:
-        yield "pipeline", row.pipeline.words
+        yield "pipeline", pipeline_words(row.pipeline)
     for axes, size in row.mesh.items():
         if size > 1:
             yield f"{axes} {size}", _axis(row, axes)
-    for axes in _together(row):
+    for axes in _combined_axes(row):
         yield axes, _sent(row, axes)
     yield from _collectives(row)
 
 
 def _memory(row: Row, cost: Cost) -> str:
     of = f" of {figures.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
-    said = "" if cost.fits else f", {board_rows.verdict(row)}"
-    told = f"{figures.size(cost.peak_bytes)}{of}{said}, {figures.size(cost.argument_bytes)} of it state and batch"
+    verdict = "" if cost.fits else f", {board_rows.verdict(row)}"
+    text = f"{figures.size(cost.peak_bytes)}{of}{verdict}, of which state + batch {figures.size(cost.argument_bytes)}"
     errors = board_rows.errors(row)
     if errors is None or row.estimate is None:
-        return f"{told}, by formula"
-    return f"{told}; by formula {figures.size(row.estimate.peak_bytes)}, {board_rows.percent(errors.peak)}"
+        return f"{text}, by formula"
+    return f"{text}; by formula {figures.size(row.estimate.peak_bytes)}, {board_rows.percent(errors.peak)}"
 
 
 def _times(cost: Cost) -> str:
     parts = {"compute": cost.compute_seconds, "memory": cost.memory_seconds, "network": cost.network_seconds}
     known = (f"{name} {figures.seconds(seconds)}" for name, seconds in parts.items() if seconds is not None)
     rate = f"{figures.count(cost.tokens_per_second or 0)} tokens/s"
-    longest = f"{figures.seconds(cost.step_seconds or 0)}, the longest of {', '.join(known)}"
-    return f"{longest}; {rate}, FLOP utilisation {figures.part(cost.flop_utilisation or 0)}"
+    longest = f"{figures.seconds(cost.step_seconds or 0)}, the maximum of {', '.join(known)}"
+    return f"{longest}; {rate}, MFU {figures.percent(cost.flop_utilisation or 0)}"
 
 
 def _axis(row: Row, axis: str) -> str:
     wired = next((wired for wired in row.wiring if wired.axes == [axis]), None)
-    links = f"{board_rows.run_on(wired)}, {board_rows.rate(wired)}; " if wired else ""
+    links = f"{board_rows.links(wired)}, {board_rows.rate(wired)}; " if wired else ""
     return links + _sent(row, axis)
 
 
-def _together(row: Row) -> list[str]:
-    """What collectives run over besides single axes."""
+def _combined_axes(row: Row) -> list[str]:
+    """Returns the combinations of mesh axes that collectives run over."""
     moved = board_rows.sent(row)
     return [axes for axes in moved.sent_by_axis if axes not in row.mesh] if moved else []
 
 
 def _sent(row: Row, axes: str) -> str:
     moved = board_rows.sent(row)
-    told = f"sends {figures.size(moved.sent_by_axis.get(axes, 0) if moved else 0)} a step"
+    text = f"sends {figures.size(moved.sent_by_axis.get(axes, 0) if moved else 0)} per step"
     if row.estimate is None or moved is row.estimate:
-        return f"{told}, by formula"
-    return f"{told}; by formula {figures.size(row.estimate.sent_by_axis.get(axes, 0))}"
+        return f"{text}, by formula"
+    return f"{text}; by formula {figures.size(row.estimate.sent_by_axis.get(axes, 0))}"
 
 
 def _collectives(row: Row) -> Iterator[tuple[str, str]]:
     moved = board_rows.sent(row)
     for flow in moved.collectives or () if moved else ():
-        times = f"{figures.times(flow.count)} times over {figures.over(flow.axes)}"
-        yield flow.kind[: LABEL - 1], f"{times}, {figures.in_step(flow.bytes_per_device)} in all"
+        times = f"{figures.ops(flow.count)} over {figures.over(flow.axes)}"
+        yield flow.kind[: LABEL_WIDTH - 1], f"{times}, {figures.in_step(flow.bytes_per_device)}"

@@ -1,4 +1,6 @@
-"""A table of rows in which a click selects, enter or a double click acts, and an edge cuts no number in two."""
+"""A table in which a click highlights a row, enter or a double click selects it, and no edge cuts a number."""
+
+from collections.abc import Iterable
 
 from rich.segment import Segment
 from rich.text import Text
@@ -6,15 +8,17 @@ from textual.coordinate import Coordinate
 from textual.events import Click
 from textual.strip import Strip
 from textual.widgets import DataTable
+from textual.widgets.data_table import RowKey
 
-from .lines import retitle
-from .whole import NUMBER, whole_before
+from .cut import NUMBER, cut_point
+from .lines import refit_titles
 
 
 class Rows(DataTable[Text]):
+    """A data table that a click does not act on. A number at the edge is shown in full or not at all."""
+
     async def _on_click(self, event: Click) -> None:
-        """Textual's acts on any click on what is selected already, and looks for a column that was there when the table
-        was drawn."""
+        """Stops clicks that Textual's handler would take for enter, or whose row or column has been removed."""
         row, column = event.style.meta.get("row", -1), event.style.meta.get("column", -1)
         is_gone = row >= self.row_count or column >= len(self.columns)
         if is_gone or (event.chain != 2 and Coordinate(row, column) == self.cursor_coordinate):
@@ -22,7 +26,13 @@ class Rows(DataTable[Text]):
             event.stop()
 
     def on_resize(self) -> None:
-        retitle(self)
+        refit_titles(self)
+
+    def _update_dimensions(self, new_rows: Iterable[RowKey]) -> None:
+        """Forgets lines that were drawn before the columns had their widths: Textual would show these again."""
+        super()._update_dimensions(new_rows)
+        self._clear_caches()
+        self.refresh()
 
     def render_line(self, y: int) -> Strip:
         strip = super().render_line(y)
@@ -43,14 +53,17 @@ class Rows(DataTable[Text]):
 
 
 def _shown(cell: Text, room: int) -> int:
-    """Cells of a text whose end is cut off, without the number at the edge. Where it ends at the right, any is cut."""
+    """Returns how many cells of a cut text to show, without the number at its edge.
+
+    A right-aligned text with a number is not shown at all: the edge would cut that number.
+    """
     if cell.justify == "right":
         return 0 if NUMBER.search(cell.plain) else room
-    return min(room, whole_before(cell.plain, room))
+    return min(room, cut_point(cell.plain, room))
 
 
 def _without(strip: Strip, begin: int, end: int) -> Strip:
-    """With spaces from the one cell to the other."""
+    """Returns the strip with spaces from cell `begin` to cell `end`."""
     hidden = strip.crop(max(0, begin), end)
     style = next((segment.style for segment in hidden), None)
     blank = Strip([Segment(" " * hidden.cell_length, style)])

@@ -1,4 +1,4 @@
-"""A draft as rows: its name, the mesh axes with their sizes, the rules, and the overrides, which stay as they are."""
+"""A draft as rows: its name, the mesh axes with their sizes, the rules, and the overrides, which cannot be edited."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,46 +15,55 @@ from textual.widgets.option_list import Option
 from ...engine.base import figures
 from ...engine.spec.preset import LOGICAL_AXES
 from ...engine.spec.preset_reader import REST
+from ..bindings import identified
 from ..state.draft import Draft, in_words
 from ..terminal.clean import printable
 from .choices import Choices
-from .lines import entitle
-from .whole import cut
+from .cut import cut
+from .lines import set_titles
 
 Kind = Literal["name", "heading", "axis", "rule", "override"]
-OF_MESH = re.compile(r": mesh \S+=|\[mesh\]: ")
-"""In problems of all its axes together."""
-LABEL = 17
-"""Cells, as wide as the longest logical axis and a space."""
-VALUE = 12
-"""Cells, as wide as most values."""
+MESH_PROBLEM = re.compile(r": mesh \S+=|\[mesh\]: ")
+"""Matches problems of the mesh as a whole, not of one axis."""
+LABEL_WIDTH = 17
+"""Cells of the label: the longest logical axis and a space."""
+VALUE_WIDTH = 12
+"""Least cells of the value: most are no wider."""
 
 
 @dataclass(frozen=True)
 class Row:
+    """A row of the list, identified by what it edits."""
+
     kind: Kind
     key: str
-    """The axis, logical axis or glob; of a heading its text."""
+    """The mesh axis, logical axis or glob; the text of a heading."""
 
     @property
     def id(self) -> str:
+        """The id of the row's option."""
         return f"{self.kind}:{self.key}"
 
 
 @dataclass
-class RowTurned(Message):
-    """The user wants the next value of the row under the cursor, or with -1 the one before."""
+class ValueStepped(Message):
+    """The user wants the next value of the row under the cursor (`by` 1) or the previous one (-1)."""
 
     by: int
 
 
 class RuleList(Choices):
+    """The draft's rows: `●` marks a changed one, `✗` one with a problem. The border says what a row may be."""
+
     BINDING_GROUP_TITLE = "Rules"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right", "turn(1)", "Change", key_display="←→"),
-        Binding("left", "turn(-1)", "Change", show=False),
-        ("enter", "select", "Type"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "rules",
+        [
+            Binding("right", "turn(1)", "Change", key_display="←→"),
+            Binding("left", "turn(-1)", "Change back", show=False),
+            ("enter", "select", "Type"),
+        ],
+    )
 
     def on_mount(self) -> None:
         self.draft: Draft | None = None
@@ -63,11 +72,11 @@ class RuleList(Choices):
 
     @property
     def row(self) -> Row | None:
-        """Under the cursor."""
+        """The row under the cursor; None if the list is empty."""
         return self.rows.get(self.highlighted_option.id or "") if self.highlighted_option else None
 
     def show_draft(self, draft: Draft, logical_axes: Sequence[str], problems: Sequence[str]) -> None:
-        """Redraws the rows that changed. `logical_axes`: those of the model."""
+        """Redraws the rows that changed. `logical_axes`: those of the model, each of which gets a row."""
         self.draft = draft
         width = self.content_region.width - 1
         rows = {row.id: row for row in rows_of(draft, logical_axes)}
@@ -89,46 +98,49 @@ class RuleList(Choices):
         self.show_hint()
 
     def put_cursor_on(self, row: Row) -> None:
+        """Moves the cursor to a row, if the list has it."""
         if row.id in self.rows:
             self.highlighted = self.get_option_index(row.id)
 
     @on(OptionList.OptionHighlighted)
     def show_hint(self) -> None:
         if self.draft:
-            entitle(self, f"rules of {self.draft.origin.name}", hint(self.row, self.draft) if self.row else "")
+            set_titles(self, f"rules of {self.draft.origin.name}", hint(self.row, self.draft) if self.row else "")
 
     def action_turn(self, by: int) -> None:
-        self.post_message(RowTurned(by))
+        self.post_message(ValueStepped(by))
 
 
 def rows_of(draft: Draft, logical_axes: Sequence[str]) -> Iterator[Row]:
+    """Yields the rows of a draft under their headings."""
     yield Row("name", "name")
     yield Row("heading", f"mesh of {draft.devices} devices")
     yield from (Row("axis", axis) for axis in draft.preset.mesh)
-    yield Row("heading", "rules: a dim over mesh axes")
+    yield Row("heading", "rules: logical → mesh axes")
     yield from (Row("rule", logical) for logical in dict.fromkeys((*logical_axes, *draft.preset.rules)))
     if draft.preset.overrides:
-        yield Row("heading", "overrides, which stay as they are")
+        yield Row("heading", "overrides (not editable here)")
         yield from (Row("override", glob) for glob in draft.preset.overrides)
 
 
 def row_content(row: Row, draft: Draft, problems: Sequence[str], width: int) -> Content:
-    """`● embed            fsdp+model   model width, in parameters`; the meaning where there is room."""
+    """Returns one row: `● embed            fsdp+model   model width, in parameters`, without explanation if narrow."""
     is_wrong = any(is_about(row, problem) for problem in problems)
     if row.kind == "heading":
         return Content.styled(f"\n{'✗ ' if is_wrong else '  '}{row.key}", "$error" if is_wrong else "$foreground 60%")
     mark, style = ("✗", "$error") if is_wrong else ("●", "$accent") if is_changed(row, draft) else (" ", "")
-    label = Content(printable(row.key)).truncate(LABEL - 1, ellipsis=True)
-    value = Content(value_of(row, draft)).stylize(style or tone(row, draft))
-    parts = [(f"{mark} ", style), label, " " * (LABEL - label.cell_length), value]
-    room = width - 2 - LABEL - max(VALUE, value.cell_length)
-    told = meaning(row, draft)
-    if room > len(told):
-        parts += [" " * (max(VALUE, value.cell_length) - value.cell_length + 1), (told, "$foreground 60%")]
+    label = Content(printable(row.key)).truncate(LABEL_WIDTH - 1, ellipsis=True)
+    value = Content(value_of(row, draft)).stylize(style or value_style(row, draft))
+    parts = [(f"{mark} ", style), label, " " * (LABEL_WIDTH - label.cell_length), value]
+    room = width - 2 - LABEL_WIDTH - max(VALUE_WIDTH, value.cell_length)
+    text = explanation(row, draft)
+    if room > len(text):
+        parts += [" " * (max(VALUE_WIDTH, value.cell_length) - value.cell_length + 1), (text, "$foreground 60%")]
     return cut(Content.assemble(*parts), width)
 
 
 def value_of(row: Row, draft: Draft) -> str:
+    """Returns the row's value as it is shown: a size, mesh axes, or an override's spec."""
     match row.kind:
         case "name":
             return draft.name
@@ -138,21 +150,22 @@ def value_of(row: Row, draft: Draft) -> str:
             return in_words(draft.rule(row.key))
         case "override":
             override = draft.preset.overrides[row.key]
-            return figures.spec(override.spec) + (f" from {override.min_size:,} on" if override.min_size else "")
+            return figures.spec(override.spec) + (f", min_size {override.min_size:,}" if override.min_size else "")
         case "heading":
             return ""
 
 
-def tone(row: Row, draft: Draft) -> str:
-    """What is split stands out."""
+def value_style(row: Row, draft: Draft) -> str:
+    """Returns the style of a value: bold if something is split, dim for an override or an unsharded dim."""
     is_quiet = row.kind == "override" or (row.kind == "rule" and not draft.rule(row.key))
     return "$foreground 60%" if is_quiet else "bold"
 
 
-def meaning(row: Row, draft: Draft) -> str:
+def explanation(row: Row, draft: Draft) -> str:
+    """Returns what the row's name or value means; empty if there is nothing to explain."""
     match row.kind:
         case "axis":
-            return "takes what is left" if draft.preset.mesh[row.key] == REST else ""
+            return "remaining devices" if draft.preset.mesh[row.key] == REST else ""
         case "rule":
             return LOGICAL_AXES.get(row.key, "")
         case _:
@@ -160,32 +173,33 @@ def meaning(row: Row, draft: Draft) -> str:
 
 
 def hint(row: Row, draft: Draft) -> str:
-    """For the row under the cursor: `was 2, of 1 2 4 8`."""
-    told = [f"was {value_of(row, draft.reset())}"] if is_changed(row, draft) and is_known(row, draft) else []
+    """Returns what the row was before and may be: `was 2, choose from 1 2 4 8`."""
+    texts = [f"was {value_of(row, draft.reset())}"] if is_changed(row, draft) and is_in_origin(row, draft) else []
     if row.kind == "axis" and (sizes := draft.fitting_sizes(row.key)):
-        told.append(f"of {' '.join(map(str, sizes))}")
-    return ", ".join(filter(None, [*told, meaning(row, draft)]))
+        texts.append(f"choose from {' '.join(map(str, sizes))}")
+    return ", ".join(filter(None, [*texts, explanation(row, draft)]))
 
 
-def is_known(row: Row, draft: Draft) -> bool:
-    """The preset that the draft is made from has it."""
+def is_in_origin(row: Row, draft: Draft) -> bool:
+    """Whether the preset that the draft is made from has this row."""
     return row.kind != "axis" or row.key in draft.origin.mesh
 
 
 def is_changed(row: Row, draft: Draft) -> bool:
+    """Whether the row's value differs from that of the original preset."""
     match row.kind:
         case "name":
             return draft.name != draft.origin.name
         case "axis":
-            return draft.is_other_size(row.key)
+            return draft.is_size_changed(row.key)
         case "rule":
-            return draft.is_other_rule(row.key)
+            return draft.is_rule_changed(row.key)
         case _:
             return False
 
 
 def is_about(row: Row, problem: str) -> bool:
-    """As problems of presets and of their placement name what they are about."""
+    """Whether a problem is about this row: problems quote the key as the preset's file has it."""
     key = printable(row.key)
     match row.kind:
         case "rule":
@@ -193,6 +207,6 @@ def is_about(row: Row, problem: str) -> bool:
         case "override":
             return f'[overrides] "{key}"' in problem or f'override "{key}"' in problem
         case "heading":
-            return row.key.startswith("mesh") and bool(OF_MESH.search(problem))
+            return row.key.startswith("mesh") and bool(MESH_PROBLEM.search(problem))
         case _:
             return False

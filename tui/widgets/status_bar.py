@@ -1,6 +1,4 @@
-"""The top line: what runs where, under what, how far, and in which state."""
-
-import time
+"""The second line: preset, model, devices, run, step and phase."""
 
 from textual.content import Content
 
@@ -8,10 +6,10 @@ from ...engine.base import figures
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
 from ..state.log_lines import PHASES
 from ..state.run_state import Phase, RunState
+from .cut import cut
 from .lines import Lines
-from .whole import cut
 
-SIGNS = {
+PHASE_MARKS = {
     Phase.STARTING: ("◌", "$warning"),
     Phase.COMPILING: ("◌", "$warning"),
     Phase.TRAINING: ("●", "$success"),
@@ -23,11 +21,14 @@ SIGNS = {
     Phase.DISCONNECTED: ("?", "$error"),
 }
 GAP = 2
+"""Least cells between the left and the right part."""
 
 
 class StatusBar(Lines):
+    """On the left what runs on which devices; on the right work in progress, the step and the phase."""
+
     DEFAULT_CSS = """
-    StatusBar { dock: top; height: 1; background: $panel; padding: 0 1; }
+    StatusBar { background: $panel; padding: 0 1; }
     """
 
     def on_mount(self) -> None:
@@ -38,17 +39,18 @@ class StatusBar(Lines):
         self.show_state(self.state)
 
     def show_state(self, state: RunState) -> None:
+        """Draws the line if the state of the run has changed it."""
         self.state = state
-        self.show([status_line(state, self.size.width, time.time())])
+        self.show([status_line(state, self.size.width, state.now)])
 
     def tick(self) -> None:
-        """The seconds of a compilation, of a stall and of a trace that is written pass without an event."""
+        """Updates the seconds of a compilation, a stall or a trace being written: no event reports them."""
         if self.state.compiling or self.state.stalled or isinstance(self.state.profiling, ProfileWriting):
             self.show_state(self.state)
 
 
 def status_line(state: RunState, width: int, now: float) -> Content:
-    """What does not fit is left out, the run's state never is."""
+    """Returns the line, without the last parts on the left if it is narrow; the phase is always shown."""
     right = Content.assemble(*_right(state, now))
     parts = _left(state)
     for kept in range(len(parts), 0, -1):
@@ -59,7 +61,7 @@ def status_line(state: RunState, width: int, now: float) -> Content:
 
 
 def _left(state: RunState) -> list[Content]:
-    parts = [Content.assemble(("shardtui", "bold $primary"))]
+    parts: list[Content] = []
     if state.preset:
         parts.append(Content.styled(state.preset, "bold"))
         if state.layout:
@@ -79,7 +81,7 @@ def _left(state: RunState) -> list[Content]:
 
 
 def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]:
-    sign, style = SIGNS[state.phase]
+    mark, style = PHASE_MARKS[state.phase]
     parts: list[Content | tuple[str, str] | str] = []
     if state.compiling and state.preset:
         parts.append((f"{_compiling(state.compiling, now)}  ", "$warning"))
@@ -88,29 +90,31 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         parts.append((f"! stalled {seconds:.0f} s in {state.stalled.where}  ", "$error"))
     if state.saving is not None:
         parts.append((f"saving {state.saving:,}  ", "$accent"))
-    if state.comparison and not state.comparison.is_over:
-        parts.append((f"comparing {state.comparison.place} of {len(state.comparison.presets)}  ", "$accent"))
+    if state.comparison and state.is_comparing:
+        parts.append((f"comparing {state.comparison.position} of {len(state.comparison.presets)}  ", "$accent"))
     if state.watched:
-        parts.append(("watched  ", "$accent"))
+        parts.append(("external loop  ", "$accent"))
+    if state.playback:
+        parts.append((f"{state.playback.label}  ", "$accent"))
     if state.step:
         parts.append(f"step {state.step:,}  ")
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value
     if state.phase is Phase.COMPILING and state.compiling:
         word = _compiling(state.compiling, now)
     if state.profiling and state.phase is Phase.TRAINING:
-        sign, style, word = "●", "$accent", _tracing(state.profiling, now)
-    parts.append((f"{sign} {word}", style))
+        mark, style, word = "●", "$accent", _tracing(state.profiling, now)
+    parts.append((f"{mark} {word}", style))
     return parts
 
 
 def _tracing(event: Profiling | ProfileWriting, now: float) -> str:
-    """`tracing 5 steps`, and then `writing the trace 12 s`: no step is made meanwhile."""
+    """Returns `tracing 5 steps`, then `writing the trace 12 s`, during which no step runs."""
     if isinstance(event, Profiling):
         return f"tracing {event.steps} steps"
     return f"writing the trace {max(0, int(now - event.time))} s"
 
 
 def _compiling(begun: PresetCompiling, now: float) -> str:
-    """`fsdp: lowering 3 s`"""
-    ahead = "ahead: " if begun.ahead else ""
+    """Returns the preset being compiled, its phase and its seconds: `fsdp: lowering 3 s`."""
+    ahead = "precompiling " if begun.ahead else ""
     return f"{ahead}{begun.preset}: {PHASES[begun.phase]} {max(0, int(now - begun.time))} s"

@@ -1,4 +1,4 @@
-"""What Watch shows: the presets, the loss, and what a step costs."""
+"""The panels of the Watch view."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -9,53 +9,62 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList
 
-from ..messages import PresetConsidered
+from ..messages import PresetHighlighted
 from ..state.run_state import RunState
+from .headline import Headline
 from .loss_chart import LossChart
 from .panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep, Traffic
 from .preset_list import PresetList
 
-LEAST_WIDTH = 24
-"""Cells of a panel with its border, in which its figures are whole."""
-REST_SECONDS = 1.0
-"""After which the preset under the cursor is a likely one."""
+MIN_PANEL_WIDTH = 24
+"""Least cells of a panel with its border: narrower ones would cut figures."""
+CONSIDER_AFTER_SECONDS = 1.0
+"""Seconds on a preset after which a switch to it is likely."""
 
 
 class WatchPanels(Horizontal):
+    """On the left the presets and the last switch; on the right the loss, and below it the figures of a step."""
+
     def compose(self) -> Iterable[Widget]:
         yield Vertical(PresetList(), AboutPreset(), LastSwitch(), id="side")
-        figures = Horizontal(ThisStep(), MemoryPerDevice(), Traffic(), id="figures")
-        yield Vertical(LossChart(), figures)
+        figures = Horizontal(MemoryPerDevice(), Traffic(), ThisStep(), id="figures")
+        yield Vertical(Headline(), LossChart(), figures)
 
     @property
     def chosen_preset(self) -> str | None:
+        """The preset under the cursor; None if the list is empty."""
         return self.query_one(PresetList).highlighted_preset
 
     def show_state(self, state: RunState) -> None:
+        """Draws what has changed in the state of the run."""
         self.query_one(PresetList).show_state(state)
+        self.query_one(Headline).show_state(state)
         self.query_one(LossChart).show_state(state)
         for panel in self.query(Panel):
             panel.show_state(state)
 
     def on_resize(self) -> None:
-        """As many figures as have room; the help beside them takes some of it."""
+        """Shows as many figure panels as fit next to the presets and the help."""
         panels = self.query_one("#figures").children
         room = self.size.width - self.query_one("#side").size.width
         for place, panel in enumerate(panels):
-            panel.display = place < max(1, room // LEAST_WIDTH)
+            panel.display = place < max(1, room // MIN_PANEL_WIDTH)
 
-    def toggle_logarithmic(self) -> None:
-        self.query_one(LossChart).toggle_logarithmic()
+    @property
+    def chart(self) -> LossChart:
+        """The loss chart."""
+        return self.query_one(LossChart)
 
     def on_mount(self) -> None:
-        self.resting: Timer | None = None
+        self.rest_timer: Timer | None = None
 
     @on(OptionList.OptionHighlighted)
-    def tell_about(self, event: OptionList.OptionHighlighted) -> None:
+    def describe_preset(self, event: OptionList.OptionHighlighted) -> None:
         self.query_one(AboutPreset).show_preset(event.option.id)
-        if self.resting is not None:
-            self.resting.stop()
-        self.resting = self.set_timer(REST_SECONDS, partial(self.consider, event.option.id or ""))
+        if self.rest_timer is not None:
+            self.rest_timer.stop()
+        self.rest_timer = self.set_timer(CONSIDER_AFTER_SECONDS, partial(self.consider, event.option.id or ""))
 
     def consider(self, preset: str) -> None:
-        self.post_message(PresetConsidered(preset))
+        """Reports that the cursor has rested on a preset."""
+        self.post_message(PresetHighlighted(preset))

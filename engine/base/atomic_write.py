@@ -1,0 +1,34 @@
+"""Atomic writes: a reader finds the new content or the old one, even after a power failure."""
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Writes a file; several processes may do so at once. Raises OSError; the old content then stays.
+
+    `mode`: the permissions, less the umask.
+    """
+    new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Makes renames in a directory survive a power failure, if the file system supports that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,31 @@
+"""The directories of the user, by the XDG specification on every system, so that one set of instructions holds."""
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from platformdirs.unix import Unix
+
+
+def config_directory() -> Path:
+    """Returns `$XDG_CONFIG_HOME/shardtui`."""
+    return _directories().user_config_path
+
+
+def state_directory() -> Path:
+    """Returns `$XDG_STATE_HOME/shardtui`."""
+    return _directories().user_state_path
+
+
+def cache_directory() -> Path:
+    """Returns `$XDG_CACHE_HOME/shardtui`."""
+    return _directories().user_cache_path
+
+
+@cache
+def _directories() -> "Unix":
+    """Ignores a variable that is empty or relative, as the specification requires."""
+    from platformdirs.unix import Unix  # some milliseconds, which `--help` need not wait for
+
+    return Unix("shardtui", appauthor=False)

@@ -1,0 +1,17 @@
+"""The engine's part of `shardtui verify`."""
+
+from pathlib import Path
+
+from etils import epath
+
+from ..wire.run_directory import RunDirectory
+from ..wire.stdout import print_answer
+from .directory import CheckpointDirectory
+from .directory import verify as verify_all
+
+
+def verify(directory: str) -> None:
+    """Verifies the checkpoints of the run in `directory` and prints the result as JSON. Uses one CPU device."""
+    run = RunDirectory(Path(directory))
+    config = run.config
+    print_answer(verify_all(CheckpointDirectory(epath.Path(run.checkpoints(config))), config))

@@ -1,0 +1,134 @@
+"""Loads a run's state from a good checkpoint; sets aside damaged ones and, after a rollback, later ones."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from ..base.invalid import Invalid
+from ..distributed.cluster import Cluster
+from ..distributed.outcomes import Damaged
+from ..models.task import Task, TrainState
+from ..program.program import Program
+from ..wire.events import CheckpointDamaged, CheckpointsKept, Event, Restored
+from .directory import DAMAGED, ROLLED_BACK, CheckpointDirectory, check_digests, load_arrays, state_names
+from .manifest import Manifest, manifest_digest, read_manifest
+from .retention import kept
+
+
+class Chosen(Struct, frozen=True):
+    """A checkpoint to resume from, chosen by process 0; each process reads it itself."""
+
+    step: int
+    """Its step."""
+    sha256: str = ""
+    """SHA-256 of its manifest; empty if it is damaged."""
+    problems: list[str] = []
+    """Every file that differs from what was written; empty if it is good."""
+
+
+class Loader:
+    """Loads checkpoints. To be used only while nothing is being saved."""
+
+    def __init__(
+        self, directory: CheckpointDirectory, task: Task, cluster: Cluster, publish: Callable[[Event], None]
+    ) -> None:
+        self._directory = directory
+        self._task = task
+        self._cluster = cluster
+        self._publish = publish
+
+    def newest(self, step: int | None = None) -> Manifest | None:
+        """Returns the manifest of the newest good checkpoint, or of that of `step`; None if there are no checkpoints.
+
+        Sets damaged ones aside. Raises Invalid if there are checkpoints but no good one, or none of `step`.
+        """
+        chosen = self._cluster.agree(lambda: self._newest(step), Chosen | None)
+        return self._cluster.together(lambda: self._manifest(chosen)) if chosen else None
+
+    def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
+        """Returns the state with the program's shardings, after comparing its digests, and the receipt.
+
+        Sets later checkpoints aside: the run resumes from here and saves those steps again. Raises Damaged, after
+        setting the checkpoint aside; Invalid if there is none of this step; Failure if it could not be loaded.
+        """
+        began = time.perf_counter()
+        chosen = self._cluster.agree(lambda: self._requested(step), Chosen)
+        try:
+            state, manifest = self._loaded(chosen, program)
+        except Damaged as error:
+            self._cluster.agree(partial(self._set_aside, step, error), None)
+            raise
+        rolled_back = self._cluster.agree(lambda: self._roll_back(step), list[int])
+        return state, Restored(
+            step=step,
+            from_preset=manifest.preset,
+            from_devices=manifest.devices,
+            preset=program.name,
+            arrays=len(manifest.digests),
+            seconds=time.perf_counter() - began,
+            digests_equal=True,
+            digest=manifest.digest,
+            rolled_back=rolled_back,
+        )
+
+    def _loaded(self, chosen: Chosen, program: Program) -> tuple[TrainState, Manifest]:
+        """Raises Damaged."""
+        if chosen.problems:
+            raise Damaged(*chosen.problems)
+        manifest = self._cluster.together(lambda: self._manifest(chosen))
+        abstract = program.placement.abstract_state(self._task)
+        state = self._cluster.together(lambda: load_arrays(self._directory.path(chosen.step), abstract))
+        names = state_names(self._task)
+        self._cluster.collectively(lambda: check_digests(state, names, manifest, program.digest))
+        return state, manifest
+
+    def _manifest(self, chosen: Chosen) -> Manifest:
+        """Reads the manifest. Raises Damaged if it is not the one that process 0 read."""
+        return read_manifest(self._directory.path(chosen.step), chosen.sha256)
+
+    def _newest(self, step: int | None) -> Chosen | None:
+        found = self._directory.steps()
+        for candidate in [other for other in reversed(found) if step in (None, other)]:
+            chosen = self._checked(candidate)
+            if not chosen.problems:
+                return chosen
+            self._set_aside(candidate, Damaged(*chosen.problems))
+        if step is not None:
+            raise self._not_found(step)
+        if found or self._directory.aside():
+            raise Invalid(f"{self._directory.root}: no intact checkpoint, all were set aside: start a new run")
+        return None
+
+    def _requested(self, step: int) -> Chosen:
+        """Checks the checkpoint of `step`. Raises Invalid if there is none."""
+        if step not in self._directory.steps():
+            raise self._not_found(step)
+        return self._checked(step)
+
+    def _checked(self, step: int) -> Chosen:
+        try:
+            self._directory.checked(step)
+            return Chosen(step, manifest_digest(self._directory.path(step)))
+        except Damaged as error:
+            return Chosen(step, problems=list(error.problems))
+
+    def _roll_back(self, step: int) -> list[int]:
+        """Sets aside checkpoints of later steps, and returns their steps."""
+        later = [other for other in self._directory.steps() if other > step]
+        for other in later:
+            self._directory.set_aside(other, ROLLED_BACK)
+        return later
+
+    def _not_found(self, step: int) -> Invalid:
+        known = ", ".join(map(str, self._directory.steps())) or "none"
+        return Invalid(f"no intact checkpoint of step {step}: there are {known}")
+
+    def _set_aside(self, step: int, error: Damaged) -> None:
+        name = ""
+        with contextlib.suppress(OSError):  # a read-only directory: the checkpoint is skipped all the same
+            name = self._directory.set_aside(step, DAMAGED)
+        self._publish(CheckpointDamaged(step=step, problems=list(error.problems), set_aside=name))
+        self._publish(CheckpointsKept(checkpoints=kept(self._directory)))

@@ -1,0 +1,127 @@
+"""Tracks which processes of a run are alive: each reports its status every second, and detects lost ones."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import msgspec
+
+from ..wire.hosts import HostStatus
+from .joining import HEARTBEAT_SECONDS
+from .sealed_store import SealedStore
+
+BEAT_SECONDS = 1.0
+"""Interval between status reports."""
+POLL_SECONDS = 0.02
+"""Interval at which a waiting thread looks again."""
+PROVING_CHECKS = 3
+"""Complete checks that prove the others alive. The first began before it was asked for; in the second, another may have
+answered early and died since."""
+NO_HEARTBEAT = f"no heartbeat for {HEARTBEAT_SECONDS} s: killed, hung, or disconnected"
+
+
+class Liveness:
+    """Reports this process's status and watches the others, in its own thread."""
+
+    is_reporting = False
+    """True once all processes have the seal of this start, so that statuses can be exchanged."""
+
+    def __init__(
+        self,
+        process: int,
+        count: int,
+        client: Any,
+        store: SealedStore,
+        stop: Callable[[], object],
+        lost: Callable[[Mapping[int, str]], None],
+    ) -> None:
+        """`client`: the coordination service's client. `stop` and `lost`: see `JaxCluster`."""
+        self._process = process
+        self._everyone = list(range(count))
+        self._client = client
+        self._store = store
+        self._stop = stop
+        self._lost = lost
+        self._is_closed = False
+        self._checks = 0
+        """Number of checks that found everyone alive."""
+        self._lock = threading.Lock()
+        """Held while `_own` changes: two threads change it."""
+        self._own = HostStatus(process=process, step=0, bytes_in_use=0)
+        self.statuses: list[HostStatus] = []
+        """Last status of each process."""
+        threading.Thread(target=self._watch, name="cluster", daemon=True).start()
+
+    def update(self, **changes: Any) -> None:
+        """Changes the status of this process; the others see it within two beats."""
+        with self._lock:
+            self._own = msgspec.structs.replace(self._own, **changes)
+
+    def await_checks(self, seconds: float) -> None:
+        """Waits until everyone is proven alive, but at most `seconds`. If others are lost, `lost` is called."""
+        proven, until = self._checks + PROVING_CHECKS, time.monotonic() + seconds
+        while self._checks < proven and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+
+    def leave(self, seconds: float, **changes: Any) -> None:
+        """Writes a last status and stops watching.
+
+        The service ends with process 0, and jax aborts processes that are still connected: so process 0 waits until
+        the others have left, but at most `seconds`.
+        """
+        self._is_closed = True
+        self.update(**changes)
+        leaving = threading.Thread(target=self._leave, name="leaving", daemon=True)
+        leaving.start()
+        leaving.join(seconds)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 did not wait
+            self._write_own()
+            if self._process:
+                self._client.shutdown()
+            while self._process == 0 and len(self._client.get_live_nodes(self._everyone)) > 1:
+                time.sleep(POLL_SECONDS)
+
+    def _watch(self) -> None:
+        """Runs until the end of this process. The service answers once all processes have asked it."""
+        while not self._is_closed:
+            try:
+                living = self._client.get_live_nodes(self._everyone)
+                if self.is_reporting:
+                    self._write_own()
+                    self.statuses = self._read_statuses()
+            except jax.errors.JaxRuntimeError:  # the service is gone, and process 0 with it
+                living = self._everyone[1:]
+            gone = self._gone(living)
+            if gone and not self._is_closed:
+                self._lost(gone)
+                return
+            self._checks += 1
+            if self._process == 0 and any(status.is_stopping for status in self.statuses):
+                self._stop()
+            time.sleep(BEAT_SECONDS)
+
+    def _gone(self, living: Iterable[int]) -> dict[int, str]:
+        """Returns the reason for each lost process, by process index."""
+        gone = {status.process: status.problem for status in self.statuses if status.problem}
+        closing = [status.process for status in self.statuses if status.is_closing]
+        known = (*living, *closing, *gone)
+        return gone | {process: NO_HEARTBEAT for process in self._everyone if process not in known}
+
+    def _write_own(self) -> None:
+        with self._lock:
+            self._own = msgspec.structs.replace(self._own, beat=self._own.beat + 1)
+        self._store.write(f"status/{self._process}", msgspec.msgpack.encode(self._own))
+
+    def _read_statuses(self) -> list[HostStatus]:
+        """Ignores a status older than the last one: somebody may have recorded and replayed it."""
+        known = {status.process: status for status in self.statuses}
+        for value in self._store.of_each_process("status/"):
+            status = msgspec.msgpack.decode(value, type=HostStatus)
+            if status.process not in known or status.beat >= known[status.process].beat:
+                known[status.process] = status
+        return [known[process] for process in sorted(known)]

@@ -1,0 +1,79 @@
+"""The key-value store of jax's coordination service, with the run's seal on every value.
+
+Other users may reach that store: a value without a valid seal is never used.
+"""
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from .seal import Forged, Seal
+
+POLL_MILLISECONDS = 1000
+"""A blocking read returns to Python this often, so that signals are handled."""
+
+
+class SealedStore:
+    """Reads and writes sealed values."""
+
+    def __init__(self, client: Any, seal: Seal, processes: int) -> None:
+        """`client`: the coordination service's client; `processes`: how many there are."""
+        self._client = client
+        self._processes = processes
+        self.seal = seal
+        self._timeout: float | None = None
+        """Seconds that a read waits; None: until this process ends."""
+        self._forged: set[str] = set()
+        """Keys whose invalid seal was reported."""
+
+    def write(self, key: str, value: bytes) -> None:
+        """Seals and writes a value, replacing an earlier one."""
+        self._client.key_value_set_bytes(key, self.seal.seal(key, value), allow_overwrite=True)
+
+    def read(self, key: str) -> bytes:
+        """Waits for the value and returns it. Raises Forged, and within `timeout` TimeoutError."""
+        return self.seal.open(key, self._awaited(key))
+
+    def of_each_process(self, folder: str) -> Iterator[bytes]:
+        """Yields `folder/PROCESS` of each process that has written it.
+
+        A value with an invalid seal is reported once and skipped: the process will write it again.
+        """
+        found = dict(self._client.key_value_dir_get_bytes(folder))
+        for key in (f"{folder}{process}" for process in range(self._processes)):
+            try:
+                if key in found:
+                    yield self.seal.open(key, found[key])
+            except Forged as forged:
+                if key not in self._forged:
+                    self._forged.add(key)
+                    print(f"shardtui: {forged}", file=sys.stderr, flush=True)
+
+    def delete(self, folder: str) -> None:
+        """Deletes all keys below `folder`."""
+        self._client.key_value_delete(folder)
+
+    @contextlib.contextmanager
+    def timeout(self, seconds: float | None) -> Iterator[None]:
+        """Limits how long reads wait inside this context; None: no limit."""
+        self._timeout = seconds
+        try:
+            yield
+        finally:
+            self._timeout = None
+
+    def _awaited(self, key: str) -> bytes:
+        until = math.inf if self._timeout is None else time.monotonic() + self._timeout
+        while True:
+            if time.monotonic() > until:
+                raise TimeoutError(key)
+            try:
+                return self._client.blocking_key_value_get_bytes(key, POLL_MILLISECONDS)
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    raise

@@ -1,0 +1,57 @@
+"""The engine's side of `shardtui plan`: by formula, by search, and by the TPU compiler. Uses no device."""
+
+import sys
+
+from ..spec.config import RunConfig
+from ..spec.preset_reader import load_preset, load_presets
+from ..spec.topology import load_topology
+from ..wire.stdout import print_answer
+from . import cache
+from .parent_watchdog import end_with_parent
+from .ranking import Board
+
+
+def plan(config: RunConfig, target: str, *names: str) -> None:
+    """Prints a `Board` of estimates as JSON, for the named presets or for all.
+
+    `target`: a slice such as `v5e:2x4`, or a number of local devices.
+    Raises Invalid if the slice, a preset or the model is invalid.
+    """
+    topology = None if target.isdecimal() else load_topology(target)
+
+    from ..models.task import Task
+    from .estimate import estimate_row
+
+    task = Task(config, "tpu" if topology else config.platform or "cpu")
+    presets = [load_preset(name) for name in names] or load_presets()[0]
+    devices = topology.devices if topology else int(target)
+    rows = [estimate_row(task, preset, devices, topology) for preset in presets]
+    print_answer(Board(model=config.model_name, topology=target, rows=rows))
+
+
+def search(config: RunConfig, target: str) -> None:
+    """Prints a `Board` of the best meshes of a slice that no preset has, as JSON. Raises Invalid for a user's model."""
+    topology = load_topology(target)
+
+    from ..models.task import Task
+    from .search import search
+
+    rows = search(Task(config, "tpu"), topology, load_presets()[0])
+    print_answer(Board(model=config.model_name, topology=target, rows=rows))
+
+
+def compile_one(config: RunConfig, target: str, name: str) -> None:
+    """Prints what the TPU compiler reports for one preset on a slice: a `Cost`, as JSON. Exits if its parent does."""
+    end_with_parent()
+    topology, preset = load_topology(target), load_preset(name)
+    cost = cache.load(config, preset, topology)
+    if cost is None:
+        from ..models.task import Task
+        from .ahead_of_time import compile_cost
+
+        cost = compile_cost(Task(config, "tpu"), preset, topology)
+        try:
+            cache.store(config, preset, topology, cost)
+        except OSError as error:
+            print(f"shardtui: cannot cache the compiler's answer: {error}", file=sys.stderr)
+    print_answer(cost)

@@ -1,0 +1,180 @@
+"""Places a preset on devices: its mesh, and the sharding of every array."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from ..base.invalid import Invalid
+from ..models.task import Array, Task, TrainState
+from ..parallel.mesh import build_mesh
+from ..parallel.rules import Decision, decide, preset_problems, spec_of
+from ..spec.indivisible import Indivisible
+from ..spec.pipeline_info import PipelineInfo
+from ..spec.preset import Preset
+from ..wire.descriptions import ArrayInfo, PresetInfo
+from .explicit import refused
+from .leaves import bytes_of
+
+Tree = Any
+
+
+class DoesNotDivide(Invalid):
+    """The only problem is that `dims` are not divisible by the mesh axes that split them."""
+
+    def __init__(self, problems: Sequence[str], dims: Sequence[Indivisible]) -> None:
+        super().__init__(*problems)
+        self.dims = list(dict.fromkeys(dims))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A preset on a set of devices: its mesh, and the sharding decision for every array."""
+
+    preset: Preset
+    """The preset."""
+    mesh: Mesh
+    """The mesh of its devices."""
+    state: TrainState
+    """A `Decision` in the place of every array of the state."""
+    batch: Tree
+    """A `Decision` in the place of every array of the batch."""
+
+    @cached_property
+    def state_shardings(self) -> TrainState:
+        """Returns the `NamedSharding` of every array of the state."""
+        return jax.tree.map(self._sharding, self.state)
+
+    @cached_property
+    def batch_shardings(self) -> Tree:
+        """Returns the `NamedSharding` of every array of the batch."""
+        return jax.tree.map(self._sharding, self.batch)
+
+    def _sharding(self, decision: Decision) -> NamedSharding:
+        return NamedSharding(self.mesh, decision.spec)
+
+    def abstract_state(self, task: Task) -> TrainState:
+        """Returns the state as `ShapeDtypeStruct`s with shardings."""
+        return with_shardings(task.abstract_state, self.state_shardings)
+
+    def pipeline(self, task: Task) -> PipelineInfo | None:
+        """Returns stages and micro-batches; None if the preset has no pipeline."""
+        return self.preset.pipeline(self.mesh.size, task.config.training.batch_size)
+
+    def describe(self, array: Array, decision: Decision, compiled: Sharding) -> ArrayInfo:
+        """Describes an array; `compiled` is the sharding that it has in the compiled program."""
+        return ArrayInfo(
+            name=array.names[0],
+            kind=array.kind,  # type: ignore[arg-type]
+            shape=list(array.shape),
+            dtype=array.dtype.name,
+            bytes=bytes_of(array.shape, array.dtype),
+            logical_axes=list(array.logical_axes),
+            spec=[list(dim.axes) for dim in decision.dims],
+            compiled_spec=spec_of(compiled, len(array.shape)),
+            reasons=[dim.reason for dim in decision.dims],
+            dropped_axes=decision.dropped_axes,
+            type=self._type(array, compiled),
+        )
+
+    def describe_all(self, task: Task, shardings: Tree) -> list[ArrayInfo]:
+        """Describes all arrays of state and batch; `shardings` are those of the compiled program, in the same order."""
+        decisions = jax.tree.leaves((self.state, self.batch))
+        return [
+            self.describe(array, decision, sharding)
+            for array, decision, sharding in zip(task.arrays, decisions, jax.tree.leaves(shardings), strict=True)
+        ]
+
+    def _type(self, array: Array, compiled: Sharding) -> str:
+        if self.preset.axis_types == "auto":
+            return ""
+        spec = PartitionSpec(*(tuple(axes) or None for axes in spec_of(compiled, len(array.shape))))
+        sharding = NamedSharding(self.mesh, spec)  # with this mesh, because the compiler's has no axis types
+        return str(jax.typeof(jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)))
+
+
+def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placement:
+    """Decides every array's sharding, without using a device. Raises as `decide_all` does."""
+    state, batch = decide_all(task, preset, len(devices))
+    axis_type = AxisType.Explicit if preset.axis_types == "explicit" else AxisType.Auto
+    return Placement(preset, build_mesh(preset.sizes(len(devices)), devices, axis_type), state, batch)
+
+
+def argument_bytes(task: Task, placement: Placement) -> int:
+    """Returns the bytes of state and batch on one device."""
+    shardings = jax.tree.leaves((placement.state_shardings, placement.batch_shardings))
+    return sum(
+        bytes_of(sharding.shard_shape(array.shape), array.dtype)
+        for array, sharding in zip(task.arrays, shardings, strict=True)
+    )
+
+
+def describe_preset(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> PresetInfo:
+    """Describes a preset, and whether it fits these devices."""
+    problems: list[str] = []
+    try:
+        place(task, preset, devices)
+    except Invalid as error:
+        problems = list(error.problems)
+    return PresetInfo(
+        name=preset.name,
+        summary=preset.summary,
+        teaches=preset.teaches,
+        source=preset.source,
+        mesh={} if preset.size_problem(len(devices)) else preset.sizes(len(devices)),
+        fits=not problems,
+        problems=problems,
+        pipeline=None if problems else preset.pipeline(len(devices), task.config.training.batch_size),
+    )
+
+
+def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tree]:
+    """Returns a `Decision` for every array of state and batch, on `devices` devices.
+
+    Raises Invalid with every problem; DoesNotDivide if indivisible dims are the only ones.
+    """
+    sizes, batch_size = preset.sizes(devices), task.config.training.batch_size
+
+    def decided(array: Array) -> Decision:
+        return decide(array.names, array.kind, array.shape, array.logical_axes, preset, sizes)
+
+    state, batch = jax.tree.map(decided, (task.state_arrays, task.batch_arrays))
+    kinds = {array.names[0]: array.kind for array in task.arrays if array.shape}
+    problems = [
+        *preset.problems,
+        *filter(None, [preset.size_problem(devices), preset.microbatch_problem(devices, batch_size)]),
+        *preset_problems(preset, kinds, task.logical_axes),
+        *(of_arrays := _array_problems(task, preset, state, batch)),
+        *(f"{preset.name}: {problem}" for problem in task.problems_on(tuple(sizes))),
+    ]
+    if preset.axis_types == "explicit" and not problems:
+        problems = [
+            f'{preset.name}: axis_types = "explicit": {text}' for text in refused(task, preset, sizes, state, batch)
+        ]
+    if not problems:
+        return state, batch
+    wrong = [dim.indivisible for decision in jax.tree.leaves((state, batch)) for dim in decision.dims if dim.problem]
+    dims = [dim for dim in wrong if dim]
+    raise DoesNotDivide(problems, dims) if problems == of_arrays and dims == wrong else Invalid(*problems)
+
+
+def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Tree) -> list[str]:
+    """Returns one line per problem, with the first array that has it."""
+    first: dict[str, str] = {}
+    decisions = jax.tree.leaves((state, batch))
+    for array, decision in zip(task.arrays, decisions, strict=True):
+        for problem in decision.problems:
+            first.setdefault(problem, array.names[0])
+    return [f"{preset.name}: {name}: {problem}" for problem, name in first.items()]
+
+
+def with_shardings(tree: Any, shardings: Any) -> Any:
+    """Returns `tree` as `ShapeDtypeStruct`s with shardings."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        tree,
+        shardings,
+    )

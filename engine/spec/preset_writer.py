@@ -1,0 +1,62 @@
+"""Writes a preset as the TOML of its file."""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..base.atomic_write import write_atomically
+from ..base.invalid import Invalid
+from .preset import Axes, Override, Preset
+
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that TOML allows without quotes."""
+
+
+def preset_text(preset: Preset) -> str:
+    """Returns TOML that `read_preset` reads as the same preset, except for its name, file and problems."""
+    texts = {"summary": preset.summary, "teaches": preset.teaches}
+    microbatches = {"microbatches": str(preset.microbatches)} if preset.microbatches and preset.stage_axes else {}
+    axis_types = {"axis_types": _string(preset.axis_types)} if preset.axis_types != "auto" else {}
+    tables = {
+        "": {key: _string(text) for key, text in texts.items() if text} | microbatches | axis_types,
+        "[mesh]\n": {axis: str(size) for axis, size in preset.mesh.items()},
+        "[rules]\n": {logical: _axes(axes) for logical, axes in preset.rules.items()},
+        "[overrides]\n": {glob: _override(override) for glob, override in preset.overrides.items()},
+    }
+    return "\n".join(
+        head + "".join(f"{_key(key)} = {value}\n" for key, value in table.items())
+        for head, table in tables.items()
+        if table
+    )
+
+
+def write_preset(path: Path, text: str) -> None:
+    """Writes the file atomically, even if several processes write it at once. Raises Invalid if it cannot."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise Invalid(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _axes(axes: Axes) -> str:
+    return _string(axes[0] if axes else "") if len(axes) < 2 else _list(map(_string, axes))
+
+
+def _override(override: Override) -> str:
+    spec = _list(map(_axes, override.spec))
+    return f"{{ spec = {spec}, min_size = {override.min_size} }}" if override.min_size else spec
+
+
+def _list(items: Iterable[str]) -> str:
+    return f"[{', '.join(items)}]"
+
+
+def _key(key: str) -> str:
+    return key if BARE.fullmatch(key) else _string(key)
+
+
+def _string(text: str) -> str:
+    """A TOML string. TOML has JSON's escapes and needs one more, for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

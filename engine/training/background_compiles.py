@@ -1,0 +1,263 @@
+"""Compilations in the background of training: for requested, scheduled and likely switches, and for inspections."""
+
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..base.advice import problems_in
+from ..distributed.cluster import Cluster
+from ..program.compile_queue import Urgency
+from ..program.compiler import Compiler, Ready
+from ..program.program import Program
+from ..spec.config import ScheduledSwitch
+from ..wire.events import AheadEnded, Event, Phase, PresetCompiling, PresetInspected, ProgramsKept, SwitchCancelled
+
+MAX_AHEAD = 3
+"""Limit of likely presets that are compiled and that no switch has used yet: each takes host memory."""
+
+
+class Dropped(Exception):
+    """Ends a compilation between two phases because its result is no longer needed."""
+
+
+class Phases:
+    """The phases of one compilation that have begun, and whether its result is still needed."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.is_wanted = True
+        self._wake = wake
+        self._begun: queue.SimpleQueue[Phase] = queue.SimpleQueue()
+
+    def begin(self, phase: Phase) -> None:
+        """Reports the start of a phase, in the compiler's thread. Raises Dropped if the result is no longer needed."""
+        if not self.is_wanted:
+            raise Dropped
+        self._begun.put(phase)
+        self._wake()
+
+    def take(self) -> Iterator[Phase]:
+        """Yields the phases that have begun since the last call."""
+        while not self._begun.empty():
+            yield self._begun.get()
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A program, or a switch, that is being prepared."""
+
+    preset: str
+    """The preset that is compiled."""
+    phases: Phases
+    """The phases that it goes through."""
+    ready: Future[Any]
+    """The program, or for a switch `Ready`."""
+
+    def drop(self) -> None:
+        """Cancels it: if it is still queued it never starts; if it runs, it ends before its next phase."""
+        self.phases.is_wanted = False
+        self.ready.cancel()
+
+
+class BackgroundCompiles:
+    """Prepares at most one requested switch, the next scheduled one and one likely one at a time.
+
+    Only the training thread uses it.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        switches: Sequence[ScheduledSwitch],
+        cluster: Cluster,
+        publish: Callable[[Event], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` is called in another thread when something is ready."""
+        self._compiler = compiler
+        self._cluster = cluster
+        self._scheduled = sorted(switches, key=lambda switch: switch.step)
+        self._publish = publish
+        self._wake = wake
+        self._requested: Pending | None = None
+        self._requests = 0
+        """Requested switches, including cancelled ones: the same number in every process."""
+        self._next: Pending | None = None
+        self._is_scheduled_reported = False
+        self._likely_preset: str | None = None
+        """The preset that is likely to be next, until its compilation is submitted."""
+        self._likely: Pending | None = None
+        self._unused: set[str] = set()
+        """Likely presets that are compiled and that no switch has used yet."""
+        self._described: set[str] = set()
+        self._inspections: dict[str, Future[PresetInspected] | None] = {}
+        """Inspections by preset; None once published."""
+        self._first: Pending | None = None
+        self._kept: list[str] = []
+        """Presets of the cached programs, as last reported."""
+
+    def first(self, preset: str) -> Future[Program]:
+        """Starts to compile the program that the run begins with."""
+        self._publish(PresetCompiling(preset=preset))
+        phases = Phases(self._wake)
+        self._first = Pending(preset, phases, self._compiler.first(preset, phases.begin, self._wake))
+        return self._first.ready
+
+    def request(self, preset: str, active: Program) -> None:
+        """Requests a switch in place of a pending one; requesting the active preset only cancels the pending one."""
+        if self._requested is not None:
+            if self._requested.preset == preset:
+                return
+            self._publish(SwitchCancelled(to_preset=self._requested.preset))
+            self._requested.drop()
+            self._requested = None
+        if self._likely is not None and self._likely.preset != preset:
+            self._likely.drop()
+            self._end_likely("a switch to another preset was requested")
+        if preset != active.name:
+            self._publish(PresetCompiling(preset=preset))
+            self._requested = self._submit(Urgency.REQUESTED, preset, active)
+            self._requests += 1
+            self._requested.ready.add_done_callback(
+                partial(self._note, self._requested.phases, f"switch-{self._requests}")
+            )
+
+    def _note(self, phases: Phases, name: str, _: Future[Any]) -> None:
+        """Reports that this process is ready for the switch; called in the compiler's thread."""
+        if phases.is_wanted:
+            self._cluster.report_reached(name)
+
+    def expect(self, preset: str) -> None:
+        """Marks this preset as the only likely target of the next switch."""
+        self._likely_preset = preset
+
+    def compile_likely(self, active: Program, has_core_to_spare: Callable[[], bool]) -> None:
+        """Compiles the likely preset if no other switch is being compiled and a core is free."""
+        is_busy = any(pending is not None and not pending.ready.done() for pending in (self._requested, self._next))
+        if self._likely_preset is None or self._likely or is_busy or len(self._unused) >= MAX_AHEAD:
+            return
+        if not has_core_to_spare():
+            return
+        preset, self._likely_preset = self._likely_preset, None
+        if preset not in self._described or preset not in self._compiler.kept:
+            self._likely = self._submit(Urgency.LIKELY, preset, active)
+            self._report_phase(preset, "wait")
+
+    def inspect(self, preset: str) -> None:
+        """Starts to inspect a preset, once per preset and run; `report` publishes the result."""
+        if preset not in self._inspections:
+            self._inspections[preset] = self._compiler.inspect(preset, self._wake)
+
+    def compile_scheduled(self, active: Program) -> None:
+        """Starts to compile the next scheduled switch ahead of its step."""
+        if self._scheduled and self._next is None:
+            preset = self._scheduled[0].preset
+            self._next, self._is_scheduled_reported = self._submit(Urgency.SCHEDULED, preset, active), False
+            self._report_phase(preset, "wait")
+
+    def take_scheduled(self, step: int, active: Program) -> Pending | None:
+        """Returns the switch that is scheduled after `step`, ready or not, else None; it cancels a requested switch."""
+        if not self._scheduled or self._scheduled[0].step != step:
+            return None
+        self.request(active.name, active)
+        switch = self._scheduled.pop(0)
+        scheduled, self._next = self._next, None
+        self._unused.discard(switch.preset)
+        return scheduled
+
+    def ready(self) -> str | None:
+        """Returns the preset of the requested switch once every process is ready for it, else None; for process 0."""
+        if self._requested is None or not self._requested.ready.done():
+            return None
+        return self._requested.preset if self._cluster.have_all_reached(f"switch-{self._requests}") else None
+
+    def take_requested(self, preset: str) -> Pending | None:
+        """Returns the requested switch if its target is still `preset`, else None."""
+        if self._requested is None or self._requested.preset != preset:
+            return None
+        requested, self._requested = self._requested, None
+        self._unused.discard(preset)
+        self._cluster.clear_reached(f"switch-{self._requests}")
+        return requested
+
+    def finished(self, pending: Pending) -> Ready:
+        """Waits for a switch to be prepared and returns it. Raises what its compilation raised."""
+        self._report_phases_of(pending)
+        ready = pending.ready.result()
+        self.describe(ready.program)
+        return ready
+
+    def report(self) -> None:
+        """Publishes the phases that have begun and the compilations and inspections that are done."""
+        done = [
+            pending
+            for pending in (self._requested, self._next, self._likely)
+            if pending is not None and pending.ready.done()
+        ]
+        self._report_phases()  # after `done` is taken: it includes every phase of those
+        for pending in done:
+            if pending.ready.exception() is None:
+                self.describe(pending.ready.result().program)
+        if self._likely is not None and self._likely in done:
+            self._end_likely(_problem(self._likely))
+        if self._next is not None and self._next in done and not self._is_scheduled_reported:
+            self._is_scheduled_reported = True
+            self._publish(AheadEnded(preset=self._next.preset, problem=_problem(self._next)))
+        if (kept := self._compiler.kept.presets) != self._kept:
+            self._kept = kept
+            limit = self._compiler.kept.limit_bytes
+            self._publish(ProgramsKept(presets=kept, bytes=self._compiler.kept.bytes, limit_bytes=limit))
+        for preset, inspection in self._inspections.items():
+            if inspection is not None and inspection.done():
+                self._inspections[preset] = None
+                self._publish(_inspected(preset, inspection))
+
+    def describe(self, program: Program) -> None:
+        """Publishes a preset's layout, once per run."""
+        if program.name not in self._described:
+            self._described.add(program.name)
+            self._publish(program.description)
+
+    def _submit(self, urgency: Urgency, preset: str, active: Program) -> Pending:
+        phases = Phases(self._wake)
+        ready = self._compiler.request(urgency, active, preset, phases.begin, self._wake)
+        return Pending(preset, phases, ready)
+
+    def _report_phases(self) -> None:
+        for pending in (self._first, self._requested, self._next, self._likely):
+            if pending is not None:
+                self._report_phases_of(pending)
+
+    def _report_phases_of(self, pending: Pending) -> None:
+        for phase in pending.phases.take():
+            self._report_phase(pending.preset, phase)
+
+    def _report_phase(self, preset: str, phase: Phase) -> None:
+        is_requested = self._requested is not None and self._requested.preset == preset
+        ahead = {pending.preset for pending in (self._next, self._likely) if pending is not None}
+        self._publish(PresetCompiling(preset=preset, phase=phase, ahead=preset in ahead and not is_requested))
+
+    def _end_likely(self, problem: str | None) -> None:
+        if self._likely is not None:
+            self._publish(AheadEnded(preset=self._likely.preset, problem=problem))
+            if problem is None:
+                self._unused.add(self._likely.preset)
+            self._likely = None
+
+
+def _problem(pending: Pending) -> str | None:
+    """Returns why a finished compilation failed, or None if it succeeded."""
+    error = pending.ready.exception()
+    return problems_in(error)[0] if error else None
+
+
+def _inspected(preset: str, inspection: Future[PresetInspected]) -> PresetInspected:
+    """Returns the inspection, also if it failed: a viewer waits for it."""
+    try:
+        return inspection.result()
+    except Exception as error:
+        return PresetInspected(
+            preset=preset, arrays=[], rematerializations=[], problem=f"{type(error).__name__}: {error}"
+        )

@@ -1,0 +1,60 @@
+"""Creates or restores the state that training starts from or goes back to."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from ..checkpoint.manifest import Manifest
+from ..checkpoint.saver import Saver
+from ..distributed.outcomes import UNSUCCESSFUL, Damaged
+from ..models.task import TrainState
+from ..program.compiler import Compiler
+from ..program.program import Program
+from ..wire.events import Event, RestoreFailed
+from .progress import Progress
+from .step_reports import StepReports
+
+NewState = Future[Callable[[], TrainState]]
+
+
+class Restorer:
+    """Restores checkpoints, and falls back to older ones or a new state."""
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        saver: Saver,
+        reports: Callable[[int], StepReports],
+        publish: Callable[[Event], None],
+    ) -> None:
+        """`reports` makes the step reports of a run that starts after the given number of steps."""
+        self._compiler = compiler
+        self._saver = saver
+        self._reports = reports
+        self._publish = publish
+
+    def first(self, preset: str, program: Program, origin: Manifest | None, new_state: NewState | None) -> Progress:
+        """Starts from the checkpoint `origin`, from an older one if it is damaged, else with a new state."""
+        while origin is not None:
+            try:
+                return self.restore(origin.step, program)
+            except Damaged:
+                origin = self._saver.newest()
+        new_state = new_state or self._compiler.initial_state(preset)
+        return self._begun_at(0, program, new_state.result()())
+
+    def restore(self, step: int, program: Program) -> Progress:
+        """Restores the checkpoint of `step` into the program's layout. Raises Damaged, Invalid and Failure."""
+        state, receipt = self._saver.load(step, program)
+        self._publish(receipt)
+        self._saver.report_kept()
+        return self._begun_at(step, program, state)
+
+    def go_back(self, at: Progress, step: int) -> None:
+        """Goes back to the checkpoint of `step`; if that fails, the current state is kept and the failure reported."""
+        try:
+            at.replace_with(self.restore(step, at.program))
+        except UNSUCCESSFUL as error:
+            self._publish(RestoreFailed(step=step, problems=list(error.problems)))
+
+    def _begun_at(self, step: int, program: Program, state: TrainState) -> Progress:
+        return Progress(program, state, self._reports(step), origin=step, agree_at=step)

@@ -1,0 +1,135 @@
+"""What happens between two steps: the commands that all processes agree on, and the switches that are due."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..checkpoint.saver import Saver
+from ..distributed.cluster import Cluster
+from ..wire.commands import (
+    AddPreset,
+    AnyCommand,
+    InspectPreset,
+    Pause,
+    PreparePreset,
+    ProfileSteps,
+    RestoreCheckpoint,
+    Resume,
+    SaveCheckpoint,
+    StepOnce,
+    Stop,
+    SwitchPreset,
+)
+from ..wire.inbox import Inbox
+from .background_compiles import BackgroundCompiles, Pending
+from .lockstep import Lockstep, LockstepCommand, ReadPreset, SwitchNow
+from .pausing import Pausing
+from .profiler import Profiler
+from .progress import Progress
+from .restorer import Restorer
+from .stopping import Stopping
+from .switcher import Switcher
+
+
+@dataclass(frozen=True)
+class StepBoundary:
+    """Carries out commands and switches between two steps, in the same order in every process."""
+
+    inbox: Inbox
+    cluster: Cluster
+    compiles: BackgroundCompiles
+    saver: Saver
+    restorer: Restorer
+    switcher: Switcher
+    profiler: Profiler
+    pausing: Pausing
+    stopping: Stopping
+
+    def cross(self, at: Progress) -> None:
+        """Carries out everything that is due before the next step; while paused, waits for a command."""
+        if at.begun >= at.agree_at or self.pausing.is_paused:
+            self._run_commands(at)
+        self.compiles.report()
+        self.compiles.compile_likely(at.program, self._has_core_to_spare)
+        if scheduled := self.compiles.take_scheduled(at.begun, at.program):
+            self._switch(at, scheduled)
+            self.compiles.compile_scheduled(at.program)
+        self.saver.report()
+
+    def _run_commands(self, at: Progress) -> None:
+        """Carries out the commands of process 0, in every process before the same step."""
+        agreed = self.cluster.agree(lambda: self._lockstep(at), Lockstep)
+        at.agree_at = at.begun + agreed.stride
+        for command in agreed.commands:
+            if not self.stopping.is_agreed:
+                self._carry_out(command, at)
+
+    def _lockstep(self, at: Progress) -> Lockstep:
+        """Returns the commands that are due, decided by process 0; while paused, waits for one."""
+        taken = self.inbox.take(block=not self.pausing.runs_next_step)
+        commands: list[LockstepCommand] = [self._for_all_processes(command) for command in taken]
+        if preset := self.compiles.ready():
+            commands.append(SwitchNow(preset))
+        if self.saver.is_overdue():
+            commands.append(SaveCheckpoint())
+        return Lockstep(commands, self.cluster.stride(at.reports.step_seconds))
+
+    def _for_all_processes(self, command: AnyCommand) -> LockstepCommand:
+        """Returns the command in the form in which every process can carry it out."""
+        if isinstance(command, AddPreset) and self.cluster.count > 1:
+            return ReadPreset(command.preset, self.saver.presets.write(command.preset, command.text))
+        return command
+
+    def _carry_out(self, command: LockstepCommand, at: Progress) -> None:
+        match command:
+            case SwitchNow(preset):
+                if requested := self.compiles.take_requested(preset):
+                    self._switch(at, requested)
+            case SwitchPreset(preset):
+                self.compiles.request(preset, at.program)
+            case AddPreset(preset, text):
+                self._add(at, preset, lambda: text)
+            case ReadPreset(preset, sha256):
+                self._add(at, preset, lambda: self.saver.presets.read(preset, sha256))
+            case PreparePreset(preset):
+                self.compiles.expect(preset)
+                self.compiles.compile_likely(at.program, self._has_core_to_spare)
+            case Pause() if not self.pausing.is_paused:
+                self.pausing.pause(at)
+            case Resume() if self.pausing.is_paused:
+                self.pausing.resume(at)
+            case StepOnce():
+                self.pausing.step_once(at)
+            case InspectPreset(preset) if self.cluster.process == 0:
+                self.compiles.inspect(preset)
+            case SaveCheckpoint():
+                at.save(self.saver)
+            case ProfileSteps(steps):
+                self.profiler.request(at.begun, steps)
+            case RestoreCheckpoint(step):
+                self._go_back(at, step)
+            case Stop():
+                self.stopping.is_agreed = True
+            case _:
+                pass
+
+    def _add(self, at: Progress, preset: str, text: Callable[[], str]) -> None:
+        """Adds a preset that was made in this run and requests the switch to it."""
+        if self.switcher.add(at, preset, text):
+            self.compiles.request(preset, at.program)
+
+    def _go_back(self, at: Progress, step: int) -> None:
+        at.reports.flush()
+        self.profiler.end(at.done)
+        self.restorer.go_back(at, step)
+
+    def _switch(self, at: Progress, pending: Pending) -> None:
+        """Waits for the program if it is not compiled yet, then moves the state."""
+        at.reports.flush()
+        if not self.stopping.is_requested_before(pending.ready):
+            self.switcher.switch(at, pending.preset, lambda: self.compiles.finished(pending))
+            at.reports.restart_clock()
+
+    def _has_core_to_spare(self) -> bool:
+        """Returns whether a compilation slows no step: training is paused, or a core was free in the last minute."""
+        return self.pausing.is_paused or os.getloadavg()[0] + 1 <= (os.cpu_count() or 1)

@@ -1,0 +1,58 @@
+"""What is reported of checkpoints."""
+
+import math
+from typing import Literal
+
+from msgspec import Struct
+
+Digest = Literal["sum32", "mix64"]
+"""How arrays are compared: by the 64 bits of `digest.digests`; in older versions, the 32 of `digest.linear_sums`."""
+
+
+class CheckpointInfo(Struct, frozen=True, kw_only=True):
+    """A checkpoint that a run can resume from."""
+
+    step: int
+    """Steps done when it was saved."""
+    time: float
+    """Seconds since the epoch."""
+    preset: str
+    """The active preset when it was saved."""
+    devices: int
+    """Number of devices it was saved on."""
+    loss: float | None
+    """Mean of the last 32 steps' losses; null if unknown or not finite."""
+    bytes: int
+    """Size on disk."""
+    digest: Digest = "sum32"
+    """How arrays were compared: `mix64`, a 64-bit digest that misses an accidental change with probability 2⁻⁶⁴, or
+    `sum32`, the wrapping sum of older versions, which misses some changes."""
+
+    @property
+    def rank(self) -> float:
+        """Sort key, lowest first: the loss; infinity if it is unknown."""
+        return math.inf if self.loss is None else self.loss
+
+
+class CheckedInfo(Struct, frozen=True, kw_only=True):
+    """Result of verifying one checkpoint: every file and array is compared with its digest."""
+
+    step: int
+    """Step in the checkpoint's directory name."""
+    checkpoint: CheckpointInfo | None
+    """Description from its manifest; null if the manifest is unreadable."""
+    problems: list[str]
+    """Every file and array that differs from what was written; empty if the checkpoint is good."""
+
+
+class Verification(Struct, frozen=True, kw_only=True):
+    """Result of verifying all checkpoints of a run."""
+
+    schema: int = 1
+    """Schema version; increases when a field changes its meaning or is removed."""
+    directory: str
+    """Directory of the checkpoints."""
+    checkpoints: list[CheckedInfo]
+    """Oldest first."""
+    set_aside: list[str]
+    """Directory names of damaged and rolled-back checkpoints."""

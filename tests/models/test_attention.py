@@ -1,0 +1,116 @@
+"""Splash attention, interpreted on CPU, against plain attention: values, gradients, losses under presets."""
+
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+from shardtui.engine.models.attention_kernels import attend
+from shardtui.engine.models.sizes import attention_kernel
+from shardtui.engine.models.task import Batch, Task
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_initial_state, compile_program
+from shardtui.engine.spec.checks import problems_of
+from shardtui.engine.spec.config import AttentionKernel, RunConfig, TrainingConfig
+from shardtui.engine.spec.preset import Preset
+from shardtui.engine.spec.preset_reader import load_preset, parse_preset
+
+from ..conftest import tiny_config, tiny_model
+
+SEQ = 128
+"""The shortest sequence that splash attention takes."""
+
+
+def splash_config(attention: str = "splash", seq_len: int = SEQ) -> RunConfig:
+    model = tiny_model(attention=attention, context=max(SEQ, seq_len))
+    return tiny_config(
+        model=model, training=TrainingConfig(batch_size=8, seq_len=seq_len, learning_rate=1e-2, warmup_steps=1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seq", "dtype", "tolerance"),
+    [
+        (3 * SEQ, jnp.float32, 1e-5),
+        pytest.param(SEQ, jnp.float32, 1e-5, marks=pytest.mark.slow),
+        pytest.param(3 * SEQ, jnp.bfloat16, 2e-2, marks=pytest.mark.slow),
+    ],
+)
+def test_splash_attention_has_the_values_and_gradients_of_plain_attention(
+    seq: int, dtype: type, tolerance: float
+) -> None:
+    """In one block and in several; bfloat16 has 8 bits."""
+    shapes = (2, seq, 2, 32), (2, seq, 2, 2, 32), (2, seq, 2, 32)
+    query, kv, weights = (
+        jax.random.normal(jax.random.key(number), shape, dtype) for number, shape in enumerate(shapes)
+    )
+
+    def weighted(kernel: AttentionKernel, query: Array, kv: Array) -> Array:
+        return jnp.sum((attend(query, kv, kernel) * weights).astype(jnp.float32))
+
+    kernels: tuple[AttentionKernel, ...] = ("plain", "splash-interpreted")
+    results = (jax.value_and_grad(partial(weighted, kernel), (0, 1))(query, kv) for kernel in kernels)
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+        one, other = np.asarray(one, np.float32), np.asarray(other, np.float32)
+        np.testing.assert_allclose(other, one, atol=tolerance * np.abs(one).max())
+
+
+def losses(config: RunConfig, preset: Preset) -> list[float]:
+    """Returns the losses of five steps on the same batch."""
+    task = Task(config, "cpu")
+    placement = place(task, preset, jax.devices())
+    program = compile_program(task, placement)
+    state = compile_initial_state(task, placement)()
+    tokens = jax.random.randint(jax.random.key(0), (8, SEQ), 0, 256)
+    batch = jax.device_put(Batch(tokens, jnp.roll(tokens, -1, 1)), placement.batch_shardings)
+    found = []
+    for _ in range(5):
+        state, loss = program.step(state, batch)
+        found.append(float(loss))
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[float]:
+    return losses(splash_config("plain"), load_preset("dp"))
+
+
+SLOW = ("fsdp", "tp", "fsdp-tp2-explicit", "pp2", "sp2", "hsdp")
+
+
+@pytest.mark.parametrize("preset", ["dp-tp2-pp2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_losses_are_those_of_plain_attention(preset: str, plain: list[float]) -> None:
+    assert plain[-1] < plain[0] - 0.1, "it trains"
+    np.testing.assert_allclose(losses(splash_config(), load_preset(preset)), plain, rtol=1e-5)
+
+
+@pytest.mark.parametrize("axis_types", ["auto", pytest.param("explicit", marks=pytest.mark.slow)])
+def test_dims_that_a_kernel_needs_whole_may_be_split_outside_it(axis_types: str, plain: list[float]) -> None:
+    text = f'axis_types = "{axis_types}"\n[mesh]\ndata = 2\nkeys = 2\nwidth = 2\n'
+    text += '[rules]\nbatch = "data"\nkeys = "keys"\nhead_dim = "width"\n'
+    preset = parse_preset(Path("narrow.toml"), text)
+    np.testing.assert_allclose(losses(splash_config(), preset), plain, rtol=1e-5)
+
+
+def test_the_kernel_follows_from_platform_and_sequence() -> None:
+    kernels = [
+        attention_kernel(splash_config(attention).model, platform, seq)
+        for attention, platform, seq in (
+            ("auto", "cpu", 1024),
+            ("auto", "tpu", 1024),
+            ("auto", "tpu", 1000),
+            ("plain", "tpu", 1024),
+            ("splash", "tpu", 1024),
+            ("splash", "cpu", 1024),
+        )
+    ]
+    assert kernels == ["plain", "splash", "plain", "plain", "splash", "splash-interpreted"]
+
+
+def test_a_sequence_that_no_block_divides_is_refused() -> None:
+    assert problems_of(splash_config()) == problems_of(splash_config("auto", seq_len=100)) == []
+    (problem,) = problems_of(splash_config(seq_len=100))
+    assert problem.startswith("--seq-len 100: splash attention takes multiples of 128")

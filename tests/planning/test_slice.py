@@ -1,0 +1,40 @@
+"""Compiles a program of one all-gather for slices with and without wraparound links. Needs the extra `tpu`, no TPU."""
+
+from importlib.util import find_spec
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from shardtui.engine.analysis.collectives import inventory
+from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.parallel.mesh import build_mesh
+from shardtui.engine.planning.ahead_of_time import find_slice
+from shardtui.engine.spec.topology import Topology, load_topology
+
+pytestmark = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+
+
+def kinds(topology: Topology) -> set[str]:
+    """Returns the collectives that gather a kernel of GPT-3 whose rows are split over all chips."""
+    mesh = build_mesh({"fsdp": topology.devices}, find_slice(topology))
+    split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("fsdp",), ()))
+    kernel = jax.ShapeDtypeStruct((12_288, 49_152), jnp.bfloat16, sharding=split)
+    compiled = jax.jit(lambda kernel: kernel * 2, out_shardings=whole).lower(kernel).compile()
+    return {found.kind for found in inventory(parse(compiled.as_text() or ""), dict(mesh.shape))}
+
+
+@pytest.mark.parametrize("name", ["v4:4x4x4", "v5p:4x4x4"])
+def test_wraparound_links_decide_how_a_kernel_is_gathered(name: str) -> None:
+    closed = load_topology(name)
+    without = msgspec.structs.replace(closed, chip=msgspec.structs.replace(closed.chip, closes=8))
+    assert (closed.rings, without.rings) == ((True,) * 3, (False,) * 3)
+    assert (kinds(closed), kinds(without)) == ({"all-gather"}, {"all-reduce"})
+
+
+@pytest.mark.parametrize("name", ["v4:2x2x2", "v5e:2x4", "v5e:16x16", "v6e:4x16"])
+def test_a_slice_has_its_chips(name: str) -> None:
+    """The compiler wants three dims also where a slice has two."""
+    topology = load_topology(name)
+    assert len(find_slice(topology)) == topology.devices

@@ -1,0 +1,166 @@
+"""The schemas are those of the structs; those of TOML files take what the reader takes.
+
+Tests that run a command hold its output against them, see `schemas.py`.
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from jsonschema import Draft202012Validator
+from shardtui.engine.base.installed import ENGINE
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.spec.model_choice import with_settings
+from shardtui.engine.spec.preset import LOGICAL_AXES, Preset
+from shardtui.engine.spec.preset_files import PRESETS
+from shardtui.engine.spec.preset_reader import parse_preset
+from shardtui.engine.spec.preset_writer import preset_text
+
+from .schemas import SCHEMAS, schema, structs
+from .spec.test_preset_writer import presets
+
+ROOT = Path(__file__).parent.parent
+NAMES = sorted(path.stem for path in SCHEMAS.glob("*.json"))
+BUILT_IN = sorted(PRESETS.glob("*/*.toml"))
+
+MODEL = "layers=1\nembed=8\nheads=1\nmlp=8\nvocab=256\nvocab_rows=256\ncontext=8\n"
+TRAINING = "[training]\nbatch_size=8\nseq_len=8\n"
+
+
+def takes(name: str, text: str) -> bool:
+    return Draft202012Validator(schema(name)).is_valid(tomllib.loads(text))
+
+
+def reader_takes(text: str) -> bool:
+    try:
+        return not parse_preset(Path("mine.toml"), text).problems
+    except Invalid:
+        return False
+
+
+def test_they_are_what_the_structs_say() -> None:
+    result = subprocess.run([sys.executable, "docs/schemas.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_they_travel_with_the_package() -> None:
+    installed = ENGINE.parent / "schemas"
+    assert {path.name: path.read_text() for path in installed.glob("*.json")} == {
+        f"{name}.json": (SCHEMAS / f"{name}.json").read_text() for name in NAMES
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_one_and_says_what_every_field_is(name: str) -> None:
+    whole = schema(name)
+    Draft202012Validator.check_schema(whole)
+    for part in structs(whole):
+        assert part["description"]
+        assert [field for field, value in part["properties"].items() if not value.get("description")] == []
+
+
+def test_each_link_of_the_page_leads_somewhere() -> None:
+    page = (ROOT / "docs/json.md").read_text(encoding="utf-8")
+    heads = (line.lstrip("# ").lower() for line in page.splitlines() if line.startswith("#"))
+    places = {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in heads}
+    assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= places
+    assert set(re.findall(r"\]\(\.\./schemas/([^)]+)\.json\)", page)) == set(NAMES)
+
+
+@pytest.mark.parametrize("path", BUILT_IN, ids=lambda path: path.stem)
+def test_editors_find_the_schema_of_a_built_in_file_and_take_it(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = path.parent / text.splitlines()[0].removeprefix("#:schema ")
+    assert found.resolve().parent == (PRESETS.parent / "schemas").resolve()
+    assert takes(found.stem, text)
+
+
+def test_a_preset_may_split_every_axis_that_the_built_in_models_have() -> None:
+    rules = schema("preset-file")["properties"]["rules"]["properties"]
+    assert {name: rule["description"].lower() for name, rule in rules.items()} == {
+        name: text.lower() for name, text in LOGICAL_AXES.items()
+    }
+
+
+@given(presets())
+def test_what_we_write_is_taken(preset: Preset) -> None:
+    assert takes("preset-file", preset_text(preset))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[mesh]\ndata = 2\nmodel = -1\n[rules]\nbatch = ["data"]\nmlp = "model"\nheads = ""\nmine = []\n',
+        '[mesh]\ndata = 2\n[overrides]\n"*" = ["", "data"]\n"a" = []\n"b" = [[], ["data"]]\n"c" = { spec = [] }\n',
+        '[mesh]\ndata = 2\n[overrides]\n"a" = { spec = ["data"], min_size = 1024 }\n',
+        'summary = ""\nteaches = ""\naxis_types = "explicit"\nmicrobatches = 4\n[mesh]\np = 2\n[rules]\nlayers = "p"\n',
+        "".join(["[mesh]\n", *(f"a{number} = 1\n" for number in range(16))]),
+        "[mesh]\nA_1 = 1000000\n",
+    ],
+)
+def test_what_the_reader_takes_is_taken(text: str) -> None:
+    assert (takes("preset-file", text), reader_takes(text)) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[mesh]\ndata = 0\n",
+        "[mesh]\ndata = -2\n",
+        "[mesh]\ndata = 1000001\n",
+        '[mesh]\ndata = "all"\n',
+        "[mesh]\n'a b' = 1\n",
+        "[mesh]\n",
+        'summary = "no mesh"\n',
+        "".join(["[mesh]\n", *(f"a{number} = 1\n" for number in range(17))]),
+        "colour = 1\n[mesh]\ndata = 2\n",
+        "summary = 1\n[mesh]\ndata = 2\n",
+        "microbatches = 0\n[mesh]\ndata = 2\n",
+        'axis_types = "manual"\n[mesh]\ndata = 2\n',
+        "[mesh]\ndata = 2\n[rules]\nbatch = 2\n",
+        "[mesh]\ndata = 2\n[rules]\nmine = [2]\n",
+        'overrides = ["data"]\n[mesh]\ndata = 2\n',
+        '[mesh]\ndata = 2\n[overrides]\n"a" = "data"\n',
+        '[mesh]\ndata = 2\n[overrides]\n"a" = [1]\n',
+        '[mesh]\ndata = 2\n[overrides]\n"a" = { min_size = 3 }\n',
+        '[mesh]\ndata = 2\n[overrides]\n"a" = { spec = ["data"], size = 3 }\n',
+    ],
+)
+def test_what_the_reader_refuses_is_refused(text: str) -> None:
+    assert (takes("preset-file", text), reader_takes(text)) == (False, False)
+
+
+def model_reader_takes(text: str) -> bool:
+    tables: dict[str, Any] = tomllib.loads(text)
+    try:
+        with_settings(tables, (), "mine.toml")
+    except Invalid:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        (f'summary = "s"\n[model]\n{MODEL}{TRAINING}', True),
+        (
+            f'summary = "s"\n[model]\nkind = "gpt"\ndropout = 0\nremat = true\ndtype = "float32"\n{MODEL}{TRAINING}',
+            True,
+        ),
+        (f"[model]\n{MODEL}{TRAINING}", False),
+        (f'summary = "s"\n{TRAINING}', False),
+        (f'summary = "s"\n[model]\n{MODEL}', False),
+        (f'summary = "s"\n[model]\n{MODEL}width = 3\n{TRAINING}', False),
+        (f'summary = "s"\n[model]\n{MODEL}{TRAINING}epochs = 3\n', False),
+        (f'summary = "s"\n[model]\n{MODEL}dtype = "int8"\n{TRAINING}', False),
+        (f'summary = "s"\n[model]\nkind = "user"\n{MODEL}{TRAINING}', False),
+        (f'summary = "s"\n[model]\n{MODEL.replace("layers=1", "layers=1.5")}{TRAINING}', False),
+    ],
+)
+def test_models_as_their_reader_has_them(text: str, is_taken: bool) -> None:
+    assert (takes("model-file", text), model_reader_takes(text)) == (is_taken, is_taken)

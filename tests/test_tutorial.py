@@ -1,0 +1,199 @@
+"""The commands on the pages of the site run as they are written, and the site has no broken link.
+
+A page's commands are its ```sh blocks, run in order in one directory. A command that exits with another code than 0
+says so: `# exits with 1`. The ```text block below shows what such a block prints, shortened: each of its words and of
+its figures of bytes and operations must be printed, but for temporaries and peaks. A ```toml or ```python block that
+begins with the name of a file, as `# mine.toml`, is that file.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from shardtui.engine.spec.preset_files import preset_files
+from shardtui.tui.cli.main import COMMANDS, _parser
+
+from .terminal import Terminal, training
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\S+\.(?:py|toml))\n")
+EXIT_CODE = re.compile(r"# exits with (\d+)$", re.MULTILINE)
+WORD = re.compile(r"[^\W\d_]{3,}")
+COMMAND = re.compile(r"\bshardtui ([^`|#\n']+)")
+FIGURE = re.compile(r"\d[\d.,]* (?:[kMGT]?B|GFLOP)\b")
+"""Bytes and operations of a program. Times are of the machine on which a page was written."""
+OF_THE_COMPILER = re.compile(r"^.*(?:temporaries|a step needs).*$", re.MULTILINE)
+"""Lines whose bytes the compiler decides for the processor at hand: temporaries, and a peak, which includes them."""
+SIZE = (110, 32)
+"""Columns and rows of a terminal on which Watch has all panels that a page names."""
+PAGES = [
+    page.relative_to(DOCS).as_posix()
+    for page in (*sorted((DOCS / "tutorial").glob("*.md")), DOCS / "out-of-memory.md", DOCS / "slow-step.md")
+]
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    return [Block(*found.groups()) for found in BLOCK.finditer((DOCS / page).read_text())]
+
+
+@pytest.fixture
+def shell(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, in which `shardtui` and `python` are those of this environment."""
+    commands = home / "bin"
+    commands.mkdir()
+    for name, arguments in (("shardtui", " -m shardtui.tui"), ("python", "")):
+        command = commands / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    folder = home / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(block: Block) -> str:
+    """Returns what the commands of a block print. Fails if they exit with another code than the page says."""
+    script = ["bash", "-euo", "pipefail", "-c", block.text]
+    done = subprocess.run(script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    stated = EXIT_CODE.search(block.text)
+    assert done.returncode == (int(stated[1]) if stated else 0), f"{block.text}\n{done.stdout}"
+    return done.stdout
+
+
+def check_shown(block: Block, printed: str) -> None:
+    shown = [*WORD.findall(block.text), *FIGURE.findall(OF_THE_COMPILER.sub("", block.text))]
+    missing = {*shown} - {*WORD.findall(printed), *FIGURE.findall(printed)}
+    assert not missing, f"on the page, and not printed: {missing}\n{block.text}\n{printed}"
+
+
+def follow(page: str, folder: Path) -> Iterator[Block]:
+    """Runs the commands of a page in order, and yields the blocks of any other kind."""
+    printed = None
+    for block in blocks(page):
+        if block.language == "sh":
+            printed = run(block)
+        elif block.language == "text" and printed is not None:
+            check_shown(block, printed)
+            printed = None
+        elif name := FILE.match(block.text):
+            (folder / name[1]).write_text(block.text)
+        else:
+            printed = None
+            yield block
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_do_what_it_says(page: str, shell: Path) -> None:
+    assert any(block.language == "sh" for block in blocks(page))
+    assert [block for block in follow(page, shell) if block.language in ("console", "bash", "shell")] == []
+
+
+def arguments_of(block: Block) -> list[str]:
+    (command,) = block.text.splitlines()
+    prompt, name, *arguments = command.split()
+    assert (prompt, name) == ("$", "shardtui")
+    return arguments
+
+
+def on_terminal(block: Block) -> Terminal:
+    """Starts the command of a ```console block. LINES, which pytest-xdist sets, would be taken for the height."""
+    return Terminal(*arguments_of(block), size=SIZE, without=["LINES"])
+
+
+def move_cursor_to(terminal: Terminal, preset: str) -> None:
+    """Moves down the list, which begins again at its end. A key that comes before the list has the focus is lost."""
+    for _ in range(200):
+        if f"╭─ {preset} ─" in "\n".join(terminal.screen.display):
+            return
+        terminal.send("\x1b[B")
+        for _ in range(10):
+            terminal.read()
+    raise AssertionError(f"the cursor does not come to {preset}:\n" + "\n".join(terminal.screen.display))
+
+
+@pytest.mark.slow
+def test_the_first_ten_minutes(shell: Path) -> None:
+    """The ```console blocks after the installation start the UI, each on a terminal of its own."""
+    ui = (block for block in follow("first-ten-minutes.md", shell) if "pip install" not in block.text)
+
+    terminal = on_terminal(next(ui))
+    terminal.until(lambda text: training(text) and " fsdp " in text, "a step and the presets")
+    move_cursor_to(terminal, "fsdp")
+    terminal.send("\r")
+    terminal.until(lambda text: "dp → fsdp at step" in text and "digests equal" in text, "the receipt")
+    check_shown(next(ui), "\n".join(terminal.screen.display) + "moved stalled all")
+    terminal.send("2")
+    terminal.until(lambda text: "blocks.mlp.up.bias" in text, "Arrays")
+    terminal.send("1d")
+    assert terminal.exit_code() == 0
+
+    terminal = on_terminal(next(ui))
+    terminal.until(training, "the run")
+    terminal.send("x")
+    terminal.until(lambda text: "(y)" in text, "a question")
+    terminal.send("y")
+    terminal.until(lambda text: "■" in text or "stopped" in text, "the end")
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+
+    terminal = on_terminal(next(ui))
+    terminal.until(lambda text: training(text) and "tp ·" in text, "the run under tp")
+    terminal.send("d")
+    assert terminal.exit_code() == 0
+    assert next(ui, None) is None
+
+
+def test_the_pages_made_from_the_code_are_up_to_date() -> None:
+    checked = subprocess.run([sys.executable, DOCS / "reference.py", "--check"], capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_the_reference_has_every_preset_and_option() -> None:
+    page = (DOCS / "reference.md").read_text()
+    assert {*preset_files("parallelism")} <= set(re.findall(r"^### (\S+)$", page, re.MULTILINE))
+    usage = subprocess.run([sys.executable, "-m", "shardtui.tui", "train", "--help"], capture_output=True, text=True)
+    section = page.partition("### shardtui train\n")[2].partition("\n### ")[0]
+    for option in set(re.findall(r"--[a-z-]+", usage.stdout)) - {"--help"}:
+        assert f"`{option}" in section
+
+
+def test_every_command_in_the_docs_has_known_options() -> None:
+    """Of all pages and the README, also where a command needs hosts, a TPU or an hour."""
+    parser = _parser(*COMMANDS)
+    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
+    known = {name: {*chain(*(action.option_strings for action in commands[name]._actions))} for name in commands}
+    seen: set[str] = set()
+    for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        for written in COMMAND.findall(page.read_text().replace("\\\n", " ")):
+            name = written.split()[0]
+            seen.add(name)
+            options = {word.partition("=")[0] for word in written.split() if word.startswith("--")}
+            unknown = options - known.get(name, known["run"]) - {"--help", "--version"}
+            assert not unknown, f"{page.name}: shardtui {written}"
+    assert set(known) <= seen
+
+
+@pytest.mark.skipif(find_spec("sphinx") is None, reason="needs the extra docs; `.ci/run` has it")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", DOCS, tmp_path / "site"]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert (built.returncode, built.stderr) == (0, "")
+    assert (tmp_path / "site" / "index.html").exists()

@@ -1,0 +1,164 @@
+"""Compiling ahead: only while a core is free, one at a time, a few at most, and never delaying a request."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+
+import pytest
+from shardtui.engine.distributed.cluster import Cluster
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.compile_queue import Urgency
+from shardtui.engine.program.program import Program
+from shardtui.engine.spec.config import ScheduledSwitch
+from shardtui.engine.training.background_compiles import MAX_AHEAD, BackgroundCompiles
+from shardtui.engine.wire.events import AheadEnded, Event, PresetCompiled, PresetCompiling
+
+from ..conftest import Known
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def compiler(task: Task, programs: dict[str, Program]) -> Iterator[Known]:
+    compiler = Known(task, programs)
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture
+def compiles(compiler: Known, events: list[Event]) -> BackgroundCompiles:
+    return prepare(compiler, events)
+
+
+def prepare(compiler: Known, events: list[Event], *switches: ScheduledSwitch) -> BackgroundCompiles:
+    return BackgroundCompiles(compiler, switches, Cluster(), events.append, lambda: None)
+
+
+def idle() -> bool:
+    return True
+
+
+def report_until(compiles: BackgroundCompiles, holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 240
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+        compiles.report()
+
+
+def ended(events: list[Event]) -> list[tuple[str, bool]]:
+    """Returns the presets that were compiled ahead, and whether each is ready."""
+    return [(event.preset, event.problem is None) for event in events if isinstance(event, AheadEnded)]
+
+
+def test_a_likely_preset_is_compiled_when_a_core_is_free(
+    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
+) -> None:
+    compiles.expect("fsdp")
+    compiles.compile_likely(programs["dp"], lambda: False)
+    assert not events
+    compiles.compile_likely(programs["dp"], idle)
+    report_until(compiles, lambda: ended(events))
+    assert ended(events) == [("fsdp", True)]
+    assert [event.preset for event in events if isinstance(event, PresetCompiled)] == ["fsdp"]
+    assert all(event.ahead for event in events if isinstance(event, PresetCompiling))
+
+
+def test_a_request_does_not_wait_for_a_likely_preset(
+    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
+) -> None:
+    compiles.expect("fsdp")
+    compiles.compile_likely(programs["dp"], idle)
+    compiles.request("tp", programs["dp"])
+    assert ended(events) == [("fsdp", False)]
+    report_until(compiles, lambda: compiles.take_requested(compiles.ready() or ""))
+
+
+def test_a_requested_likely_preset_is_no_longer_compiled_ahead(
+    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
+) -> None:
+    compiles.expect("fsdp")
+    compiles.compile_likely(programs["dp"], idle)
+    compiles.request("fsdp", programs["dp"])
+    requested = len(events)
+    report_until(compiles, lambda: compiles.take_requested(compiles.ready() or ""))
+    assert not any(event.ahead for event in events[requested:] if isinstance(event, PresetCompiling))
+    assert all(ready for _, ready in ended(events))
+
+
+def test_phases_of_a_finished_switch_are_not_reported_again(
+    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
+) -> None:
+    compiles.request("fsdp", programs["dp"])
+    requested = compiles.take_requested("fsdp")
+    assert requested
+    wait([requested.ready])
+    assert compiles.finished(requested).program is programs["fsdp"]
+    compiling = [event for event in events if isinstance(event, PresetCompiling)]
+    assert [event.phase for event in compiling] == ["wait", "transfers"]
+    compiles.report()
+    assert [event for event in events if isinstance(event, PresetCompiling)] == compiling
+
+
+def test_a_scheduled_switch_is_compiled_ahead_and_reported_once(
+    compiler: Known, programs: dict[str, Program], events: list[Event]
+) -> None:
+    compiles = prepare(compiler, events, ScheduledSwitch(1000, "fsdp"))
+    for _ in range(2):
+        compiles.compile_scheduled(programs["dp"])
+    report_until(compiles, lambda: ended(events))
+    compiles.report()
+    assert ended(events) == [("fsdp", True)]
+    assert [event.ahead for event in events if isinstance(event, PresetCompiling)] == [True, True]
+
+
+def test_a_likely_preset_is_compiled_while_a_ready_scheduled_switch_waits(
+    compiler: Known, programs: dict[str, Program], events: list[Event]
+) -> None:
+    compiles = prepare(compiler, events, ScheduledSwitch(1000, "fsdp"))
+    compiles.compile_scheduled(programs["dp"])
+    report_until(compiles, lambda: ended(events))
+    compiles.expect("tp")
+    compiles.compile_likely(programs["dp"], idle)
+    report_until(compiles, lambda: ("tp", True) in ended(events))
+
+
+def test_replaced_requests_are_never_compiled(
+    compiles: BackgroundCompiles, compiler: Known, programs: dict[str, Program], events: list[Event]
+) -> None:
+    """However many are requested, at most one has begun when the last is requested, and that one ends early."""
+    presets = [name for name in programs if name not in ("dp", "tp")]
+    first, *others = presets
+    begun, proceed = threading.Event(), threading.Event()
+    busy = compiler.queue.submit(Urgency.REQUESTED, lambda: begun.set() or proceed.wait(60))
+    assert begun.wait(60)
+    for name in (first, *others * 20, "tp"):
+        compiles.request(name, programs["dp"])
+    proceed.set()
+    busy.result()
+    requested = compiles.take_requested("tp")
+    assert requested
+    wait([requested.ready], 60)
+    compiles.finished(requested)
+    compiled = {event.preset for event in events if isinstance(event, PresetCompiling) and event.phase != "wait"}
+    assert compiled == {"tp"}
+
+
+def test_a_limited_number_of_unused_presets_is_compiled_ahead(
+    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
+) -> None:
+    likely = [name for name in programs if name != "dp"][: MAX_AHEAD + 1]
+    for name in likely:
+        compiles.expect(name)
+        compiles.compile_likely(programs["dp"], idle)
+        report_until(compiles, lambda name=name: (name, True) in ended(events) or name == likely[-1])
+    assert ended(events) == [(name, True) for name in likely[:-1]]
+    compiles.request(likely[0], programs["dp"])
+    report_until(compiles, lambda: compiles.take_requested(compiles.ready() or ""))
+    compiles.compile_likely(programs["dp"], idle)
+    report_until(compiles, lambda: len(ended(events)) > MAX_AHEAD)
+    assert ended(events)[-1] == (likely[-1], True)

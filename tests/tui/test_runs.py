@@ -1,0 +1,362 @@
+"""The list of earlier runs: its figures, what opens it, and its keys."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.spec.config import CheckpointConfig, WatchedRun
+from shardtui.engine.wire import event_log, run_directory
+from shardtui.engine.wire.commands import Stop
+from shardtui.engine.wire.event_log import LogReader, deciding_events
+from shardtui.engine.wire.events import (
+    EngineStarted,
+    EngineStopped,
+    Event,
+    Failed,
+    MemoryMeasured,
+    Paused,
+    Restored,
+    Resumed,
+    StepsDone,
+    TrainingStarted,
+)
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.cli import run as run_command
+from shardtui.tui.cli.main import main
+from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.screens.confirm import Confirm
+from shardtui.tui.screens.runs import RunsScreen
+from shardtui.tui.state.interpreter import apply_all
+from shardtui.tui.state.run_state import Phase, RunState
+from shardtui.tui.state.run_summary import summarise
+from shardtui.tui.terminal.export import screen_text
+from shardtui.tui.widgets.run_list import RunList, age, columns_for
+from textual.pilot import Pilot
+
+from ..conftest import tiny_config
+from ..recorded import record, recorded_run
+from ..terminal import Terminal
+from .test_app import status, until
+from .test_views import switch
+
+STARTED = EngineStarted(protocol=1, pid=1, config=tiny_config())
+
+
+def steps(last: int, loss: float | None = 2.0) -> StepsDone:
+    return StepsDone(step=last, losses=[loss], step_seconds=[0.1], input_wait_seconds=0.0)
+
+
+def restored(step: int) -> Restored:
+    return Restored(
+        step=step,
+        preset="fsdp",
+        from_preset="dp",
+        from_devices=8,
+        arrays=1,
+        seconds=0.1,
+        digests_equal=True,
+        rolled_back=[],
+    )
+
+
+EVENTS = st.one_of(
+    st.just(STARTED),
+    st.sampled_from(["dp", "tp"]).map(lambda preset: TrainingStarted(preset=preset)),
+    st.integers(1, 9).map(steps),
+    st.just(MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)),
+    st.just(Paused(step=1)),
+    st.just(Resumed(step=1)),
+    st.just(switch("dp", "fsdp")),
+    st.integers(1, 9).map(restored),
+    st.just(EngineStopped(step=1, reason="stopped")),
+    st.just(Failed(problems=["no memory"], refused=False)),
+)
+
+
+@given(st.lists(EVENTS, max_size=12))
+def test_the_deciding_events_lead_to_the_same_state_as_all_events(tmp_path: Path, events: list[Event]) -> None:
+    directory = RunDirectory(tmp_path)
+    record(directory, *events)
+    every, deciding = RunState(), RunState()
+    apply_all(every, (event for events in LogReader(directory.events).read() for event in events))
+    apply_all(deciding, deciding_events(directory.events))
+    assert (deciding.phase, deciding.preset, deciding.step) == (every.phase, every.preset, every.step)
+    if events and isinstance(events[-1], StepsDone):
+        assert deciding.losses[-1] == every.losses[-1]
+
+
+@pytest.mark.parametrize("at_a_time", [7, 64, 1 << 20])
+def test_a_long_history_is_not_decoded(home: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
+    directory = recorded_run("long", *map(steps, range(5, 3000)), EngineStopped(step=2999, reason="stopped"))
+    with directory.events.open("ab") as file:
+        file.write(b'\n{"type":"Torn')
+    decoded: list[bytes] = []
+    decode = event_log.decode_event_json
+    monkeypatch.setattr(event_log, "decode_event_json", lambda line: decoded.append(line) or decode(line))
+    monkeypatch.setattr(event_log, "BACKWARD_BYTES", at_a_time)
+    summary = summarise(directory)
+    assert (summary.step, summary.loss, summary.preset, summary.phase) == (2999, 2.0, "dp", Phase.STOPPED)
+    assert len(decoded) < 10
+
+
+def test_a_summary_says_what_holds_the_run(home: Path) -> None:
+    directory = recorded_run("dead", steps(5, None))
+    crashed = summarise(directory)
+    assert (crashed.phase, crashed.loss, crashed.pid, crashed.is_live) == (Phase.LOST, None, None, False)
+    with directory.hold():
+        live = summarise(directory)
+    assert (live.phase, live.pid, live.is_live) == (Phase.TRAINING, os.getpid(), True)
+    fresh = summarise(run_directory.create(tiny_config(run="fresh")))
+    assert (fresh.phase, fresh.step, fresh.preset) == (Phase.LOST, 0, "dp")
+
+
+def test_columns_give_way_to_long_names() -> None:
+    assert list(columns_for(76, ["nano-1"])) == ["run", "age", "model", "preset", "steps", "loss", "state"]
+    assert list(columns_for(76, ["a-name-of-20-letters"])) == ["run", "age", "preset", "steps", "loss", "state"]
+    for width in (76, 100, 140):
+        columns = columns_for(width, ["x" * 64])
+        assert sum(columns.values()) + 2 * (len(columns) - 1) <= width
+    assert [age(seconds) for seconds in (0, 59, 61, 7300, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
+
+
+Scenario = Callable[[ShardtuiApp, Pilot[None], RunsScreen], Coroutine[Any, Any, None]]
+
+
+def offered(scenario: Scenario, new_run: Callable[[], RunDirectory], size: tuple[int, int] = (80, 24)) -> ShardtuiApp:
+    """Opens the UI as `shardtui` alone does; the scenario begins once all runs are read."""
+    app = ShardtuiApp(EngineClient(run_directory.all_runs()[-1]), starts=False, new_run=new_run)
+
+    async def play() -> None:
+        async with app.run_test(size=size) as pilot:
+            await until(lambda: isinstance(app.screen, RunsScreen) and app.screen.query(RunList), "the list")
+            screen = app.screen
+            assert isinstance(screen, RunsScreen)
+            listed = screen.list
+            await until(lambda: len(listed.summaries) + len(listed.problems) == len(listed.runs), "the figures")
+            await pilot.pause()
+            try:
+                await scenario(app, pilot, screen)
+            except AssertionError:
+                app.client.kill_engine()
+                raise
+
+    asyncio.run(play())
+    return app
+
+
+def no_new_run() -> RunDirectory:
+    raise AssertionError("the user did not ask for it")
+
+
+def aged(*directories: RunDirectory) -> None:
+    """Makes the runs older than one another: the first is the oldest."""
+    for number, directory in enumerate(directories):
+        os.utime(directory.events, (1e9 + number, 1e9 + number))
+
+
+def test_runs_are_listed_newest_first_below_new_run(home: Path) -> None:
+    old = recorded_run("old-1")
+    new = recorded_run("new-1", steps(1300, 1.23456), switch("dp", "fsdp"), EngineStopped(step=1300, reason="stopped"))
+    dead = recorded_run("dead-1", steps(9))
+    aged(dead, old, new)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        rows = [" ".join(line.strip("│ ").split()) for line in screen_text(app).splitlines() if "│" in line]
+        assert rows[0] == "new run"
+        assert rows[1] == "run age model preset steps loss state"
+        assert [row.split()[0] for row in rows[2:5]] == ["new-1", "old-1", "dead-1"]
+        assert rows[2].endswith("d nano fsdp 1,300 1.235 ■ stopped")
+        assert rows[4].endswith("✗ crashed")
+        assert screen.list.highlighted == 0
+        await pilot.press("escape")
+
+    app = offered(scenario, no_new_run)
+    assert (app.return_code, app.exit_lines()) == (0, [])
+
+
+def test_enter_on_a_run_opens_it(home: Path) -> None:
+    recorded_run("tiny-1")
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        await pilot.press("down", "enter")
+        await until(lambda: app.state.phase is Phase.STOPPED, "the history")
+        await until(lambda: "tiny-1" in status(app) or "■ stopped" in status(app), "the view")
+        assert app.state.step == 4
+        await pilot.press("d")
+
+    app = offered(scenario, no_new_run)
+    assert "run tiny-1 has ended after step 4" in app.exit_lines()[0]
+
+
+def test_d_deletes_a_run_once_it_is_confirmed(home: Path) -> None:
+    kept, unwanted = recorded_run("kept"), recorded_run("unwanted")
+    aged(kept, unwanted)
+    (unwanted.path / "checkpoints").mkdir()
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        await pilot.press("D")
+        assert app.screen is screen, "nothing to delete at `new run`"
+        await pilot.press("down", "D")
+        await until(lambda: isinstance(app.screen, Confirm) and app.screen.query("#yes"), "the question")
+        assert "Delete run unwanted, with its events, log and checkpoints?" in " ".join(app.screen.question.split())  # type: ignore[attr-defined]
+        await pilot.press("n")
+        await until(lambda: app.screen is screen, "the list")
+        assert unwanted.path.is_dir()
+        await pilot.press("D")
+        await until(lambda: isinstance(app.screen, Confirm) and app.screen.query("#yes"), "the question again")
+        await pilot.press("y")
+        await until(lambda: not unwanted.path.exists(), "the deletion")
+        await until(lambda: list(screen.list.runs) == ["kept"], "the row's end")
+        assert screen.list.run == kept
+        await pilot.press("q")
+
+    offered(scenario, no_new_run)
+    assert kept.events.exists()
+
+
+def test_checkpoints_elsewhere_stay_and_the_question_says_so(home: Path) -> None:
+    directory = run_directory.create(tiny_config(run="far", checkpoints=CheckpointConfig(directory="gs://bucket")))
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        await pilot.press("down", "D")
+        await until(lambda: isinstance(app.screen, Confirm), "the question")
+        assert "Its checkpoints in gs://bucket/far stay." in app.screen.question  # type: ignore[attr-defined]
+        await pilot.press("n", "escape")
+
+    offered(scenario, no_new_run)
+    assert directory.path.is_dir()
+
+
+def test_a_live_run_is_neither_deleted_nor_resumed(home: Path) -> None:
+    live, starting = recorded_run("live", steps(5)), recorded_run("starting")
+    aged(starting, live)
+    held = live.hold()
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        await pilot.press("down", "D", "r")
+        assert app.screen is screen
+        assert "now" in screen_text(app)
+        await pilot.press("down", "D")
+        await until(lambda: isinstance(app.screen, Confirm) and app.screen.query("#yes"), "the question")
+        with starting.hold():  # an engine starts before the answer
+            await pilot.press("y")
+            await until(lambda: app._notifications, "the warning")
+        assert starting.path.is_dir() and live.path.is_dir()
+        await pilot.press("escape")
+
+    with held:
+        offered(scenario, no_new_run)
+
+
+def test_a_run_of_an_external_loop_is_not_resumed(home: Path) -> None:
+    about = WatchedRun(run="loop", model_name="mine", preset="own")
+    directory = run_directory.create(about)
+    record(directory, EngineStarted(protocol=1, pid=1, config=None, watched=about), EngineStopped(step=0, reason="x"))
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        await pilot.press("down", "r")
+        assert app.screen is screen
+        await pilot.press("escape")
+
+    offered(scenario, no_new_run)
+
+
+def test_a_run_that_cannot_be_read_says_why_and_can_be_deleted(home: Path) -> None:
+    directory = recorded_run("broken")
+    (directory.path / "run.json").write_text("{")
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        assert "not a valid run configuration" in screen.list.problems["broken"]
+        await pilot.press("down", "enter")
+        assert app.screen is screen
+        assert app._notifications
+        await pilot.press("D")
+        await until(lambda: isinstance(app.screen, Confirm) and app.screen.query("#yes"), "the question")
+        await pilot.press("y")
+        await until(lambda: not directory.path.exists(), "the deletion")
+        assert screen.list.highlighted == 0
+        await pilot.press("escape")
+
+    offered(scenario, no_new_run, size=(300, 24))
+
+
+def test_a_new_run_that_is_invalid_exits_with_the_reason(home: Path) -> None:
+    recorded_run()
+
+    def refuse() -> RunDirectory:
+        raise Invalid("no room for a run")
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        await pilot.press("enter")
+        await until(lambda: app.return_code == 2, "the exit")
+
+    assert offered(scenario, refuse).exit_lines() == ["shardtui: no room for a run"]
+
+
+def test_enter_starts_a_new_run_and_r_resumes_it(home: Path) -> None:
+    recorded_run()
+    reached: list[int] = []
+
+    async def first(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        await pilot.press("enter")
+        await until(lambda: app.state.step >= 2, "steps")
+        assert app.client.directory.name == "tiny-2"
+        await app.client.send(Stop())
+        await until(lambda: app.state.phase is Phase.STOPPED, "the end")
+        await app.client.wait_for_exit()
+        reached.append(app.state.step)
+
+    async def second(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+        await pilot.press("down", "r")
+        await until(lambda: app.state.step > reached[0], "more steps")
+        assert app.client.directory.name == "tiny-2"
+        await app.client.send(Stop())
+        await until(lambda: app.state.phase is Phase.STOPPED, "the end")
+
+    offered(first, lambda: run_directory.create(tiny_config(run="tiny-2")))
+    offered(second, no_new_run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "has_runs", "offers"),
+    [
+        ([], True, True),
+        ([], False, False),
+        (["run"], True, False),
+        (["--devices=8"], True, False),
+        (["--resume=tiny-1"], True, False),
+    ],
+)
+def test_only_the_bare_command_offers_earlier_runs(
+    home: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], has_runs: bool, offers: bool
+) -> None:
+    if has_runs:
+        recorded_run()
+    shown: list[dict[str, object]] = []
+    monkeypatch.setattr(run_command, "require_terminal", lambda _: None)
+    monkeypatch.setattr(run_command, "show", lambda _, keymap, **options: shown.append(options) or 0)
+    assert main(arguments) == 0
+    assert [list(options) for options in shown] == [["new_run"] if offers else ["starts", "restart"]]
+    started = "nano-1" in (directory.name for directory in run_directory.all_runs())
+    assert started is (not offers and arguments != ["--resume=tiny-1"])
+
+
+def test_on_a_terminal(home: Path) -> None:
+    recorded_run()
+    terminal = Terminal()
+    terminal.until(lambda text: "new run" in text and "■ stopped" in text and "Quit" in text, "the list")
+    terminal.send("\x1b")
+    assert terminal.exit_code() == 0
+    assert terminal.is_restored()
+    assert names(run_directory.all_runs()) == ["tiny-1"]
+
+
+def names(directories: Iterable[RunDirectory]) -> list[str]:
+    return [directory.name for directory in directories]

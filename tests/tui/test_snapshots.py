@@ -1,0 +1,64 @@
+"""Every view of a recorded run, as a person last looked at it: `pytest --snapshot-update` keeps a new look."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.event_log import LogReader
+from shardtui.engine.wire.events import EngineStarted
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.screens.run_screen import RunScreen
+from shardtui.tui.terminal.export import screen_text
+from shardtui.tui.widgets.preset_list import PresetList
+from syrupy.assertion import SnapshotAssertion
+
+from .test_app import until
+
+RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
+"""nano on eight simulated devices: 120 steps, switched from `dp` to `fsdp` and `dp-tp2`."""
+VIEWS = {
+    "1": "watch",
+    "2": "arrays",
+    "3": "mesh",
+    "4": "traffic",
+    "5": "lint",
+    "6": "compare",
+    "7": "plan",
+    "8": "rules",
+    "0": "log",
+}
+
+
+def recorded() -> RunDirectory:
+    """Returns a run with the recorded events."""
+    first = next(event for events in LogReader(RECORDED).read() for event in events)
+    assert isinstance(first, EngineStarted) and first.config
+    directory = run_directory.create(first.config)
+    directory.events.write_bytes(RECORDED.read_bytes())
+    return directory
+
+
+async def drawn(size: tuple[int, int]) -> dict[str, str]:
+    """Returns the text of each view in a terminal of this size."""
+    app = ShardtuiApp(EngineClient(recorded()), starts=False)
+    found: dict[str, str] = {}
+    async with app.run_test(size=size) as pilot:
+        await until(lambda: app.state.is_over and app.screen.query(PresetList), "the history")
+        for key, name in VIEWS.items():
+            await pilot.press(key)
+            await until(lambda name=name: app.current_mode == name and isinstance(app.screen, RunScreen), name)
+            await pilot.pause(0.5)
+            found[name] = screen_text(app)
+    return found
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_views(home: Path, size: tuple[int, int], snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    for name, text in asyncio.run(drawn(size)).items():
+        assert text == snapshot(name=name)

@@ -1,0 +1,35 @@
+"""The key bindings that every view has. The footer and the help show those that do something now."""
+
+from textual.binding import Binding, BindingType
+
+from .bindings import identified
+from .screens.run_screen import actions_by_key
+from .widgets.tab_bar import TABS
+
+KEYS: list[BindingType] = [
+    *(Binding(tab.key, tab.action, tab.title, show=False) for tab in TABS),
+    *identified(
+        "",
+        [
+            ("space", "pause", "Pause"),
+            ("space", "play", "Play/pause"),
+            Binding("right_square_bracket", "speed(2)", "Speed", key_display="[]"),
+            Binding("left_square_bracket", "speed(0.5)", "Slower", show=False),
+            ("s", "step", "Step"),
+            ("c", "checkpoints", "Checkpoints"),
+            Binding("w", "save", "Save now", show=False),
+            Binding("p", "profile", "Profile", show=False),
+            Binding("r", "restart", "Restart", show=False),
+            ("r", "resume", "Resume"),
+            ("d", "detach", "Detach"),
+            Binding("q,ctrl+q", "detach", "Detach", show=False),
+            ("x", "stop", "End run"),
+            Binding("e", "export", "Export", show=False),
+            Binding("ctrl+n", "skip_lesson", "Next lesson", show=False, tooltip="Next lesson of a tour"),
+            Binding("question_mark", "help", "Help", show=False),
+        ],
+    ),
+]
+
+ACTIONS = actions_by_key(KEYS)
+"""Action by key."""

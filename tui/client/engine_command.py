@@ -1,0 +1,16 @@
+"""The command line of an engine process."""
+
+import sys
+
+from msgspec import Struct
+
+from ...engine.wire import framing
+
+
+def engine_command(question: str, *about: str | Struct | None) -> list[str]:
+    """Returns the command that asks the engine `question`, a subcommand, with structs as JSON arguments.
+
+    Because of `-P`, modules in the user's directory, such as a `random.py`, do not replace Python's.
+    """
+    texts = [part if isinstance(part, str) else framing.encode_json(part).decode() for part in about]
+    return [sys.executable, "-P", "-m", "shardtui.engine", question, *texts]

@@ -1,0 +1,47 @@
+"""How an engine process ended, and the last line of its log."""
+
+import re
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...engine.base.regular_file import open_regular
+
+FATAL = re.compile(r"F\d{4} |LLVM ERROR|terminate called|Fatal Python error")
+"""Begins the last message of a library before it aborts the process."""
+MAX_LOG_BYTES = 1024 * 1024
+"""Bytes at the end of a log that are searched."""
+
+
+def exit_status_text(status: int) -> str:
+    """Returns how a process ended. `status` is negative for a signal, as in `subprocess`."""
+    if status < 0:
+        return f"its process was ended by {signal.Signals(-status).name}"
+    return f"its process ended with status {status}"
+
+
+def exit_reason(status: int) -> str:
+    """Returns how a process ended that printed no reason."""
+    if status >= 0:
+        return f"{exit_status_text(status)} without a message"
+    hint = ", as the system does when memory runs out" if status == -signal.SIGKILL else ""
+    return f"{exit_status_text(status)}{hint}"
+
+
+def last_log_line(log: Path, begin: int) -> str:
+    """Returns the last line of a log after its first `begin` bytes, as `last_line` does; empty if it cannot be read."""
+    try:
+        with open_regular(log) as file:
+            file.seek(max(begin, log.stat().st_size - MAX_LOG_BYTES))
+            return last_line(file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines())
+    except OSError:
+        return ""
+
+
+def last_line(lines: Iterable[str]) -> str:
+    """Returns the line with which a library aborted the process, if any; else the last that is not empty.
+
+    Stack traces follow the former.
+    """
+    texts = [line.strip() for line in lines if line.strip()]
+    return next((line for line in texts if FATAL.match(line)), texts[-1] if texts else "")

@@ -1,0 +1,68 @@
+"""A recorded run in place of an engine: its events at the pace at which they were recorded, and no commands."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ...engine.base.invalid import Invalid
+from ...engine.wire.event_log import LogReader
+from ...engine.wire.events import AnyEvent, EngineStarted, StepsDone
+from ...engine.wire.run_directory import RunDirectory
+from ..state.playback import Playback
+from ..terminal.clean import clean, printable
+from .engine_client import EngineClient
+
+POLL_SECONDS = 0.05
+"""Time between two checks whether the next event is due."""
+
+
+class Replay(EngineClient):
+    """Yields the events of a file. It never connects to an engine, so that commands go nowhere."""
+
+    def __init__(self, path: Path, speed: float) -> None:
+        """`path`: an `events.jsonl`. `speed`: how many times as fast as recorded; 0 for everything at once."""
+        super().__init__(RunDirectory(path.absolute().parent))
+        self.playback = self._clock = Playback(speed)
+        self._has_begun = False
+        """Whether the clock was set to the first event."""
+        self._path = path
+        self._reader = LogReader(path)
+
+    @property
+    def damage(self) -> str:
+        """How many lines could not be read; empty if all could."""
+        lines = self._reader.unreadable_lines
+        return printable(f"{self._path}: left out {lines} unreadable line{'s' * (lines > 1)}") if lines else ""
+
+    async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
+        """Yields the recorded events, each when it is due. An empty list begins and ends the replay."""
+        self.is_behind = not self._clock.speed
+        if not self.is_behind:
+            yield []
+        with suppress(FileNotFoundError, Invalid):  # it was removed in the meantime
+            for recorded in self._reader.read():
+                async for due in self._paced(recorded):
+                    yield [event if isinstance(event, StepsDone) or not cleaned else clean(event) for event in due]
+                await asyncio.sleep(0)  # lets the UI handle keys and draw
+        self._clock.end()
+        self.is_behind = False
+        yield []
+
+    async def _paced(self, recorded: Sequence[AnyEvent]) -> AsyncIterator[Sequence[AnyEvent]]:
+        """Yields the events in parts, each when it is due."""
+        begin = 0
+        for at, event in enumerate(recorded):
+            if not self._has_begun or not self._clock.speed or isinstance(event, EngineStarted):
+                self._clock.jump_to(event.time)  # nothing happened while no engine ran
+                self._has_begun = True
+            if self._clock.is_paused or self._clock.now < event.time:
+                if begin < at:
+                    yield recorded[begin:at]
+                    begin = at
+                await self._wait_for(event.time)
+        yield recorded[begin:]
+
+    async def _wait_for(self, moment: float) -> None:
+        while self._clock.is_paused or self._clock.now < moment:
+            await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,166 @@
+"""The run's engine as the user controls it: started, followed, stopped, restarted."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from textual.app import App
+
+from ..engine.base.invalid import Invalid
+from ..engine.spec.config import Restart, RunConfig
+from ..engine.wire.commands import RestoreCheckpoint, Stop
+from ..engine.wire.events import AnyEvent, Failed
+from ..engine.wire.run_directory import RunDirectory, all_runs
+from .client.engine_client import EngineClient
+from .messages import EventsArrived
+from .screens.dialog import Dialog
+from .screens.run_screen import RunScreen
+from .state.run_state import Phase, RunState
+from .terminal.exit_codes import FAILED, FINE, REFUSED
+
+T = TypeVar("T")
+
+
+class Lifecycle:
+    """Starts, follows, stops and restarts the run's engine."""
+
+    def __init__(
+        self,
+        app: App[None],
+        client: EngineClient,
+        state: RunState,
+        starts: bool,
+        restart: Restart | None,
+        new_run: Callable[[], RunDirectory] | None,
+    ) -> None:
+        self._app = app
+        self._client = client
+        self._state = state
+        self._starts = starts
+        """Whether the first engine is started from here. The UI exits if that engine refuses the run."""
+        self._restart = restart
+        self._new_run = new_run
+        self.is_choosing = new_run is not None
+        """Whether the user has not chosen the run yet."""
+
+    def begin(self) -> None:
+        """Starts the first engine if it is to be started from here, and follows the run's events."""
+        if self._new_run:
+            self._app.run_worker(self._choose(self._new_run))
+        elif self._starts:
+            self._start(self._restart)
+        else:
+            self._follow()
+
+    async def _choose(self, new_run: Callable[[], RunDirectory]) -> None:
+        """Opens the run that the user chooses, or exits."""
+        from .screens.runs import RunsScreen
+
+        chosen = await self._app.push_screen(RunsScreen(all_runs()), wait_for_dismiss=True)
+        if chosen is None:
+            self._app.exit(return_code=FINE)
+            return
+        self.is_choosing = False
+        try:
+            self._starts = chosen.run is None
+            self._client.directory = run = chosen.run or new_run()
+            if chosen.run and chosen.resumes_after is None:
+                self._follow()
+            else:
+                self._start(restart_of(run.config, chosen.resumes_after or 0))
+        except Invalid as error:
+            self._fail(error)
+
+    def _start(self, restart: Restart | None) -> None:
+        try:
+            self._client.start_engine(restart)
+        except Invalid as error:
+            self._fail(error)
+        else:
+            self._follow()
+
+    def _fail(self, error: Invalid) -> None:
+        failed = Failed(problems=list(error.problems), refused=True, time=time.time())
+        self._app.post_message(EventsArrived([failed]))
+
+    def _follow(self) -> None:
+        """Follows one engine's events, in place of those of the previous engine."""
+        self._app.run_worker(self._report_events(), exclusive=True, group="follow")
+
+    async def _report_events(self) -> None:
+        async for events in self._client.events():
+            self._app.post_message(EventsArrived(events))
+        if self._client.damage:
+            self._app.notify(self._client.damage, title="damaged", severity="warning", markup=False)
+
+    def is_refused(self, event: AnyEvent) -> bool:
+        """Returns whether the engine that was started from here refused the run."""
+        return isinstance(event, Failed) and event.refused and self._starts and not self._client.is_old(event)
+
+    def leave_refused(self) -> None:
+        """Exits the UI, and deletes the directory if the run is new."""
+        self._client.discard_if_new()
+        self._app.exit(return_code=REFUSED)
+
+    def detach(self) -> None:
+        """Exits the UI; the engine keeps training."""
+        is_bad = self._state.phase in (Phase.FAILED, Phase.LOST, Phase.DISCONNECTED)
+        self._app.exit(return_code=FAILED if is_bad else FINE)
+
+    async def stop(self) -> None:
+        """Stops the engine, once the user has confirmed it."""
+        from .screens.confirm import ConfirmStop
+
+        if await self._ask(ConfirmStop(self._client.directory.name, self._state.step)):
+            await self._client.send(Stop())
+
+    async def choose_checkpoint(self) -> None:
+        """Restores the checkpoint that the user chooses, in a new engine if the run has ended."""
+        from .screens.checkpoints import CheckpointsScreen
+
+        step = await self._ask(CheckpointsScreen(self._state))
+        if step is None:
+            return
+        if not self._state.is_over:
+            await self._client.send(RestoreCheckpoint(step))
+        elif step in {checkpoint.step for checkpoint in self._state.checkpoints}:
+            self._resume(step)
+        else:  # an engine that ended meanwhile has saved a later one
+            self._app.notify(f"the checkpoint of step {step:,} is no longer kept: choose another", severity="warning")
+
+    async def restart(self) -> None:
+        """Replaces an engine that hangs or has another version: it saves and ends, then a new one resumes the run."""
+        from .screens.confirm import ConfirmRestart
+        from .screens.restarting import Restarting
+
+        run, state = self._client.directory, self._state
+        if not await self._ask(ConfirmRestart(run.name, state.step)):
+            return
+        restarting = Restarting(run, state.step, has_trained=bool(state.preset))
+        if await self._app.push_screen(restarting, wait_for_dismiss=True) == "ended":
+            self._resume()
+        else:
+            self.detach()
+
+    def resume(self) -> None:
+        """Resumes a run that has ended or crashed."""
+        self._app.clear_notifications()
+        self._resume()
+
+    def _resume(self, step: int | None = None) -> None:
+        """Resumes from the checkpoint of `step`, or the newest. A run that has done all its steps then has no limit."""
+        self._starts = False
+        self._start(restart_of(self._state.config, self._state.step, step))
+
+    async def _ask(self, dialog: Dialog[T]) -> T | None:
+        """Returns the user's answer; None if another dialog is open."""
+        screen = self._app.screen
+        return await screen.ask(dialog) if isinstance(screen, RunScreen) else None
+
+
+def restart_of(config: RunConfig | None, done: int, step: int | None = None) -> Restart:
+    """Returns how a run resumes from the checkpoint of `step`, or the newest; without limit if all steps are `done`."""
+    if config and config.steps is not None and done >= config.steps:
+        return Restart(step=step, config=msgspec.structs.replace(config, steps=None))
+    return Restart(step=step)

@@ -1,0 +1,69 @@
+"""Requests what takes the engine or this machine time to compute, when a view first shows it."""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from textual.app import App
+from textual.worker import Worker, WorkerError
+
+from ..engine.base.invalid import Invalid
+from ..engine.spec.config import RunConfig
+from ..engine.wire.commands import InspectPreset
+from ..engine.wire.events import AnyEvent, EngineReady, PresetAdded
+from .client.engine_client import EngineClient
+from .notices import Notices
+from .state.run_state import RunState
+from .terminal.redraws import Redraws
+
+
+@dataclass(eq=False)
+class Lookups:
+    """Requests inspections and estimates for the views that show them."""
+
+    _app: App[None]
+    _client: EngineClient
+    _state: RunState
+    _notices: Notices
+    _redraws: Redraws
+    _inspected: set[str] = field(default_factory=set[str])
+    """Presets whose inspection was requested."""
+    _estimating: Worker[None] | None = None
+    """The estimates under way or done; None before the first, and after a preset was added."""
+
+    def note(self, event: AnyEvent) -> None:
+        """Drops the estimates if a preset was added, so that they are requested anew."""
+        if isinstance(event, PresetAdded):
+            self._estimating = None  # the new preset has no estimate yet
+
+    def inspect(self) -> None:
+        """Requests the gradients and activations of the active preset, which takes half a compilation.
+
+        Does nothing during a comparison, whose steps are timed.
+        """
+        preset, state = self._state.preset, self._state
+        if not preset or preset in self._inspected or state.inspection:
+            return
+        if state.is_live and not state.is_comparing:
+            self._inspected.add(preset)
+            self._app.run_worker(self._client.send(InspectPreset(preset)))
+
+    def estimate(self) -> None:
+        """Estimates all presets by formula, in a separate process."""
+        config, ready = self._state.config, self._state.ready
+        if self._estimating is None and config and ready and self._state.is_live:
+            self._estimating = self._app.run_worker(self._estimate(config, ready))
+
+    async def wait_for_estimates(self) -> None:
+        """Waits until the estimates that were started are done."""
+        if self._estimating:
+            with suppress(WorkerError):  # the app exits meanwhile
+                await self._estimating.wait()
+
+    async def _estimate(self, config: RunConfig, ready: EngineReady) -> None:
+        from .client.estimates import estimates
+
+        try:
+            self._state.estimates = await estimates(config, ready)
+        except Invalid as error:
+            self._notices.warn(error.problems, title="no estimates")
+        self._redraws.now()

@@ -1,0 +1,120 @@
+"""The first screen where there are earlier runs: start a new one, or open, resume or delete one of them."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widgets import Footer, OptionList
+
+from ...engine.base.invalid import Invalid
+from ...engine.wire.run_directory import RunDirectory
+from ..terminal.clean import printable
+from ..widgets.lines import set_titles
+from ..widgets.run_list import RunList
+from .confirm import Confirm
+from .dialog import Dialog
+
+
+@dataclass(frozen=True)
+class ChosenRun:
+    """What the user chose."""
+
+    run: RunDirectory | None = None
+    """The run to open; None for a new one."""
+    resumes_after: int | None = None
+    """The steps that it has done, if a new engine resumes it; else None."""
+
+
+class RunsScreen(Dialog[ChosenRun | None]):
+    """The earlier runs, newest first, below "new run". Its result is the choice, or None if the user leaves."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("r", "resume", "Resume"),
+        ("D", "delete", "Delete"),
+        ("escape,q,ctrl+q", "dismiss", "Quit"),
+    ]
+
+    def __init__(self, runs: Iterable[RunDirectory]) -> None:
+        super().__init__()
+        self.list = RunList(runs, new="new run")
+
+    def compose(self) -> ComposeResult:
+        yield self.list
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        set_titles(self.list, "shardtui: start a run, or open an earlier one")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        match action:
+            case "resume":
+                return bool((summary := self.list.summary) and summary.is_over and not summary.is_external)
+            case "delete":
+                return bool((run := self.list.run) and not self.is_live(run))
+            case _:
+                return True
+
+    def is_live(self, run: RunDirectory) -> bool:
+        """Returns whether the run is live, or not known yet."""
+        summary = self.list.summaries.get(run.name)
+        return summary.is_live if summary else run.name not in self.list.problems
+
+    @on(OptionList.OptionHighlighted)
+    def show_keys(self) -> None:
+        self.refresh_bindings()
+
+    @on(OptionList.OptionSelected)
+    def open(self, event: OptionList.OptionSelected) -> None:
+        """Opens the selected run, or a new one; not a run that cannot be read."""
+        run = self.list.runs.get(event.option_id or "")
+        if run and (problem := self.list.problems.get(run.name)):
+            self.warn(problem)
+        else:
+            self.dismiss(ChosenRun(run))
+
+    def action_resume(self) -> None:
+        if summary := self.list.summary:
+            self.dismiss(ChosenRun(summary.directory, summary.step))
+
+    @work
+    async def action_delete(self) -> None:
+        """Deletes the run under the cursor, once the user has confirmed it."""
+        if (run := self.list.run) is None:
+            return
+        confirm = Confirm(question(run), yes="Delete", no="Keep it")
+        if not await self.app.push_screen(confirm, wait_for_dismiss=True):  # pyright: ignore[reportUnknownMemberType]
+            return
+        try:
+            await asyncio.to_thread(delete, run)
+        except Invalid as error:
+            self.warn("; ".join(error.problems))
+        else:
+            self.list.drop(run.name)
+
+    def warn(self, text: str) -> None:
+        """Shows a warning."""
+        self.notify(printable(text), severity="warning", markup=False)
+
+
+def question(run: RunDirectory) -> str:
+    """Returns what to ask before a run is deleted: what goes, and which checkpoints stay."""
+    config = None
+    with suppress(Invalid):  # of an external loop, or damaged
+        config = run.config
+    stay = f" Its checkpoints in {run.checkpoints(config)} stay." if config and config.checkpoints.directory else ""
+    goes = "its events and log" if stay else "its events, log and checkpoints"
+    return printable(f"Delete run {run.name}, with {goes}? This cannot be undone.{stay}")
+
+
+def delete(run: RunDirectory) -> None:
+    """Deletes a run. Raises Invalid if it is live, or its files cannot be deleted."""
+    with run.hold():
+        try:
+            run.discard()
+        except OSError as error:
+            raise Invalid(f"{error.filename}: cannot be deleted: {error.strerror}") from error

@@ -1,0 +1,10 @@
+"""A pipeline's schedule as text."""
+
+from ...engine.base import figures
+from ...engine.spec.pipeline_info import PipelineInfo
+
+
+def pipeline_words(info: PipelineInfo) -> str:
+    """Returns a schedule such as `2 stages, 4 micro-batches, bubble 20 %`."""
+    parts = f"{info.microbatches} micro-batch{'es' * (info.microbatches > 1)}"
+    return f"{info.stages} stages, {parts}, bubble {figures.percent(info.bubble)}"

@@ -1,0 +1,227 @@
+"""A walk through the views of a live run: lessons, each of which waits for what it asks the user to do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Seen(NamedTuple):
+    """What the user sees."""
+
+    view: str
+    preset: str
+    """Name of the active preset."""
+    step: int
+    """Steps done."""
+    followed: int | None
+    """Id of the device that is followed."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The user is to wait until the run trains."""
+
+    def is_met(self, seen: Seen) -> bool:
+        """Returns whether a step is done."""
+        return seen.step > 0
+
+
+@dataclass(frozen=True)
+class Open:
+    """The user is to open a view."""
+
+    view: str
+
+    def is_met(self, seen: Seen) -> bool:
+        """Returns whether that view is open."""
+        return seen.view == self.view
+
+
+@dataclass(frozen=True)
+class SwitchTo:
+    """The user is to switch the run to a preset."""
+
+    preset: str
+
+    def is_met(self, seen: Seen) -> bool:
+        """Returns whether the run trains with that preset."""
+        return seen.preset == self.preset
+
+
+@dataclass(frozen=True)
+class Follow:
+    """The user is to follow a device."""
+
+    def is_met(self, seen: Seen) -> bool:
+        """Returns whether a device is followed."""
+        return seen.followed is not None
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Nothing is left to do but to leave the tour."""
+
+    def is_met(self, seen: Seen) -> bool:
+        """Returns False: the user decides when."""
+        return False
+
+
+Goal = Wait | Open | SwitchTo | Follow | Leave
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What to read, and what to do then."""
+
+    subject: str
+    text: str
+    goal: Goal
+
+
+LESSONS = (
+    Lesson(
+        "The run",
+        "An engine starts in a process of its own. It compiles one step of a small GPT for eight simulated devices.",
+        Wait(),
+    ),
+    Lesson(
+        "The run",
+        "Now it trains, and the chart shows the loss. Above it are the latest loss and the speed, on the left are "
+        "the presets: ways to split the work and the arrays.",
+        Open("arrays"),
+    ),
+    Lesson(
+        "Data parallel",
+        "Each row is an array of the training step. The run uses the preset dp, which splits only the batch: of each "
+        "parameter, every device holds a copy, and the column of redundant bytes adds up the 7 extra ones.",
+        Open("mesh"),
+    ),
+    Lesson(
+        "Data parallel",
+        "The mesh arranges the devices in a grid and names its axes. Here all eight lie along the axis data, and each "
+        "one trains on an eighth of the batch.",
+        Follow(),
+    ),
+    Lesson(
+        "Data parallel",
+        "Arrays now marks what this device holds. It computes gradients from its own sequences, but to make the same "
+        "update, all devices need the mean of all gradients.",
+        Open("traffic"),
+    ),
+    Lesson(
+        "Data parallel",
+        "So the compiler inserted all-reduces of the gradients over data. Nobody wrote them: they follow from how the "
+        "arrays are split.",
+        Open("watch"),
+    ),
+    Lesson(
+        "Fully sharded",
+        "The preset fsdp splits the parameters, too: each device stores an eighth of each. The training need not stop "
+        "for that: the new step is compiled while the old one trains.",
+        SwitchTo("fsdp"),
+    ),
+    Lesson(
+        "Fully sharded",
+        "The last switch has a receipt: the bytes moved between devices, the time without a step, and a digest of "
+        "each array, equal before and after. The loss continues.",
+        Open("arrays"),
+    ),
+    Lesson(
+        "Fully sharded",
+        "A subscript is a mesh axis: embed_fsdp means that the dim embed is split over fsdp. The pane shows which "
+        "device holds which part, and the rule that decided it.",
+        Open("traffic"),
+    ),
+    Lesson(
+        "Fully sharded",
+        "The price is traffic: before a layer is used, all-gathers over fsdp bring its parameters to every device, "
+        "which drops them after it.",
+        Open("watch"),
+    ),
+    Lesson(
+        "Tensor parallel",
+        "The preset tp splits the work of each layer: every device multiplies by its part of the weights, for the "
+        "whole batch.",
+        SwitchTo("tp"),
+    ),
+    Lesson(
+        "Tensor parallel",
+        "Each device has some columns of the first kernel of the MLP, and the same rows of the second one. Their "
+        "products are partial sums.",
+        Open("traffic"),
+    ),
+    Lesson(
+        "Tensor parallel",
+        "All-reduces over model add them up. They carry activations of the whole batch, so tensor parallel is for "
+        "layers too large for one device, on fast links.",
+        Open("watch"),
+    ),
+    Lesson(
+        "Several axes",
+        "The preset fsdp-tp2 does both, on a mesh of 4 × 2: pairs of devices share a layer, and the four pairs store "
+        "the parameters together.",
+        SwitchTo("fsdp-tp2"),
+    ),
+    Lesson(
+        "Several axes",
+        "Each collective now stays within a smaller group of devices: a row or a column of the mesh.",
+        Open("mesh"),
+    ),
+    Lesson(
+        "Pitfalls",
+        "Not every layout that trains is a good one. The preset pitfall-same-axis has a mesh of 2 × 4, and a mistake "
+        "that many make.",
+        Open("watch"),
+    ),
+    Lesson(
+        "Pitfalls",
+        "It is in the group of pitfalls, at the end of the list.",
+        SwitchTo("pitfall-same-axis"),
+    ),
+    Lesson(
+        "Pitfalls",
+        "The loss is right, as before: what is wrong shows only in the compiled step.",
+        Open("lint"),
+    ),
+    Lesson(
+        "Pitfalls",
+        "Batch and weights are split over the same axis, so the devices along the other one repeat each other's work. "
+        "Each finding says how to avoid it, and enter opens its array or collective.",
+        Open("rules"),
+    ),
+    Lesson(
+        "Your own preset",
+        "A preset is a mesh and rules: which mesh axes split which dim. ← and → change the rule under the cursor, the "
+        "right side shows what each array becomes, and a switches the run to it.",
+        Open("plan"),
+    ),
+    Lesson(
+        "Hardware you do not have",
+        "Type a TPU slice here, such as v5e:4x4, and see whether each preset would fit, and what a step would send. "
+        "Compare measures presets in this run.",
+        Leave(),
+    ),
+)
+
+
+@dataclass
+class Tour:
+    """Where the user is in the lessons."""
+
+    lessons: Sequence[Lesson] = LESSONS
+    position: int = 0
+    """Lessons done or skipped."""
+
+    @property
+    def lesson(self) -> Lesson | None:
+        """The present lesson; None after the last one."""
+        return self.lessons[self.position] if self.position < len(self.lessons) else None
+
+    def advance(self, seen: Seen) -> None:
+        """Goes on to the first lesson whose goal is not met."""
+        while self.lesson and self.lesson.goal.is_met(seen):
+            self.position += 1
+
+    def skip(self) -> None:
+        """Goes on to the next lesson, or ends the tour after the last one."""
+        self.position += 1

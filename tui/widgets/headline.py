@@ -1,0 +1,129 @@
+"""The figures that matter most, large where there is room, each with its course over the last steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.content import Content
+from textual.renderables.digits import DIGITS, DIGITS3X3
+
+from ...engine.base import figures
+from ..state.run_state import RunState
+from .lines import Lines
+
+BARS = "▁▂▃▄▅▆▇█"
+SPARK_CELLS = 10
+LARGE_ROWS = 4
+"""Rows of a large figure: three of digits, and its name with the course."""
+MIN_GAP = 2
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure and its course."""
+
+    name: str
+    value: str
+    """Digits, of which large ones are drawn."""
+    unit: str = ""
+    course: Sequence[float] = ()
+    """Values over time, the last one newest; empty for none."""
+
+
+class Headline(Lines):
+    """Loss, rate, step time and, on a known chip, model FLOP utilisation."""
+
+    def on_mount(self) -> None:
+        self.state = RunState()
+
+    def show_state(self, state: RunState) -> None:
+        """Draws what has changed in the state of the run."""
+        self.state = state
+        found = headline(state)
+        width, height = self.size
+        self.show(large_lines(found, width) if height >= LARGE_ROWS else [small_line(found, width)])
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.show_state(self.state)
+
+
+def headline(state: RunState) -> list[Figure]:
+    """Returns the figures that are known, the most important first."""
+    seconds, rate, used = state.seconds_per_step, state.tokens_per_second, state.flop_utilisation
+    if not seconds or not state.losses:
+        return []
+    loss = state.losses[-1]
+    means = (state.losses.mean(begin, end) for begin, end in parts(len(state.losses), SPARK_CELLS))
+    time, unit = figures.seconds(seconds).rsplit(" ", 1)
+    times = [sum(state.recent[at] for at in range(*part)) for part in parts(len(state.recent), SPARK_CELLS)]
+    found = [Figure("loss", f"{loss:.3f}", "", [mean for mean in means if mean is not None])]
+    if rate:
+        rates = [1 / seconds for seconds in times if seconds]
+        found.append(Figure(f"{state.counted}/s", figures.three_digits(rate), "", rates))
+    found.append(Figure("step", time, unit, times))
+    if used is not None:
+        found.append(Figure("MFU", f"{used * 100:.0f}", "%"))
+    return found
+
+
+def parts(count: int, most: int) -> list[tuple[int, int]]:
+    """Returns the bounds of at most `most` parts of equal size, the last of which ends at `count`."""
+    each = max(1, count // most)
+    number = min(most, count // each) if count else 0
+    return [(end - each, end) for end in range(count - (number - 1) * each, count + 1, each)] if number else []
+
+
+def spark(course: Sequence[float]) -> str:
+    """Returns a bar for each value, scaled between the least and the greatest: `█▆▄▃▂▁`."""
+    if len(course) < 2:
+        return ""
+    low, high = min(course), max(course)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in course)
+
+
+def small_line(found: Sequence[Figure], width: int) -> Content:
+    """Returns all figures in one line, without courses if they do not fit: `loss 2.431 ▇▅▃▂  9,640 tokens/s ▅▆▆`."""
+    for with_course in (True, False):
+        texts = [_small(figure, with_course) for figure in found]
+        line = Content("   ").join(texts)
+        if line.cell_length <= width:
+            break
+    return line
+
+
+def _small(figure: Figure, with_course: bool) -> Content:
+    text = f"{figure.value} {figure.unit}".rstrip()
+    parts = [(f"{figure.name} ", "$foreground 60%"), (text, "bold")]
+    return Content.assemble(*parts, (f" {spark(figure.course)}" if with_course else "", "$primary"))
+
+
+def large_lines(found: Sequence[Figure], width: int) -> list[Content]:
+    """Returns three rows of large digits and one of names and courses; as many figures as fit."""
+    rows = [Content()] * LARGE_ROWS
+    for figure in found:
+        block = _large(figure)
+        cells = max(line.cell_length for line in block) + MIN_GAP
+        if rows[0].cell_length + cells > width:
+            break
+        rows = [
+            Content.assemble(row, line, " " * (cells - line.cell_length)) for row, line in zip(rows, block, strict=True)
+        ]
+    return rows
+
+
+def _large(figure: Figure) -> list[Content]:
+    digits = [Content.styled(row, "bold") for row in large_digits(figure.value)]
+    digits[-1] = Content.assemble(digits[-1], (f" {figure.unit}", "$foreground 60%"))
+    return [*digits, Content.assemble((f"{figure.name} ", "$foreground 60%"), (spark(figure.course), "$primary"))]
+
+
+def large_digits(text: str) -> list[str]:
+    """Returns three rows of characters that draw `text` with Textual's glyphs, of equal width."""
+    rows = ["", "", ""]
+    for character in text:
+        at = DIGITS.find(character)
+        glyph = DIGITS3X3[3 * at : 3 * at + 3] if at >= 0 else ["", "", character]
+        width = max(map(len, glyph))
+        rows = [row + line.ljust(width) for row, line in zip(rows, glyph, strict=True)]
+    return rows

@@ -1,0 +1,34 @@
+"""The losses of other runs as curves for the loss chart, each with a letter and a colour of its own."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from ...engine.base.invalid import Invalid
+from ...engine.wire.run_directory import RunDirectory
+from ..client.recorded_losses import recorded_losses
+from ..state.losses import Losses
+from .loss_plot import Curve
+
+STYLES = {"A": "$warning", "B": "$success", "C": "$error", "D": "$secondary", "E": "$foreground", "F": "$accent"}
+"""Colour by letter."""
+MAX_CURVES = len(STYLES)
+
+
+async def curves_of(runs: Sequence[RunDirectory], drawn: Sequence[Curve]) -> AsyncIterator[list[Curve]]:
+    """Yields the curves of at most `MAX_CURVES` runs, again after each that was read: those not `drawn` yet are."""
+    names = [run.name for run in runs]
+    curves = [curve for curve in drawn if curve.name in names]
+    yield curves
+    for run in runs:
+        if run.name not in [curve.name for curve in curves]:
+            losses = await _losses_of(run)
+            letter = next(letter for letter in STYLES if letter not in [curve.letter for curve in curves])
+            curves = sorted([*curves, Curve(run.name, losses, letter, STYLES[letter])], key=lambda curve: curve.letter)
+            yield curves
+
+
+async def _losses_of(run: RunDirectory) -> Losses:
+    """Returns a run's losses; none if it has recorded nothing, or cannot be read: the legend then has no loss."""
+    try:
+        return await recorded_losses(run)
+    except (FileNotFoundError, Invalid):
+        return Losses()

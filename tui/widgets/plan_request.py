@@ -1,0 +1,64 @@
+"""The line in which the user requests a plan: a slice, a batch size, and what the plan is doing."""
+
+import msgspec
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.suggester import SuggestFromList
+from textual.widgets import Input, Label
+
+from ...engine.base.invalid import Invalid
+from ...engine.spec.checks import problems_of
+from ...engine.spec.config import RunConfig
+from ...engine.spec.topology import load_topology
+from ..state.last_slice import last_slice
+from .lines import Lines
+
+EXAMPLE_SLICES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16")
+
+
+class PlanRequest(Horizontal):
+    """The fields of a plan, and its progress."""
+
+    def __init__(self) -> None:
+        slices = SuggestFromList(EXAMPLE_SLICES)
+        super().__init__(
+            Label("slice"),
+            Input(last_slice() or EXAMPLE_SLICES[0], id="topology", compact=True, suggester=slices, max_length=64),
+            Label("batch"),
+            Input(id="batch", compact=True, max_length=9),
+            Lines(id="progress"),
+        )
+
+    def focus_slice(self) -> None:
+        """Lets the user type a slice."""
+        self.query_one("#topology", Input).focus()
+
+    def suggest_batch(self, sequences: int) -> None:
+        """Fills the batch size in, unless the user has typed one."""
+        batch = self.query_one("#batch", Input)
+        batch.value = batch.value or str(sequences)
+
+    def show_progress(self, text: str, is_compiling: bool) -> None:
+        """Shows what the plan is doing."""
+        style = "$warning" if is_compiling else "$foreground 60%"
+        self.query_one("#progress", Lines).show([Content.styled(text, style)])
+
+    def read(self, config: RunConfig | None) -> tuple[RunConfig, str]:
+        """Returns the config with the typed batch size, and the topology. Raises Invalid with every problem."""
+        batch, topology = (self.query_one(name, Input).value.strip() for name in ("#batch", "#topology"))
+        problems: list[str] = []
+        if config is None:
+            raise Invalid("the run has not started yet")
+        try:
+            load_topology(topology)
+        except Invalid as error:
+            problems += error.problems
+        if batch.isdecimal():
+            training = msgspec.structs.replace(config.training, batch_size=int(batch))
+            config = msgspec.structs.replace(config, training=training)
+            problems += problems_of(config)
+        else:
+            problems.append(f"batch {batch!r}: must be a number of sequences")
+        if problems:
+            raise Invalid(*problems)
+        return config, topology

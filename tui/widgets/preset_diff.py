@@ -1,0 +1,151 @@
+"""What a draft changes: the costs of a step before and after, and the arrays; or why the draft is invalid."""
+
+import textwrap
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from textual.content import Content
+from textual.widgets.option_list import Option
+
+from ...engine.analysis.layout import dim_notations, shard_shape
+from ...engine.base import figures
+from ...engine.wire.descriptions import ArrayInfo
+from ...engine.wire.events import PresetPreviewed
+from ..state.board_rows import percent
+from ..state.preset_diff import PEAK, Change, Cost, changes, costs
+from .choices import Choices
+from .lines import Lines, set_titles
+
+LABEL_WIDTH, FIGURE_WIDTH, RATIO_WIDTH = 17, 9, 7
+"""Widths of the columns in cells."""
+
+
+class Costs(Lines):
+    """Bytes before and after, per device and step, and why any are unknown. Its height follows the lines."""
+
+    def show_costs(self, previewed: PresetPreviewed | None, limit: int | None) -> None:
+        """Shows the costs of a preview; None hides the panel. `limit`: bytes of memory on a device, None if unknown."""
+        lines = (
+            [*cost_lines(costs(previewed), limit, self.size.width), *no_estimate_lines(previewed, self.size.width)]
+            if previewed
+            else []
+        )
+        set_titles(self, "by formula, per device and step")
+        self.display = bool(lines)
+        if self.styles.height is None or self.styles.height.value != len(lines) + 2:
+            self.styles.height = len(lines) + 2
+        self.show(lines)
+
+
+class Changes(Choices):
+    """The arrays that change, largest difference first, or the problems of the draft."""
+
+    def on_mount(self) -> None:
+        self.shown: Sequence[Content] = ()
+
+    def show_changes(self, previewed: PresetPreviewed) -> None:
+        """Lists the arrays that change."""
+        width = self.scrollable_content_region.width - 1
+        found = changes(previewed)
+        count = sum(1 + change.moments for change in found)
+        known = len(previewed.after.arrays)
+        title = f"{count} of {known} arrays change" if count else f"none of {known} arrays changes"
+        self.show_contents(title, [change_content(change, previewed, width) for change in found])
+
+    def show_problems(self, name: str, problems: Sequence[str]) -> None:
+        """Lists the problems, without the preset's name at the start of each."""
+        width = self.scrollable_content_region.width - 1
+        problems = [problem.removeprefix(name).removeprefix(".toml").removeprefix(": ") for problem in problems]
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        wrapped = (Content("\n".join(textwrap.wrap(problem, max(8, width)))) for problem in problems)
+        self.show_contents(f"invalid: {count}", [text.stylize("$error") for text in wrapped])
+
+    def show_contents(self, title: str, contents: Sequence[Content]) -> None:
+        """Replaces the list and its title; the same contents keep the cursor."""
+        set_titles(self, title)
+        if not (
+            len(contents) == len(self.shown) and all(a.is_same(b) for a, b in zip(contents, self.shown, strict=True))
+        ):
+            self.shown = contents
+            self.set_options(map(Option, contents))
+
+
+def cost_lines(rows: Sequence[Cost], limit: int | None, width: int) -> list[Content]:
+    """Returns a header and a line for each cost, with a warning under a peak that is above `limit` bytes."""
+    label = max(LABEL_WIDTH, min(28, width - 2 * FIGURE_WIDTH - RATIO_WIDTH))
+    head = f"{'':<{label}}{'before':>{FIGURE_WIDTH}}{'after':>{FIGURE_WIDTH}}"
+    lines = [Content.styled(head, "$foreground 60%")]
+    for row in rows:
+        is_too_large = limit is not None and row.label == PEAK and (row.after or 0) > limit
+        lines.append(
+            Content.assemble(
+                (f"{row.label[: label - 1]:<{label}}", "$foreground 60%"),
+                _size(row.before).rjust(FIGURE_WIDTH),
+                (_size(row.after).rjust(FIGURE_WIDTH), "$error" if is_too_large else "bold"),
+                _ratio(row),
+            )
+        )
+        if is_too_large:
+            lines.append(Content.styled(f"a device has {figures.size(limit or 0)}", "$error"))
+    return lines
+
+
+def no_estimate_lines(previewed: PresetPreviewed, width: int) -> list[Content]:
+    """Returns why the estimate before or after is missing, wrapped at `width`."""
+    reasons = {"before": previewed.before.no_estimate, "after": previewed.after.no_estimate}
+    texts = (f"no estimate {when}: {why}" for when, why in reasons.items() if why)
+    return [Content.styled(line, "$warning") for text in texts for line in textwrap.wrap(text, max(8, width))]
+
+
+def _size(count: int | None) -> str:
+    return "–" if count is None else figures.size(count)
+
+
+def _ratio(row: Cost) -> tuple[str, str]:
+    ratio = row.ratio
+    if ratio is None or abs(ratio) < 0.0005:
+        return "".rjust(RATIO_WIDTH), ""
+    text = percent(ratio) if ratio < 10 else f"× {ratio + 1:.0f}"
+    return text.rjust(RATIO_WIDTH), "$warning" if ratio > 0 else "$success"
+
+
+def change_content(change: Change, previewed: PresetPreviewed, width: int) -> Content:
+    """Returns an array's name with its bytes per device, then its dims before and after, in two or three lines."""
+    sizes = " → ".join(_size(count) for count in (change.bytes_before, change.bytes_after) if count is not None)
+    moments = f" and {change.moments} moments" if change.moments else ""
+    room = max(8, width - len(sizes) - 1)
+    name = Content.styled(change.after.name, "bold").truncate(room, ellipsis=True)
+    if name.cell_length + len(moments) <= room:
+        name = Content.assemble(name, (moments, "$foreground 60%"))
+    head = Content.assemble(name, " " * max(1, width - name.cell_length - len(sizes)), sizes)
+    return Content("\n").join([head, *_notations(change, previewed, width), Content()])
+
+
+def _notations(change: Change, previewed: PresetPreviewed, width: int) -> list[Content]:
+    after = _dims(change.after, change.before)
+    if change.before is None:
+        return [after]
+    before = _dims(change.before, change.after)
+    if before.plain == after.plain:
+        return [Content.assemble(after, (_shards(change, previewed), "$foreground 60%"))]
+    if before.cell_length + after.cell_length + 3 <= width:
+        return [Content.assemble(before, " → ", after)]
+    return [Content.assemble("  ", before), Content.assemble("→ ", after)]
+
+
+def _dims(array: ArrayInfo, other: ArrayInfo | None) -> Content:
+    """Returns the dims with their mesh axes; those split differently in `other` are coloured."""
+    others = dim_notations(other) if other else []
+    dims = [
+        Content.styled(dim, "" if dim == same or not other else "$accent")
+        for dim, same in zip_longest(dim_notations(array), others)
+    ]
+    return Content.assemble("[", Content(", ").join(dims), "]")
+
+
+def _shards(change: Change, previewed: PresetPreviewed) -> str:
+    """Returns the shard shapes before and after, for dims that are split over the same axes as before."""
+    assert change.before and previewed.before.mesh and previewed.after.mesh
+    before = shard_shape(change.before.shape, change.before.spec, previewed.before.mesh)
+    after = shard_shape(change.after.shape, change.after.spec, previewed.after.mesh)
+    return f"  {figures.shape(before)} → {figures.shape(after)}" if before != after else "  on other devices"

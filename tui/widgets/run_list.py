@@ -1,0 +1,176 @@
+"""A list of runs, newest first: what each trained, how far, and whether it is live."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from textual import work
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets.option_list import Option
+
+from ...engine.base.invalid import Invalid
+from ...engine.spec.preset_reader import name_of
+from ...engine.wire.run_directory import RunDirectory
+from ..state.run_summary import RunSummary, active_at, newest_first, summarise
+from ..terminal.clean import printable
+from .choices import Choices
+from .cut import cut
+from .status_bar import PHASE_MARKS
+
+NEW, HEADING = "# new", "# heading"
+"""Ids of options that are no run: no run has a name with a space."""
+WIDTHS = {"age": 6, "model": 9, "preset": 10, "steps": 9, "loss": 7, "state": 11}
+"""Cells of the columns beside the name."""
+DISPENSABLE = ("model", "preset")
+"""Columns that are left out where a run's name would be cut, the first one first."""
+RIGHT = ("age", "steps", "loss")
+"""Columns of numbers."""
+GAP = "  "
+MIN_NAME = 8
+DIM = "$foreground 60%"
+
+
+class RunList(Choices):
+    """A row for each run, and before them "new run" if wanted. Figures are read after the first frame."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("enter", "select", "Open")]
+
+    def __init__(self, runs: Iterable[RunDirectory], new: str = "", chosen: Iterable[str] | None = None) -> None:
+        """`new`: text of the first option, for a new run; empty for none. `chosen`: marked names; None for no marks."""
+        super().__init__()
+        self.runs = {directory.name: directory for directory in newest_first(runs)}
+        self.new = new
+        self.chosen = None if chosen is None else set(chosen)
+        self.summaries: dict[str, RunSummary] = {}
+        """By name, once they are read."""
+        self.problems: dict[str, str] = {}
+        """Why runs cannot be read, by name."""
+
+    def on_mount(self) -> None:
+        self.fill()
+        self.read()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.draw()
+
+    @property
+    def run(self) -> RunDirectory | None:
+        """The run under the cursor; None for "new run"."""
+        option = self.highlighted_option
+        return self.runs.get(option.id or "") if option else None
+
+    @property
+    def summary(self) -> RunSummary | None:
+        """The summary of the run under the cursor; None until it is read."""
+        return self.summaries.get(self.run.name) if self.run else None
+
+    def fill(self) -> None:
+        """Makes all options, with the cursor on the first that can be selected."""
+        new = [Option(Content.styled(self.new, "bold"), id=NEW)] if self.new else []
+        rows = [Option("", id=name) for name in self.runs]
+        self.set_options([*new, Option("", id=HEADING, disabled=True), *rows])
+        self.highlighted = 0 if new else 1 if rows else None
+        self.draw()
+
+    def draw(self) -> None:
+        """Writes heading and rows for the present width."""
+        columns = columns_for(self.scrollable_content_region.width - 2 - self.mark_width, self.runs)
+        self.replace_option_prompt(HEADING, Content(" " * self.mark_width) + heading(columns))
+        for name in self.runs:
+            self.replace_option_prompt(name, self.row(name, columns))
+
+    def row(self, name: str, columns: Mapping[str, int]) -> Content:
+        """Returns a run's row; only its name and its problem, if it has one, until it is read."""
+        mark = Content("")
+        if self.chosen is not None:
+            mark = Content("[x] " if name in self.chosen else "[ ] ")
+        if summary := self.summaries.get(name):
+            return mark + row(summary, columns, time.time())
+        return mark + Content.assemble(name, (GAP + self.problems.get(name, "…"), DIM))
+
+    @property
+    def mark_width(self) -> int:
+        """Cells of the mark before each name."""
+        return 0 if self.chosen is None else 4
+
+    def toggle(self, name: str) -> None:
+        """Marks a run, or removes its mark."""
+        if self.chosen is not None:
+            self.chosen ^= {name}
+            self.draw()
+
+    def drop(self, name: str) -> None:
+        """Removes a run from the list."""
+        at = self.highlighted
+        del self.runs[name]
+        self.fill()
+        if at is not None and self.runs:
+            self.highlighted = min(at, self.option_count - 1)
+
+    @work
+    async def read(self) -> None:
+        """Reads the summaries in turn; each is shown at once."""
+        for name, directory in list(self.runs.items()):
+            try:
+                self.summaries[name] = await asyncio.to_thread(summarise, directory)
+            except Invalid as error:
+                self.problems[name] = printable("; ".join(error.problems))
+            if name in self.runs:
+                self.draw()
+        if self.highlighted is not None:
+            self.post_message(
+                self.OptionHighlighted(self, self.get_option_at_index(self.highlighted), self.highlighted)
+            )
+
+
+def columns_for(width: int, names: Iterable[str]) -> dict[str, int]:
+    """Returns the widths of the columns that fit, with the remaining width for the name."""
+    longest = max(map(len, names), default=0)
+    columns = dict(WIDTHS)
+    for dispensable in DISPENSABLE:
+        if _name_width(width, columns) < longest:
+            del columns[dispensable]
+    return {"run": max(MIN_NAME, min(longest, _name_width(width, columns))), **columns}
+
+
+def _name_width(width: int, columns: Mapping[str, int]) -> int:
+    return width - sum(len(GAP) + cells for cells in columns.values())
+
+
+def heading(columns: Mapping[str, int]) -> Content:
+    """Returns the names of the columns."""
+    return _line({name: Content(name) for name in columns}, columns).stylize(DIM)
+
+
+def row(summary: RunSummary, columns: Mapping[str, int], now: float) -> Content:
+    """Returns one row: `nano-1  3 min  nano  fsdp-tp2  1,204  2.3104  ■ stopped`."""
+    mark, style = PHASE_MARKS[summary.phase]
+    cells = {
+        "run": Content(summary.directory.name),
+        "age": Content("now" if summary.is_live else age(now - active_at(summary.directory))),
+        "model": Content(printable(summary.model)),
+        "preset": Content(printable(name_of(summary.preset))),
+        "steps": Content(f"{summary.step:,}"),
+        "loss": Content("–" if summary.loss is None else f"{summary.loss:.4g}"),
+        "state": Content.styled(f"{mark} {summary.phase}", style),
+    }
+    return _line(cells, columns)
+
+
+def _line(cells: Mapping[str, Content], columns: Mapping[str, int]) -> Content:
+    parts: list[Content] = []
+    for name, width in columns.items():
+        cell = cut(cells[name], width)
+        space = " " * (width - cell.cell_length)
+        parts.append(Content.assemble(space, cell) if name in RIGHT else Content.assemble(cell, space))
+    return Content(GAP).join(parts)
+
+
+def age(seconds: float) -> str:
+    """Returns how long ago something was, in one unit: `42 s`, `12 min`, `5 h`, `3 d`."""
+    steps: Sequence[tuple[int, str]] = ((86400, "d"), (3600, "h"), (60, "min"))
+    whole = max(0, int(seconds))
+    return next((f"{whole // each} {unit}" for each, unit in steps if whole >= each), f"{whole} s")

@@ -1,0 +1,157 @@
+"""A picture of one array's sharding: which device holds which shard, for any rank and any number of devices.
+
+Arrays of one and two dims are drawn as `jax.debug.visualize_array_sharding` draws them. Of more dims two are drawn, at
+first those that are split, and the user steps through the others.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from textual.content import Content
+
+from ...engine.analysis.layout import bytes_per_device, coordinates, dim_name, replicas, shard_shape
+from ...engine.base import figures
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo
+from .cut import cut
+from .grid import FOLDED_CELL_WIDTH, Cell, Window, draw_grid, grid_capacity, window
+from .sharding_subject import Part, Subject
+
+
+def with_cursor_moved(subject: Subject, down: int, right: int, width: int, height: int) -> Subject:
+    """Returns the subject with its cursor moved by cells; a folded cell covers several shards."""
+    cursor = list(subject.cursor)
+    windows = _windows(subject, width, height)
+    for dim, step, view in zip((subject.rows, subject.columns), (down, right), windows, strict=True):
+        if dim is not None and step:
+            at = cursor[dim] // view.fold * view.fold + step * view.fold
+            cursor[dim] = min(max(0, at), subject.counts[dim] - view.fold)
+    return msgspec.structs.replace(subject, cursor=tuple(cursor))
+
+
+def size_summary(array: ArrayInfo, mesh: MeshInfo) -> str:
+    """Returns dtype, shape, bytes in total and per device, and the number of copies."""
+    copies = replicas(array.compiled_spec, mesh)
+    each = f"{figures.size(bytes_per_device(array, mesh))} per device"
+    shape = figures.shape(array.shape) if array.shape else "scalar"
+    return f"{array.dtype} {shape} · {figures.size(array.bytes)}, {each}, {copies} {'copies' if copies > 1 else 'copy'}"
+
+
+def draw_sharding(subject: Subject, width: int, height: int, with_cursor: bool = False) -> list[Content]:
+    """Returns at most `height` lines of `width` cells: a legend of the dims, then the grid."""
+    head = [Content.styled(text, "$foreground 60%") for text in _legend(subject)]
+    down, across = _windows(subject, width, height)
+    holders = subject.holders
+    cells = [
+        [_cell(subject, holders, down.positions(y), across.positions(x)) for x in range(across.count)]
+        for y in range(down.count)
+    ]
+    cursor = (down.cell(_cursor_index(subject, subject.rows)), across.cell(_cursor_index(subject, subject.columns)))
+    return [*head, *draw_grid(cells, cursor if with_cursor else None, width, height - len(head))][:height]
+
+
+def label(platform: str, devices: Sequence[int], width: int, mesh: MeshInfo) -> str:
+    """Returns the first that fits into `width` of `CPU 0,2,4,6`, `0,2,4,6`, `model 0 (4)`, `0…6 (4)` and `×4`."""
+    devices = sorted(devices)
+    numbers = ",".join(str(device) for device in devices)
+    texts = (
+        f"{platform.upper()} {numbers}",
+        numbers,
+        f"{_shared_axes(devices, mesh)} ({len(devices)})",
+        f"{devices[0]}…{devices[-1]} ({len(devices)})",
+        f"×{len(devices)}",
+    )
+    return next((text for text in texts if len(text) <= width), texts[-1])
+
+
+def _shared_axes(devices: Sequence[int], mesh: MeshInfo) -> str:
+    """Returns the mesh coordinates that these devices share, or a range of them: `data 0…1, model 0`."""
+    known = coordinates(mesh)
+    positions = [known[device] for device in devices]
+    shared: list[str] = []
+    for axis, size in mesh.axes.items():
+        indices = {position[axis] for position in positions}
+        first, last = min(indices), max(indices)
+        if len(indices) < size and len(indices) == last - first + 1:
+            shared.append(f"{axis} {first}" + (f"…{last}" if last > first else ""))
+    return ", ".join(shared) or "all"
+
+
+def _cell(subject: Subject, holders: dict[Part, list[int]], down: range, across: range) -> Cell:
+    devices: list[int] = []
+    for y in down:
+        for x in across:
+            part = list(subject.cursor)
+            if subject.rows is not None:
+                part[subject.rows] = y
+            if subject.columns is not None:
+                part[subject.columns] = x
+            devices += holders.get(tuple(part), [])
+    return Cell(
+        lambda width: label(subject.platform, sorted(set(devices)), width, subject.mesh),
+        subject.followed in devices,
+        down.start if subject.tints_by_row else None,
+        subject.detail,
+    )
+
+
+def _windows(subject: Subject, width: int, height: int) -> tuple[Window, Window]:
+    """Returns the windows on the dims along the rows and along the columns."""
+    height -= len(_legend(subject))
+    rows, columns = grid_capacity(width, height)
+    _, folded_columns = grid_capacity(width, height, FOLDED_CELL_WIDTH)
+    return (
+        window(_count(subject, subject.rows), rows, rows, _cursor_index(subject, subject.rows), subject.folds),
+        window(
+            _count(subject, subject.columns),
+            columns,
+            folded_columns,
+            _cursor_index(subject, subject.columns),
+            subject.folds,
+        ),
+    )
+
+
+def _count(subject: Subject, dim: int | None) -> int:
+    return 1 if dim is None else subject.counts[dim]
+
+
+def _cursor_index(subject: Subject, dim: int | None) -> int:
+    return 0 if dim is None else subject.cursor[dim]
+
+
+def _range(subject: Subject, dim: int, fold: int = 1) -> str:
+    """Returns the indices of a dim in the cursor's shard, or in `fold` shards from it: `embed 0…15`."""
+    array = subject.array
+    size = shard_shape(array.shape, array.compiled_spec, subject.mesh)[dim]
+    start = subject.cursor[dim] * size
+    last = min(start + size * fold, array.shape[dim]) - 1
+    return f"{dim_name(array, dim)} {start}" + (f"…{last}" if last > start else "")
+
+
+def _legend(subject: Subject) -> list[str]:
+    """Returns which dims run along rows and columns, and the index ranges of the others; empty for a scalar."""
+    array, flat, stepped_dims = subject.array, (subject.rows, subject.columns), subject.stepped_dims
+    rest = [dim for dim in range(len(array.shape)) if dim not in (*flat, *stepped_dims)]
+    arrows = (f"{dim_name(array, dim)} {arrow}" for dim, arrow in zip(flat, "↓→", strict=True) if dim is not None)
+    texts = ["  ".join(arrows)]
+    texts += [f"{_range(subject, dim)} of {array.shape[dim]} (, .)" for dim in stepped_dims]
+    texts += (
+        [", ".join(f"{dim_name(array, dim)} 0…{array.shape[dim] - 1}" for dim in rest) + " unsharded"] if rest else []
+    )
+    return ["   ".join(texts)] if array.shape else []
+
+
+def cursor_line(subject: Subject, width: int, height: int) -> Content:
+    """Returns index ranges, bytes and devices of the shard under the cursor, or of all shards of a folded cell."""
+    array = subject.array
+    down, across = _windows(subject, width, height)
+    folds = {subject.rows: down.fold, subject.columns: across.fold}
+    ranges = [_range(subject, dim, folds.get(dim, 1)) for dim in range(len(array.shape)) if subject.counts[dim] > 1]
+    size = figures.size(bytes_per_device(array, subject.mesh))
+    if down.fold * across.fold > 1:
+        where = f"{down.fold * across.fold} shards, {size} each: z unfolds"
+    else:
+        devices = sorted(subject.holders.get(subject.cursor, []))
+        several = f", {len(devices)} copies" if len(devices) > 1 else ""
+        where = f"{size} on {label(subject.platform, devices, max(width // 2, 12), subject.mesh)}{several}"
+    return cut(Content(f"{', '.join(ranges) or 'unsharded'} · {where}"), width)

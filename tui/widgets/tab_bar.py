@@ -1,0 +1,68 @@
+"""The views as tabs: the top line of every view."""
+
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from .lines import Lines
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A view as the tab bar shows it."""
+
+    key: str
+    title: str
+    action: str
+    """The app's action that opens it."""
+
+
+def _tab(key: str, title: str) -> Tab:
+    return Tab(key, title, f"switch_mode('{title.lower()}')")
+
+
+TABS = (
+    _tab("1", "Watch"),
+    _tab("2", "Arrays"),
+    _tab("3", "Mesh"),
+    _tab("4", "Traffic"),
+    _tab("5", "Lint"),
+    _tab("6", "Compare"),
+    _tab("7", "Plan"),
+    Tab("8", "Rules", "edit_rules"),
+    _tab("0", "Log"),
+)
+
+
+class TabBar(Lines):
+    """A tab for each view; that of the open one is lit. A click opens a view."""
+
+    DEFAULT_CSS = """
+    TabBar { background: $panel; }
+    """
+
+    def __init__(self, title: str) -> None:
+        """`title`: the tab of the view that this bar is in."""
+        super().__init__()
+        self.title = title
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.show([tab_line(self.title, self.size.width)])
+
+
+def tab_line(active: str, width: int) -> Content:
+    """Returns the tabs, with as much space and as many titles as fit `width`; the active one always has its title."""
+    for gap, pad, with_titles in ((" ", " ", True), ("", " ", True), (" ", "", True), (" ", "", False)):
+        labels = (_label(tab, pad, tab.title == active, with_titles or tab.title == active) for tab in TABS)
+        line = Content(gap).join(labels)
+        if line.cell_length <= width:
+            break
+    return line
+
+
+def _label(tab: Tab, pad: str, is_active: bool, with_title: bool) -> Content:
+    pad = pad or " " * is_active
+    text = Content(f"{pad}{tab.key}{f' {tab.title}' if with_title else ''}{pad}")
+    style = "bold $text on $primary" if is_active else "$text-muted"
+    return text.stylize(style).stylize(f"@click=app.{tab.action}")
