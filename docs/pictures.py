@@ -1,4 +1,4 @@
-"""Makes the pictures of the README from a real run: `python docs/pictures.py` (about three minutes)."""
+"""Makes the pictures of the README from a real run: `python docs/pictures.py` (about three minutes idle)."""
 
 import asyncio
 import os
@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from movie import movie
+from shardtui import engine
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire import run_directory
@@ -15,11 +17,13 @@ from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.terminal.export import screen_svg
 from shardtui.tui.widgets.preset_list import PresetList
 from shardtui.tui.widgets.rule_list import Row, RuleList
+from shardtui.tui.widgets.table import Table
 from textual.pilot import Pilot
 
 DOCS = Path(__file__).parent
-SWITCHES = ("fsdp", "tp", "fsdp-tp2")
+SWITCHES = ("fsdp", "fsdp-tp2")
 STEPS_BETWEEN = 50
+FRAME_SECONDS = 2.0
 ARRAY = "blocks.mlp.up.kernel"
 PITFALL = "pitfall-first-dim"
 
@@ -29,9 +33,13 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.1)
 
 
-def save(app: ShardtuiApp, name: str) -> None:
+def picture(app: ShardtuiApp) -> str:
     """Without the path of the machine that it was made on."""
-    (DOCS / name).write_text(screen_svg(app).replace(str(DOCS.parent.absolute()), "~/shardtui"))
+    return screen_svg(app).replace(str(Path(engine.__file__).parents[1]), "~/shardtui")
+
+
+def save(app: ShardtuiApp, name: str) -> None:
+    (DOCS / name).write_text(picture(app))
 
 
 async def switch_to(app: ShardtuiApp, pilot: Pilot[None], preset: str) -> None:
@@ -55,14 +63,11 @@ async def edit(pilot: Pilot[None]) -> None:
     await pilot.pause(2)
 
 
-async def main() -> None:
-    model = load_model("nano")
-    config = RunConfig(run="nano-1", model_name="nano", model=model.model, training=model.training, preset="dp")
-    app = ShardtuiApp(EngineClient(run_directory.create(config)), starts=True)
+async def pictures(client: EngineClient) -> None:
+    """Saves a picture of each view."""
+    app = ShardtuiApp(client, starts=False)
     async with app.run_test(size=(140, 40)) as pilot:
-        for preset in SWITCHES:
-            await steps(app)
-            await switch_to(app, pilot, preset)
+        await until(lambda: bool(app.state.preset) and bool(app.screen.query(PresetList)))
         await steps(app)
         save(app, "watch.svg")
         await pilot.press("2")
@@ -77,6 +82,10 @@ async def main() -> None:
             await pilot.press(key)
             await pilot.pause(1)
             save(app, name)
+        await pilot.press("7")
+        await until(lambda: bool(app.screen.query_one(Table).all_rows))
+        await pilot.pause(1)
+        save(app, "plan.svg")
         await pilot.press("1", "8")
         await pilot.pause(1)
         await edit(pilot)
@@ -90,6 +99,45 @@ async def main() -> None:
         save(app, "lint.svg")
         await app.client.send(Stop())
         await until(lambda: app.state.is_over)
+
+
+async def filmed_switch(app: ShardtuiApp, pilot: Pilot[None], preset: str) -> list[str]:
+    """Before the key, while the target is compiled, and some steps after the switch."""
+    presets = app.screen.query_one(PresetList)
+    presets.highlighted = presets.get_option_index(preset)
+    await pilot.pause(0.2)
+    frames = [picture(app)]
+    await pilot.press("enter")
+    await until(lambda: app.state.pending is not None or app.state.preset == preset)
+    await pilot.pause(1)
+    frames.append(picture(app))
+    await until(lambda: app.state.preset == preset)
+    await steps(app)
+    return [*frames, picture(app)]
+
+
+async def film(client: EngineClient) -> None:
+    """Saves the moving picture: a run that starts, is switched twice, and shows its arrays and traffic."""
+    app = ShardtuiApp(client, starts=True)
+    frames: list[str] = []
+    async with app.run_test(size=(100, 28)) as pilot:
+        await until(lambda: app.state.step >= STEPS_BETWEEN)
+        frames.append(picture(app))
+        for preset in SWITCHES:
+            frames += await filmed_switch(app, pilot, preset)
+        for key in ("2", "4"):
+            await pilot.press(key)
+            await pilot.pause(1)
+            frames.append(picture(app))
+    (DOCS / "demo.svg").write_text(movie(frames, FRAME_SECONDS))
+
+
+async def main() -> None:
+    model = load_model("nano")
+    config = RunConfig(run="nano-1", model_name="nano", model=model.model, training=model.training, preset="dp")
+    directory = run_directory.create(config)
+    await film(EngineClient(directory))
+    await pictures(EngineClient(directory))
 
 
 if __name__ == "__main__":

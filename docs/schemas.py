@@ -1,0 +1,216 @@
+"""Writes `schemas/` and the tables of docs/json.md from the structs that they describe: `python docs/schemas.py`.
+
+What a field means is taken from the docstring below it. With `--check` nothing is written: it names the files that are
+not as it would write them, and exits with 1 if there are any.
+"""
+
+import ast
+import functools
+import inspect
+import itertools
+import json
+import operator
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct
+from shardtui.engine.spec.model_choice import ModelPreset
+from shardtui.engine.spec.preset_reader import PresetFile
+from shardtui.engine.wire.checkpoints import Verification
+from shardtui.engine.wire.descriptions import PresetListing
+from shardtui.engine.wire.events import AnyEvent, StepsDone
+from shardtui.tui.cli.compare_report import CompareReport
+from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
+from shardtui.tui.cli.ls import RunListing
+from shardtui.tui.cli.plan_report import PlanReport
+from shardtui.tui.cli.train import StepDone
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "json.md"
+MARK = "<!-- What follows is written by `python docs/schemas.py`. -->\n"
+
+LINES = functools.reduce(operator.or_, (StepDone, *(event for event in get_args(AnyEvent) if event is not StepsDone)))
+PRINTED = {
+    "inspect": ("shardtui inspect --json", InspectReport),
+    "inspect-diff": ("shardtui inspect --diff OTHER --json", DiffReport),
+    "inspect-hlo": ("shardtui inspect --hlo FILE --mesh data=4,model=2 --json", HloReport),
+    "lint": ("shardtui lint --json", LintReport),
+    "plan": ("shardtui plan --json", PlanReport),
+    "compare": ("shardtui compare --json", CompareReport),
+    "presets": ("shardtui presets --json", PresetListing),
+    "ls": ("shardtui ls --json", RunListing),
+    "verify": ("shardtui verify --json", Verification),
+    "train": ("a line of shardtui train --json", LINES),
+    "events": ("a line of events.jsonl", AnyEvent),
+}
+READ = {"preset-file": ("a parallelism preset", PresetFile), "model-file": ("a model preset", ModelPreset)}
+
+Schema = dict[str, Any]
+
+
+def printed(title: str, kind: Any) -> Schema:
+    """Open, as new fields may come. A report, which carries the number of its schema, has all its fields; what older
+    versions wrote into `events.jsonl` lacks fields that have a default."""
+    schema = _schema(title, kind)
+    is_report = "schema" in schema.get("properties", {})
+    for struct in _structs(schema):
+        struct.pop("additionalProperties", None)
+        if is_report:
+            _require_all(struct)
+    return schema
+
+
+def _require_all(struct: Schema) -> None:
+    struct["required"] = list(struct["properties"])
+    for name, value in struct["properties"].items():
+        default = value.pop("default", None)
+        if name == "schema":
+            del value["type"]
+            value["const"] = default
+
+
+def read(title: str, kind: Any) -> Schema:
+    """Closed, as the reader is. TOML has no null, and a file does not say its `kind`."""
+    schema = _schema(title, kind)
+    for struct in _structs(schema):
+        for name, value in struct["properties"].items():
+            if value.get("default", 0) is None:
+                (given,) = (part for part in value.pop("anyOf") if part != {"type": "null"})
+                del value["default"]
+                value |= given
+            if name == "kind":
+                struct["required"].remove(name)
+    return schema
+
+
+def _schema(title: str, kind: Any) -> Schema:
+    """That of the whole at the top, those of its parts below `$defs`."""
+    (root,), parts = msgspec.json.schema_components([kind])
+    for struct in _classes(msgspec.inspect.type_info(kind)):
+        parts[struct.__name__] = _described(parts[struct.__name__], struct)
+    top = parts.pop(kind.__name__) if isinstance(kind, type) else root
+    top.pop("discriminator", None)  # a word of OpenAPI's
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "title": title}
+    return head | ({"$defs": parts} if parts else {})
+
+
+def _structs(schema: Schema) -> list[Schema]:
+    return [part for part in (schema, *schema.get("$defs", {}).values()) if "properties" in part]
+
+
+def _classes(node: Any, found: dict[type, None] | None = None) -> list[type[Struct]]:
+    """Of all structs in a type, as msgspec tells of it."""
+    found = {} if found is None else found
+    if isinstance(node, msgspec.inspect.StructType):
+        if node.cls in found:
+            return list(found)
+        found[node.cls] = None
+    parts = node if isinstance(node, tuple) else [getattr(node, name) for name in node.__struct_fields__]
+    for part in parts:
+        if isinstance(part, tuple | msgspec.inspect.Type | msgspec.inspect.Field):
+            _classes(part, found)
+    return list(found)
+
+
+def _described(schema: Schema, struct: type[Struct]) -> Schema:
+    """With the first paragraph of its docstring, and what stands below each field."""
+    known = {name: text for base in reversed(struct.__mro__) for name, text in _below_fields(base)}
+    known[struct.__struct_config__.tag_field or ""] = "Says which of several objects this is."
+    if missing := [name for name in schema["properties"] if name not in known]:
+        raise SystemExit(f"{struct.__name__}: no docstring below {', '.join(missing)}: say what it is, and its unit")
+    properties = {name: {"description": known[name], **value} for name, value in schema["properties"].items()}
+    about = inspect.cleandoc(struct.__doc__ or "").split("\n\n")[0]
+    return {**schema, "description": " ".join(about.split()), "properties": properties}
+
+
+@functools.cache
+def _below_fields(struct: type) -> list[tuple[str, str]]:
+    if struct is Struct or not issubclass(struct, Struct):
+        return []
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
+    assert isinstance(definition, ast.ClassDef)
+    return [
+        (field.target.id, " ".join(below.value.value.split()))
+        for field, below in itertools.pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    ]
+
+
+def written() -> Iterator[tuple[Path, str]]:
+    """Each file, and what it is to hold."""
+    schemas = {name: printed(*what) for name, what in PRINTED.items()}
+    files = {name: read(*what) for name, what in READ.items()}
+    for name, schema in (schemas | files).items():
+        yield ROOT / "schemas" / f"{name}.json", json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    by_hand = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    yield PAGE, by_hand + MARK + "\n" + "\n".join(_tables(schemas))
+
+
+def _tables(schemas: dict[str, Schema]) -> Iterator[str]:
+    """Each struct once, those that are printed as they are first, events last."""
+    events = {struct.__name__ for struct in (*get_args(LINES), StepsDone)}
+    parts = {name: part for schema in schemas.values() for name, part in schema["$defs"].items()}
+    for name, (title, _) in PRINTED.items():
+        if name not in ("train", "events"):
+            yield from _table(f"`{title}`", schemas[name])
+    yield "## Their parts\n"
+    for name in sorted(parts.keys() - events):
+        yield from _table(name, parts[name], 3)
+    yield from ("## Events\n", "Each has `seq` and `time`, too.\n")
+    for name in sorted(events):
+        yield from _table(name, parts[name], 3, left_out=("seq", "time"))
+
+
+def _table(title: str, schema: Schema, level: int = 2, left_out: tuple[str, ...] = ()) -> Iterator[str]:
+    yield f"{'#' * level} {title}\n\n{schema['description']}\n"
+    tag = [schema["title"]]
+    rows = {
+        key: value for key, value in schema["properties"].items() if key not in left_out and value.get("enum") != tag
+    }
+    if rows:
+        yield "| field | type | |\n|---|---|---|"
+        yield from (f"| `{name}` | {_type(value)} | {value['description']} |" for name, value in rows.items())
+        yield ""
+
+
+def _type(schema: Schema) -> str:
+    match schema:
+        case {"$ref": place}:
+            name = place.rpartition("/")[2]
+            return f"[{name}](#{name.lower()})"
+        case {"const": value}:
+            return str(value)
+        case {"enum": values}:
+            return ", ".join(f"`{value}`" for value in values)
+        case {"anyOf": parts}:
+            return " or ".join(map(_type, parts))
+        case {"type": "array", "items": items}:
+            return f"list of ({_type(items)})" if "anyOf" in items else f"list of {_type(items)}"
+        case {"type": "object", "additionalProperties": values}:
+            return f"name to {_type(values)}"
+        case _:
+            return schema["type"]
+
+
+def main() -> int:
+    wrong = [path for path, text in written() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    stale = [path for path in (ROOT / "schemas").glob("*.json") if path.stem not in PRINTED | READ]
+    if "--check" in sys.argv:
+        for path in (*wrong, *stale):
+            name = path.relative_to(ROOT)
+            print(f"{name} is not what the structs say: run `python docs/schemas.py`", file=sys.stderr)
+        return bool(wrong or stale)
+    for path in stale:
+        path.unlink()
+    for path, text in written():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
