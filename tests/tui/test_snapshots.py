@@ -51,8 +51,10 @@ async def drawn(size: tuple[int, int]) -> dict[str, str]:
         for key, name in VIEWS.items():
             await pilot.press(key)
             await until(lambda name=name: app.current_mode == name and isinstance(app.screen, RunScreen), name)
-            await pilot.pause(0.5)
-            found[name] = screen_text(app)
+            await until(lambda: app.screen.query("FooterKey"), "its keys")
+            while found.get(name) != (text := screen_text(app)):
+                found[name] = text
+                await pilot.pause(0.5)
     return found
 
 
