@@ -234,6 +234,11 @@ async def request_plan(app: ShardtuiApp, pilot: Pilot, topology: str) -> None:
     await pilot.press("enter")
 
 
+def details(app: ShardtuiApp) -> str:
+    """Returns what is shown of the chosen row."""
+    return "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
+
+
 def column(app: ShardtuiApp, index: int) -> list[str]:
     """Returns the cells of one column of the board."""
     table = app.screen.query_one(DataTable)
@@ -257,13 +262,13 @@ def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple
         assert f"→ {column(app, 0)[0]}: " in text
         assert "pip install 'shardtui[tpu]'" in text
         app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("fsdp-tp2"))
-        await pilot.pause(0.1)
-        details = "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
-        assert re.search(r"model 2 +line y, 50 GB/s; sends .* per step, by formula", details)
-        assert re.search(r"step .* the maximum of compute .*, memory .*, network ", details)
+        links = re.compile(r"model 2 +line y, 50 GB/s; sends .* per step, by formula")
+        await until(lambda: links.search(details(app)), "the links of fsdp-tp2")
+        assert re.search(r"step .* the maximum of compute .*, memory .*, network ", details(app))
         app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("sixteen"))
-        await pilot.pause(0.1)
-        assert "needs 16 devices, 8 found" in screen_text(app).replace("\n", " ")
+        await until(
+            lambda: "needs 16 devices, 8 found" in screen_text(app).replace("\n", " "), "the problem of sixteen"
+        )
 
     in_plan_view("formula", scenario, size)
 
@@ -274,8 +279,7 @@ def test_invalid_input_says_why_and_stays_in_its_field(home: Path, monkeypatch: 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         app.screen.query_one("#batch", Input).value = "many"
         await request_plan(app, pilot, "v5p:4x4")
-        await pilot.pause(0.1)
-        assert "2 dims, but a v5p slice has 3" in screen_text(app)
+        await until(lambda: "2 dims, but a v5p slice has 3" in screen_text(app), "the problem of the slice")
         assert "batch 'many': must be a number of sequences" in screen_text(app)
         field = app.screen.query_one("#topology", Input)
         assert app.focused is field

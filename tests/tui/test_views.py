@@ -249,8 +249,7 @@ def test_no_findings_is_provisional_until_activations_are_known(home: Path, desc
         await press(pilot, "5")
         assert "no findings so far" in screen_text(app)
         app.post_message(EventsArrived([inspection.inspected]))
-        await pilot.pause(0.1)
-        assert "✓ no findings" in screen_text(app)
+        await until(lambda: "✓ no findings" in screen_text(app), "the inspection")
         assert "so far" not in screen_text(app)
 
     over(directory, scenario)
