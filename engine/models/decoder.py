@@ -14,6 +14,7 @@ from ..parallel.constraints import (
     constrain,
     gathered,
     out_sharding,
+    resharded,
     shard,
     token_groups,
 )
@@ -127,14 +128,25 @@ class Gpt(nnx.Module):
         ) -> tuple[jax.Array, jax.Array | None]:
             return with_gathered_biases(block)(x, key, examples)
 
-        body = nnx.remat(apply_block) if self.config.remat else apply_block
+        def apply_and_save(
+            block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
+        ) -> tuple[jax.Array, jax.Array | None]:
+            x = shard(x, "batch", "seq", "saved_embed", name="blocks.saved")
+            x = resharded(x, "batch", "seq", "activation_embed")
+            x, balance = apply_block(block, x, key, examples)
+            return resharded(x, "batch", "seq", "saved_embed"), balance
+
+        body = nnx.remat(apply_and_save) if self.config.remat else apply_block
         scan = nnx.scan(
             body,
             in_axes=(0, nnx.Carry, None if keys is None else 0, None),
             out_axes=(nnx.Carry, 0),
             transform_metadata={nnx.PARTITION_NAME: "layers"},
         )
-        return scan(blocks, x, keys, examples)
+        if not self.config.remat:
+            return scan(blocks, x, keys, examples)
+        x, balance = scan(blocks, resharded(x, "batch", "seq", "saved_embed"), keys, examples)
+        return resharded(x, "batch", "seq", "activation_embed"), balance
 
     def _mask_padding(self, logits: jax.Array) -> jax.Array:
         if self.config.vocab_rows == self.config.vocab:

@@ -145,6 +145,12 @@ def constrain(x: jax.Array, *logical_axes: str | None, gradient: LogicalAxes | N
     return _constrained(x, forward, _sharding(active, x.shape, gradient))
 
 
+def resharded(x: jax.Array, *logical_axes: str | None) -> jax.Array:
+    """Reshards an activation where explicit axis types need it; under automatic ones the compiler does."""
+    active = _active.get()
+    return constrain(x, *logical_axes) if active is not None and active.is_explicit else x
+
+
 def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedSharding | None:
     """Returns the sharding for a product's `out_sharding`. Explicit axis types need it if a contracted dim is split.
 

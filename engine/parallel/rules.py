@@ -161,13 +161,15 @@ def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[
 
 
 def with_derived(rules: Mapping[str, Axes]) -> dict[str, Axes]:
-    """Adds the rules for tokens sent to experts, unless the preset has its own.
+    """Adds the rules that follow from others, unless the preset has its own.
 
-    `expert_batch` is split like `batch`, without the axes of `experts`; `capacity` is split like `seq`.
+    `saved_embed` is split like `heads`. For tokens sent to experts, `expert_batch` is split like `batch`, without the
+    axes of `experts`, and `capacity` like `seq`.
     """
     experts = rules.get("experts", ())
     batch = tuple(axis for axis in rules.get("batch", ()) if axis not in experts)
-    return {"expert_batch": batch, "capacity": rules.get("seq", ()), **rules}
+    derived = {"saved_embed": rules.get("heads", ()), "expert_batch": batch, "capacity": rules.get("seq", ())}
+    return {**derived, **rules}
 
 
 def flax_rules(rules: Mapping[str, Axes], logical_axes: set[str]) -> tuple[tuple[str, str | Axes | None], ...]:

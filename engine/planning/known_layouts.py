@@ -32,6 +32,9 @@ def _reasons(step: StepLayout) -> Iterator[str]:
             yield f"{name} is split over {_listed(axes)}"
     if apart := [axis for axis in _split(step, step.rules.get("embed", ())) if axis not in tokens]:
         yield f"embed is split over {_listed(apart)}, which does not split the tokens"
+    saved = _split(step, step.rules["saved_embed"]) if step.model.remat else []
+    if saved and saved != _split(step, step.rules.get("heads", ())):
+        yield f"saved_embed is split over {_listed(saved)}, unlike heads"
     for name in TENSOR_PARALLEL:
         axes = _split(step, step.rules.get(name, ()))
         if shared := [axis for axis in axes if axis in _split(step, step.seq_axes)]:

@@ -22,6 +22,8 @@ LANES = 128
 """Elements in a row of a TPU's tiles, to which the last dim is padded."""
 SENT, RECEIVED = ("router", "batch", "capacity"), ("experts", "expert_batch", "capacity")
 """Logical axes [E, B, C] of the tokens sent to experts: on the sending and on the receiving side."""
+SAVED = ("batch", "seq", "saved_embed")
+"""Logical axes [B, T, D] of the residual stream as remat saves it."""
 KEYS = ("batch", "keys", "heads", "head_dim")
 """Logical axes [B, T, N, H] of attention's keys, and of its values."""
 Spec = tuple[Axes, ...]
@@ -167,9 +169,21 @@ class StepLayout:
         shape = tuple(sizes[name] for name in logical)
         return self.local_elements(shape, spec_of(by_rules(shape, logical, self.rules, self.mesh)))
 
+    @property
+    def saved_axes(self) -> Axes:
+        """Mesh axes that split the width of the residual stream as remat saves it; none without remat."""
+        if not self.model.remat:
+            return ()
+        sizes, logical = _dims(self.model, self.training.batch_size, self.training.seq_len), SAVED
+        return by_rules([sizes[name] for name in logical], logical, self.rules, self.mesh).dims[-1].axes
+
     def residual_bytes(self) -> float:
         """Returns the bytes of the residual stream `[B, T, D]`."""
         return self.activation_elements(("batch", "seq", "activation_embed")) * self.itemsize
+
+    def saved_stream_bytes(self) -> float:
+        """Returns the bytes of the residual stream as it is saved between blocks."""
+        return self.residual_bytes() / self.shard_count(self.saved_axes)
 
     def hidden_elements(self) -> float:
         """Returns the elements of the hidden layer of the MLP `[B, T, F]`, or of the experts `[E, B, C, F]`."""
@@ -201,6 +215,7 @@ def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
         "seq": seq,
         "keys": seq,
         "activation_embed": model.embed,
+        "saved_embed": model.embed,
         "heads": model.heads,
         "head_dim": model.head_dim,
         "mlp": model.mlp,

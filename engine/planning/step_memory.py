@@ -73,12 +73,12 @@ class StepMemory:
 
         A pipeline stage saves those of its layers in every tick, and also its input and its output.
         """
-        ends = 2 * self.step.residual_bytes() * self.step.bubble_factor if self.step.pipeline else 0
+        ends = 2 * self.step.saved_stream_bytes() * self.step.bubble_factor if self.step.pipeline else 0
         return self._saved_in_layers + ends
 
     @property
     def _saved_in_layers(self) -> float:
-        one = self.step.residual_bytes() if self.step.model.remat else self.saved_bytes_per_block()
+        one = self.step.saved_stream_bytes() if self.step.model.remat else self.saved_bytes_per_block()
         return self.step.layers * self.step.bubble_factor * one
 
     @property
@@ -133,15 +133,18 @@ class StepMemory:
 
         It holds the attention scores and their gradient; eight residual streams (the block's input, the MLP's input,
         two norms, two branches, the incoming and the outgoing gradient); the hidden layer before and after GELU; and
-        the two largest kernels, all-gathered. On CPU with remat: everything that the block recomputes. On CPU with a
-        split sequence also the keys of all positions three times: gathered keys, gathered values, and one gradient.
+        the two largest kernels, all-gathered. On CPU with remat: everything that the block recomputes; if its input was
+        saved split, two arrays of that less, or under explicit axis types the gathered input more. On CPU with a split
+        sequence also the keys of all positions three times: gathered keys, gathered values, and one gradient.
         """
         step = self.step
         keys = (
             3 * FLOAT32 * step.activation_elements(KEYS) if step.on_cpu and step.shard_count(step.seq_axes) > 1 else 0
         )
         if step.on_cpu and step.model.remat:
-            return (self.saved_bytes_per_block() + keys) / step.microbatches
+            whole, split = step.residual_bytes(), step.saved_stream_bytes()
+            input_bytes = (whole if step.is_explicit else 2 * (split - whole)) if split < whole else 0
+            return (self.saved_bytes_per_block() + input_bytes + keys) / step.microbatches
         gathered = [step.gathered_bytes(weight) / step.layers for weight in step.weights if weight.is_kernel]
         scores = step.score_elements() * (FLOAT32 + step.itemsize)
         stream, hidden = 8 * step.residual_bytes(), 2 * step.hidden_elements() * step.itemsize

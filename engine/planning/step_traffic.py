@@ -124,20 +124,46 @@ class StepTraffic:
         """
         yield from self._key_collectives()
         yield from self._expert_collectives()
+        yield from self._saved_collectives()
         stream, part = self.step.residual_bytes(), self.step.residual_bytes() / self.step.microbatches
         heads, hidden, vocab = (self.step.tensor_axes(name) for name in ("heads", "mlp", "vocab"))
         yield Collective("all-reduce", heads, part, self.step.block_runs * (3 if self.step.model.remat else 2))
         if not self.step.model.experts:
-            yield Collective("all-reduce", hidden, part, self.step.block_runs * 2)
+            is_scattered = hidden and self.step.saved_axes == hidden
+            yield Collective(self._scatter if is_scattered else "all-reduce", hidden, part, self.step.block_runs)
+            yield Collective("all-reduce", hidden, part, self.step.block_runs)
         yield Collective("all-reduce", vocab, stream, 2)
-        yield Collective("all-reduce", vocab, self.step.activation_elements(("batch", "seq")) * FLOAT32, 3)
+        yield Collective("all-reduce", vocab, self._token_bytes, 3)
+
+    def _saved_collectives(self) -> Iterator[Collective]:
+        """Collectives of the residual stream that remat saves split between blocks.
+
+        It is gathered for both forward passes of a block, its gradient for the backward pass, and both once outside the
+        blocks; the MLP then ends in a reduce-scatter (Korthikanti et al. 2022, "Reducing Activation Recomputation",
+        section 4.2.2). Under automatic axis types the compiler leaves it split for sums and norms in the block, which
+        takes two more gathers and seven numbers per token (measured).
+        """
+        axes, stream = self.step.saved_axes, self.step.residual_bytes()
+        part, numbers = (size / self.step.microbatches for size in (stream, 7 * self._token_bytes))
+        outside = self.step.ticks if self.step.pipeline else 2
+        yield Collective("all-gather", axes, part, (3 if self.step.is_explicit else 5) * self.step.block_runs + outside)
+        if not self.step.is_explicit:
+            yield Collective("all-reduce", axes, numbers, self.step.block_runs)
+
+    @property
+    def _token_bytes(self) -> float:
+        """Bytes of one float32 per token."""
+        return self.step.activation_elements(("batch", "seq")) * FLOAT32
 
     def _pipeline_collectives(self) -> Iterator[Collective]:
         """Every tick, forward and backward, passes a micro-batch to the next stage. The output of the last stage is
-        shared with all stages, and so is the gradient of the first one's input."""
+        shared with all stages, and so is the gradient of the first one's input. If remat saves the residual stream
+        split, it is also passed on split, and the outputs of all ticks are gathered together."""
         if self.step.pipeline:
             stages, stream = tuple(self.step.pipeline.axes), self.step.residual_bytes()
-            yield Collective("collective-permute", stages, stream / self.step.microbatches, 2 * self.step.ticks)
+            passed = self.step.saved_stream_bytes() / self.step.microbatches
+            yield Collective("collective-permute", stages, passed, 2 * self.step.ticks)
+            yield Collective("all-gather", self.step.saved_axes, stream * self.step.bubble_factor, 1)
             yield Collective("all-reduce", stages, stream, 2)
 
     def _key_collectives(self) -> Iterator[Collective]:

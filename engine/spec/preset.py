@@ -29,6 +29,7 @@ LOGICAL_AXES = {
     "seq": "positions in the sequence",
     "keys": "positions that every other position reads: of keys and values, and of a router's choices",
     "activation_embed": "width of the residual stream",
+    "saved_embed": "width of the residual stream as remat saves it between blocks: split like `heads`",
     "embed": "model width, in parameters",
     "qkv": "query, key and value",
     "heads": "attention heads",

@@ -80,14 +80,23 @@ def test_formulas_predict_peak_memory(task: Task, programs: dict[str, Program]) 
             assert memory and sum(step.parts.values()) == pytest.approx(memory.peak, rel=0.12), name
 
 
-@pytest.mark.parametrize("changes", [{"dtype": "bfloat16"}, {"remat": True}])
-def test_formulas_follow_the_cpu_compiler_on_bfloat16_and_remat(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("fsdp", {"dtype": "bfloat16"}),
+        ("fsdp", {"remat": True}),
+        ("fsdp-tp2", {"remat": True}),
+        ("dp-tp2-pp2", {"remat": True, "layers": 4}),
+    ],
+)
+def test_formulas_follow_the_cpu_compiler_on_bfloat16_and_remat(name: str, changes: dict[str, Any]) -> None:
+    preset = load_preset(name)
     task = Task(tiny_config(model=msgspec.structs.replace(WIDE, **changes), training=BATCHES), "cpu")
-    step = Step(task, load_preset("fsdp"), 8)
+    step = Step(task, preset, 8)
     if "dtype" in changes and jax.__version_info__ >= (0, 12):
         assert "bfloat16 on CPU" in step.unknown
         return
-    compiled = compile_program(task, place(task, load_preset("fsdp"), jax.devices())).description
+    compiled = compile_program(task, place(task, preset, jax.devices())).description
     assert compiled.memory and compiled.collectives
     assert bytes_sent(step.flows) == pytest.approx(bytes_sent(flows(compiled.collectives)), rel=0.002)
     assert sum(step.parts.values()) == pytest.approx(compiled.memory.peak, rel=0.1)
@@ -137,6 +146,14 @@ def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task)
     assert after.argument_bytes == Step(task, parse_preset(Path("x.toml"), text), 8).argument_bytes
 
 
+def test_saved_activations_split_unlike_heads_have_no_estimate() -> None:
+    remat = Task(tiny_config(model=msgspec.structs.replace(WIDE, remat=True), training=BATCHES), "cpu")
+    text = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\nsaved_embed = "model"\n'
+    unlike, like = (parse_preset(Path("x.toml"), text + rule) for rule in ("", 'heads = "model"\n'))
+    assert Step(remat, unlike, 8).unknown == "saved_embed is split over model, unlike heads"
+    assert Step(remat, like, 8).unknown == ""
+
+
 def test_axes_of_size_1_split_nothing(task: Task) -> None:
     text = '[mesh]\ndata = 8\nmodel = 1\n[rules]\nbatch = "data"\nembed = "model"\nkeys = "model"\n'
     assert estimate_row(task, parse_preset(Path("x.toml"), text), 8, None).no_estimate == ""
@@ -160,7 +177,7 @@ def test_memory_of_gpt3_is_that_of_the_hand_calculation(gpt3: Task) -> None:
     assert parts["moments"] == pytest.approx(4 * hand, rel=0.01)
     split = Step(gpt3, load_preset("fsdp8-model8"), 64).parts
     assert split["kernel copies"] == pytest.approx(hand / 8, rel=0.01)
-    assert parts["saved activations"] == split["saved activations"] == 96 * 8 * 2048 * 12288 * 2
+    assert parts["saved activations"] == split["saved activations"] == 96 * 8 * 2048 * 12288 // 8 * 2
 
 
 def test_remat_trades_memory_for_flops() -> None:

@@ -6,8 +6,9 @@ from ..preset_checks import Checks, wrong_of_program
 from ..random_presets import case
 
 PLACED = range(24)
-COMPILED = (11, 12, 13, 15)
-"""A mixture of experts, explicit axis types with overrides, a pipeline with remat, odd sizes."""
+COMPILED = (11, 12, 13, 15, 131)
+"""A mixture of experts, explicit axis types with overrides, a pipeline with remat, odd sizes, and a pipeline whose
+blocks with remat save their input split."""
 
 
 @pytest.mark.parametrize("seed", PLACED)
