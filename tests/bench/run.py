@@ -31,6 +31,7 @@ NAMES = (
     "history",
     "data",
     "planning",
+    "maxtext",
     "hlo",
     "gpu",
 )

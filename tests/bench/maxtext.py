@@ -1,0 +1,94 @@
+"""GPT-3 175B on 64 chips compared with MaxText, both compiled by the same TPU compiler for the same slice.
+
+Needs MaxText beside this package, on Python 3.12, but no TPU: `pip install 'maxtext[tpu]==0.2.5'`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from shardtui.engine.analysis.collectives import inventory
+from shardtui.engine.analysis.execution_counts import runs
+from shardtui.engine.analysis.hlo import Module, parse
+from shardtui.engine.analysis.traffic import flows
+
+from .figure import Figure, at_most
+
+ROWS = (
+    # parts of fsdp, parts of tensor, sequences, their length
+    (16, 4, 64, 2048),
+    (16, 4, 16, 8192),
+    (64, 1, 64, 2048),
+)
+CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the compiler says of one step, per device."""
+
+    peak: float
+    """Bytes."""
+    sent: float
+    """Bytes."""
+    cycles: float
+    """Its estimates of all instructions × how often they run. Kernels have none."""
+
+
+def run() -> Iterator[Figure]:
+    """Compares peak memory, bytes sent and cycles; nothing without MaxText."""
+    if find_spec("maxtext") is None:
+        print("maxtext: skipped: it is not installed: pip install 'maxtext[tpu]==0.2.5'", file=sys.stderr)
+        return
+    for row in ROWS:
+        yield from _figures(row)
+
+
+def _figures(row: tuple[int, int, int, int]) -> Iterator[Figure]:
+    fsdp, tensor, sequences, seq_len = row
+    name = f"{sequences} × {seq_len:,} tokens, fsdp {fsdp}" + (f" × tensor {tensor}" if tensor > 1 else "")
+    ours, splash, plain = (
+        compiled(side, row, attention)
+        for side, attention in (("ours", "splash"), ("theirs", "splash"), ("theirs", "plain"))
+    )
+    peak, sent = (min(getattr(each, what) for each in (splash, plain)) for what in ("peak", "sent"))
+    yield at_most(1.02, f"{name}: peak ÷ MaxText's", [ours.peak / peak], "×", f"MaxText: {peak / 1e9:.1f} GB")
+    yield at_most(1.0, f"{name}: sent ÷ MaxText's", [ours.sent / sent], "×", f"MaxText: {sent / 1e9:,.0f} GB")
+    for bound, kernel, other in ((1.02, "splash", splash), (1.0, "plain", plain)):
+        against = f"MaxText: {other.cycles / 1e9:.1f} G"
+        yield at_most(bound, f"{name}: cycles ÷ MaxText's, {kernel}", [ours.cycles / other.cycles], "×", against)
+
+
+def compiled(side: str, row: tuple[int, int, int, int], attention: str) -> Step:
+    """Compiles one side in a process of its own and reads its text."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, "-m", "tests.bench.maxtext_step", side, *map(str, row), attention, folder],
+            check=True,
+            capture_output=True,
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
+        return _read(Path(folder), row)
+
+
+def _read(folder: Path, row: tuple[int, int, int, int]) -> Step:
+    module = parse((folder / "step.hlo").read_text())
+    collectives = inventory(module, {"fsdp": row[0], "tensor": row[1]})
+    sent = sum(flow.bytes_sent for flow in flows(collectives))
+    return Step(float((folder / "peak").read_text()), sent, _cycles(module))
+
+
+def _cycles(module: Module) -> float:
+    times = runs(module)
+    return sum(
+        int(found[1]) * (times[where.name] or 0)
+        for where, instruction in module.instructions()
+        if (found := CYCLES.search(instruction.rest))
+    )
