@@ -131,6 +131,7 @@ class Gpt(nnx.Module):
         def apply_and_save(
             block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
         ) -> tuple[jax.Array, jax.Array | None]:
+            # remat saves the input as it is here; where in the block it is gathered is left to the compiler
             x = shard(x, "batch", "seq", "saved_embed", name="blocks.saved")
             x = resharded(x, "batch", "seq", "activation_embed")
             x, balance = apply_block(block, x, key, examples)

@@ -10,7 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import jax
+from shardtui.engine.models.task import Task
+from shardtui.engine.planning.ahead_of_time import find_slice
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import trace_step
+from shardtui.engine.spec.config import ModelConfig, RunConfig
+from shardtui.engine.spec.model_choice import load_model
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.topology import load_topology
 
 TOPOLOGY, SAME_IN_MAXTEXT, CHIPS = "v5p:4x4x4", "v5p-128", 64
 MODEL = "gpt3-175b"
@@ -18,15 +25,6 @@ MODEL = "gpt3-175b"
 
 def ours(fsdp: int, tensor: int, sequences: int, seq_len: int, attention: str) -> Any:
     """Returns this engine's compiled step."""
-    from shardtui.engine.models.task import Task
-    from shardtui.engine.planning.ahead_of_time import find_slice
-    from shardtui.engine.program.placement import place
-    from shardtui.engine.program.program import trace_step
-    from shardtui.engine.spec.config import ModelConfig, RunConfig
-    from shardtui.engine.spec.model_choice import load_model
-    from shardtui.engine.spec.preset_reader import load_preset
-    from shardtui.engine.spec.topology import load_topology
-
     sizes = (f"batch_size={sequences}", f"seq_len={seq_len}", f"context={seq_len}")
     model = load_model(MODEL, (*sizes, f"attention={attention}", "dropout=0"))  # MaxText's GPT-3 has no dropout
     assert isinstance(model.model, ModelConfig)
@@ -71,7 +69,6 @@ def main() -> None:
     compiled = (ours if side == "ours" else theirs)(*map(int, sizes), attention)
     Path(folder, "step.hlo").write_text(compiled.as_text())
     Path(folder, "peak").write_text(str(compiled.memory_analysis().peak_memory_in_bytes))
-    print(jax.__version__)
 
 
 if __name__ == "__main__":
