@@ -31,8 +31,28 @@ class Keys(Horizontal):
         """Mounts the footer with the keys."""
         if not self.is_attached:
             return
-        await self.mount(Footer(compact=True, show_command_palette=False), before=0)
+        await self.mount(WholeKeys(compact=True, show_command_palette=False), before=0)
         self.screen.refresh_bindings()
+
+
+class WholeKeys(Footer):
+    """The keys of the view, without those that would be cut at the right."""
+
+    DEFAULT_CSS = "WholeKeys FooterKey.-cut { visibility: hidden; }"
+
+    async def recompose(self) -> None:
+        await super().recompose()
+        self._hide_cut()
+
+    def on_resize(self) -> None:
+        self._hide_cut()
+
+    def _hide_cut(self) -> None:
+        right = 0
+        for key in self.query("FooterKey"):
+            right += key.get_content_width(self.size, self.size)
+            key.set_class(right > self.size.width, "-cut")
+            right += key.styles.margin.width
 
 
 class Always(Lines):
