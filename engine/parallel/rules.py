@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from ..spec.indivisible import Indivisible
-from ..spec.preset import LOGICAL_AXES, Axes, Override, Preset
+from ..spec.preset import FOLLOWS, LOGICAL_AXES, Axes, Override, Preset
 
 LogicalAxes = tuple[str | None, ...]
 """The logical axis of each dim; None for a dim without one."""
@@ -163,12 +163,10 @@ def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[
 def with_derived(rules: Mapping[str, Axes]) -> dict[str, Axes]:
     """Adds the rules that follow from others, unless the preset has its own.
 
-    `saved_embed` is split like `heads`. For tokens sent to experts, `expert_batch` is split like `batch`, without the
-    axes of `experts`, and `capacity` like `seq`.
+    `expert_batch` is split like `batch`, without the axes of `experts`.
     """
-    experts = rules.get("experts", ())
-    batch = tuple(axis for axis in rules.get("batch", ()) if axis not in experts)
-    derived = {"saved_embed": rules.get("heads", ()), "expert_batch": batch, "capacity": rules.get("seq", ())}
+    derived = {logical: rules.get(other, ()) for logical, other in FOLLOWS.items()}
+    derived["expert_batch"] = tuple(axis for axis in derived["expert_batch"] if axis not in rules.get("experts", ()))
     return {**derived, **rules}
 
 

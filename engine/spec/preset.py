@@ -45,6 +45,9 @@ LOGICAL_AXES = {
 }
 """Logical axes of the built-in models, with their meaning. A user's model may have others."""
 
+FOLLOWS = {"saved_embed": "heads", "expert_batch": "batch", "capacity": "seq"}
+"""Logical axes that are split like another one unless a preset has a rule of their own."""
+
 ACTIVATION_AXES = ("batch", "seq", "activation_embed")
 """The logical axes of the residual stream."""
 

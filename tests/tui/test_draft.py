@@ -12,7 +12,7 @@ from shardtui.engine.spec.preset_reader import REST, load_preset, parse_preset
 from shardtui.tui.state.draft import Draft
 from shardtui.tui.state.draft_files import replaced_by
 from shardtui.tui.widgets.row_values import NEW_AXIS, with_text
-from shardtui.tui.widgets.rule_list import Row, is_about, rows_of
+from shardtui.tui.widgets.rule_list import Row, is_about, rows_of, value_of
 
 from ..conftest import tiny_config
 
@@ -70,6 +70,15 @@ def test_rules_step_through_suggestions_and_back() -> None:
 def test_an_explicit_unsharded_rule_is_kept() -> None:
     before = draft({"data": REST}, embed=())
     assert before.with_rule("embed", ("data",)).with_rule("embed", ()).preset == before.preset
+
+
+def test_an_axis_that_follows_another_can_be_unsharded() -> None:
+    before = draft({"data": REST, "model": 2}, heads=("model",))
+    after = before.with_rule("saved_embed", ())
+    row = Row("rule", "saved_embed")
+    assert [value_of(row, each) for each in (before, after, after.reset())] == ["like heads", "unsharded", "like heads"]
+    assert after.edits == ["saved_embed = unsharded"]
+    assert 'saved_embed = ""' in after.text
 
 
 def test_name_and_summary_mention_the_original_preset() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ...engine.base.invalid import Invalid
-from ...engine.spec.preset import Axes, Preset
+from ...engine.spec.preset import FOLLOWS, Axes, Preset
 from ...engine.spec.preset_reader import REST, parse_preset
 from ...engine.spec.preset_writer import preset_text
 
@@ -85,7 +85,7 @@ class Draft:
 
     def is_rule_changed(self, logical: str) -> bool:
         """Returns whether the rule of a logical axis differs from the origin's."""
-        return self.rule(logical) != self.origin.rules.get(logical, ())
+        return self.preset.rules.get(logical) != self.origin.rules.get(logical)
 
     def is_size_changed(self, axis: str) -> bool:
         """Returns whether the size of a mesh axis differs from the origin's."""
@@ -108,9 +108,12 @@ class Draft:
         return replace(self, preset=self.origin, typed_name="")
 
     def with_rule(self, logical: str, axes: Axes) -> "Draft":
-        """Returns the draft with this rule for a logical axis."""
+        """Returns the draft with this rule for a logical axis.
+
+        An empty rule is kept if the original has it, or if the axis follows another one without a rule.
+        """
         rules = {**self.preset.rules, logical: axes}
-        if not axes and self.origin.rules.get(logical) != axes:
+        if not axes and logical not in FOLLOWS and self.origin.rules.get(logical) != axes:
             del rules[logical]
         return self._with(rules=rules)
 

@@ -13,7 +13,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ...engine.base import figures
-from ...engine.spec.preset import LOGICAL_AXES
+from ...engine.spec.preset import FOLLOWS, LOGICAL_AXES
 from ...engine.spec.preset_reader import REST
 from ..bindings import identified
 from ..state.draft import Draft, in_words
@@ -147,7 +147,8 @@ def value_of(row: Row, draft: Draft) -> str:
         case "axis":
             return str(draft.sizes[row.key])
         case "rule":
-            return in_words(draft.rule(row.key))
+            is_derived = row.key in FOLLOWS and row.key not in draft.preset.rules
+            return f"like {FOLLOWS[row.key]}" if is_derived else in_words(draft.rule(row.key))
         case "override":
             override = draft.preset.overrides[row.key]
             return figures.spec(override.spec) + (f", min_size {override.min_size:,}" if override.min_size else "")
