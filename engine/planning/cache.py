@@ -1,12 +1,14 @@
 """A cache of the TPU compiler's costs, keyed by everything that they depend on. Does not import jax."""
 
 import hashlib
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
 from ..base.atomic_write import write_atomically
+from ..base.installed import ENGINE
 from ..base.regular_file import read_regular
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset import Preset
@@ -14,8 +16,8 @@ from ..spec.topology import Topology
 from ..wire import run_directory
 from .ranking import Cost
 
-PACKAGES = ("shardtui", "jax", "jaxlib", "libtpu", "flax", "optax")
-"""Packages whose versions are part of the key."""
+PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax")
+"""Packages whose versions are part of the key. Of this one, whose version may stay the same, it is the source."""
 
 
 def load(config: RunConfig, preset: Preset, topology: Topology) -> Cost | None:
@@ -38,7 +40,8 @@ def store(config: RunConfig, preset: Preset, topology: Topology, cost: Cost) -> 
 
 
 def _file(config: RunConfig, preset: Preset, topology: Topology) -> Path:
-    about = (config.model, config.training, preset.layout, topology, [_version(name) for name in PACKAGES])
+    versions = [_version(name) for name in PACKAGES]
+    about = (config.model, config.training, preset.layout, topology, versions, _source(ENGINE))
     return run_directory.plan_cache() / f"{hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]}.json"
 
 
@@ -47,3 +50,12 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+@cache
+def _source(directory: Path) -> str:
+    """Returns a digest of all modules below `directory`."""
+    digest = hashlib.sha256()
+    for path in sorted(directory.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
