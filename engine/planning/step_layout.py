@@ -165,17 +165,19 @@ class StepLayout:
 
     def activation_elements(self, logical: tuple[str, ...]) -> int:
         """Returns the elements of one device's shard of an activation with these logical axes."""
+        return self.local_elements(*self._activation(logical))
+
+    def _activation(self, logical: tuple[str, ...]) -> tuple[tuple[int, ...], Spec]:
+        """Returns the global shape of an activation with these logical axes, and its spec."""
         sizes = _dims(self.model, self.training.batch_size, self.training.seq_len)
         shape = tuple(sizes[name] for name in logical)
-        return self.local_elements(shape, spec_of(by_rules(shape, logical, self.rules, self.mesh)))
+        return shape, spec_of(by_rules(shape, logical, self.rules, self.mesh))
 
     @property
     def saved_axes(self) -> Axes:
         """Mesh axes that split the width of the residual stream as remat saves it; none without remat."""
-        if not self.model.remat:
-            return ()
-        sizes, logical = _dims(self.model, self.training.batch_size, self.training.seq_len), SAVED
-        return by_rules([sizes[name] for name in logical], logical, self.rules, self.mesh).dims[-1].axes
+        _, (*_, width) = self._activation(SAVED)
+        return width if self.model.remat else ()
 
     def residual_bytes(self) -> float:
         """Returns the bytes of the residual stream `[B, T, D]`."""
