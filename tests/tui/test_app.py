@@ -222,7 +222,8 @@ def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
         async with shown(directory, True, (80, 24)) as (app, pilot):
             await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
             assert "the loss is not finite" in str(app.state.paused_by)
-            await until(lambda: "not finite" in screen_text(app), "the reason")
+            reason = app.screen.query_one(LastSwitch)
+            await until(lambda: "not finite" in " ".join(line.plain for line in reason.lines), "the reason")
             paused_at = app.state.step
             await pilot.press("space")
             await until(lambda: app.state.step > paused_at + 3, "more steps once the user resumes")
