@@ -42,6 +42,7 @@ from shardtui.engine.wire.events import (
     StepsDone,
     Switched,
 )
+from shardtui.engine.wire.inbox import MAX_WAITING
 
 from ..conftest import SHARDTUI
 from ..suite import memory
@@ -157,11 +158,11 @@ def _add_presets() -> Row:
     text = preset_text(load_preset("fsdp"))
     with living_engine("floods-added") as living:
         before = memory("VmRSS", living.process.pid)
-        _send(living, (AddPreset(f"mine-{number}", text) for number in range(count)), 0.02)
+        _send(living, _added(living, text, count), 0.02)
         wait = _wait(living, _switched_to(f"mine-{count - 1}"), 300)
         growth = memory("VmHWM", living.process.pid) - before
-        added = sum(isinstance(event, PresetAdded) for event in living.events())
-        compiled = sum(isinstance(event, PresetCompiled) for event in living.events())
+        added = _count(living, PresetAdded)
+        compiled = _count(living, PresetCompiled)
         wrong = [*filter(None, [living.problem(get_args(AnyEvent)), _end(living)])]
     if wait is None:
         wrong.append("never under the last one")
@@ -171,6 +172,19 @@ def _add_presets() -> Row:
         f"{added} taken up, {compiled} compiled, under the last one {wait or 0:.0f} s after, {growth / 1e6:.0f} MB more"
     )
     return _row(f"{count} presets added", count, wrong, note)
+
+
+def _added(living: Living, text: str, count: int) -> Iterator[AddPreset]:
+    """Yields presets to add, as fast as they are read while the queue has room: what comes then is refused."""
+    for number in range(count):
+        while number - _count(living, PresetAdded) >= MAX_WAITING and living.process.poll() is None:
+            time.sleep(0.1)
+        yield AddPreset(f"mine-{number}", text)
+
+
+def _count(living: Living, kind: type[AnyEvent]) -> int:
+    """Returns the number of events of a kind."""
+    return sum(isinstance(event, kind) for event in living.events())
 
 
 def _send_everything(times: int) -> Row:
