@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
@@ -74,7 +75,7 @@ def _send(living: Living, commands: Iterable[AnyCommand], interval: float = 0.0)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(living.directory.socket))
         connection.settimeout(60)
-        for command in (Hello(), *commands):
+        for command in chain([Hello()], commands):
             while select.select([connection], [], [], 0)[0]:
                 connection.recv(1 << 20)
             connection.sendall(framing.frame(command))
