@@ -1,6 +1,7 @@
 """A cache of the TPU compiler's costs, keyed by everything that they depend on. Does not import jax."""
 
 import hashlib
+import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +19,8 @@ from .ranking import Cost
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax")
 """Packages whose versions are part of the key. Of this one, whose version may stay the same, it is the source."""
+OPTIONS = [os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+"""The user's options of the compiler, also part of the key: read before jax, on import, adds its own."""
 
 
 def load(config: RunConfig, preset: Preset, topology: Topology) -> Cost | None:
@@ -41,7 +44,7 @@ def store(config: RunConfig, preset: Preset, topology: Topology, cost: Cost) -> 
 
 def _file(config: RunConfig, preset: Preset, topology: Topology) -> Path:
     versions = [_version(name) for name in PACKAGES]
-    about = (config.model, config.training, preset.layout, topology, versions, _source(ENGINE))
+    about = (config.model, config.training, preset.layout, topology, versions, OPTIONS, _source(ENGINE))
     return run_directory.plan_cache() / f"{hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]}.json"
 
 

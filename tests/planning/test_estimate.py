@@ -321,9 +321,10 @@ def test_compiler_answers_are_cached_by_all_that_they_depend_on(
     assert plan_cache.load(config, load_preset("tp"), small) is None
     other: RunConfig = tiny_config(model=WIDE, training=BATCHES)
     assert plan_cache.load(other, preset, small) is None
-    with monkeypatch.context() as other_source:
-        other_source.setattr(plan_cache, "ENGINE", tmp_path)
-        assert plan_cache.load(config, preset, small) is None
+    for name, value in {"ENGINE": tmp_path, "OPTIONS": ["--xla_some=true", None]}.items():
+        with monkeypatch.context() as changed:
+            changed.setattr(plan_cache, name, value)
+            assert plan_cache.load(config, preset, small) is None
     for file in (tmp_path / "shardtui" / "plan").iterdir():
         file.write_bytes(file.read_bytes()[:20])
     assert plan_cache.load(config, preset, small) is None, "truncated"
