@@ -10,6 +10,7 @@ from .dataflow import Dataflow
 from .device_groups import axes_of, grouping, groups_of
 from .execution_counts import runs
 from .hlo import Arrays, Computation, Instruction, Module, arrays
+from .overlap import Schedule
 from .trip_counts import CALLS
 
 KINDS = {
@@ -31,8 +32,6 @@ WRITTEN = re.compile(
 )
 """jax's collective primitives. The op name of a collective that the user's code calls ends in one of them."""
 
-START = 'custom_call_target="AsyncCollectiveStart"'
-"""The custom call that starts an asynchronous collective on TPU."""
 MAX_GROUPINGS = 1000
 """Distinct groupings that are shorter than the list of their devices. A program has a few per set of mesh axes."""
 MAX_SHARED = 1000
@@ -69,18 +68,18 @@ class Reader:
     def collectives(self) -> Iterator[CollectiveInfo]:
         """Yields the collectives in the order of the text. Raises ValueError, naming the instruction."""
         found = [(where, each) for where, each in self.module.instructions() if each.opcode in KINDS]
-        fused = {where.name: where for where, _ in found if where.name in self.fusions}
-        starting = {name for name, where in fused.items() if _is_start(where)}
-        started = {_channel(each) for where, each in found if where.name in starting} - {None}
+        schedule = Schedule(self.module, found)
+        overlapped = schedule.overlapped()
         for where, instruction in found:
-            if where.name in fused and where.name not in starting and _channel(instruction) in started:
-                continue  # on TPU, every fusion that continues an asynchronous collective repeats it, also within loops
+            if schedule.is_repeated(where, instruction):
+                continue
             try:
-                yield self._describe(where, instruction)
+                names = {(where.name, instruction.name), (where.name, "")}
+                yield self._describe(where, instruction, not names.isdisjoint(overlapped))
             except ValueError as error:
                 raise ValueError(f"{instruction.name[:100]}: {error}") from error
 
-    def _describe(self, where: Computation, instruction: Instruction) -> CollectiveInfo:
+    def _describe(self, where: Computation, instruction: Instruction, overlapped: bool) -> CollectiveInfo:
         kind = KINDS[instruction.opcode]
         if kind == "all-reduce" and where.name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"  # TPU: a fusion of an all-reduce and the slice of its own part
@@ -111,6 +110,7 @@ class Reader:
             multiplied=kind == "all-gather"
             and self.flow is not None
             and self.flow.is_multiplied(where, instruction.name),
+            overlapped=overlapped,
         )
 
     def _argument(self, where: Computation, name: str) -> str:
@@ -153,12 +153,3 @@ def _fusions(module: Module) -> dict[str, Instruction]:
         for _, instruction in module.instructions()
         if instruction.opcode == "fusion" and (called := instruction.attribute(CALLS))
     }
-
-
-def _is_start(computation: Computation) -> bool:
-    """Whether an asynchronous collective starts in this fusion."""
-    return any(START in instruction.rest for instruction in computation.instructions.values())
-
-
-def _channel(instruction: Instruction) -> str | None:
-    return instruction.attribute(r"channel_id=(\d+)")

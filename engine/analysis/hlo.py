@@ -127,6 +127,8 @@ class Module:
     """Computations by name."""
     entry: str
     """The name of the entry computation."""
+    is_scheduled: bool
+    """Whether instructions run in the order of the text."""
     frames: "Frames"
     """Its tables of source lines."""
 
@@ -213,6 +215,7 @@ def parse(text: str) -> Module:
         _count(first_line, "num_partitions") * _count(first_line, "replica_count"),
         computations,
         entry,
+        "is_scheduled=true" in first_line,
         _frames(tables),
     )
 

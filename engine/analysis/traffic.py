@@ -25,6 +25,8 @@ class Flow(Struct, frozen=True, kw_only=True):
     """Bytes per device in a step, of those collectives whose count is known."""
     bytes_sent: int
     """Bytes that a device sends to its neighbours on a ring in a step, of those whose count is known. See `sent`."""
+    bytes_overlapped: int | None = None
+    """Bytes of `bytes_sent` that are sent while the device computes; null for a flow by formula."""
 
 
 class FlowChange(Struct, frozen=True, kw_only=True):
@@ -80,6 +82,16 @@ def sent(kind: str, size: int, group_size: int) -> float:
     return (2 if kind == "all-reduce" else 1) * size * (group_size - 1) / group_size
 
 
+def overlapped_share(found: Sequence[Flow]) -> float | None:
+    """Returns the share of the bytes sent that is sent while the device computes; None if unknown or nothing is sent.
+
+    Collectives whose count depends on data are left out.
+    """
+    overlapped = [flow.bytes_overlapped for flow in found if flow.bytes_overlapped is not None]
+    moved = sum(flow.bytes_sent for flow in found)
+    return sum(overlapped) / moved if moved and len(overlapped) == len(found) else None
+
+
 def _flow(kind: str, axes: tuple[str, ...], infos: Sequence[CollectiveInfo]) -> Flow:
     counts = [info.count for info in infos if info.count is not None]
     known = sum(info.bytes_per_device or 0 for info in infos)
@@ -90,5 +102,10 @@ def _flow(kind: str, axes: tuple[str, ...], infos: Sequence[CollectiveInfo]) -> 
         count=sum(counts) if complete else None,
         bytes_per_device=known if complete else None,
         bytes_known=known,
-        bytes_sent=round(sum(sent(kind, info.bytes_per_device or 0, info.group_size) for info in infos)),
+        bytes_sent=_sent(infos),
+        bytes_overlapped=_sent([info for info in infos if info.overlapped]),
     )
+
+
+def _sent(infos: Sequence[CollectiveInfo]) -> int:
+    return round(sum(sent(info.kind, info.bytes_per_device or 0, info.group_size) for info in infos))

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from ..analysis.traffic import Flow
+from ..analysis.traffic import Flow, overlapped_share
 from ..base import figures
 from ..spec.indivisible import Indivisible
 from ..spec.pipeline_info import PipelineInfo
@@ -73,6 +73,11 @@ class Cost(Struct, frozen=True, kw_only=True):
     def bytes_sent(self) -> int | None:
         """Bytes that one device sends per step over all axes; None if unknown."""
         return None if self.collectives is None else sum(flow.bytes_sent for flow in self.collectives)
+
+    @property
+    def overlapped_share(self) -> float | None:
+        """Share of `bytes_sent` that is sent while the device computes; None if unknown or nothing is sent."""
+        return overlapped_share(self.collectives or ())
 
     @property
     def sent_by_axis(self) -> dict[str, int]:

@@ -100,6 +100,8 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     gathers something else; empty for other collectives."""
     multiplied: bool = False
     """True if the result of an all-gather is an operand of a matrix product."""
+    overlapped: bool = False
+    """True if it is asynchronous, and the compiler scheduled computation between its start and its end."""
 
 
 class ProductInfo(Struct, frozen=True, kw_only=True):

@@ -17,8 +17,11 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.framing import encode_json
+from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.client.planner import NoAnswer, Planner, usual_presets
 from shardtui.tui.state import board_rows
+from shardtui.tui.state.overlap_words import overlap_words
+from shardtui.tui.widgets.row_details import detail_lines
 
 from ..compilers import ABORTS, FAILS, HANGS, KILLED, Compilers
 from ..conftest import tiny_config
@@ -206,6 +209,23 @@ def test_rows_as_text() -> None:
     assert [board_rows.percent(part) for part in (0.0001, -0.0042, 0.5)] == ["0 %", "−0.4 %", "+50 %"]
     others = [Row(preset=name, mesh={}, problems=[f"{name}: heads 3", f"{name}: own {name}"]) for name in ("a", "b")]
     assert board_rows.problems(others) == ["a, b: heads 3", "a: own a", "b: own b"]
+
+
+def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
+    moved = [flow(["data"], 7_500), msgspec.structs.replace(flow(["model"], 2_500), bytes_overlapped=2_500)]
+    known = [msgspec.structs.replace(moved[0], bytes_overlapped=0), moved[1]]
+    by_formula, by_compiler = (
+        Cost(argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=each) for each in (moved, known)
+    )
+    estimated = Row(preset="mine", mesh={"data": 2}, estimate=by_formula)
+    compiled = msgspec.structs.replace(estimated, compiled=by_compiler)
+    assert (board_rows.overlapped(estimated), board_rows.overlapped(compiled)) == ([], ["25 % overlapped"])
+    board = Board(model="nano", topology=SLICE, rows=[estimated, compiled])
+    assert sorted(str(row.overlapped_share) for row in plan_report(board).rows) == ["0.25", "None"]
+    texts = ["\n".join(line.plain for line in detail_lines(row, 60)) for row in (estimated, compiled)]
+    assert ["25 % overlapped with computation" in text for text in texts] == [False, True]
+    none = [msgspec.structs.replace(each, bytes_overlapped=0) for each in moved]
+    assert overlap_words(none) == "none overlapped with computation"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ class Prediction(Struct, frozen=True, kw_only=True):
     bytes_sent: int | None
     """Bytes that the device sends to its neighbors on rings per step, without collectives whose count depends on data;
     null if the compiler's text cannot be read."""
+    overlapped_share: float | None
+    """Share of `bytes_sent`, 0 to 1, that is sent while the device computes; null by formula, or if nothing is sent."""
     collectives: list[Flow] | None
     """Collectives summed by kind and mesh axes; null if the compiler's text cannot be read."""
 
@@ -100,5 +102,6 @@ def _prediction(cost: Cost | None) -> Prediction | None:
         peak_bytes=cost.peak_bytes,
         capacity_bytes=cost.capacity_bytes,
         bytes_sent=cost.bytes_sent,
+        overlapped_share=cost.overlapped_share,
         collectives=cost.collectives,
     )

@@ -16,13 +16,14 @@ from ...engine.analysis.collectives import inventory
 from ...engine.analysis.hlo import parse
 from ...engine.analysis.layout import bytes_per_device, notation, replicas, wasted_bytes
 from ...engine.analysis.lint import Finding
-from ...engine.analysis.traffic import FlowChange, flows
+from ...engine.analysis.traffic import FlowChange, flows, overlapped_share
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import RunConfig
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
 from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
+from ..state.overlap_words import overlap_words
 from ..state.pipeline_words import pipeline_words
 from ..terminal.clean import clean, json_line, printable
 from ..terminal.exit_codes import FAILED, FINE
@@ -77,7 +78,9 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
             f"--mesh {figures.axes(mesh)} has {count} devices, but the module was compiled for {module.partitions}: "
             "give its own mesh"
         )
-    return _answer(HloReport(mesh=mesh, collectives=collectives), _traffic(collectives), as_json, svg)
+    share = overlapped_share(flows(collectives))
+    report = HloReport(mesh=mesh, collectives=collectives, overlapped_share=share)
+    return _answer(report, _traffic(collectives), as_json, svg)
 
 
 def save_svg(svg: str, path: str) -> None:
@@ -172,10 +175,17 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
     """Returns tables of the collectives, summed and one by one; only the largest if there are too many."""
     if not collectives:
         return ["no collectives"]
-    sums = plain_table("collectives", "over", right("times"), right("bytes per device and step"), title="traffic")
-    for flow in flows(collectives):
+    found = flows(collectives)
+    columns = "collectives", "over", right("times"), right("bytes per device and step")
+    sums = plain_table(*columns, right("overlapped"), title=", ".join(filter(None, ("traffic", overlap_words(found)))))
+    for flow in found:
+        share = overlapped_share([flow])
         sums.add_row(
-            flow.kind, figures.over(flow.axes), figures.times(flow.count), figures.in_step(flow.bytes_per_device)
+            flow.kind,
+            figures.over(flow.axes),
+            figures.times(flow.count),
+            figures.in_step(flow.bytes_per_device),
+            "–" if share is None else figures.percent(share),
         )
     each = plain_table(
         "collective",

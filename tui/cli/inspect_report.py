@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ...engine.analysis.layout import Shard, bytes_per_device, replicas, shards, shards_differ, wasted_bytes
 from ...engine.analysis.lint import Finding, lint
-from ...engine.analysis.traffic import FlowChange, changes
+from ...engine.analysis.traffic import FlowChange, changes, flows, overlapped_share
 from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.wire.descriptions import (
     ArrayInfo,
@@ -78,6 +78,8 @@ class InspectReport(Struct, frozen=True, kw_only=True):
     collectives: list[CollectiveInfo] | None
     """One entry for each collective of the program that moves data between devices (the permutation of a pipeline with
     one stage moves none); null if the compiler's text cannot be read."""
+    overlapped_share: float | None
+    """Share of the bytes sent, 0 to 1, by collectives that are `overlapped`; null if unknown, or nothing is sent."""
     products: list[ProductInfo]
     """One entry for each part of the step with matrix products or convolutions, the largest first; empty if the
     compiler's text cannot be read. Parts whose FLOPs depend on data (`cond`, `while`, ragged products) and products
@@ -145,6 +147,8 @@ class HloReport(Struct, frozen=True, kw_only=True):
     """Size by mesh axis, in order, as given."""
     collectives: list[CollectiveInfo]
     """One entry for each collective of the program that moves data between devices."""
+    overlapped_share: float | None
+    """Share of the bytes sent, 0 to 1, by collectives that are `overlapped`; null if nothing is sent."""
 
 
 class LintReport(Struct, frozen=True, kw_only=True):
@@ -179,6 +183,7 @@ def inspect_report(inspection: Inspection) -> InspectReport:
         pipeline=compiled.pipeline,
         arrays=[_array(array, compiled.mesh) for array in all_arrays(inspection)],
         collectives=compiled.collectives,
+        overlapped_share=overlapped_share(flows(compiled.collectives or ())),
         products=compiled.products,
         memory=compiled.memory,
         rematerializations=inspected.rematerializations,

@@ -101,7 +101,7 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "preset": lambda row: row.preset,
     "verdict": board_rows.verdict,
     "peak": board_rows.peak_of_capacity,
-    "sent/step": lambda row: _lines(board_rows.most_sent(row)),
+    "sent/step": lambda row: _lines([*board_rows.most_sent(row), *board_rows.overlapped(row)]),
     "step time": board_rows.step_time,
     "tokens/s": board_rows.tokens_rate,
     "MFU": board_rows.utilisation,

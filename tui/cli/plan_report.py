@@ -28,6 +28,9 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     empty."""
     compiled: Cost | None
     """Cost of the program that the TPU compiler made; null if there is none."""
+    overlapped_share: float | None
+    """Share of the bytes sent, 0 to 1, that `compiled` sends while the device computes; null without a program, or if
+    nothing is sent."""
     problems: list[str]
     """Why it is invalid, or why there is no `compiled`; one line each."""
     wiring: list[Wiring]
@@ -72,6 +75,7 @@ def _planned(row: Row) -> PlannedPreset:
         estimate=row.estimate,
         no_estimate=row.no_estimate,
         compiled=row.compiled,
+        overlapped_share=row.compiled.overlapped_share if row.compiled else None,
         problems=row.problems,
         wiring=row.wiring,
         pipeline=row.pipeline,

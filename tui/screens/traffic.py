@@ -31,6 +31,9 @@ class TrafficScreen(RunScreen):
 The collectives of the compiled step, per device. *Each* is the size of the full array on one device: the operand of a
 reduction or exchange, the result of a gather, the input of a scatter. *Times* includes loop iterations; `?` if they
 depend on data. The panel above has totals by kind and mesh axes; **b** chooses a preset of this run to compare with.
+
+*Overlapped* collectives are sent while the device computes: asynchronous ones with computation between their start and
+their end in the compiler's schedule. On CPU all collectives are synchronous.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = identified("traffic", [("b", "compare", "Baseline")])

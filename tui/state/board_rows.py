@@ -66,6 +66,12 @@ def most_sent(row: Row) -> list[str]:
     return shown or ["nothing"]
 
 
+def overlapped(row: Row) -> list[str]:
+    """Returns the share of what a compiled program sends that it overlaps with computation; empty if unknown."""
+    share = row.compiled.overlapped_share if row.compiled else None
+    return [] if share is None else [f"{figures.percent(share)} overlapped"]
+
+
 def errors(row: Row) -> Errors | None:
     """Returns the errors of the estimate; None without an estimate or a compiled program to compare it with."""
     estimate, compiled = row.estimate, row.compiled

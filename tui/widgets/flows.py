@@ -2,9 +2,10 @@
 
 from textual.content import Content
 
-from ...engine.analysis.traffic import FlowChange, changes
+from ...engine.analysis.traffic import FlowChange, changes, flows
 from ...engine.base import figures
 from ...engine.wire.events import PresetCompiled
+from ..state.overlap_words import overlap_words
 from .lines import Lines, set_titles
 
 MAX_LINES = 8
@@ -21,7 +22,8 @@ class Flows(Lines):
         """Shows the traffic of `layout`; with `compared`, also where that differs."""
         self.subject = (layout, compared)
         subtitle = f"compared with {compared.preset}" if compared else "b: compare with another preset"
-        set_titles(self, "traffic per device and step", subtitle)
+        words = ("traffic per device and step", overlap_words(flows(layout.collectives or ())))
+        set_titles(self, ", ".join(filter(None, words)), subtitle)
         self.draw()
 
     def on_resize(self) -> None:

@@ -8,6 +8,7 @@ from textual.content import Content
 from ...engine.base import figures
 from ...engine.planning.ranking import Cost, Row
 from ..state import board_rows
+from ..state.overlap_words import overlap_words
 from ..state.pipeline_words import pipeline_words
 from .lines import Lines, set_titles
 
@@ -64,6 +65,8 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
             yield f"{axes} {size}", _axis(row, axes)
     for axes in _combined_axes(row):
         yield axes, _sent(row, axes)
+    if words := overlap_words(row.compiled.collectives or () if row.compiled else ()):
+        yield "all sent", words
     yield from _collectives(row)
 
 
@@ -81,7 +84,7 @@ def _times(cost: Cost) -> str:
     parts = {"compute": cost.compute_seconds, "memory": cost.memory_seconds, "network": cost.network_seconds}
     known = (f"{name} {figures.seconds(seconds)}" for name, seconds in parts.items() if seconds is not None)
     rate = f"{figures.count(cost.tokens_per_second or 0)} tokens/s"
-    longest = f"{figures.seconds(cost.step_seconds or 0)}, the maximum of {', '.join(known)}"
+    longest = f"{figures.seconds(cost.step_seconds or 0)}, the maximum of {', '.join(known)}, if fully overlapped"
     return f"{longest}; {rate}, MFU {figures.percent(cost.flop_utilisation or 0)}"
 
 
