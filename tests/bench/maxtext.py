@@ -83,10 +83,11 @@ def _read(folder: Path, row: tuple[int, int, int, int]) -> Step:
     module = parse((folder / "step.hlo").read_text())
     collectives = inventory(module, {"fsdp": row[0], "tensor": row[1]})
     sent = sum(flow.bytes_sent for flow in flows(collectives))
-    return Step(float((folder / "peak").read_text()), sent, _cycles(module))
+    return Step(float((folder / "peak").read_text()), sent, cycles(module))
 
 
-def _cycles(module: Module) -> float:
+def cycles(module: Module) -> int:
+    """Returns the compiler's estimates of all instructions × how often they run. Most collectives have none."""
     times = runs(module)
     return sum(
         int(found[1]) * (times[where.name] or 0)
