@@ -3,6 +3,7 @@
 Dims as in decoder.py: B sequences of T tokens, N heads of width H.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from ..parallel.constraints import left_to_compiler, per_device, token_groups
 from ..spec.config import AttentionKernel
-from .sizes import splash_block
+from .sizes import query_block, splash_block
 
 QUERY = ("batch", "seq", "heads", "head_dim")
 KEYS_AND_VALUES = ("batch", "keys", "qkv", "heads", "head_dim")
@@ -21,10 +22,12 @@ KERNEL_QUERY, KERNEL_KV = ("batch", None, "heads", None), ("batch", None, None, 
 def attend(query: jax.Array, kv: jax.Array, kernel: AttentionKernel) -> jax.Array:
     """Returns [B, T, N, H] for queries [B, T, N, H], and keys and values [B, T, 2, N, H].
 
-    If the sequence is split over devices, attention is plain.
+    If the sequence is split over devices, attention is plain, and all queries are one block.
     """
-    if kernel == "plain" or token_groups()[1] > 1:
-        return left_to_compiler(_plain, query, kv, out=QUERY)
+    seq, is_split = query.shape[1], token_groups()[1] > 1
+    if kernel == "plain" or is_split:
+        plain = partial(_plain, block=seq if is_split else query_block(seq))
+        return left_to_compiler(plain, query, kv, out=QUERY)
 
     def splash(query: jax.Array, kv: jax.Array) -> jax.Array:
         return _splash(query, kv, interpret=kernel == "splash-interpreted")
@@ -32,9 +35,16 @@ def attend(query: jax.Array, kv: jax.Array, kernel: AttentionKernel) -> jax.Arra
     return per_device(splash, query, kv, axes=(KERNEL_QUERY, KERNEL_KV), out=KERNEL_QUERY)
 
 
-def _plain(query: jax.Array, kv: jax.Array) -> jax.Array:
-    """Holds all scores [B, N, T, T], in float32."""
-    return jax.nn.dot_product_attention(query, *jnp.unstack(kv, axis=2), is_causal=True)
+def _plain(query: jax.Array, kv: jax.Array, block: int) -> jax.Array:
+    """Computes float32 scores for blocks of `block` queries, each with the keys up to its last query, and no others."""
+    key, value = jnp.unstack(kv, axis=2)
+
+    def attend_from(start: int) -> jax.Array:
+        end = start + block
+        mask = jnp.tril(jnp.ones((1, 1, block, end), bool), start)
+        return jax.nn.dot_product_attention(query[:, start:end], key[:, :end], value[:, :end], mask=mask)
+
+    return jnp.concatenate([attend_from(start) for start in range(0, query.shape[1], block)], axis=1)
 
 
 def _splash(query: jax.Array, kv: jax.Array, interpret: bool) -> jax.Array:

@@ -16,6 +16,11 @@ def splash_block(seq_len: int) -> int:
     return next(size for size in SPLASH_BLOCKS if seq_len % size == 0)
 
 
+def query_block(seq_len: int) -> int:
+    """Returns the queries in a block of plain attention: a quarter of a sequence of 2,048 tokens or more, else all."""
+    return seq_len // 4 if seq_len >= 2048 and seq_len % 4 == 0 else seq_len
+
+
 def compute_dtype(config: ModelConfig, platform: str) -> str:
     """Returns the dtype of activations: `auto` means float32 on CPU and bfloat16 elsewhere."""
     return ("float32" if platform == "cpu" else "bfloat16") if config.dtype == "auto" else config.dtype

@@ -1,6 +1,6 @@
 """FLOPs and memory traffic of a step by formula, per device."""
 
-from ..models.sizes import flops_per_token, splash_block
+from ..models.sizes import flops_per_token
 from .ranking import Work
 from .step_layout import FLOAT32, StepLayout
 from .step_memory import StepMemory
@@ -29,8 +29,9 @@ class StepCompute:
         """FLOPs of one device: 2 per multiply-add, and twice as many backward as forward.
 
         Kaplan et al. 2020, "Scaling Laws", section 2.1. Remat repeats a block's forward pass except its last matmul.
-        Devices that do not split a matmul repeat it, and pipeline stages without a micro-batch multiply zeros. Splash
-        attention leaves out blocks of scores above the diagonal, and computes the others twice more backward.
+        Devices that do not split a matmul repeat it, and pipeline stages without a micro-batch multiply zeros.
+        Attention leaves out blocks of scores above the diagonal; splash attention computes the others twice more
+        backward.
         """
         model, seq = self.step.model, self.step.training.seq_len
         tokens = self.step.activation_elements(("batch", "seq"))
@@ -40,9 +41,8 @@ class StepCompute:
             model.vocab_rows / self.step.shard_count(self.step.tensor_axes("vocab")),
         )
         matmuls = self._mlp_flops
-        attention, backward = 4 * tokens * seq * heads, 2.0
-        if self.step.has_kernel:
-            attention, backward = attention * (1 + splash_block(seq) / seq) / 2, 3.5
+        attention = 4 * tokens * seq * heads * self.step.computed_scores
+        backward = 3.5 if self.step.has_kernel else 2.0
         block = 8 * tokens * d * heads + sum(matmuls)
         recomputed = block - matmuls[-1] + attention if model.remat else 0
         layer = 3 * block + (1 + backward) * attention + recomputed

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import jax
 
+from ..models.sizes import query_block, splash_block
 from ..models.task import Array, Task
 from ..parallel.rules import Decision, by_rules, with_derived
 from ..program.placement import decide_all
@@ -201,9 +202,18 @@ class StepLayout:
         """Elements of a head as the attention kernel holds it, relative to `head_dim`: 2 for 64 on 128 lanes."""
         return -(-self.model.head_dim // LANES) * LANES / self.model.head_dim if self.has_kernel else 1.0
 
+    @property
+    def computed_scores(self) -> float:
+        """The part of the attention scores `[B, N, T, T]` that is computed: blocks above the diagonal are left out."""
+        seq = self.training.seq_len
+        if self.shard_count(self.seq_axes) > 1:
+            return 1.0
+        return (1 + (splash_block(seq) if self.has_kernel else query_block(seq)) / seq) / 2
+
     def score_elements(self) -> float:
         """Returns the elements that are held of the attention scores `[B, N, T, T]`."""
-        return 0 if self.has_kernel else self.activation_elements(("batch", "heads", "seq")) * self.training.seq_len
+        scores = self.activation_elements(("batch", "heads", "seq")) * self.training.seq_len
+        return 0 if self.has_kernel else scores * self.computed_scores
 
     def gathered_bytes(self, weight: Weight) -> float:
         """Returns the bytes of a parameter, all its layers, as all-gathered for use in the dtype of activations."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import Array
 from shardtui.engine.models.attention_kernels import attend
+from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import attention_kernel
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.program.placement import place
@@ -56,6 +57,25 @@ def test_splash_attention_has_the_values_and_gradients_of_plain_attention(
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
         one, other = np.asarray(one, np.float32), np.asarray(other, np.float32)
         np.testing.assert_allclose(other, one, atol=tolerance * np.abs(one).max())
+
+
+def test_plain_attention_of_a_long_sequence_leaves_out_blocks_above_the_diagonal() -> None:
+    """In values and gradients it is attention of all queries at once, with three eighths of the products left out."""
+    seq, width = 2048, 8
+    shapes = (1, seq, 1, width), (1, seq, 2, 1, width), (1, seq, 1, width)
+    query, kv, weights = (jax.random.normal(jax.random.key(number), shape) for number, shape in enumerate(shapes))
+
+    def at_once(query: Array, kv: Array) -> Array:
+        return jnp.sum(jax.nn.dot_product_attention(query, kv[:, :, 0], kv[:, :, 1], is_causal=True) * weights)
+
+    def in_blocks(query: Array, kv: Array) -> Array:
+        return jnp.sum(attend(query, kv, "plain") * weights)
+
+    one, other = (jax.value_and_grad(each, (0, 1)) for each in (at_once, in_blocks))
+    for expected, found in zip(*map(jax.tree.leaves, (one(query, kv), other(query, kv))), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    assert flops(jax.make_jaxpr(at_once)(query, kv)) == 4 * seq * seq * width
+    assert flops(jax.make_jaxpr(in_blocks)(query, kv)) == 4 * seq * seq * width * 5 / 8
 
 
 def losses(config: RunConfig, preset: Preset) -> list[float]:

@@ -199,6 +199,18 @@ def test_splash_attention_saves_no_scores_and_computes_those_below_the_diagonal(
     assert plain.work.flops - splash.work.flops == pytest.approx(products * (6 - (2 + 7) * 0.75), abs=1)
 
 
+def test_plain_attention_of_long_sequences_leaves_out_blocks_above_the_diagonal() -> None:
+    sizes = ("batch_size=64", "seq_len=2048", "context=2048")
+    plain, splash = (
+        Step(tpu_task("gpt2", *sizes, f"attention={kernel}"), load_preset("dp"), 8) for kernel in ("plain", "auto")
+    )
+    layers, scores, padding = 12, 8 * 12 * 2048 * 2048, 8 * 12 * 2048 * (128 - 64)
+    saved = layers * (scores * 5 / 8 * (4 + 2) - 4 * padding * 2)
+    assert plain.memory.saved_bytes - splash.memory.saved_bytes == saved
+    products = 2 * 64 * scores * layers * 5 / 8
+    assert plain.work.flops - splash.work.flops == pytest.approx(products * (6 - 2 - 7), abs=1)
+
+
 def test_an_infeasible_preset_is_a_row_with_every_problem(gpt3: Task) -> None:
     row = estimate_row(gpt3, load_preset("tp"), 64, load_topology("v5p:4x4x4"))
     assert row.verdict == "infeasible" and row.estimate is None
