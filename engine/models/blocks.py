@@ -8,7 +8,7 @@ from flax import nnx
 from flax.typing import PathParts
 from jax.typing import DTypeLike
 
-from ..parallel.constraints import constrain, gathered, observe, out_sharding, shard
+from ..parallel.constraints import constrain, gathered, hinted, observe, out_sharding, shard
 from ..spec.config import AttentionKernel, ModelConfig
 from .attention_kernels import KEYS_AND_VALUES, QUERY, attend
 from .routing import route
@@ -163,6 +163,8 @@ class Block(nnx.Module):
         self.mlp_norm = layer_norm(config, dtype, rngs)
         self.mlp = (Mixture if config.experts else Mlp)(config, dtype, rngs)
         self.dropout = nnx.Dropout(config.dropout)
+        self.splits_norms = config.remat and not config.experts
+        """Whether each device computes norms for the part of the width that remat saves."""
 
     def __call__(self, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """Maps the residual stream [B, T, D] to [B, T, D]; the balance loss [B] is None without experts.
@@ -173,13 +175,14 @@ class Block(nnx.Module):
         with jax.named_scope("attention"):
             x = self._add(
                 x,
-                self.attention(apply_norm(self.attention_norm, x, "blocks.attention_norm")),
+                self.attention(apply_norm(self.attention_norm, x, "blocks.attention_norm", self.splits_norms)),
                 attention_key,
                 examples,
                 "attention",
             )
         with jax.named_scope("mlp"):
-            branch = self.mlp(apply_norm(self.mlp_norm, x, "blocks.mlp_norm"))
+            part = hinted(x, "batch", "seq", "saved_embed") if self.splits_norms else x
+            branch = self.mlp(apply_norm(self.mlp_norm, part, "blocks.mlp_norm", self.splits_norms))
             branch, balance = branch if isinstance(branch, tuple) else (branch, None)
             return self._add(x, branch, mlp_key, examples, "mlp"), balance
 
@@ -210,9 +213,15 @@ def with_gathered_biases(module: Module) -> Module:
         return nnx.merge(graph, parameters, rest)
 
 
-def apply_norm(norm: nnx.LayerNorm, x: jax.Array, name: str) -> jax.Array:
-    """Applies `norm` to [B, T, D] and shards the result; `name` is the activation's."""
-    return shard(norm(x), "batch", "seq", "activation_embed", name=name)
+def apply_norm(norm: nnx.LayerNorm, x: jax.Array, name: str, is_split: bool = False) -> jax.Array:
+    """Applies `norm` to [B, T, D] and shards the result; `name` is the activation's.
+
+    `is_split`: let each device compute the part of the width that remat saves, and gather the result.
+    """
+    x = norm(x)
+    if is_split:
+        x = hinted(x, "batch", "seq", "saved_embed")
+    return shard(x, "batch", "seq", "activation_embed", name=name)
 
 
 def apply_dropout(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:

@@ -151,6 +151,15 @@ def resharded(x: jax.Array, *logical_axes: str | None) -> jax.Array:
     return constrain(x, *logical_axes) if active is not None and active.is_explicit else x
 
 
+def hinted(x: jax.Array, *logical_axes: str | None) -> jax.Array:
+    """Constrains an activation where the compiler decides, under automatic axis types, as to how to compute it.
+
+    Under explicit ones, where each constraint is a reshard, returns `x` unchanged.
+    """
+    active = _active.get()
+    return x if active is not None and active.is_explicit else constrain(x, *logical_axes)
+
+
 def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedSharding | None:
     """Returns the sharding for a product's `out_sharding`. Explicit axis types need it if a contracted dim is split.
 

@@ -119,19 +119,24 @@ class StepTraffic:
 
         If heads or the MLP are split, each of a block's two branches ends in an all-reduce of the residual stream, and
         so does its backward pass (Shoeybi et al. 2019, "Megatron-LM", section 3). Remat recomputes the first branch
-        only, since nothing needs the result of the second. A split vocabulary adds one all-reduce for the lookup, one
-        for the gradient of the logits' input, and three numbers per token for the loss.
+        only, since nothing needs the result of the second. Where norms are split, all of these but the last of the
+        backward pass are reduce-scatters. A split vocabulary adds one all-reduce for the lookup, one for the gradient
+        of the logits' input, and three numbers per token for the loss.
         """
         yield from self._key_collectives()
         yield from self._expert_collectives()
         yield from self._saved_collectives()
         stream, part = self.step.residual_bytes(), self.step.residual_bytes() / self.step.microbatches
         heads, hidden, vocab = (self.step.tensor_axes(name) for name in ("heads", "mlp", "vocab"))
-        yield Collective("all-reduce", heads, part, self.step.block_runs * (3 if self.step.model.remat else 2))
+        scattered = 2 if self._splits_norms else 0
+        yield Collective(self._scatter, heads, part, self.step.block_runs * scattered)
+        reduced = (3 if self.step.model.remat else 2) - scattered
+        yield Collective("all-reduce", heads, part, self.step.block_runs * reduced)
         if not self.step.model.experts:
             is_scattered = hidden and self.step.saved_axes == hidden
-            yield Collective(self._scatter if is_scattered else "all-reduce", hidden, part, self.step.block_runs)
-            yield Collective("all-reduce", hidden, part, self.step.block_runs)
+            kinds = (self._scatter if each else "all-reduce" for each in (is_scattered, is_scattered and scattered))
+            for kind in kinds:
+                yield Collective(kind, hidden, part, self.step.block_runs)
         yield Collective("all-reduce", vocab, stream, 2)
         yield Collective("all-reduce", vocab, self._token_bytes, 3)
 
@@ -140,15 +145,21 @@ class StepTraffic:
 
         It is gathered for both forward passes of a block, its gradient for the backward pass, and both once outside the
         blocks; the MLP then ends in a reduce-scatter (Korthikanti et al. 2022, "Reducing Activation Recomputation",
-        section 4.2.2). Under automatic axis types the compiler leaves it split for sums and norms in the block, which
-        takes two more gathers and seven numbers per token (measured).
+        section 4.2.2). Under automatic axis types norms are computed on parts of the width, too: their outputs are
+        gathered, eight gathers in all, and their sums take 13 numbers per token; with experts only the first norm, five
+        gathers and seven numbers (measured).
         """
         axes, stream = self.step.saved_axes, self.step.residual_bytes()
-        part, numbers = (size / self.step.microbatches for size in (stream, 7 * self._token_bytes))
+        gathers, sums = (8, 13) if self._splits_norms else (3, 0) if self.step.is_explicit else (5, 7)
+        part, numbers = (size / self.step.microbatches for size in (stream, sums * self._token_bytes))
         outside = self.step.ticks if self.step.pipeline else 2
-        yield Collective("all-gather", axes, part, (3 if self.step.is_explicit else 5) * self.step.block_runs + outside)
-        if not self.step.is_explicit:
-            yield Collective("all-reduce", axes, numbers, self.step.block_runs)
+        yield Collective("all-gather", axes, part, gathers * self.step.block_runs + outside)
+        yield Collective("all-reduce", axes, numbers, self.step.block_runs)
+
+    @property
+    def _splits_norms(self) -> bool:
+        """Whether a block's norms are computed on parts of the width, as `blocks.Block` decides it."""
+        return bool(self.step.saved_axes) and not self.step.is_explicit and not self.step.model.experts
 
     @property
     def _token_bytes(self) -> float:
