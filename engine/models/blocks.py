@@ -9,9 +9,10 @@ from flax.typing import PathParts
 from jax.typing import DTypeLike
 
 from ..parallel.constraints import constrain, gathered, hinted, observe, out_sharding, shard
-from ..spec.config import AttentionKernel, ModelConfig
-from .attention_kernels import KEYS_AND_VALUES, QUERY, attend
+from ..spec.config import ModelConfig
+from .attention_kernels import KEYS_AND_VALUES, OWN_KEYS_AND_VALUES, QUERY, attend, kernel_of
 from .routing import route
+from .sizes import AttentionKernels
 
 Module = TypeVar("Module", bound=nnx.Module)
 
@@ -66,8 +67,8 @@ class Attention(nnx.Module):
     Query, key and value are one projection, so that their gradient is reduced once instead of three times.
     """
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernel: AttentionKernel, rngs: nnx.Rngs) -> None:
-        self.kernel: AttentionKernel = kernel
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: AttentionKernels, rngs: nnx.Rngs) -> None:
+        self.kernels = kernels
         width, heads = (config.embed,), (config.heads, config.head_dim)
         stddev = INIT_STDDEV / (2 * config.layers) ** 0.5
         self.qkv = _projection(width, (3, *heads), ("embed",), ("qkv", "heads", "head_dim"), INIT_STDDEV, dtype, rngs)
@@ -80,8 +81,10 @@ class Attention(nnx.Module):
         qkv = self.qkv(x, out_sharding=out_sharding(shape, *qkv_axes))
         qkv = shard(qkv, *qkv_axes, name="blocks.attention.qkv")
         query, kv = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
-        kv = shard(kv, *KEYS_AND_VALUES, gradient=qkv_axes, name="blocks.attention.kv")
-        mixed = shard(attend(query, kv, self.kernel), *QUERY, name="blocks.attention.mixed")  # [B, T, N, H]
+        kernel = kernel_of(self.kernels, x.shape[1])
+        kv_axes = OWN_KEYS_AND_VALUES if kernel.startswith("ring") else KEYS_AND_VALUES
+        kv = shard(kv, *kv_axes, gradient=qkv_axes, name="blocks.attention.kv")
+        mixed = shard(attend(query, kv, kernel), *QUERY, name="blocks.attention.mixed")  # [B, T, N, H]
         return self.out(mixed, out_sharding=out_sharding(x.shape, "batch", "seq", "activation_embed"))
 
 
@@ -157,9 +160,9 @@ class Mixture(nnx.Module):
 class Block(nnx.Module):
     """A pre-LayerNorm transformer block: attention, then an MLP or a mixture of experts."""
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernel: AttentionKernel, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: AttentionKernels, rngs: nnx.Rngs) -> None:
         self.attention_norm = layer_norm(config, dtype, rngs)
-        self.attention = Attention(config, dtype, kernel, rngs)
+        self.attention = Attention(config, dtype, kernels, rngs)
         self.mlp_norm = layer_norm(config, dtype, rngs)
         self.mlp = (Mixture if config.experts else Mlp)(config, dtype, rngs)
         self.dropout = nnx.Dropout(config.dropout)

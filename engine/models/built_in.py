@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..spec.config import AttentionKernel, ModelConfig, RunConfig
+from ..spec.config import ModelConfig, RunConfig
 from .array import Batch, text_batch
 from .decoder import BALANCE, Gpt, loss
-from .sizes import attention_kernel, compute_dtype, flops_per_token, parameter_count
+from .sizes import attention_kernels, compute_dtype, flops_per_token, parameter_count
 
 
 class BuiltIn:
@@ -19,7 +19,7 @@ class BuiltIn:
         self._seed = config.seed
         self.dtype: str = compute_dtype(model, platform)
         """The dtype of activations."""
-        self.attention_kernel: AttentionKernel = attention_kernel(model, platform, config.training.seq_len)
+        self.attention_kernels = attention_kernels(model, platform, config.training.seq_len, _capability(platform))
         self.batch = text_batch(config.training.batch_size, config.training.seq_len)
 
     @property
@@ -45,7 +45,7 @@ class BuiltIn:
 
     def module(self) -> Gpt:
         """Returns a newly initialised decoder."""
-        return Gpt(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed), self.attention_kernel)
+        return Gpt(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed), self.attention_kernels)
 
     def objective(self, module: Gpt, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         """Returns the minimised value and the mean cross-entropy, each float32 [].
@@ -55,3 +55,8 @@ class BuiltIn:
         logits, balance = module.logits_and_balance(batch.inputs, key if self._config.dropout else None)
         value = loss(logits, batch.targets)
         return value if balance is None else value + BALANCE * balance, value
+
+
+def _capability(platform: str) -> str:
+    """The compute capability of this process's GPUs, empty if it has none."""
+    return getattr(jax.local_devices()[0], "compute_capability", "") if platform == "gpu" else ""

@@ -18,7 +18,7 @@ from ..parallel.constraints import (
     shard,
     token_groups,
 )
-from ..spec.config import AttentionKernel, ModelConfig
+from ..spec.config import ModelConfig
 from .blocks import (
     INIT_STDDEV,
     Block,
@@ -29,6 +29,7 @@ from .blocks import (
     with_gathered_biases,
 )
 from .pipeline import apply_stages, stack_stages
+from .sizes import PLAIN, AttentionKernels
 
 BALANCE = 0.01
 """Weight of the balance loss: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
@@ -41,7 +42,7 @@ class Gpt(nnx.Module):
     """
 
     def __init__(
-        self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs, kernel: AttentionKernel = "plain"
+        self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs, kernels: AttentionKernels = PLAIN
     ) -> None:
         self.config = config
         table = nnx.initializers.normal(INIT_STDDEV)
@@ -63,7 +64,7 @@ class Gpt(nnx.Module):
         @nnx.split_rngs(splits=config.layers)
         @nnx.vmap(in_axes=0, out_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
         def stack(rngs: nnx.Rngs) -> Block:
-            return Block(config, dtype, kernel, rngs)
+            return Block(config, dtype, kernels, rngs)
 
         self.blocks = stack(rngs)
         self.norm = layer_norm(config, dtype, rngs)

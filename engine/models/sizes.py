@@ -1,19 +1,78 @@
 """What follows from the decoder's config: dtype, attention kernel, parameter count and FLOPs per token."""
 
+from dataclasses import dataclass
+
+from ..base.invalid import Invalid
 from ..spec.config import SPLASH_BLOCKS, AttentionKernel, ModelConfig
 
-
-def attention_kernel(config: ModelConfig, platform: str, seq_len: int) -> AttentionKernel:
-    """Returns the kernel for sequences of this length: `auto` means splash on TPU if a block divides them."""
-    if config.attention == "splash":
-        return "splash" if platform == "tpu" else "splash-interpreted"
-    fits = platform == "tpu" and seq_len % min(SPLASH_BLOCKS) == 0
-    return "splash" if config.attention == "auto" and fits else "plain"
+LEAST_CAPABILITY = 8
+"""The compute capability from which on a GPU has cuDNN's attention: Ampere's."""
 
 
-def splash_block(seq_len: int) -> int:
-    """Returns the positions in a block of splash attention, for a multiple of 128 tokens."""
-    return next(size for size in SPLASH_BLOCKS if seq_len % size == 0)
+@dataclass(frozen=True)
+class AttentionKernels:
+    """How attention is computed, by whether devices share a sequence."""
+
+    whole: AttentionKernel
+    """Where a device holds whole sequences."""
+    split: AttentionKernel
+    """Where the sequence is split over devices."""
+
+    def of(self, seq_len: int, parts: int) -> AttentionKernel:
+        """Returns the one for sequences of this length in `parts` parts.
+
+        A ring needs parts of an even number of tokens, else attention is plain, and for splash of a multiple of 256.
+        """
+        if parts == 1:
+            return self.whole
+        if seq_len % (2 * parts):
+            return "plain"
+        fits = seq_len // parts % (2 * min(SPLASH_BLOCKS)) == 0
+        return "ring" if self.split.startswith("ring") and not fits else self.split
+
+
+PLAIN = AttentionKernels("plain", "plain")
+
+
+def attention_kernels(config: ModelConfig, platform: str, seq_len: int, capability: str = "") -> AttentionKernels:
+    """Returns how attention is computed, as `ModelConfig.attention` says.
+
+    `capability` is the compute capability of the GPUs, `9.0` or `gfx90a`. Raises Invalid without a GPU for cuDNN.
+    """
+    asked, is_new_enough = config.attention, _generation(capability) >= LEAST_CAPABILITY
+    fits_cudnn = is_new_enough and compute_dtype(config, platform) != "float32" and config.fits_cudnn
+    whole: AttentionKernel = "plain"
+    if asked == "cudnn":
+        if not is_new_enough:
+            raise Invalid(
+                f"--set attention=cudnn: it needs a GPU of NVIDIA with compute capability {LEAST_CAPABILITY}.0 or "
+                f"more, and the platform is {platform}{f' with {capability}' if capability else ''}: "
+                "add --set attention=auto"
+            )
+        whole = "cudnn"
+    elif asked == "splash":
+        whole = "splash" if platform == "tpu" else "splash-interpreted"
+    elif asked != "plain" and platform == "tpu" and seq_len % min(SPLASH_BLOCKS) == 0:
+        whole = "splash"
+    elif asked != "plain" and fits_cudnn:
+        whole = "cudnn"
+    split: AttentionKernel = "ring-splash" if platform == "tpu" else "ring"
+    if asked == "plain" or (asked == "auto" and platform == "cpu"):
+        split = "plain"
+    elif whole == "splash-interpreted":
+        split = "ring-splash-interpreted"
+    return AttentionKernels(whole, split)
+
+
+def _generation(capability: str) -> int:
+    """The major version of a compute capability; 0 for that of other GPUs, which starts with letters."""
+    major = capability.partition(".")[0]
+    return int(major) if major.isdecimal() else 0
+
+
+def tile_block(tokens: int) -> int:
+    """Returns the positions in a block of scores of splash or ring attention; all, if no usual block divides them."""
+    return next((size for size in SPLASH_BLOCKS if tokens % size == 0), tokens)
 
 
 def query_block(seq_len: int) -> int:

@@ -32,7 +32,7 @@ class UserModule:
 
     dtype = None
     """None: only the user's functions know it."""
-    attention_kernel = None
+    attention_kernels = None
     """None: attention is in the user's code."""
     padding_parameters = 0
 

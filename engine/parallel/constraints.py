@@ -123,6 +123,12 @@ def token_groups() -> tuple[int, int]:
     return (active.parts("batch"), active.parts("seq")) if active else (1, 1)
 
 
+def mesh_axes(logical: str) -> Axes:
+    """Returns the mesh axes that the active rules give a logical axis; none without active rules."""
+    active = _active.get()
+    return active.axes(logical) if active else ()
+
+
 def shard(x: jax.Array, *logical_axes: str | None, name: str, gradient: LogicalAxes | None = None) -> jax.Array:
     """Constrains the sharding of an activation by the active rules; without active rules, returns `x` unchanged.
 

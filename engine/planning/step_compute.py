@@ -30,8 +30,8 @@ class StepCompute:
 
         Kaplan et al. 2020, "Scaling Laws", section 2.1. Remat repeats a block's forward pass except its last matmul.
         Devices that do not split a matmul repeat it, and pipeline stages without a micro-batch multiply zeros.
-        Attention leaves out blocks of scores above the diagonal; splash attention computes the others twice more
-        backward.
+        Attention leaves out blocks of scores above the diagonal; cuDNN's and ring attention compute the others once
+        more backward, splash attention twice.
         """
         model, seq = self.step.model, self.step.training.seq_len
         tokens = self.step.activation_elements(("batch", "seq"))
@@ -42,7 +42,7 @@ class StepCompute:
         )
         matmuls = self._mlp_flops
         attention = 4 * tokens * seq * heads * self.step.computed_scores
-        backward = 3.5 if self.step.has_kernel else 2.0
+        backward = 2.0 if self.step.attention == "plain" else 3.5 if "splash" in self.step.attention else 2.5
         block = 8 * tokens * d * heads + sum(matmuls)
         recomputed = block - matmuls[-1] + attention if model.remat else 0
         layer = 3 * block + (1 + backward) * attention + recomputed

@@ -10,15 +10,18 @@ from functools import cached_property
 
 import jax
 
-from ..models.sizes import query_block, splash_block
+from ..models.sizes import query_block, tile_block
 from ..models.task import Array, Task
 from ..parallel.rules import Decision, by_rules, with_derived
 from ..program.placement import decide_all
-from ..spec.config import ModelConfig
+from ..spec.config import AttentionKernel, ModelConfig
 from ..spec.preset import Axes, Preset
 
 FLOAT32, BFLOAT16 = 4, 2
 """Bytes per element."""
+CUDNN_BLOCK = 128
+"""Positions in a block of cuDNN's attention: those of FlashAttention-2 (Dao 2023, section 3.3), as cuDNN's are not
+documented."""
 LANES = 128
 """Elements in a row of a TPU's tiles, to which the last dim is padded."""
 SENT, RECEIVED = ("router", "batch", "capacity"), ("experts", "expert_batch", "capacity")
@@ -27,6 +30,8 @@ SAVED = ("batch", "seq", "saved_embed")
 """Logical axes [B, T, D] of the residual stream as remat saves it."""
 KEYS = ("batch", "keys", "heads", "head_dim")
 """Logical axes [B, T, N, H] of attention's keys, and of its values."""
+QUERY = ("batch", "seq", "heads", "head_dim")
+"""The same of its queries."""
 Spec = tuple[Axes, ...]
 """The mesh axes that split each dim of an array."""
 
@@ -193,27 +198,49 @@ class StepLayout:
         return self.activation_elements((*(RECEIVED if self.model.experts else ("batch", "seq")), "mlp"))
 
     @property
-    def has_kernel(self) -> bool:
-        """Whether attention is a kernel that holds no scores, as `attention_kernels.attend` decides it."""
-        return self.task.model.attention_kernel != "plain" and self.shard_count(self.seq_axes) == 1
+    def attention(self) -> AttentionKernel:
+        """How attention is computed."""
+        kernels = self.task.model.attention_kernels
+        assert kernels is not None, "only a user's model has none"
+        return kernels.of(self.training.seq_len, self.shard_count(self.seq_axes))
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether attention is a ring."""
+        return self.attention.startswith("ring")
+
+    @property
+    def score_block(self) -> int:
+        """Queries in a block of attention scores; all, if attention is plain and the sequence is split."""
+        seq, parts = self.training.seq_len, self.shard_count(self.seq_axes)
+        match self.attention:
+            case "plain":
+                return seq if parts > 1 else query_block(seq)
+            case "ring" | "ring-splash" | "ring-splash-interpreted":
+                return tile_block(seq // parts // 2)
+            case "cudnn":
+                return min(seq, CUDNN_BLOCK)
+            case _:
+                return tile_block(seq)
 
     @property
     def head_padding(self) -> float:
         """Elements of a head as the attention kernel holds it, relative to `head_dim`: 2 for 64 on 128 lanes."""
-        return -(-self.model.head_dim // LANES) * LANES / self.model.head_dim if self.has_kernel else 1.0
+        return -(-self.model.head_dim // LANES) * LANES / self.model.head_dim if "splash" in self.attention else 1.0
+
+    def head_elements(self) -> float:
+        """Returns the elements of a device's queries, and of its own positions' keys, `[B, T, N, H]`."""
+        return self.activation_elements(QUERY)
 
     @property
     def computed_scores(self) -> float:
         """The part of the attention scores `[B, N, T, T]` that is computed: blocks above the diagonal are left out."""
-        seq = self.training.seq_len
-        if self.shard_count(self.seq_axes) > 1:
-            return 1.0
-        return (1 + (splash_block(seq) if self.has_kernel else query_block(seq)) / seq) / 2
+        return (1 + self.score_block / self.training.seq_len) / 2
 
     def score_elements(self) -> float:
         """Returns the elements that are held of the attention scores `[B, N, T, T]`."""
         scores = self.activation_elements(("batch", "heads", "seq")) * self.training.seq_len
-        return 0 if self.has_kernel else scores * self.computed_scores
+        return scores * self.computed_scores if self.attention == "plain" else 0
 
     def gathered_bytes(self, weight: Weight) -> float:
         """Returns the bytes of a parameter, all its layers, as all-gathered for use in the dtype of activations."""

@@ -99,17 +99,19 @@ class StepMemory:
         JAX differentiates it, which drops nothing: each norm saves three float32 `[B, T, D]`, each matmul its input,
         the softmax its float32 result and a copy in the compute dtype, the tanh form of GELU five intermediates besides
         the matmul's input, and each dropout its mask. Splash attention saves no scores, but pads its operands and its
-        result to the lanes of a tile.
+        result to the lanes of a tile. A ring saves what its device has of them, the result twice, and one number per
+        head and token.
         """
         itemsize = self.step.itemsize
         stream = self.step.activation_elements(("batch", "seq", "activation_embed"))
-        heads = self.step.activation_elements(("batch", "seq", "heads", "head_dim"))
-        keys = self.step.activation_elements(KEYS)
-        scores = self.step.score_elements()
+        heads, scores = self.step.head_elements(), self.step.score_elements()
+        attention = (heads + self.step.activation_elements(KEYS)) * 2 * itemsize
+        if self.step.is_ring:
+            attention = heads * (5 * itemsize + FLOAT32 / self.step.model.head_dim)
         masks = 2 * stream if self.step.model.dropout else 0
         return (
             stream * (6 * FLOAT32 + 2 * itemsize)
-            + (heads + keys) * 2 * itemsize * self.step.head_padding
+            + attention * self.step.head_padding
             + self.step.hidden_elements() * 6 * itemsize
             + self._routing_residuals()
             + scores * (FLOAT32 + itemsize)
@@ -134,13 +136,10 @@ class StepMemory:
         It holds the attention scores and their gradient; eight residual streams (the block's input, the MLP's input,
         two norms, two branches, the incoming and the outgoing gradient); the hidden layer before and after GELU; and
         the two largest kernels, all-gathered. On CPU with remat: everything that the block recomputes; if its input was
-        saved split, two arrays of that less, or under explicit axis types the gathered input more. On CPU with a split
-        sequence also the keys of all positions three times: gathered keys, gathered values, and one gradient.
+        saved split, two arrays of that less, or under explicit axis types the gathered input more. With a split
+        sequence also what attention moves.
         """
-        step = self.step
-        keys = (
-            3 * FLOAT32 * step.activation_elements(KEYS) if step.on_cpu and step.shard_count(step.seq_axes) > 1 else 0
-        )
+        step, keys = self.step, self._moved_bytes
         if step.on_cpu and step.model.remat:
             whole, split = step.residual_bytes(), step.saved_stream_bytes()
             input_bytes = (whole if step.is_explicit else 2 * (split - whole)) if split < whole else 0
@@ -149,6 +148,22 @@ class StepMemory:
         scores = step.score_elements() * (FLOAT32 + step.itemsize)
         stream, hidden = 8 * step.residual_bytes(), 2 * step.hidden_elements() * step.itemsize
         return (scores + stream + hidden + keys) / step.microbatches + sum(sorted(gathered)[-2:])
+
+    @property
+    def _moved_bytes(self) -> float:
+        """Bytes that attention holds of a split sequence in the backward pass.
+
+        A ring: queries and the result's gradients, twice because the next ones arrive meanwhile; in float32 the
+        gradients of keys and values, and twice those of queries; with remat, also what it recomputes, which on CPU
+        is counted with the block. Plain attention, on CPU: gathered keys, gathered values, and one gradient.
+        """
+        step = self.step
+        if step.is_ring:
+            recomputed = 4 if step.model.remat and not step.on_cpu else 0
+            each = (4 + recomputed) * step.itemsize + 4 * FLOAT32
+            return each * step.head_elements() * step.head_padding
+        is_split = step.on_cpu and step.shard_count(step.seq_axes) > 1
+        return 3 * FLOAT32 * step.activation_elements(KEYS) if is_split else 0
 
     @property
     def logits_bytes(self) -> float:

@@ -123,7 +123,7 @@ class StepTraffic:
         backward pass are reduce-scatters. A split vocabulary adds one all-reduce for the lookup, one for the gradient
         of the logits' input, and three numbers per token for the loss.
         """
-        yield from self._key_collectives()
+        yield from self._ring_collectives() if self.step.is_ring else self._key_collectives()
         yield from self._expert_collectives()
         yield from self._saved_collectives()
         stream, part = self.step.residual_bytes(), self.step.residual_bytes() / self.step.microbatches
@@ -190,6 +190,26 @@ class StepTraffic:
         )
         yield Collective(self._scatter, axes, keys * FLOAT32, layers)
         yield Collective(self._scatter, axes, keys * self.step.itemsize, layers)
+
+    def _ring_collectives(self) -> Iterator[Collective]:
+        """Ring attention (ring_attention.py): keys and values make S − 1 hops, and once more with remat.
+
+        In the backward pass queries and the result's gradients do, with two numbers per head and token, and in float32
+        the queries' gradients, whose last hop is home. Before and after, queries, keys, values and the result are
+        exchanged chunk by chunk, of two devices one of their two.
+        """
+        axes, layers = self.step.seq_axes, self.step.block_runs
+        devices, forward = self.step.shard_count(axes), 2 if self.step.model.remat else 1
+        one = self.step.head_elements() / self.step.microbatches
+        array, numbers = one * self.step.itemsize, one / self.step.model.head_dim * FLOAT32
+        hops = (devices - 1) * layers
+        chunks = 4 * (forward + 1) * layers * (1 if devices == 2 else 2)
+        last = FLOAT32 if self.step.on_cpu else self.step.itemsize
+        yield Collective("collective-permute", axes, array / 2, chunks)
+        yield Collective("collective-permute", axes, array, 2 * hops * (forward + 1))
+        yield Collective("collective-permute", axes, numbers, 2 * hops)
+        yield Collective("collective-permute", axes, one * FLOAT32, hops)
+        yield Collective("collective-permute", axes, one * last, layers)
 
     def _expert_collectives(self) -> Iterator[Collective]:
         """Collectives of a mixture of experts; with remat those of the forward pass run once more.

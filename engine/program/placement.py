@@ -1,5 +1,6 @@
 """Places a preset on devices: its mesh, and the sharding of every array."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from ..base.invalid import Invalid
 from ..models.task import Array, Task, TrainState
 from ..parallel.mesh import build_mesh
 from ..parallel.rules import Decision, decide, preset_problems, spec_of
+from ..spec.config import AttentionKernel
 from ..spec.indivisible import Indivisible
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.preset import Preset
@@ -63,6 +65,12 @@ class Placement:
     def pipeline(self, task: Task) -> PipelineInfo | None:
         """Returns stages and micro-batches; None if the preset has no pipeline."""
         return self.preset.pipeline(self.mesh.size, task.config.training.batch_size)
+
+    def attention(self, task: Task) -> AttentionKernel | None:
+        """Returns how attention is computed; None for a user's model."""
+        kernels = task.model.attention_kernels
+        parts = math.prod(self.mesh.shape[axis] for axis in self.preset.rules.get("seq", ()))
+        return kernels and kernels.of(task.config.training.seq_len, parts)
 
     def describe(self, array: Array, decision: Decision, compiled: Sharding) -> ArrayInfo:
         """Describes an array; `compiled` is the sharding that it has in the compiled program."""

@@ -129,6 +129,7 @@ def _describe(
         memory=predict(step, arrays, mesh, placement.mesh.devices.flat[0].platform),
         pipeline=placement.pipeline(task),
         unused_rules=_unused_rules(task, placement.preset),
+        attention=placement.attention(task),
     )
 
 

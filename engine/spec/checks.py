@@ -2,7 +2,7 @@
 
 import math
 
-from .config import SPLASH_BLOCKS, ModelConfig, RunConfig, TrainingConfig
+from .config import CUDNN_HEADS, CUDNN_WIDEST, SPLASH_BLOCKS, ModelConfig, RunConfig, TrainingConfig
 
 
 def problems_of(config: RunConfig) -> list[str]:
@@ -76,6 +76,15 @@ def _model_checks(model: ModelConfig, training: TrainingConfig) -> list[tuple[bo
             model.attention != "splash" or training.seq_len % min(SPLASH_BLOCKS) == 0,
             f"--seq-len {training.seq_len}: splash attention takes multiples of {min(SPLASH_BLOCKS)}: "
             "change it, or add --set attention=plain",
+        ),
+        (
+            model.attention != "cudnn" or model.heads < 1 or model.fits_cudnn,
+            f"embed {model.embed} ÷ heads {model.heads}: cuDNN's attention takes heads of a multiple "
+            f"of {CUDNN_HEADS} up to {CUDNN_WIDEST}: change heads, or add --set attention=plain",
+        ),
+        (
+            model.attention != "cudnn" or model.dtype != "float32",
+            "dtype float32: cuDNN's attention takes bfloat16: add --set dtype=bfloat16 or --set attention=plain",
         ),
         (
             training.seq_len <= model.context,

@@ -15,11 +15,17 @@ KEEP_PROGRAMS = 2_000_000_000
 STOP_SECONDS = 60.0
 """Seconds that a run may take to end after a stop command, by default."""
 
-AttentionKernel = Literal["plain", "splash", "splash-interpreted"]
-"""How attention is computed; `splash-interpreted`: by the TPU's kernel on another platform, which is slow."""
+AttentionKernel = Literal[
+    "plain", "splash", "splash-interpreted", "cudnn", "ring", "ring-splash", "ring-splash-interpreted"
+]
+"""How attention is computed: `ring-splash` is a ring whose devices use the TPU's kernel, and `interpreted` means that
+this kernel runs on another platform, which is slow."""
 
 SPLASH_BLOCKS = (512, 256, 128)
 """Positions in a block of splash attention: the largest that divides the sequence. MaxText 0.2.5 uses 512."""
+
+CUDNN_HEADS, CUDNN_WIDEST = 8, 128
+"""`head_dim` for cuDNN's attention: a multiple of the first, at most the second on all GPUs that have it."""
 
 MOST_PROFILED = 1000
 """Steps in one trace at most: a trace is kept in memory until it is written."""
@@ -48,9 +54,12 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     """Recompute each block's activations in the backward pass instead of keeping them."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """The dtype of the computation; parameters are float32. `auto`: bfloat16 on accelerators, float32 on CPU."""
-    attention: Literal["auto", "plain", "splash"] = "auto"
-    """`plain` holds all attention scores; `splash`, a kernel for TPU, a block of them. `auto`: splash on TPU if the
-    sequence is a multiple of 128 tokens."""
+    attention: Literal["auto", "plain", "splash", "cudnn", "ring"] = "auto"
+    """`plain` holds all attention scores; `splash`, a kernel for TPU, and `cudnn`, one for NVIDIA's GPUs, a block of
+    them. `ring` does so for a sequence that is split over devices, and is `auto` for others. `auto`: splash on TPU if
+    the sequence is a multiple of 128 tokens, cudnn on a GPU of compute capability 8.0 or more in bfloat16 if `head_dim`
+    is a multiple of 8 and at most 128, plain otherwise. If the sequence is split, all but `plain` are ring, except that
+    `auto` is plain on CPU; and plain, if the shards have an odd number of tokens."""
     experts: int = 0
     """Expert MLPs in each block, to which tokens are routed; 0 for a dense MLP."""
     experts_per_token: int = 1
@@ -62,6 +71,11 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     def head_dim(self) -> int:
         """The width of one attention head."""
         return self.embed // self.heads
+
+    @property
+    def fits_cudnn(self) -> bool:
+        """Whether cuDNN's attention takes heads of this width."""
+        return self.head_dim % CUDNN_HEADS == 0 and self.head_dim <= CUDNN_WIDEST
 
     def capacity(self, seq_len: int) -> int:
         """Tokens of a sequence that an expert accepts (Fedus et al. 2021, "Switch Transformers", equation 3)."""

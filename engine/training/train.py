@@ -161,7 +161,6 @@ def _ready(
         memory_limit=limit(devices, config.device_memory),
         warnings=[*fallback(devices, config.platform), *edited],
         dtype=task.dtype,
-        attention=task.model.attention_kernel,
         parameters=task.parameters,
         padding_parameters=task.model.padding_parameters,
         tokens_per_step=config.training.tokens_per_step if is_text else config.training.batch_size,

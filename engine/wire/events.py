@@ -92,8 +92,6 @@ class EngineReady(Event, frozen=True):
     """The processes if there are several; else empty."""
     counted: Literal["tokens", "examples"] = "tokens"
     """What `tokens_per_step` counts: `examples` if a user's function makes the batches."""
-    attention: AttentionKernel | None = None
-    """How attention is computed where the sequence is not split; null for a user's model."""
 
 
 Phase = Literal["wait", "trace", "lower", "compile", "transfers"]
@@ -145,6 +143,8 @@ class PresetCompiled(Event, frozen=True):
     """Logical axes that the preset shards but no array of the user's model has."""
     products: list[ProductInfo] = []
     """Matrix products by scope, most FLOPs first; empty with an external loop, or if the HLO cannot be parsed."""
+    attention: AttentionKernel | None = None
+    """How attention is computed; null for a user's model."""
 
 
 class ProgramsKept(Event, frozen=True):

@@ -2,15 +2,17 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
+from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.attention_kernels import attend
 from shardtui.engine.models.flops import flops
-from shardtui.engine.models.sizes import attention_kernel
+from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state, compile_program
@@ -25,7 +27,7 @@ SEQ = 128
 """The shortest sequence that splash attention takes."""
 
 
-def splash_config(attention: str = "splash", seq_len: int = SEQ) -> RunConfig:
+def attention_config(attention: str = "splash", seq_len: int = SEQ) -> RunConfig:
     model = tiny_model(attention=attention, context=max(SEQ, seq_len))
     return tiny_config(
         model=model, training=TrainingConfig(batch_size=8, seq_len=seq_len, learning_rate=1e-2, warmup_steps=1)
@@ -84,7 +86,7 @@ def losses(config: RunConfig, preset: Preset) -> list[float]:
     placement = place(task, preset, jax.devices())
     program = compile_program(task, placement)
     state = compile_initial_state(task, placement)()
-    tokens = jax.random.randint(jax.random.key(0), (8, SEQ), 0, 256)
+    tokens = jax.random.randint(jax.random.key(0), (8, config.training.seq_len), 0, 256)
     batch = jax.device_put(Batch(tokens, jnp.roll(tokens, -1, 1)), placement.batch_shardings)
     found = []
     for _ in range(5):
@@ -95,7 +97,7 @@ def losses(config: RunConfig, preset: Preset) -> list[float]:
 
 @pytest.fixture(scope="module")
 def plain() -> list[float]:
-    return losses(splash_config("plain"), load_preset("dp"))
+    return losses(attention_config("plain"), load_preset("dp"))
 
 
 SLOW = ("fsdp", "tp", "fsdp-tp2-explicit", "pp2", "sp2", "hsdp")
@@ -104,7 +106,7 @@ SLOW = ("fsdp", "tp", "fsdp-tp2-explicit", "pp2", "sp2", "hsdp")
 @pytest.mark.parametrize("preset", ["dp-tp2-pp2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_losses_are_those_of_plain_attention(preset: str, plain: list[float]) -> None:
     assert plain[-1] < plain[0] - 0.1, "it trains"
-    np.testing.assert_allclose(losses(splash_config(), load_preset(preset)), plain, rtol=1e-5)
+    np.testing.assert_allclose(losses(attention_config(), load_preset(preset)), plain, rtol=1e-5)
 
 
 @pytest.mark.parametrize("axis_types", ["auto", pytest.param("explicit", marks=pytest.mark.slow)])
@@ -112,25 +114,63 @@ def test_dims_that_a_kernel_needs_whole_may_be_split_outside_it(axis_types: str,
     text = f'axis_types = "{axis_types}"\n[mesh]\ndata = 2\nkeys = 2\nwidth = 2\n'
     text += '[rules]\nbatch = "data"\nkeys = "keys"\nhead_dim = "width"\n'
     preset = parse_preset(Path("narrow.toml"), text)
-    np.testing.assert_allclose(losses(splash_config(), preset), plain, rtol=1e-5)
+    np.testing.assert_allclose(losses(attention_config(), preset), plain, rtol=1e-5)
 
 
-def test_the_kernel_follows_from_platform_and_sequence() -> None:
-    kernels = [
-        attention_kernel(splash_config(attention).model, platform, seq)
-        for attention, platform, seq in (
-            ("auto", "cpu", 1024),
-            ("auto", "tpu", 1024),
-            ("auto", "tpu", 1000),
-            ("plain", "tpu", 1024),
-            ("splash", "tpu", 1024),
-            ("splash", "cpu", 1024),
-        )
-    ]
-    assert kernels == ["plain", "splash", "plain", "plain", "splash", "splash-interpreted"]
+@pytest.mark.parametrize(
+    ("attention", "platform", "seq", "whole", "split"),
+    [
+        ("auto", "cpu", 1024, "plain", "plain"),
+        ("auto", "tpu", 1024, "splash", "ring-splash"),
+        ("auto", "tpu", 1000, "plain", "ring-splash"),
+        ("plain", "tpu", 1024, "plain", "plain"),
+        ("splash", "tpu", 1024, "splash", "ring-splash"),
+        ("splash", "cpu", 1024, "splash-interpreted", "ring-splash-interpreted"),
+        ("ring", "cpu", 1024, "plain", "ring"),
+        ("ring", "tpu", 1024, "splash", "ring-splash"),
+    ],
+)
+def test_the_kernel_follows_from_platform_and_sequence(
+    attention: str, platform: str, seq: int, whole: AttentionKernel, split: AttentionKernel
+) -> None:
+    kernels = attention_kernels(tiny_model(attention=attention), platform, seq)
+    assert kernels == AttentionKernels(whole, split)
+
+
+@pytest.mark.parametrize(
+    ("attention", "capability", "settings", "kernel"),
+    [
+        ("auto", "8.0", {}, "cudnn"),
+        ("auto", "9.0", {"heads": 1, "embed": 128}, "cudnn"),
+        ("ring", "10.3", {}, "cudnn"),
+        ("cudnn", "9.0", {}, "cudnn"),
+        ("auto", "7.5", {}, "plain"),
+        ("auto", "gfx90a", {}, "plain"),
+        ("plain", "9.0", {}, "plain"),
+        ("auto", "9.0", {"dtype": "float32"}, "plain"),
+        ("auto", "9.0", {"heads": 8}, "plain"),
+        ("auto", "9.0", {"heads": 1, "embed": 136}, "plain"),
+    ],
+)
+def test_the_kernel_on_a_gpu_follows_from_the_gpu_the_dtype_and_the_heads(
+    attention: str, capability: str, settings: dict[str, Any], kernel: AttentionKernel
+) -> None:
+    """Chosen on paper: no GPU runs here."""
+    model = tiny_model(attention=attention, **{"heads": 4, **settings})
+    assert attention_kernels(model, "gpu", SEQ, capability) == AttentionKernels(
+        kernel, "plain" if attention == "plain" else "ring"
+    )
+
+
+def test_cudnn_without_a_gpu_is_refused() -> None:
+    config = attention_config("cudnn")
+    (problem,) = problems_of(config)
+    assert problem.startswith("embed 32 ÷ heads 8: cuDNN's attention takes heads of a multiple of 8 up to 128")
+    with pytest.raises(Invalid, match=r"needs a GPU of NVIDIA .* the platform is cpu: add --set attention=auto"):
+        Task(config, "cpu")
 
 
 def test_a_sequence_that_no_block_divides_is_refused() -> None:
-    assert problems_of(splash_config()) == problems_of(splash_config("auto", seq_len=100)) == []
-    (problem,) = problems_of(splash_config(seq_len=100))
+    assert problems_of(attention_config()) == problems_of(attention_config("auto", seq_len=100)) == []
+    (problem,) = problems_of(attention_config(seq_len=100))
     assert problem.startswith("--seq-len 100: splash attention takes multiples of 128")

@@ -161,7 +161,7 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
         (["train", "--steps=3", "--set=layers=many"], "Expected `int`, got `str` at `.model.layers`"),
         (
             ["train", "--steps=3", "--set=attention=fast"],
-            "'fast' at `.model.attention`: choose from auto, plain, splash",
+            "'fast' at `.model.attention`: choose from auto, plain, splash, cudnn, ring",
         ),
         (["train", "--steps=3", "--seq-len=500"], "--seq-len 500 is longer than the model's context of 128"),
         (["train", "--steps=3", "--run=../x"], "a name has 1 to 64 characters"),

@@ -128,7 +128,8 @@ def _preset(event: PresetEvent) -> str:
         case PresetCompiled():
             source = ", from the compilation cache" if event.from_cache else ""
             seconds = "" if event.compile_seconds is None else f" in {figures.seconds(event.compile_seconds)}"
-            return f"compiled {event.preset}{seconds}{source}: {figures.axes(event.mesh.axes)}"
+            attention = f" with {event.attention} attention" if event.attention else ""
+            return f"compiled {event.preset}{attention}{seconds}{source}: {figures.axes(event.mesh.axes)}"
         case AheadEnded():
             return f"{event.preset}: {f'not precompiled: {event.problem}' if event.problem else 'precompiled'}"
         case ProgramsKept():
@@ -241,11 +242,10 @@ def _ready(event: EngineReady) -> str:
     padding = f" (+ {figures.count(event.padding_parameters)} padding)" if event.padding_parameters else ""
     versions = ", ".join(f"{name} {version}" for name, version in event.versions.items())
     dtype = f" computed in {event.dtype}" if event.dtype else ""
-    attention = f" with {event.attention} attention" if event.attention else ""
     corpus = f", {_corpus(event.corpus)}" if event.corpus else ""
     return (
         f"{len(event.devices)} × {device.kind}{' (simulated)' if event.simulated else ''}, "
-        f"{figures.count(event.parameters)} parameters{padding}{dtype}{attention}{corpus}; {versions}"
+        f"{figures.count(event.parameters)} parameters{padding}{dtype}{corpus}; {versions}"
         + "".join(f"; invalid preset ignored: {problem}" for problem in event.preset_problems)
         + "".join(f"; {warning}" for warning in event.warnings)
     )
