@@ -187,7 +187,7 @@ class Known(Compiler):
     """A compiler that has the programs of the tests already."""
 
     def __init__(self, task: Task, programs: dict[str, Program], made: Path = Path("nowhere")) -> None:
-        presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in programs}
+        presets = {name: program.placement.preset for name, program in programs.items()}
         super().__init__(task, presets, jax.devices(), made)
         self.queue = self._queue
         for program in programs.values():

@@ -261,14 +261,20 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
         stages
     ):
         stages = ()
-        if preset.microbatches:
-            return f"microbatches without stages, {shared}"
+        if preset.microbatches or preset.pipeline_repeats > 1:
+            return f"a schedule without stages, {shared}"
     if stages and model.experts:
         return "experts in stages"
     if preset.microbatches:
         group = training.batch_size // math.prod(sizes[axis] for axis in preset.rules.get("batch", ()))
         if not stages or group % preset.microbatches:
             return f"{preset.microbatches} micro-batches of {group} in stages {stages}"
+    count, repeats = math.prod(sizes[axis] for axis in stages), preset.pipeline_repeats
+    if count > 1 and repeats > 1:
+        group = training.batch_size // math.prod(sizes[axis] for axis in preset.rules.get("batch", ()))
+        parts = preset.microbatches or max(parts for parts in range(1, 4 * count + 1) if group % parts == 0)
+        if model.layers % (count * repeats) or parts < count:
+            return f"{repeats} repeats of {count} stages: {model.layers} layers, {parts} micro-batches"
     for array in task.arrays:
         spec = _spec(array, preset)
         if len(spec) > len(array.shape):

@@ -130,6 +130,8 @@ def _text(chance: random.Random, devices: int, config: RunConfig) -> str:
     if chance.random() < 0.25:
         globs = chance.sample(GLOBS, chance.choice((1, 1, 2)))
         lines += ["[overrides]", *(_override(chance, glob, list(mesh)) for glob in globs)]
+    if rules.get("layers") and chance.random() < 0.3:
+        lines.insert(0, "pipeline_repeats = 2")
     return "\n".join(lines) + "\n"
 
 

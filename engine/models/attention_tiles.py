@@ -12,6 +12,9 @@ import jax.numpy as jnp
 
 from .sizes import tile_block
 
+RESULT = "attention result"
+"""The name by which remat can save what the backward pass of a kernel or a ring needs."""
+
 
 class Asked(NamedTuple):
     """Queries, and what the gradients of their scores follow from."""
@@ -164,6 +167,7 @@ def splash_kernel(heads: int, tokens: int, is_causal: bool, interpret: bool, sav
         block_sizes=splash.BlockSizes(**blocks),
         head_shards=1,
         q_seq_shards=1,
+        residual_checkpoint_name=RESULT,
         interpret=interpret,
         save_residuals=save_residuals,
     )

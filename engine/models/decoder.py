@@ -4,9 +4,12 @@ Dims: B batch, T sequence, D embed, N heads, H head_dim, F mlp, E experts, C cap
 split the batch, S parts that split the sequence.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from ..parallel.constraints import (
@@ -19,6 +22,7 @@ from ..parallel.constraints import (
     token_groups,
 )
 from ..spec.config import ModelConfig
+from .attention_tiles import RESULT
 from .blocks import (
     INIT_STDDEV,
     Block,
@@ -28,9 +32,11 @@ from .blocks import (
     layer_norm,
     with_gathered_biases,
 )
-from .pipeline import apply_stages, stack_stages
+from .pipeline import apply_stages, stack_keys, stack_stages
 from .sizes import PLAIN, AttentionKernels
 
+SAVED = "blocks.saved"
+"""The name of a block's input, which remat saves."""
 BALANCE = 0.01
 """Weight of the balance loss: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
 
@@ -118,8 +124,8 @@ class Gpt(nnx.Module):
             return variable.replace(stack_stages(variable.get_value(), pipeline, *axes))
 
         blocks = jax.tree.map(in_stages, blocks, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-        layers = blocks, None if keys is None else stack_stages(keys, pipeline)
-        return apply_stages(pipeline, stage, layers, x), None
+        layers = blocks, None if keys is None else stack_keys(keys, pipeline)
+        return apply_stages(pipeline, stage, layers, x, _saved_of_stages(self.config.remat)), None
 
     def _scan(
         self, blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array
@@ -133,7 +139,8 @@ class Gpt(nnx.Module):
             block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
         ) -> tuple[jax.Array, jax.Array | None]:
             # remat saves the input as it is here; where in the block it is gathered is left to the compiler
-            x = shard(x, "batch", "seq", "saved_embed", name="blocks.saved")
+            x = shard(x, "batch", "seq", "saved_embed", name=SAVED)
+            x = checkpoint_name(x, SAVED)
             x = resharded(x, "batch", "seq", "activation_embed")
             x, balance = apply_block(block, x, key, examples)
             return resharded(x, "batch", "seq", "saved_embed"), balance
@@ -155,6 +162,18 @@ class Gpt(nnx.Module):
             return logits
         row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
         return jnp.where(row < self.config.vocab, logits, -jnp.inf)
+
+
+def _saved_of_stages(remat: bool) -> Callable[..., bool]:
+    """Returns the policy of what a pipeline's stages save in every tick.
+
+    They choose their layers anew in every tick, so if everything were saved, there would be a copy of them per tick.
+    With remat, the inputs of blocks are saved; without, the results of all matmuls, so that none runs twice.
+    """
+    policies = jax.checkpoint_policies
+    if remat:
+        return policies.save_only_these_names(SAVED)
+    return policies.save_from_both_policies(policies.dots_saveable, policies.save_only_these_names(RESULT))
 
 
 def _replicate_per_group(embed: nnx.Embed, rows: str, name: str) -> jax.Array:

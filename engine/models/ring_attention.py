@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from ..spec.preset import Axes
-from .attention_tiles import Asked, Tiles
+from .attention_tiles import RESULT, Asked, Tiles
 
 Pairs = list[tuple[int, int]]
 
@@ -75,8 +76,9 @@ def _forward(query: jax.Array, key: jax.Array, value: jax.Array, axes: Axes, til
     seen = see(see(seen, (key, value), jnp.array(DIAGONAL), is_causal=True), (key, value), jnp.array(BELOW))
     (seen, visitor), _ = jax.lax.scan(hop, (seen, visitor), jnp.arange(1, devices - 1))
     seen = see(seen, visitor, _pairs(axes, devices - 1))
-    out = seen.out.astype(query.dtype)
-    return out, (query, key, value, out, seen.normalizer)
+    found = query, key, value, seen.out.astype(query.dtype), seen.normalizer
+    saved = tuple(checkpoint_name(each, RESULT) for each in found)
+    return saved[3], saved
 
 
 def _backward(axes: Axes, tiles: Tiles, saved: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[jax.Array, ...]:

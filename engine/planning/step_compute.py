@@ -29,7 +29,7 @@ class StepCompute:
         """FLOPs of one device: 2 per multiply-add, and twice as many backward as forward.
 
         Kaplan et al. 2020, "Scaling Laws", section 2.1. Remat repeats a block's forward pass except its last matmul.
-        Devices that do not split a matmul repeat it, and pipeline stages without a micro-batch multiply zeros.
+        Devices that do not split a matmul repeat it, and pipeline stages without a micro-batch compute, too.
         Attention leaves out blocks of scores above the diagonal; cuDNN's and ring attention compute the others once
         more backward, splash attention twice.
         """
@@ -66,14 +66,14 @@ class StepCompute:
         """Lower bound of the bytes that one device reads and writes.
 
         State and gradients are read and written; kernels are read for each of three uses; a block's activations are
-        written and read in the forward and in the backward pass. In a pipeline every tick reads the kernels and adds to
-        their gradients.
+        written and read in the forward and in the backward pass. In a pipeline every tick reads the kernels of the
+        layers that it applies and adds to their gradients.
         """
         moved = 2 * self.memory.argument_bytes
         for weight in self.step.weights:
             gradient = self.step.local_elements(weight.array.shape, weight.spec) * FLOAT32
             moved += (3 * self.step.gathered_bytes(weight) + 2 * gradient) * (
-                self.step.ticks if weight.is_stacked else 1
+                self.step.ticks / self.step.repeats if weight.is_stacked else 1
             )
         passes = (6 if self.step.model.remat else 4) * self.step.layers * self.step.bubble_factor
         return moved + passes * self.memory.saved_bytes_per_block()

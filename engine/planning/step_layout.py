@@ -123,14 +123,19 @@ class StepLayout:
         return self.pipeline.ticks if self.pipeline else 1
 
     @property
+    def repeats(self) -> int:
+        """Passes of a micro-batch through the pipeline's stages: 1 without a pipeline."""
+        return self.pipeline.repeats if self.pipeline else 1
+
+    @property
     def block_runs(self) -> int:
-        """Forward passes through a block per device and step: layers per stage × ticks."""
-        return round(self.layers) * self.ticks
+        """Forward passes through a block per device and step: layers that a stage applies in a tick × ticks."""
+        return round(self.layers / self.repeats) * self.ticks
 
     @property
     def bubble_factor(self) -> float:
-        """A stage's work, with that on zeros in the pipeline bubble, relative to the work on the batch alone."""
-        return self.ticks / self.microbatches
+        """A stage's work, with that in the pipeline bubble, relative to the work on the batch alone."""
+        return self.ticks / (self.repeats * self.microbatches)
 
     @property
     def slots(self) -> int:

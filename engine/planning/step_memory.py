@@ -71,26 +71,49 @@ class StepMemory:
     def saved_bytes(self) -> float:
         """Bytes that all layers save for the backward pass: the input of each block with remat, else its residuals.
 
-        A pipeline stage saves those of its layers in every tick, and also its input and its output.
+        A pipeline stage saves those of its layers in every tick, and without remat also its input. One residual stream
+        waits in its first stage for the first or the next pass.
         """
-        ends = 2 * self.step.saved_stream_bytes() * self.step.bubble_factor if self.step.pipeline else 0
-        return self._saved_in_layers + ends
+        step = self.step
+        if not step.pipeline:
+            return self._saved_in_layers
+        inputs = 0 if step.model.remat else step.residual_bytes() * step.ticks / step.microbatches
+        return self._saved_in_layers + inputs + step.saved_stream_bytes()
 
     @property
     def _saved_in_layers(self) -> float:
-        one = self.step.saved_stream_bytes() if self.step.model.remat else self.saved_bytes_per_block()
+        if self.step.model.remat:
+            one = self.step.saved_stream_bytes()
+        else:
+            one = self._product_bytes if self.step.pipeline else self.saved_bytes_per_block()
         return self.step.layers * self.step.bubble_factor * one
 
     @property
+    def _product_bytes(self) -> float:
+        """Bytes of the results of a block's matmuls, which is what a pipeline stage saves without remat.
+
+        These are query, key, value, attention's result and, if it is plain, its float32 scores, the hidden layer and
+        two branches.
+        """
+        step = self.step
+        heads, keys = step.activation_elements(("batch", "seq", "heads", "head_dim")), step.activation_elements(KEYS)
+        elements = 2 * heads + 2 * keys + step.hidden_elements()
+        return elements * step.itemsize + 2 * step.residual_bytes() + step.score_elements() * FLOAT32
+
+    @property
     def stage_bytes(self) -> float:
-        """Bytes of copies that only a pipeline stage on CPU makes: what one tick saves, kept separately until the tick
-        ends, and in float32 the stage's layers and the accumulators of their gradients. A stage of a single layer needs
-        no loop and makes no copies."""
-        if not self.step.pipeline or not self.step.on_cpu or self.step.layers == 1:
+        """Bytes of copies that only a pipeline stage makes. With repeats, these are its layers in float32 in the order
+        of its passes. On CPU they are also what one tick saves, kept separately until the tick ends, and in float32 the
+        stage's layers and the accumulators of their gradients, unless a single layer, which needs no loop."""
+        step = self.step
+        if not step.pipeline:
             return 0
-        stacked = (weight for weight in self.step.weights if weight.is_stacked)
-        layers = sum(self.step.local_elements(weight.array.shape, weight.spec) for weight in stacked)
-        return self._saved_in_layers / self.step.ticks + 2 * layers * FLOAT32
+        stacked = [weight for weight in step.weights if weight.is_stacked]
+        layers = sum(step.local_elements(weight.array.shape, weight.spec) for weight in stacked) * FLOAT32
+        gathered = sum(step.gathered_bytes(weight) for weight in stacked) / step.itemsize * FLOAT32
+        interleaved = gathered if step.repeats > 1 else 0
+        in_loop = self._saved_in_layers / step.ticks + 2 * layers if step.on_cpu and step.layers > step.repeats else 0
+        return interleaved + in_loop
 
     def saved_bytes_per_block(self) -> float:
         """Returns the bytes that a block's forward pass saves for its backward pass, without remat.
@@ -131,6 +154,16 @@ class StepMemory:
 
     @property
     def block_bytes(self) -> float:
+        """Peak bytes of the backward pass of one block, or of one tick of a pipeline stage without remat, which
+        recomputes what its blocks save, beyond what was saved before."""
+        step = self.step
+        if not step.pipeline or step.model.remat:
+            return self._one_block_bytes
+        layers = step.layers / step.repeats
+        return layers * self.saved_bytes_per_block() / step.microbatches + (self._one_block_bytes if layers > 1 else 0)
+
+    @property
+    def _one_block_bytes(self) -> float:
         """Peak bytes of one block's backward pass, beyond what was saved for it.
 
         It holds the attention scores and their gradient; eight residual streams (the block's input, the MLP's input,

@@ -152,7 +152,7 @@ class StepTraffic:
         axes, stream = self.step.saved_axes, self.step.residual_bytes()
         gathers, sums = (8, 13) if self._splits_norms else (3, 0) if self.step.is_explicit else (5, 7)
         part, numbers = (size / self.step.microbatches for size in (stream, sums * self._token_bytes))
-        outside = self.step.ticks if self.step.pipeline else 2
+        outside = 2 * self.step.microbatches
         yield Collective("all-gather", axes, part, gathers * self.step.block_runs + outside)
         yield Collective("all-reduce", axes, numbers, self.step.block_runs)
 
@@ -168,14 +168,19 @@ class StepTraffic:
 
     def _pipeline_collectives(self) -> Iterator[Collective]:
         """Every tick, forward and backward, passes a micro-batch to the next stage. The output of the last stage is
-        shared with all stages, and so is the gradient of the first one's input. If remat saves the residual stream
-        split, it is also passed on split, and the outputs of all ticks are gathered together."""
-        if self.step.pipeline:
-            stages, stream = tuple(self.step.pipeline.axes), self.step.residual_bytes()
-            passed = self.step.saved_stream_bytes() / self.step.microbatches
-            yield Collective("collective-permute", stages, passed, 2 * self.step.ticks)
-            yield Collective("all-gather", self.step.saved_axes, stream * self.step.bubble_factor, 1)
-            yield Collective("all-reduce", stages, stream, 2)
+        shared with all stages, and so is the gradient of the first one's input. What remat saves split is also passed
+        on and shared split. With repeats, stages exchange chunks of parameters, and of their gradients, in float32.
+        """
+        pipeline = self.step.pipeline
+        if pipeline is None:
+            return
+        stages, saved = tuple(pipeline.axes), self.step.saved_stream_bytes()
+        yield Collective("collective-permute", stages, saved / pipeline.microbatches, 2 * pipeline.ticks)
+        yield Collective("all-reduce", stages, self.step.residual_bytes(), 1)
+        yield Collective("all-reduce", stages, saved, 1)
+        for weight in (weight for weight in self.step.weights if weight.is_stacked):
+            layers = self.step.local_elements(weight.array.shape, weight.spec) * FLOAT32
+            yield Collective("collective-permute", stages, layers / pipeline.repeats, 2 * pipeline.moves)
 
     def _key_collectives(self) -> Iterator[Collective]:
         """Context parallelism (Dubey et al. 2024, "The Llama 3 Herd of Models", section 3.3.2).

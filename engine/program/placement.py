@@ -151,9 +151,11 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
 
     state, batch = jax.tree.map(decided, (task.state_arrays, task.batch_arrays))
     kinds = {array.names[0]: array.kind for array in task.arrays if array.shape}
+    layers = {array.shape[0] for array in task.arrays if array.logical_axes[:1] == ("layers",)}
     problems = [
         *preset.problems,
         *filter(None, [preset.size_problem(devices), preset.microbatch_problem(devices, batch_size)]),
+        *filter(None, [preset.repeat_problem(devices, batch_size, size) for size in layers]),
         *preset_problems(preset, kinds, task.logical_axes),
         *(of_arrays := _array_problems(task, preset, state, batch)),
         *(f"{preset.name}: {problem}" for problem in task.problems_on(tuple(sizes))),

@@ -14,8 +14,8 @@ AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A valid name of a mesh axis."""
 
 NO_STAGES = (
-    "microbatches: the preset has no pipeline stages: give layers in [rules] a mesh axis that splits no activation, "
-    "or remove microbatches"
+    "{key}: the preset has no pipeline stages: give layers in [rules] a mesh axis that splits no activation, "
+    "or remove {key}"
 )
 
 BUILT_IN = "built-in"
@@ -91,6 +91,8 @@ class Preset(Struct, frozen=True):
     """What is wrong with the file. `rules` and `overrides` leave out the invalid ones."""
     microbatches: int | None = None
     """Micro-batches of the pipeline; None to let `pipeline` choose."""
+    pipeline_repeats: int = 1
+    """Passes of each micro-batch through all stages of the pipeline."""
     axis_types: AxisTypes = "auto"
     """`explicit`: shardings are part of array types, and jax rejects operations whose sharding is ambiguous."""
 
@@ -107,7 +109,7 @@ class Preset(Struct, frozen=True):
     @property
     def layout(self) -> tuple[object, ...]:
         """Everything that decides the layout of a step. Presets with equal layouts compile to the same step."""
-        return self.mesh, self.rules, self.overrides, self.microbatches, self.axis_types
+        return self.mesh, self.rules, self.overrides, self.microbatches, self.pipeline_repeats, self.axis_types
 
     @property
     def reference(self) -> str:
@@ -147,8 +149,14 @@ class Preset(Struct, frozen=True):
         group = batch_size // self._count(self.rules.get("batch", ()), device_count)
         most = (n for n in range(1, MICROBATCHES_PER_STAGE * stages + 1) if group % n == 0)
         microbatches = self.microbatches or max(most)
-        bubble = (stages - 1) / (microbatches + stages - 1)
-        return PipelineInfo(axes=list(self.stage_axes), stages=stages, microbatches=microbatches, bubble=bubble)
+        bubble = (stages - 1) / (self.pipeline_repeats * microbatches + stages - 1)
+        return PipelineInfo(
+            axes=list(self.stage_axes),
+            stages=stages,
+            microbatches=microbatches,
+            repeats=self.pipeline_repeats,
+            bubble=bubble,
+        )
 
     def microbatch_problem(self, device_count: int, batch_size: int) -> str | None:
         """Returns why each device group's share of the batch does not divide into `microbatches`; None if it does.
@@ -165,6 +173,28 @@ class Preset(Struct, frozen=True):
             f"{self.name}: microbatches = {self.microbatches}: batch {batch_size}{over} = {group} does not divide by "
             f"it: use a divisor of {group}, or a batch of {fitting}"
         )
+
+    def repeat_problem(self, device_count: int, batch_size: int, layers: int) -> str | None:
+        """Returns why this many layers, or the batch, do not suffice for `pipeline_repeats`; None if they do.
+
+        Also None if the layers do not divide by the stages: that is another problem.
+        """
+        info = self.pipeline(device_count, batch_size)
+        if info is None or info.repeats == 1 or layers % info.stages:
+            return None
+        origin, each = f"{self.name}: pipeline_repeats = {info.repeats}", layers // info.stages
+        if each % info.repeats:
+            fitting = -(-each // info.repeats) * info.repeats * info.stages
+            return (
+                f"{origin}: {layers} layers ÷ {' × '.join(info.axes)} ({info.stages}) = {each} does not divide by it: "
+                f"use a divisor of {each}, or a model of {fitting} layers"
+            )
+        if info.microbatches < info.stages:
+            return (
+                f"{origin}: {info.microbatches} micro-batches are fewer than {info.stages} stages, so the first stage "
+                f"would wait for the last: use {info.stages} micro-batches or more, or a single pass"
+            )
+        return None
 
     def _count(self, axes: Axes, device_count: int) -> int:
         sizes = self.sizes(device_count)

@@ -21,7 +21,7 @@ MAX_AXES = 16
 LARGEST_AXIS = 10**6
 """Devices along one mesh axis at most."""
 
-MOST_MICROBATCHES = 10**6
+MOST_MICROBATCHES = MOST_REPEATS = 10**6
 
 MESH_NAME = re.compile(r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<unsharded>(?:-whole\.[a-z_]+)*)")
 """The name of a preset that is generated from it, such as `data2-fsdp4-model2-whole.vocab`."""
@@ -72,6 +72,9 @@ class PresetFile(Struct, frozen=True, forbid_unknown_fields=True):
     microbatches: Annotated[int, Meta(ge=1, le=MOST_MICROBATCHES)] | None = None
     """Micro-batches into which a pipeline splits the batch of a device; only with a rule for `layers`. Default: as many
     as divide that batch, at most four per stage."""
+    pipeline_repeats: Annotated[int, Meta(ge=1, le=MOST_REPEATS)] = 1
+    """How many times each micro-batch passes through all stages of a pipeline; only with a rule for `layers`. More than
+    1 interleaves the stages, which makes the bubble smaller: each has that many chunks of consecutive blocks."""
     axis_types: AxisTypes = "auto"
     """`explicit`: the type of an array holds its sharding, and jax rejects what it would have to guess."""
     rules: Annotated[dict[str, Dim], Meta(extra_json_schema={"properties": _rule_schemas()})] = {}
@@ -175,10 +178,12 @@ def _preset(path: Path, tables: dict[str, Any]) -> Preset:
         overrides,
         source,
         microbatches=file.microbatches,
+        pipeline_repeats=file.pipeline_repeats,
         axis_types=file.axis_types,
     )
-    if file.microbatches and not preset.stage_axes:
-        problems.append(NO_STAGES)
+    if not preset.stage_axes:
+        given = {"microbatches": file.microbatches, "pipeline_repeats": file.pipeline_repeats > 1}
+        problems += [NO_STAGES.format(key=key) for key, is_given in given.items() if is_given]
     return msgspec.structs.replace(preset, problems=_invalid(path, problems).problems)
 
 

@@ -16,10 +16,12 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 def preset_text(preset: Preset) -> str:
     """Returns TOML that `read_preset` reads as the same preset, except for its name, file and problems."""
     texts = {"summary": preset.summary, "teaches": preset.teaches}
-    microbatches = {"microbatches": str(preset.microbatches)} if preset.microbatches and preset.stage_axes else {}
+    repeats = preset.pipeline_repeats if preset.pipeline_repeats > 1 else None
+    schedule = {"microbatches": preset.microbatches, "pipeline_repeats": repeats} if preset.stage_axes else {}
+    given = {key: str(value) for key, value in schedule.items() if value}
     axis_types = {"axis_types": _string(preset.axis_types)} if preset.axis_types != "auto" else {}
     tables = {
-        "": {key: _string(text) for key, text in texts.items() if text} | microbatches | axis_types,
+        "": {key: _string(text) for key, text in texts.items() if text} | given | axis_types,
         "[mesh]\n": {axis: str(size) for axis, size in preset.mesh.items()},
         "[rules]\n": {logical: _axes(axes) for logical, axes in preset.rules.items()},
         "[overrides]\n": {glob: _override(override) for glob, override in preset.overrides.items()},

@@ -2,9 +2,9 @@
 [--record]` makes two tables.
 
 The first has 60 steps under each pipelined preset and with live switches between them and others, beside `dp`, dropout
-on. The second has the time of a step of `pp2` for several numbers of micro-batches, as the processor time of all eight
-simulated devices together: a stage that has nothing to do computes on zeros, so the bubble takes processor time like
-any other tick, and what else the machine does matters less than to a clock.
+on. The second has the time of a step of `pp2` for several numbers of micro-batches and of passes through the stages, as
+the processor time of all eight simulated devices together: a stage that has nothing to do computes all the same, so the
+bubble takes processor time like any other tick, and what else the machine does matters less than to a clock.
 `--bubble` makes the second one alone.
 """
 
@@ -27,18 +27,22 @@ from tests.table import Table, arguments
 
 STEPS = 60
 SMALL = ("layers=4", "embed=64", "heads=8", "mlp=256", "context=64", "seq_len=64", "batch_size=16")
+EXAMPLE = "docs/examples/pp2-interleaved.toml"
 ROUTE = ("--switch=12:pp2", "--switch=24:fsdp-tp2", "--switch=36:dp-tp2-pp2", "--switch=48:dp")
+INTO_EXAMPLE = (f"--switch=20:{EXAMPLE}", "--switch=40:fsdp-tp2")
 DEEP = ("layers=8", "embed=128", "heads=8", "mlp=512", "context=64", "seq_len=64", "batch_size=32")
-MICROBATCHES = (1, 2, 4, 8)
+SCHEDULES = ((1, 1), (2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (8, 2))
+"""Micro-batches and repeats."""
 TIMED = 4
 LOSSES = {"": "", "last loss": "{:.4f}", "largest relative difference to dp": "{:.1e}"}
 BUBBLE = {
     "micro-batches": "",
+    "repeats": "",
     "ticks as compiled": "{}",
     "bubble": "part",
     "processor time of a step": "{:.2f} s",
     "to that of one": "{:.2f}",
-    "(M + 1) ÷ 2 M": "{:.2f}",
+    "(R M + 1) ÷ 2 R M": "{:.2f}",
 }
 
 
@@ -57,7 +61,9 @@ def main() -> None:
 
 def compare_losses(table: Table) -> None:
     cases = {"dp": ["--preset=dp"], "pp2": ["--preset=pp2"], "dp-tp2-pp2": ["--preset=dp-tp2-pp2"]}
-    cases[" ".join(("dp", *ROUTE))] = ["--preset=dp", *ROUTE]
+    cases["pp2-interleaved"] = [f"--preset={EXAMPLE}"]
+    for route in (ROUTE, INTO_EXAMPLE):
+        cases[" ".join(("dp", *route))] = ["--preset=dp", *route]
     plain: list[float] = []
     for name, chosen in cases.items():
         settings = [f"--set={setting}" for setting in SMALL]
@@ -70,14 +76,14 @@ def compare_losses(table: Table) -> None:
 
 def measure_bubble(table: Table) -> None:
     first = None
-    for microbatches in MICROBATCHES:
-        ticks, bubble, seconds = step_seconds(microbatches)
+    for microbatches, repeats in SCHEDULES:
+        ticks, bubble, seconds = step_seconds(microbatches, repeats)
         first = first or seconds
-        predicted = (microbatches + 1) / (2 * microbatches)
-        table.add(microbatches, ticks, bubble, seconds, seconds / first, predicted)
+        predicted = (repeats * microbatches + 1) / (2 * repeats * microbatches)
+        table.add(microbatches, repeats, ticks, bubble, seconds, seconds / first, predicted)
 
 
-def step_seconds(microbatches: int) -> tuple[int, float, float]:
+def step_seconds(microbatches: int, repeats: int) -> tuple[int, float, float]:
     """Ticks in the compiled program, bubble, and the median processor time of a step."""
     import jax
     import msgspec
@@ -94,7 +100,7 @@ def step_seconds(microbatches: int) -> tuple[int, float, float]:
     model = load_model("nano", DEEP)
     config = RunConfig(run="x", model_name="nano", model=model.model, training=model.training, preset="pp2")
     task = Task(config, "cpu")
-    preset = msgspec.structs.replace(load_preset("pp2"), microbatches=microbatches)
+    preset = msgspec.structs.replace(load_preset("pp2"), microbatches=microbatches, pipeline_repeats=repeats)
     program = compile_program(task, place(task, preset, jax.devices()))
     tokens = np.zeros((model.training.batch_size, model.training.seq_len), np.int32)
     batch = Batch(*(jax.device_put(tokens, sharding) for sharding in program.placement.batch_shardings))
@@ -106,7 +112,7 @@ def step_seconds(microbatches: int) -> tuple[int, float, float]:
         seconds.append(time.process_time() - began)
     moves = [info for info in program.description.collectives or () if info.kind == "collective-permute"]
     assert program.description.pipeline
-    return sum(info.count or 0 for info in moves) // 2, program.description.pipeline.bubble, median(seconds[1:])
+    return max(info.count or 0 for info in moves), program.description.pipeline.bubble, median(seconds[1:])
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from ..preset_checks import Checks, wrong_of_program
 from ..random_presets import case
 
 PLACED = range(24)
-COMPILED = (11, 12, 13, 15, 131)
-"""A mixture of experts, explicit axis types with overrides, a pipeline with remat, odd sizes, and a pipeline whose
-blocks with remat save their input split."""
+COMPILED = (11, 12, 13, 15, 131, 113, 653)
+"""A mixture of experts, explicit axis types with overrides, a pipeline with remat, odd sizes, a pipeline whose blocks
+with remat save their input split, and interleaved stages: like that, and with a replicated state."""
 
 
 @pytest.mark.parametrize("seed", PLACED)

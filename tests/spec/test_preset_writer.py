@@ -53,6 +53,13 @@ def test_built_in_presets_are_read_back_the_same(home: Path) -> None:
         assert again == msgspec.structs.replace(preset, source=f"{preset.name}.toml")
 
 
+def test_the_schedule_of_a_pipeline_is_written_and_read_back() -> None:
+    example = read_preset(Path(__file__).parents[2] / "docs" / "examples" / "pp2-interleaved.toml")
+    for preset in (example, msgspec.structs.replace(example, microbatches=1, pipeline_repeats=1)):
+        again = parse_preset(Path(preset.source), preset_text(preset))
+        assert again == preset
+
+
 def test_the_file_reads_like_one_written_by_hand() -> None:
     override = Override(((), ("data", "model")), 1024)
     rules = {"embed": ("data", "model"), "mlp": (), "heads": ("model",)}

@@ -105,7 +105,7 @@ def test_presets_as_json(home: Path) -> None:
     assert [meshes[name] for name in ("dp", "dp-tp2", "dp-tp4", "tp")] == [[8, 1], [4, 2], [2, 4], [1, 8]]
     pipelines = {preset["name"]: preset["pipeline"] for preset in listing["presets"] if preset["pipeline"]}
     assert set(pipelines) == {"pp2", "dp-tp2-pp2"}
-    assert pipelines["pp2"] == {"axes": ["pipeline"], "stages": 2, "microbatches": 4, "bubble": 0.2}
+    assert pipelines["pp2"] == {"axes": ["pipeline"], "stages": 2, "microbatches": 4, "repeats": 1, "bubble": 0.2}
     unfit = {preset["name"]: preset["problems"] for preset in listing["presets"] if not preset["fits"]}
     assert set(unfit) == {*OF_EXPERTS}
     assert unfit["dp-ep4"] == [
