@@ -67,6 +67,10 @@ class Reader:
 
     def collectives(self) -> Iterator[CollectiveInfo]:
         """Yields the collectives in the order of the text. Raises ValueError, naming the instruction."""
+        return (info for _, _, info in self.located())
+
+    def located(self) -> Iterator[tuple[Computation, Instruction, CollectiveInfo]]:
+        """Yields the collectives with their place in the text. Raises ValueError, naming the instruction."""
         found = [(where, each) for where, each in self.module.instructions() if each.opcode in KINDS]
         schedule = Schedule(self.module, found)
         overlapped = schedule.overlapped()
@@ -75,7 +79,7 @@ class Reader:
                 continue
             try:
                 names = {(where.name, instruction.name), (where.name, "")}
-                yield self._describe(where, instruction, not names.isdisjoint(overlapped))
+                yield where, instruction, self._describe(where, instruction, not names.isdisjoint(overlapped))
             except ValueError as error:
                 raise ValueError(f"{instruction.name[:100]}: {error}") from error
 

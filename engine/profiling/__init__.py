@@ -1,0 +1,1 @@
+"""Where the time of a step went: traces of the profiler, joined with the compiled program."""

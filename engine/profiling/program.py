@@ -1,0 +1,208 @@
+"""The operations of a compiled program, as they are found in its trace: the part of the step each belongs to."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from ..analysis.collectives import KINDS, Reader
+from ..analysis.dataflow import is_product
+from ..analysis.device_groups import grouping, groups_of
+from ..analysis.hlo import Computation, Instruction, Module, parse
+from ..analysis.overlap import START
+from ..analysis.products import scope
+from ..base import figures
+from ..base.invalid import Invalid
+from ..wire.descriptions import CollectiveInfo
+from .trace import ProgramTrace
+
+PRODUCTS, FUSIONS, COPIES = "matrix products", "other fusions", "copies"
+CONTAINERS = {"while", "call", "conditional"}
+"""Operations whose time is that of the operations in them."""
+MOVES = {
+    *("copy", "copy-start", "copy-done", "transpose", "concatenate", "slice", "dynamic-slice", "dynamic-update-slice"),
+    *("pad", "bitcast", "reshape"),
+}
+MAX_NESTED = 10
+"""Fusions within each other: a valid program has two or three."""
+OPERAND = re.compile(r"(\w+\[[\d,]*\]\S*) %([\w.\-]+)")
+"""An operand with its type."""
+FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
+"""Opcodes that take no time."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One instruction of the program, as the trace names it."""
+
+    name: str
+    """Name of the instruction."""
+    part: str
+    """`PRODUCTS`, `FUSIONS`, `COPIES`, or kind and axes of a collective."""
+    module: str
+    """Scope of the code; empty if unknown."""
+    source: str
+    """`file:line`; empty if unknown."""
+    collective: str = ""
+    """Name of the collective that the operation begins, continues or ends; empty for others."""
+    is_begin: bool = True
+    """Whether its executions count: the end of an asynchronous operation does not."""
+    is_container: bool = False
+    """Whether its time is that of other operations."""
+
+
+class Program:
+    """The text of a program, joined to traces by the names of instructions."""
+
+    def __init__(self, module: Module, mesh: Mapping[str, int], devices: int, products: set[str]) -> None:
+        """`devices`: how many the program runs on. `products`: instructions known to be matrix products otherwise."""
+        self.module, self.mesh = module, mesh
+        self._devices, self._products = devices, products
+        self.collectives: dict[str, CollectiveInfo] = {}
+        """By the instruction that the trace names: the collective, or the fusion that contains it."""
+        self._groups: dict[str, Mapping[int, tuple[int, ...]]] = {}
+        self._callers = {called: each for _, each in module.instructions() if (called := _called(each))}
+        """The fusion or asynchronous start that calls a computation: its instructions are not in traces."""
+        self._read_collectives()
+        self.operations = {
+            each.name: self._operation(where, each)
+            for where, each in module.instructions()
+            if where.name not in self._callers
+        }
+
+    def partners(self, collective: str, position: int) -> Sequence[int]:
+        """Returns the positions in the mesh of the devices that communicate with one, itself included."""
+        return self._groups.get(collective, {}).get(position, (position,))
+
+    def _read_collectives(self) -> None:
+        for where, instruction, info in Reader(self.module, self.mesh or {"": self._devices}).located():
+            outer = self._outermost(where, instruction)
+            if not info.axes:
+                continue
+            self.collectives[outer.name] = info if self.mesh else replace(info, axes=[])
+            self._groups[outer.name] = _partners(grouping(instruction), self._devices)
+
+    def _outermost(self, where: Computation, instruction: Instruction) -> Instruction:
+        """The fusion or asynchronous start around an instruction, or itself."""
+        for _ in range(MAX_NESTED):
+            if caller := self._callers.get(where.name):
+                instruction, where = caller, self._places[caller.name]
+        return instruction
+
+    @cached_property
+    def _places(self) -> dict[str, Computation]:
+        return {instruction.name: where for where, instruction in self.module.instructions()}
+
+    def _operation(self, where: Computation, each: Instruction) -> Operation:
+        is_done = each.opcode.endswith("-done")
+        begun = where.instructions.get(each.operand) if is_done else None
+        name = self._collective_of(begun or each)
+        inner = self._inner(each)
+        if name and not (name != each.name and any(map(is_product, inner))):
+            info = self.collectives[name]
+            part, source = f"{info.kind} over {figures.over(info.axes)}" if info.axes else info.kind, info.source
+        else:
+            name, part, source = "", self._part(each, inner), self.module.source(each)
+        return Operation(
+            name=each.name,
+            part=part,
+            module=_module(each.op_name),
+            source=source,
+            collective=name,
+            is_begin=name in ("", each.name) and not (name and is_done),
+            is_container=each.opcode in CONTAINERS,
+        )
+
+    def _collective_of(self, each: Instruction) -> str:
+        """The collective that an instruction is, contains, or continues; empty if it is none."""
+        if each.name in self.collectives:
+            return each.name
+        channels = {_channel(other) for other in self._inner(each) if other.opcode in KINDS} - {None}
+        return next((name for channel in channels if (name := self._begun.get(channel or ""))), "")
+
+    @cached_property
+    def _begun(self) -> dict[str, str]:
+        """The collective that begins on each channel, of those that TPU fusions continue."""
+        found: dict[str, str] = {}
+        for name in self.collectives:
+            inner = self._inner(self._instructions[name])
+            if any(START in each.rest for each in inner):
+                found |= {channel: name for each in inner if (channel := _channel(each)) and each.opcode in KINDS}
+        return found
+
+    @cached_property
+    def _instructions(self) -> dict[str, Instruction]:
+        return {instruction.name: instruction for _, instruction in self.module.instructions()}
+
+    def _part(self, each: Instruction, inner: Sequence[Instruction]) -> str:
+        if is_product(each) or each.name in self._products or any(map(is_product, inner)):
+            return PRODUCTS
+        opcodes = {other.opcode for other in inner} - FORMAL or {each.opcode}
+        return COPIES if opcodes <= MOVES else FUSIONS
+
+    def _inner(self, each: Instruction) -> list[Instruction]:
+        """The instructions of a fusion, with those of the fusions in it."""
+        found: list[Instruction] = []
+        seen, pending = set[str](), [_called(each)]
+        while pending:
+            name = pending.pop()
+            if name and name not in seen and (body := self.module.computations.get(name)):
+                seen.add(name)
+                found += body.instructions.values()
+                pending += [_called(other) for other in body.instructions.values()]
+        return found
+
+
+def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Program:
+    """Reads the program of a trace. `text`: its HLO text; if empty, that of the trace, or else what its events say.
+
+    `mesh`: axis to size, in order; empty if unknown. Raises Invalid if the text cannot be read or is of another mesh.
+    """
+    try:
+        module = parse(text or traced.text or _text_of_events(traced))
+        devices = math.prod(mesh.values())
+        if module.name != traced.name:
+            raise Invalid(f"the trace is of {traced.name}, but --hlo is the text of {module.name}: give its own text")
+        found = max(module.partitions, len(traced.devices))  # the text in a trace does not say its partitions
+        if mesh and devices < found:
+            raise Invalid(f"--mesh {figures.axes(dict(mesh))} has {devices} devices, but {traced.name} ran on {found}")
+        return Program(module, mesh, devices if mesh else found, traced.products)
+    except ValueError as error:
+        raise Invalid(f"the text of {traced.name} cannot be read: {error}") from error
+
+
+def _text_of_events(traced: ProgramTrace) -> str:
+    """HLO text made of the events, which on TPU are whole instructions; those of fusions are missing."""
+    lines = dict(traced.instructions)
+    for type_, name in OPERAND.findall("".join(traced.instructions.values())):
+        lines.setdefault(name, f"  %{name} = {type_} parameter(0)")
+    for name in {each.name for found in traced.devices.values() for each in found} - lines.keys():
+        lines[name] = f"  %{name} = () fusion()"
+    head = f"HloModule {traced.name}, num_partitions={len(traced.devices)}\n\nENTRY %main () -> () {{\n"
+    return head + "\n".join(lines.values()) + "\n}\n"
+
+
+def _module(op_name: str) -> str:
+    """The scope of the code, without jax's own words and without the primitive."""
+    words = scope(op_name.partition(";")[0].rpartition("/")[0]).split("/")
+    return "/".join(word for word in words if word not in figures.WRAPPERS)
+
+
+def _partners(text: str, devices: int) -> Mapping[int, tuple[int, ...]]:
+    """Each device to all that are in a group with it."""
+    found: dict[int, set[int]] = {}
+    for group in groups_of(text, devices):
+        for member in group:
+            found.setdefault(member, set()).update(group)
+    return {member: tuple(sorted(partners)) for member, partners in found.items()}
+
+
+def _called(instruction: Instruction) -> str:
+    return instruction.attribute(r"\bcalls=%?([\w.\-]+)") or "" if "calls=" in instruction.rest else ""
+
+
+def _channel(instruction: Instruction) -> str | None:
+    return instruction.attribute(r"channel_id=(\d+)")

@@ -1,0 +1,79 @@
+"""What a trace says about programs on devices: plain intervals, in picoseconds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Span = tuple[int, int]
+"""Begin and end in picoseconds."""
+
+
+class Interval(NamedTuple):
+    """An operation in progress on a device."""
+
+    begin: int
+    """Picoseconds."""
+    end: int
+    """Picoseconds."""
+    name: str
+    """Name of the instruction."""
+    run: int
+    """The execution of the program that it belongs to."""
+    in_flight: bool = False
+    """The span of an asynchronous operation, from its start to its end: the device may compute meanwhile."""
+
+
+@dataclass
+class ProgramTrace:
+    """What the trace says about one program."""
+
+    name: str
+    """Such as `jit_train_step`."""
+    text: str = ""
+    """HLO text; empty if the trace has none."""
+    instructions: dict[str, str] = field(default_factory=dict[str, str])
+    """Lines of HLO text by instruction, where events have them: for a trace without the program."""
+    products: set[str] = field(default_factory=set[str])
+    """Instructions that the profiler calls matrix products: for a trace without the program."""
+    devices: dict[int, list[Interval]] = field(default_factory=dict[int, list[Interval]])
+    """Operations by the device's number in the trace."""
+
+    def add(self, device: int, interval: Interval) -> None:
+        """Adds an operation."""
+        self.devices.setdefault(device, []).append(interval)
+
+    @property
+    def busy(self) -> int:
+        """Picoseconds of all operations, nested ones counted twice."""
+        return sum(each.end - each.begin for intervals in self.devices.values() for each in intervals)
+
+
+@dataclass
+class Trace:
+    """All that is read of a trace."""
+
+    programs: dict[str, ProgramTrace] = field(default_factory=dict[str, ProgramTrace])
+    """By the key that events refer to: the program's id, or its name."""
+    unnamed: dict[int, list[Span]] = field(default_factory=dict[int, list[Span]])
+    """Work of devices that no instruction is named for."""
+    steps: list[Span] = field(default_factory=list[Span])
+    """Steps as the host annotates them."""
+    inputs: list[Span] = field(default_factory=list[Span])
+    """When the host prepared batches."""
+    skipped: list[str] = field(default_factory=list[str])
+    """Unknown planes, and unknown lines of devices."""
+
+    def program(self, key: str, name: str) -> ProgramTrace:
+        """Returns the program of that key, which is added if it is new."""
+        return self.programs.setdefault(key, ProgramTrace(name))
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """Returns spans that cover the same time and do not overlap, in order."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found

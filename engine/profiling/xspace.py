@@ -1,0 +1,134 @@
+"""Reads `.xplane.pb`: the XSpace message of the profiler, with the stats of event metadata, which `ProfileData` omits.
+
+The message is declared here, field by field as far as it is read: tsl/profiler/protobuf/xplane.proto. Fields that are
+not declared are skipped. protobuf comes with orbax.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from ..base.figures import size
+from ..base.invalid import Invalid
+from ..base.regular_file import open_regular
+
+MAX_BYTES = 1_000_000_000
+"""Larger files are refused: read, a trace takes several times its size in memory."""
+
+FIELDS = {
+    "Stat": (
+        "int64 metadata_id 1",
+        "double double_value 2",
+        "uint64 uint64_value 3",
+        "int64 int64_value 4",
+        "bytes str_value 5",
+        "bytes bytes_value 6",
+        "uint64 ref_value 7",
+    ),
+    "Event": ("int64 metadata_id 1", "int64 offset_ps 2", "int64 duration_ps 3", "Stat* stats 4"),
+    "Line": ("bytes name 2", "int64 timestamp_ns 3", "Event* events 4"),
+    "EventMetadata": ("bytes name 2", "Stat* stats 5"),
+    "StatMetadata": ("bytes name 2",),
+    "EventEntry": ("int64 key 1", "EventMetadata value 2"),
+    "StatEntry": ("int64 key 1", "StatMetadata value 2"),
+    "Plane": ("bytes name 2", "Line* lines 3", "EventEntry* event_metadata 4", "StatEntry* stat_metadata 5"),
+    "Space": ("Plane* planes 1",),
+}
+"""Message to its fields: type (with `*` if repeated), name, number."""
+PACKAGE = "shardtui.xspace"
+MODULE = re.compile(r"(.+)\((\d+)\)$")
+"""A program's name and id, as the planes of TPUs and of programs have it."""
+
+
+def space_class() -> type[Any]:
+    """Returns the class of the XSpace message."""
+    file = descriptor_pb2.FileDescriptorProto(name="shardtui/xspace.proto", package=PACKAGE, syntax="proto2")
+    for name, fields in FIELDS.items():
+        message = file.message_type.add(name=name)
+        for text in fields:
+            _add_field(message, *text.split())
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.Space"))
+
+
+def _add_field(message: descriptor_pb2.DescriptorProto, kind: str, name: str, number: str) -> None:
+    types = descriptor_pb2.FieldDescriptorProto
+    label = types.LABEL_REPEATED if kind.endswith("*") else types.LABEL_OPTIONAL
+    field = message.field.add(name=name, number=int(number), label=label)
+    if (bare := kind.rstrip("*")) in FIELDS:
+        field.type, field.type_name = types.TYPE_MESSAGE, f".{PACKAGE}.{bare}"
+    else:
+        field.type = types.Type.Value(f"TYPE_{bare.upper()}")
+
+
+class Plane:
+    """One plane of a trace: a device, or the host."""
+
+    def __init__(self, message: Any) -> None:
+        self.message = message
+        self.name = _text(message.name)
+
+    @cached_property
+    def event_names(self) -> dict[int, str]:
+        """Names of events by metadata id."""
+        return {entry.key: _text(entry.value.name) for entry in self.message.event_metadata}
+
+    @cached_property
+    def stat_names(self) -> dict[int, str]:
+        """Names of stats, and texts that stats refer to, by metadata id."""
+        return {entry.key: _text(entry.value.name) for entry in self.message.stat_metadata}
+
+    @cached_property
+    def event_stats(self) -> dict[int, dict[str, Any]]:
+        """Stats that all events with the same metadata id share."""
+        return {entry.key: self.stats(entry.value) for entry in self.message.event_metadata if entry.value.stats}
+
+    def id_of(self, stat: str) -> int:
+        """Returns the metadata id of a stat by its name; -1 if the plane has none."""
+        return next((id for id, name in self.stat_names.items() if name == stat), -1)
+
+    def stats(self, owner: Any) -> dict[str, Any]:
+        """Returns the stats of an event or of its metadata by name."""
+        return {self.stat_names.get(stat.metadata_id, ""): self.value(stat) for stat in owner.stats}
+
+    def value(self, stat: Any) -> Any:
+        """Returns the value of a stat: a number, a text or bytes."""
+        if stat.HasField("ref_value"):
+            return self.stat_names.get(stat.ref_value, "")
+        if stat.HasField("str_value"):
+            return _text(stat.str_value)
+        names = ("int64_value", "uint64_value", "double_value", "bytes_value")
+        return next((getattr(stat, name) for name in names if stat.HasField(name)), 0)
+
+    def lines(self) -> Iterator[tuple[str, int, Any]]:
+        """Yields each line with events: its name, the picosecond it starts at, and its events."""
+        for line in self.message.lines:
+            if line.events:
+                yield _text(line.name), line.timestamp_ns * 1000, line.events
+
+
+def read_planes(path: Path) -> list[Plane]:
+    """Reads a trace. Raises Invalid if it cannot be read, or is none."""
+    try:
+        with open_regular(path) as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > MAX_BYTES:
+        raise Invalid(f"{path}: larger than {size(MAX_BYTES)}: trace fewer steps")
+    space = space_class()()
+    try:
+        space.ParseFromString(content)
+    except DecodeError as error:
+        raise Invalid(f"{path}: not a whole trace: give an .xplane.pb that the profiler has written") from error
+    return [Plane(message) for message in space.planes]
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")

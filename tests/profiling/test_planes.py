@@ -1,0 +1,206 @@
+"""Traces as TPUs and GPUs write them, with every microsecond known."""
+
+from pathlib import Path
+
+import pytest
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.profiling.account import read_account
+from shardtui.engine.wire.account import Account
+
+from .xspaces import Space, Timed
+
+MODULE = "jit_step(7)"
+FUSION = "%fusion.1 = f32[8,8]{1,0:T(8,128)} fusion(f32[8,8]{1,0} %p.1), kind=kOutput, calls=%computation"
+START = (
+    "%all-gather-start.1 = (f32[4,8]{1,0}, f32[8,8]{1,0}) all-gather-start(f32[4,8]{1,0} %p.2), channel_id=1, "
+    "replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true"
+)
+DONE = "%all-gather-done.1 = f32[8,8]{1,0} all-gather-done((f32[4,8]{1,0}, f32[8,8]{1,0}) %all-gather-start.1)"
+REDUCE = (
+    "%all-reduce.2 = f32[8,8]{1,0} all-reduce(f32[8,8]{1,0} %p.3), channel_id=2, replica_groups={{0,1}}, "
+    "use_global_device_ids=true, to_apply=%add"
+)
+COPY = "%copy.4 = f32[8,8]{1,0} copy(f32[8,8]{1,0} %p.4)"
+STEP = 100
+"""Microseconds from one step to the next."""
+
+GPU_TEXT = """HloModule jit_step, num_partitions=2
+
+%fused (p.0: f32[8,8]) -> f32[8,8] {
+  %p.0 = f32[8,8]{1,0} parameter(0)
+  ROOT %add.1 = f32[8,8]{1,0} add(%p.0, %p.0)
+}
+
+ENTRY %main (p.1: f32[8,8]) -> f32[8,8] {
+  %p.1 = f32[8,8]{1,0} parameter(0)
+  %all-reduce-start.1 = f32[8,8]{1,0} all-reduce-start(%p.1), channel_id=1, replica_groups={{0,1}}, to_apply=%add
+  %gemm.1 = f32[8,8]{1,0} custom-call(%p.1, %p.1), custom_call_target="__cublas$gemm"
+  %all-reduce-done.1 = f32[8,8]{1,0} all-reduce-done(%all-reduce-start.1)
+  ROOT %fusion.1 = f32[8,8]{1,0} fusion(%all-reduce-done.1), kind=kLoop, calls=%fused
+}
+"""
+
+
+def operations(step: int, late: int) -> list[Timed]:
+    """The core's operations in a step, whose all-reduce begins `late` microseconds later; it always ends at 70."""
+    at = step * STEP
+    times = [(START, 10, 12), (FUSION, 12, 32), (DONE, 32, 40), (REDUCE, 40 + late, 70), (COPY, 70, 80)]
+    return [(name, at + begin, at + end) for name, begin, end in times]
+
+
+def tpu(steps: int = 3, cut: int = 0) -> Space:
+    """Two TPUs. Device 1 begins the all-reduce 10 µs late. `cut`: operations missing at the end of device 1."""
+    space = Space()
+    for device, late in ((0, 0), (1, 10)):
+        plane = space.plane(f"/device:TPU:{device}")
+        plane.line("XLA Modules", [(MODULE, step * STEP + 10, step * STEP + 80) for step in range(steps)], run_id=7)
+        events = [event for step in range(steps) for event in operations(step, late)]
+        plane.line("XLA Ops", events[: len(events) - cut * device])
+        plane.line("Async XLA Ops", [(START, step * STEP + 10, step * STEP + 40) for step in range(steps)])
+        plane.line("XLA TraceMe", [("barrier-cores", 0, 1)])
+        plane.describe(FUSION, hlo_category="convolution fusion", tf_op="jit(step)/blocks/mlp/dot_general:")
+        plane.describe(FUSION, source="/home/me/model.py:12")
+    return space
+
+
+def parts(account: Account) -> dict[str, float]:
+    """Microseconds by part, without those that are zero."""
+    return {part.name: round(part.seconds * 1e6, 6) for part in account.parts if part.seconds}
+
+
+def test_the_step_of_a_tpu_is_divided_among_its_parts(tmp_path: Path) -> None:
+    account = read_account(tpu().write(tmp_path), {"data": 2})
+    assert account.steps == 3
+    # from 10 to 280: three steps of 70 and two pauses of 30
+    assert account.step_seconds == pytest.approx(90e-6)
+    assert parts(account) == {
+        "matrix products": 20,
+        "copies": 10,
+        "all-gather over data: exposed": 10,
+        "all-reduce over data: waiting": 5,  # device 0 waits 10, device 1 not at all
+        "all-reduce over data: exposed": 20,
+        "host": 20,
+        "idle": 5,  # device 1, until it begins the all-reduce
+    }
+    assert [sum(device.seconds) for device in account.devices] == pytest.approx([90e-6, 90e-6])
+
+
+def test_the_collectives_of_a_tpu_have_hidden_time_and_bytes(tmp_path: Path) -> None:
+    account = read_account(tpu().write(tmp_path), {"data": 2}, link_rate=1e9)
+    found = {each.name: each for each in account.collectives}
+    gather, reduce = found["all-gather-start.1"], found["all-reduce.2"]
+    assert (gather.hidden_seconds, gather.exposed_seconds) == pytest.approx((20e-6, 10e-6))
+    assert (gather.count, reduce.count) == (1, 1)
+    assert reduce.predicted_seconds == pytest.approx(2 * 0.5 * 256 / 1e9)
+    assert [(wait.device, wait.count) for wait in account.waits] == [(1, 1)]
+    assert account.waits[0].seconds == pytest.approx(10e-6)
+
+
+def test_a_collective_is_in_progress_from_its_start_to_its_end(tmp_path: Path) -> None:
+    space = tpu()
+    for plane in space.message.planes:
+        del plane.lines[2]  # the asynchronous operations
+    account = read_account(space.write(tmp_path), {"data": 2})
+    (gather,) = [each for each in account.collectives if each.kind == "all-gather"]
+    assert (gather.hidden_seconds, gather.exposed_seconds) == pytest.approx((20e-6, 10e-6))
+
+
+def test_an_operation_has_its_module_and_source(tmp_path: Path) -> None:
+    account = read_account(tpu().write(tmp_path), {})
+    (fusion,) = [each for each in account.operations if each.name == "fusion.1"]
+    assert (fusion.part, fusion.module, fusion.source) == ("matrix products", "blocks/mlp", "/home/me/model.py:12")
+
+
+def test_without_a_mesh_collectives_have_no_axes(tmp_path: Path) -> None:
+    account = read_account(tpu().write(tmp_path), {})
+    assert "all-reduce: waiting" in parts(account)
+    assert {tuple(each.axes) for each in account.collectives} == {()}
+
+
+@pytest.mark.parametrize("cut", [1, 4])
+def test_a_step_that_is_cut_on_one_device_does_not_count(tmp_path: Path, cut: int) -> None:
+    account = read_account(tpu(steps=4, cut=cut).write(tmp_path), {"data": 2})
+    assert account.steps == 3
+    assert account.step_seconds == pytest.approx(90e-6)
+
+
+def test_devices_that_number_runs_differently_are_aligned(tmp_path: Path) -> None:
+    """Device 1 was traced from the second step on: its first run is the second of device 0."""
+    space = tpu(steps=4)
+    for line in space.message.planes[1].lines:
+        late = [event for event in line.events if event.offset_ps >= STEP * 10**6]
+        del line.events[:]
+        line.events.extend(late)
+    account = read_account(space.write(tmp_path), {"data": 2})
+    assert account.steps == 3
+    assert parts(account)["all-reduce over data: waiting"] == 5
+
+
+def test_other_programs_and_unknown_lines_are_named(tmp_path: Path) -> None:
+    space = tpu()
+    plane = space.plane("/device:NPU:0")
+    plane.line("what", [("is this", 0, 1)])
+    space.message.planes[0].lines[3].name = b"A New Line"
+    account = read_account(space.write(tmp_path), {"data": 2})
+    assert account.skipped == ["/device:TPU:0: A New Line", "/device:NPU:0"]
+
+
+def gpu() -> Space:
+    """Two GPUs that reduce behind a product: 30 µs in progress, of which 20 hidden."""
+    space = Space()
+    for device in (0, 1):
+        plane = space.plane(f"/device:GPU:{device}")
+        for at in (0, STEP, 2 * STEP):
+            plane.kernels("Stream #13(NCCL)", [("all-reduce-start.1", at + 10, at + 40)], "jit_step")
+            compute = [("gemm.1", at + 10, at + 30), ("fusion.1", at + 40, at + 60)]
+            plane.kernels("Stream #7(Compute)", compute, "jit_step")
+            plane.line("Stream #8(MemcpyH2D)", [("MemcpyH2D", at + 60, at + 65)])
+    return space
+
+
+def test_the_step_of_a_gpu_is_divided_among_its_parts(tmp_path: Path) -> None:
+    account = read_account(gpu().write(tmp_path), {"model": 2}, GPU_TEXT)
+    assert account.steps == 3
+    assert account.step_seconds == pytest.approx(250e-6 / 3)
+    found = parts(account)
+    assert (found["matrix products"], found["other fusions"]) == pytest.approx((20, 20))
+    assert found["all-reduce over model: exposed"] == pytest.approx(10)
+    assert found["other programs"] == pytest.approx(5 * 2 / 3)  # the copies between steps: the last is after the end
+    assert sum(found.values()) == pytest.approx(250 / 3)
+    assert account.collectives[0].hidden_seconds == pytest.approx(20e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "mesh", "problem"),
+    [
+        (b"\x0a\xff\xff\xff\xff", "", {}, "not a whole trace"),
+        (b"PNG, but not a trace", "", {}, "not a whole trace"),
+        (b"", "", {}, "no operation of a device"),
+        (None, GPU_TEXT.replace("jit_step", "jit_other"), {"model": 2}, "--hlo is the text of jit_other"),
+        (None, "no HLO", {"model": 2}, "cannot be read"),
+        (None, GPU_TEXT.replace("fusion.1", "f").replace(".1 =", ".9 ="), {"model": 2}, "of another program"),
+        (None, GPU_TEXT, {"model": 1}, "has 1 devices, but jit_step ran on 2"),
+        (None, GPU_TEXT.replace("{{0,1}}", "{{0,9}}"), {"model": 2}, "outside the mesh"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_one_message(
+    tmp_path: Path, content: bytes | None, text: str, mesh: dict[str, int], problem: str
+) -> None:
+    path = gpu().write(tmp_path)
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(Invalid, match=problem) as refused:
+        read_account(path, mesh, text)
+    assert len(refused.value.problems) == 1
+
+
+def test_every_prefix_of_a_trace_is_read_or_refused(tmp_path: Path) -> None:
+    path = tpu().write(tmp_path)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 97):
+        path.write_bytes(whole[:length])
+        try:
+            account = read_account(path, {"data": 2})
+        except Invalid:
+            continue
+        assert sum(part.share for part in account.parts) == pytest.approx(1)
