@@ -90,6 +90,13 @@ def peak_flops(kind: str) -> float | None:
     return next((chip.flops for chip in chips().values() if kind in chip.kinds), None)
 
 
+@lru_cache
+def ring_rate(kind: str) -> float | None:
+    """Returns the bytes per second that a device of this kind sends on a ring of ICI links, both directions; None if
+    unknown."""
+    return next((2 * chip.link_rate for chip in chips().values() if kind in chip.kinds), None)
+
+
 def chips() -> dict[str, Chip]:
     """Returns the known TPU generations by name, such as `v5e`."""
     return msgspec.convert(read_toml(PRESETS / "chips.toml"), dict[str, Chip])

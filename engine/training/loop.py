@@ -104,7 +104,9 @@ class Loop:
         return True
 
     def advance(self) -> None:
-        """Carries out what is due, then runs one step unless training is paused."""
+        """Carries out what is due, then runs one step unless training is paused, which ends a trace."""
+        if self._pausing.is_paused:
+            self._profiler.end(self.at)
         self._boundary.cross(self.at)
         if not self.is_over and self._pausing.runs_next_step:
             self._run_step()
@@ -112,7 +114,7 @@ class Loop:
     def end(self) -> int:
         """Saves a last checkpoint if configured and useful. Returns the number of steps done."""
         self.at.reports.flush()
-        self._profiler.end(self.at.done)
+        self._profiler.end(self.at)
         if self.at.reports.became_nonfinite():
             self._publish(CheckpointFailed(step=self.at.done, problems=[self._nonfinite_loss_hint()]))
         elif self.at.is_worth_saving and self._config.checkpoints.at_end:
@@ -138,7 +140,7 @@ class Loop:
             self._switcher.undo(self.at, error)
             return
         if is_traced:
-            self._profiler.end(self.at.done)
+            self._profiler.end(self.at)
             self.at.reports.restart_clock()
         if self.at.reports.became_nonfinite():
             self._pausing.pause(self.at, self._nonfinite_loss_hint())
@@ -152,10 +154,11 @@ class Loop:
         previous preset continues.
         """
         at, number = self.at, self.at.begun
-        self._profiler.begin(number)
+        self._profiler.begin(at)
         with self._profiler.named(number):
             began = time.perf_counter()
-            batch = self._feed.batch(number, at.program)
+            with self._profiler.input():
+                batch = self._feed.batch(number, at.program)
             waited = 0.0 if at.reports.is_busy else time.perf_counter() - began
             at.state, loss = at.program.step(at.state, batch)
             done = at.done

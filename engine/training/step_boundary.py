@@ -120,12 +120,13 @@ class StepBoundary:
 
     def _go_back(self, at: Progress, step: int) -> None:
         at.reports.flush()
-        self.profiler.end(at.done)
+        self.profiler.end(at)
         self.restorer.go_back(at, step)
 
     def _switch(self, at: Progress, pending: Pending) -> None:
         """Waits for the program if it is not compiled yet, then moves the state."""
         at.reports.flush()
+        self.profiler.end(at)
         if not self.stopping.is_requested_before(pending.ready):
             self.switcher.switch(at, pending.preset, lambda: self.compiles.finished(pending))
             at.reports.restart_clock()

@@ -76,7 +76,9 @@ def train(
     publish(_ready(config, task, devices, corpus, infos, preset_problems, edited, met))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
-    loop = Loop(config, batches, compiler, saver, Profiler(traces, publish), publish, inbox, cluster)
+    loop = Loop(
+        config, batches, compiler, saver, Profiler(traces, publish, cluster.process == 0), publish, inbox, cluster
+    )
     return loop.run(origin, restart.profile)
 
 

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from ..spec.config import AttentionKernel, RunConfig, WatchedRun
 from ..spec.pipeline_info import PipelineInfo
+from .account import Account
 from .checkpoints import CheckpointInfo, Digest
 from .descriptions import (
     ArrayInfo,
@@ -411,6 +412,13 @@ class Profiled(Event, frozen=True):
     """Number of profiled steps."""
     directory: str
     """Directory for `xprof --logdir`; it may contain earlier traces."""
+    preset: str = ""
+    """The preset of the profiled steps; empty in events of older versions."""
+    account: Account | None = None
+    """Where the time of a step went, of the devices of process 0; null if the trace cannot be read, or nobody reads
+    it."""
+    problem: str | None = None
+    """Why there is no account; null if there is one."""
 
 
 class ProfileFailed(Event, frozen=True):

@@ -22,13 +22,16 @@ from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.training.data import Batches, read_corpus
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
+from shardtui.engine.wire.commands import AnyCommand, Pause, Resume
 from shardtui.engine.wire.events import (
     CheckpointSaved,
     Event,
+    Paused,
     Profiled,
     ProfileFailed,
     Profiling,
     Restored,
+    Resumed,
     StepsDone,
     Switched,
     SwitchFailed,
@@ -45,8 +48,12 @@ def run(
     switches: tuple[ScheduledSwitch, ...] = (),
     profile: int | None = None,
     low_memory: bool = False,
+    answer: Callable[[Event], AnyCommand | None] = lambda _: None,
 ) -> list[Event]:
-    """Trains six steps with a checkpoint after every second one; returns the events."""
+    """Trains six steps with a checkpoint after every second one; returns the events.
+
+    `answer`: the command that is sent when an event is published, if any.
+    """
     text = folder / "text"
     text.write_text("What is split comes together. " * 100)
     checkpoints = CheckpointConfig(every_steps=2, every_minutes=None)
@@ -57,10 +64,16 @@ def run(
     corpus = read_corpus(config.data)
     place = CheckpointDirectory(epath.Path(folder / f"checkpoints-{len(switches)}"))
     inbox = Inbox()
-    saver = Saver(place, config, task, corpus.describe(), jax.devices(), Cluster(), events.append, inbox.wake)
+
+    def publish(event: Event) -> None:
+        events.append(event)
+        if command := answer(event):
+            inbox.put(command)
+
+    saver = Saver(place, config, task, corpus.describe(), jax.devices(), Cluster(), publish, inbox.wake)
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
-    profiler = Profiler(folder / "profile", events.append)
-    loop = Loop(config, batches, Known(task, programs), saver, profiler, events.append, inbox, Cluster())
+    profiler = Profiler(folder / "profile", publish)
+    loop = Loop(config, batches, Known(task, programs), saver, profiler, publish, inbox, Cluster())
     assert loop.run(None, profile) == 6
     return events
 
@@ -160,7 +173,12 @@ def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str,
     events = run(task, programs, tmp_path, profile=2)
     reported = [event for event in events if isinstance(event, Profiling | Profiled | ProfileFailed)]
     assert [type(event) for event in reported] == [Profiling, Profiled]
-    assert (reported[-1].step, reported[-1].steps) == (5, 2)
+    profiled = reported[-1]
+    assert isinstance(profiled, Profiled)
+    assert (profiled.step, profiled.steps, profiled.preset) == (5, 2, "dp")
+    assert profiled.account, profiled.problem
+    assert (profiled.account.steps, len(profiled.account.devices)) == (2, 8)
+    assert {"input", "host"} <= {part.name for part in profiled.account.parts if part.seconds}
     (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
     assert _steps_in(trace) == [4, 5]
 
@@ -179,6 +197,25 @@ def test_training_continues_if_a_trace_cannot_be_written(
     (failed,) = [event for event in events if isinstance(event, ProfileFailed)]
     assert "profile" in failed.problems[0]
     assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_switch_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    events = run(task, programs, tmp_path, switches=(ScheduledSwitch(4, "fsdp"),), profile=3)
+    (profiled,) = [event for event in events if isinstance(event, Profiled)]
+    assert (profiled.step, profiled.steps, profiled.preset) == (4, 1, "dp")
+    assert profiled.account, profiled.problem
+
+
+def test_a_pause_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    def answer(event: Event) -> AnyCommand | None:
+        return Pause() if isinstance(event, Profiling) else Resume() if isinstance(event, Paused) else None
+
+    events = run(task, programs, tmp_path, profile=3, answer=answer)
+    kinds = [type(event) for event in events if isinstance(event, Profiling | Profiled | Paused | Resumed)]
+    assert kinds == [Profiling, Paused, Profiled, Resumed]
+    (profiled,) = [event for event in events if isinstance(event, Profiled)]
+    assert profiled.steps == 1
+    assert profiled.account, profiled.problem
 
 
 def test_the_end_of_the_run_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
