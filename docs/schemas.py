@@ -27,6 +27,7 @@ from shardtui.tui.cli.compare_report import CompareReport
 from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
 from shardtui.tui.cli.ls import RunListing
 from shardtui.tui.cli.plan_report import PlanReport
+from shardtui.tui.cli.profile_report import ProfileDiff, ProfileReport
 from shardtui.tui.cli.train import StepDone
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +42,8 @@ PRINTED = {
     "lint": ("shardtui lint --json", LintReport),
     "plan": ("shardtui plan --json", PlanReport),
     "compare": ("shardtui compare --json", CompareReport),
+    "profile": ("shardtui profile RUN --json", ProfileReport),
+    "profile-diff": ("shardtui profile RUN --diff OTHER --json", ProfileDiff),
     "presets": ("shardtui presets --json", PresetListing),
     "ls": ("shardtui ls --json", RunListing),
     "verify": ("shardtui verify --json", Verification),

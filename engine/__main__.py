@@ -9,6 +9,7 @@ as one of several processes on this machine.
 `plan CONFIG TARGET [PRESET …]`: estimates presets on a TPU slice, or on a number of local devices.
 `compile CONFIG TOPOLOGY PRESET`: compiles a preset ahead of time for a TPU slice.
 `search CONFIG TOPOLOGY`: estimates every mesh of a TPU slice.
+`profile TRACE MESH HLO`: accounts for the steps in a trace of the profiler.
 """
 
 import os
@@ -23,7 +24,7 @@ from .spec.config import Membership, Restart, RunConfig
 from .wire.run_directory import RunDirectory
 from .wire.stdout import answered
 
-ON_CPU = ("verify", "plan", "search", "compile")
+ON_CPU = ("verify", "plan", "search", "compile", "profile")
 """Commands that use only the CPU, even if there are other devices."""
 
 
@@ -43,6 +44,10 @@ def main() -> int:
             from .checkpoint.cli import verify
 
             return answered(verify, directory)
+        case ["profile", trace, mesh, hlo]:
+            from .profiling.cli import profile
+
+            return answered(profile, trace, mesh, hlo)
         case ["presets" | "inspect" as command, config, *others]:
             from .program import cli as programs
 

@@ -55,6 +55,12 @@ def _with_command(arguments: list[str]) -> list[str]:
     return ["run", *arguments]
 
 
+def _profile(options: argparse.Namespace) -> int:
+    from .profile import profile
+
+    return profile(options.subject, options.diff, options.profiled, options.hlo or "", options.mesh or {}, options.json)
+
+
 def _completion(options: argparse.Namespace) -> int:
     from .completion import script
 
@@ -189,6 +195,9 @@ COMMANDS = {
         _plan, "rank presets for a TPU slice, without having one", "--model gpt2-xl --topology v5p:4x4x4 --preset fsdp"
     ),
     "compare": Command(_compare, "measure presets in one run, and compare with predictions", "dp fsdp tp --steps 50"),
+    "profile": Command(
+        _profile, "show where the time of a step goes, in a run or in any trace of the profiler", "nano-1 --steps 5"
+    ),
     "lint": Command(_lint, "find likely mistakes in the layout of a preset; exit 1 if there are any", "--preset tp"),
     "completion": Command(_completion, "print the script for tab completion in a shell", "bash"),
 }

@@ -32,6 +32,8 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         _add_replay_options(parser)
     if command in ("stop", "verify"):
         parser.add_argument("run", metavar="RUN", help="name of the run; see `shardtui ls`")
+    if command == "profile":
+        _add_profile_options(parser)
     if command in (*TRAINING, "inspect", "lint"):
         parser.add_argument("--preset", metavar="P", help="name or .toml file; default dp; see `shardtui presets`")
     if command in TRAINING:
@@ -79,6 +81,22 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
         help="how many times as fast as recorded; default 1; 0 plays everything at once. Keys: space pauses, [ and ] "
         "halve and double the speed",
     )
+
+
+def _add_profile_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("subject", metavar="RUN|TRACE", help="name of a run, or an .xplane.pb, or a directory with some: the newest")
+    add(
+        "--steps",
+        type=_steps_to_trace,
+        dest="profiled",
+        default=5,
+        metavar="N",
+        help="steps to trace of a run that trains; default 5; of a run that has ended, its last profile is shown",
+    )
+    add("--diff", metavar="OTHER", help="compare with another run or trace")
+    add("--hlo", metavar="FILE", help="with TRACE: HLO text of its program; default: the text that the trace contains")
+    add("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with TRACE: the mesh of its program, to name the axes")
 
 
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +163,8 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--profile",
         type=_steps_to_trace,
         metavar="STEPS",
-        help="trace this many steps, after the first few, for xprof; stored in the run directory",
+        help="trace this many steps, after the first few, and show where their time went; for xprof, the trace is "
+        "stored in the run directory",
     )
     add(
         "--low-memory",

@@ -86,6 +86,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
         return INTERRUPTED if interrupts.by_keyboard else FAILED
     if not as_json and state.phase == Phase.STOPPED:
         _print_summary(state)
+        _print_account(state)
     if code and state.checkpoints:
         step = state.checkpoints[-1].step
         warn(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
@@ -168,6 +169,14 @@ class _Progress:
         elif self._throttle.is_due():
             rate = f"{state.tokens_per_second:,.0f} {state.counted}/s" if state.tokens_per_second else ""
             print(f"{in_words(event)}   {rate}   {state.preset}", file=sys.stderr)
+
+
+def _print_account(state: RunState) -> None:
+    if state.profiled and state.profiled.account:
+        from ..terminal.plain_console import table_console
+        from .profile_report import profile_tables
+
+        table_console().print(*profile_tables(state.profiled.preset, state.profiled.account), sep="\n")
 
 
 def _print_summary(state: RunState) -> None:

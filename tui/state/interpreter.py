@@ -35,6 +35,7 @@ from ...engine.wire.events import (
     PresetEvent,
     PresetInspected,
     PresetPreviewed,
+    Profiled,
     ProfileEvent,
     ProfileWriting,
     Profiling,
@@ -86,6 +87,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
         _apply_checkpoint(state, event)
     elif isinstance(event, ProfileEvent):
         state.profiling = event if isinstance(event, Profiling | ProfileWriting) else None
+        state.profiled = event if isinstance(event, Profiled) else state.profiled
     elif isinstance(event, HostEvent):
         _apply_hosts(state, event)
     elif isinstance(event, EngineEvent):

@@ -168,7 +168,8 @@ def _profile(event: ProfileEvent) -> str:
         case ProfileWriting():
             return f"writing the trace of {event.steps} steps"
         case Profiled():
-            return f"{profile(event)}; to open it: {opened_by(event)}"
+            problem = f", but not read: {event.problem}" if event.problem else ""
+            return f"{profile(event)}{problem}; to open it in xprof: {opened_by(event)}"
         case ProfileFailed():
             return f"no profile at step {event.step:,}: {'; '.join(event.problems)}"
 

@@ -20,6 +20,7 @@ from ...engine.wire.events import (
     PresetCompiling,
     PresetInspected,
     PresetPreviewed,
+    Profiled,
     ProfileWriting,
     Profiling,
     ProgramsKept,
@@ -120,6 +121,8 @@ class RunState:
     """The step that is being saved, while training continues; None for none."""
     profiling: Profiling | ProfileWriting | None = None
     """The trace that is being recorded or written; None for none."""
+    profiled: Profiled | None = None
+    """The last profile, with the account of a step; None before the first."""
     is_paused: bool = False
     """Stays set during another phase, such as a switch."""
     paused_by: str | None = None

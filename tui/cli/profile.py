@@ -1,0 +1,97 @@
+"""`shardtui profile`: where the time of a step goes, in a run or in a trace."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from ...engine.base.invalid import Invalid
+from ...engine.wire import run_directory
+from ...engine.wire.account import Account
+from ...engine.wire.commands import ProfileSteps
+from ...engine.wire.event_log import LogReader
+from ...engine.wire.events import AnyEvent, Profiled, ProfileFailed, ProfileWriting, Profiling
+from ...engine.wire.run_directory import RunDirectory
+from ..client.engine_client import EngineClient, ask_engine
+from ..state.interpreter import apply_all
+from ..state.log_lines import in_words
+from ..state.run_state import Phase, RunState
+from ..terminal.clean import clean, json_line
+from ..terminal.exit_codes import FINE
+from ..terminal.plain_console import table_console
+from .profile_report import decoded, diff_tables, profile_diff, profile_report, profile_tables
+
+
+def profile(subject: str, other: str | None, steps: int, hlo: str, mesh: dict[str, int], as_json: bool) -> int:
+    """Prints the account of a run or a trace, or two side by side. Raises Invalid if there is none."""
+    account = _account(subject, steps, hlo, mesh)
+    if other is None:
+        tables = profile_tables(subject, clean(account))
+        report = profile_report(account)
+    else:
+        report = profile_diff(subject, account, other, _account(other, steps, hlo, mesh))
+        tables = diff_tables(clean(report))
+    if as_json:
+        print(json_line(report))
+    else:
+        table_console().print(*tables, sep="\n")
+    return FINE
+
+
+def _account(subject: str, steps: int, hlo: str, mesh: dict[str, int]) -> Account:
+    if _is_trace(subject):
+        return decoded(ask_engine("profile", str(Path(subject).absolute()), json.dumps(mesh), hlo))
+    directory = run_directory.find(subject)
+    if hlo or mesh:
+        raise Invalid(f"--hlo and --mesh describe a trace: the run {subject} knows its own program")
+    if watched := directory.watched:
+        raise Invalid(watched.refusal)
+    holder = directory.holder()
+    event = asyncio.run(_requested(directory, steps)) if holder and holder.is_alive else _newest(directory)
+    if event.account is None:
+        raise Invalid(f"run {subject}: no account of its profile: {event.problem or 'it was made by an older version'}")
+    return event.account
+
+
+def _is_trace(subject: str) -> bool:
+    return "/" in subject or subject.endswith(".pb") or Path(subject).exists()
+
+
+def _newest(directory: RunDirectory) -> Profiled:
+    """The last profile of a run that has ended. Raises Invalid if it has none."""
+    found: Profiled | None = None
+    for events in LogReader(directory.events).read():
+        found = next((event for event in reversed(events) if isinstance(event, Profiled)), found)
+    if found is None:
+        raise Invalid(
+            f"run {directory.name} has ended, and was never profiled: `shardtui train --resume {directory.name} "
+            "--profile 5` trains on and does"
+        )
+    return found
+
+
+async def _requested(directory: RunDirectory, steps: int) -> Profiled:
+    """Requests a profile of a run that trains, and waits for it. Raises Invalid if the run cannot make one."""
+    client = EngineClient(directory)
+    state = RunState()
+    has_asked = False
+    async for events in client.events(cleaned=False):
+        apply_all(state, events)
+        for event in events if has_asked else ():
+            if isinstance(event, Profiled):
+                return event
+            _follow(event)
+        if not events and not has_asked:  # the history has ended
+            if state.phase is Phase.PAUSED:
+                raise Invalid(f"run {directory.name} is paused: resume it, then profile it")
+            has_asked = True
+            await client.send(ProfileSteps(steps))
+            print(f"profiling {steps} steps of {directory.name}, step {state.step:,}", file=sys.stderr)
+    raise Invalid(f"run {directory.name} ended before its profile: {'; '.join(state.problems) or 'no more steps'}")
+
+
+def _follow(event: AnyEvent) -> None:
+    if isinstance(event, ProfileFailed):
+        raise Invalid(in_words(event))
+    if isinstance(event, Profiling | ProfileWriting):
+        print(in_words(event), file=sys.stderr)

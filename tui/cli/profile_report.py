@@ -1,0 +1,196 @@
+"""The JSON of `shardtui profile`, and its tables."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+from rich.console import RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from ...engine.base import figures
+from ...engine.wire.account import Account
+from ..state.account_sums import FlowTime, flow_times, suggestion
+from ..terminal.plain_table import plain_table, right
+
+SCHEMA = 1
+MAX_OPERATIONS = 15
+"""Operations in the table, those with most time."""
+MAX_DEVICES = 16
+"""Devices in the table of waits."""
+
+
+class ProfileReport(Account, frozen=True, kw_only=True):
+    """Where the time of a step went, measured by the profiler over whole steps."""
+
+    schema: int = SCHEMA
+    """Version of this schema; grows when a field changes its meaning or is removed."""
+
+
+class PartChange(Struct, frozen=True, kw_only=True):
+    """One part of the step on both sides, in seconds per step; 0 where a side does not have it."""
+
+    name: str
+    """Name of the part."""
+    seconds: float
+    """Seconds of the first."""
+    other_seconds: float
+    """Seconds of the other."""
+
+
+class FlowTimeChange(Struct, frozen=True, kw_only=True):
+    """Collectives of one kind over the same axes on both sides; null where a side has none."""
+
+    kind: str
+    """Kind of collective."""
+    axes: list[str]
+    """The mesh axes."""
+    first: FlowTime | None
+    """Those of the first."""
+    other: FlowTime | None
+    """Those of the other."""
+
+
+class ProfileDiff(Struct, frozen=True, kw_only=True):
+    """Two accounts side by side."""
+
+    schema: int = SCHEMA
+    """Version of this schema; grows when a field changes its meaning or is removed."""
+    subject: str
+    """The first run or trace."""
+    other: str
+    """The run or trace it is compared with."""
+    step_seconds: float
+    """Seconds per step of the first."""
+    other_step_seconds: float
+    """Seconds per step of the other."""
+    parts: list[PartChange]
+    """Every part that either has."""
+    collectives: list[FlowTimeChange]
+    """Every kind and axes that either has."""
+
+
+def profile_report(account: Account) -> ProfileReport:
+    """Returns the report of an account."""
+    return ProfileReport(**{name: getattr(account, name) for name in Account.__struct_fields__})
+
+
+def profile_diff(subject: str, account: Account, name: str, other: Account) -> ProfileDiff:
+    """Compares two accounts."""
+    old, new = ({part.name: part.seconds for part in each.parts} for each in (account, other))
+    before, after = ({(flow.kind, tuple(flow.axes)): flow for flow in flow_times(each)} for each in (account, other))
+    return ProfileDiff(
+        subject=subject,
+        other=name,
+        step_seconds=account.step_seconds,
+        other_step_seconds=other.step_seconds,
+        parts=[
+            PartChange(name=part, seconds=old.get(part, 0.0), other_seconds=new.get(part, 0.0))
+            for part in dict.fromkeys((*old, *new))
+        ],
+        collectives=[
+            FlowTimeChange(kind=key[0], axes=list(key[1]), first=before.get(key), other=after.get(key))
+            for key in dict.fromkeys((*before, *after))
+        ],
+    )
+
+
+def profile_tables(name: str, account: Account) -> list[RenderableType]:
+    """Returns the account as tables."""
+    tables: list[RenderableType] = [Text(_title(name, account), "bold"), _parts(account)]
+    if account.collectives:
+        tables.append(_collectives(account))
+    tables.append(_operations(account))
+    if account.waits:
+        tables.append(_waits(account))
+    tables += [Text(f"skipped: {', '.join(account.skipped)}", "dim")] if account.skipped else []
+    return [*tables, Text(suggestion(account))]
+
+
+def _title(name: str, account: Account) -> str:
+    mesh = f"{figures.axes(account.mesh)} on " if account.mesh else ""
+    steps = f"{account.steps} step{'s' * (account.steps != 1)} of {figures.seconds(account.step_seconds)}"
+    clock = f" (clock {figures.seconds(account.clock_seconds)})" if account.clock_seconds else ""
+    devices = len(account.devices)
+    return f"{name}: {account.program}, {mesh}{devices} device{'s' * (devices != 1)}, {steps}{clock}"
+
+
+def _parts(account: Account) -> Table:
+    table = plain_table("part of the step", right("time"), right("share"), title="where the time goes, mean of devices")
+    for part in account.parts:
+        table.add_row(part.name, figures.seconds(part.seconds), share(part.share))
+    return table
+
+
+def share(value: float) -> str:
+    """Formats a fraction of the step with one digit after the point: `38.2 %`."""
+    return f"{100 * value:.1f} %"
+
+
+def _collectives(account: Account) -> Table:
+    columns = ("times", "waiting", "exposed", "hidden", "bytes")
+    table = plain_table("collectives", "over", *map(right, columns), title="communication per device and step")
+    for flow in flow_times(account):
+        table.add_row(flow.kind, figures.over(flow.axes), _times(flow.count), *_times_of(flow))
+    return table
+
+
+def _times_of(flow: FlowTime) -> list[str]:
+    times = (flow.waiting_seconds, flow.exposed_seconds, flow.hidden_seconds)
+    return [*map(figures.seconds, times), figures.in_step(flow.bytes)]
+
+
+def _times(count: float) -> str:
+    return f"{count:,.0f}" if count == round(count) else f"{count:,.1f}"
+
+
+def _operations(account: Account) -> Table:
+    table = plain_table(
+        Column("operation", overflow="fold"),
+        "part",
+        right("times"),
+        right("time"),
+        right("share"),
+        Column("module", overflow="fold"),
+        Column("source", overflow="fold"),
+        title="operations",
+    )
+    for each in account.operations[:MAX_OPERATIONS]:
+        table.add_row(
+            Text(each.name),
+            each.part,
+            _times(each.count),
+            figures.seconds(each.seconds),
+            share(each.seconds / account.step_seconds),
+            Text(each.module),
+            Text(figures.short_source(each.source)),
+        )
+    return table
+
+
+def _waits(account: Account) -> Table:
+    table = plain_table(right("device"), right("others wait"), right("times"), title="devices that others wait for")
+    for wait in account.waits[:MAX_DEVICES]:
+        table.add_row(str(wait.device), figures.seconds(wait.seconds), _times(wait.count))
+    return table
+
+
+def diff_tables(diff: ProfileDiff) -> Sequence[RenderableType]:
+    """Returns a comparison as tables."""
+    parts = plain_table("part of the step", right(diff.subject), right(diff.other), right("change"), title="per step")
+    rows = [("step", diff.step_seconds, diff.other_step_seconds)]
+    for name, one, other in (*rows, *((part.name, part.seconds, part.other_seconds) for part in diff.parts)):
+        sign = "+" if other >= one else "−"
+        parts.add_row(name, figures.seconds(one), figures.seconds(other), sign + figures.seconds(abs(other - one)))
+    columns = ("times", "waiting", "exposed", "hidden", "bytes")
+    moved = plain_table("collectives", "over", "", *map(right, columns), title="communication per device and step")
+    for change in diff.collectives:
+        for name, flow in ((diff.subject, change.first), (diff.other, change.other)):
+            cells = [_times(flow.count), *_times_of(flow)] if flow else ["–"] * 5
+            moved.add_row(change.kind, figures.over(change.axes), Text(name), *cells)
+    return [parts, moved]
+
+
+def decoded(answer: bytes) -> Account:
+    """Returns the account that the engine printed."""
+    return msgspec.json.decode(answer, type=Account)

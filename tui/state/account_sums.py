@@ -1,0 +1,109 @@
+"""Sums of an account, and the sentence that says what to try."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from ...engine.base import figures
+from ...engine.wire.account import Account, CollectiveTime
+
+LEAST_SHARE = 0.05
+"""Fraction of the step below which nothing is worth trying."""
+MOSTLY = 2.0
+"""A device that others wait for this many times as long as for the mean device is named."""
+BY_AXIS = {
+    "model": "a smaller `model` axis sends less",
+    "fsdp": "a larger batch hides it behind more work, and `hsdp` gathers among fewer devices",
+    "data": "a larger batch spreads it over more work",
+    "seq": "split only sequences that do not fit otherwise",
+    "expert": "fewer, larger groups of experts exchange less",
+    "pipeline": "more micro-batches shorten the bubble: `microbatches` in the preset's file",
+}
+"""What to try for collectives over an axis, as in docs/slow-step.md."""
+
+
+class FlowTime(Struct, frozen=True, kw_only=True):
+    """All collectives of one kind over the same axes. Seconds are per step, means of the devices."""
+
+    kind: str
+    """Kind of collective."""
+    axes: list[str]
+    """The mesh axes; empty if not known."""
+    count: float
+    """Executions per step."""
+    seconds: float
+    """Seconds in progress."""
+    waiting_seconds: float
+    """Seconds of waiting for others."""
+    exposed_seconds: float
+    """Seconds of exposed communication."""
+    hidden_seconds: float
+    """Seconds hidden behind compute."""
+    bytes: int | None
+    """Bytes per device and step; None if unknown."""
+
+
+def flow_times(account: Account) -> list[FlowTime]:
+    """Sums collectives by kind and axes, those that cost most time first."""
+    groups: dict[tuple[str, tuple[str, ...]], list[CollectiveTime]] = {}
+    for each in account.collectives:
+        groups.setdefault((each.kind, tuple(each.axes)), []).append(each)
+    found = [_flow(kind, axes, same) for (kind, axes), same in groups.items()]
+    return sorted(found, key=lambda flow: -(flow.waiting_seconds + flow.exposed_seconds))
+
+
+def _flow(kind: str, axes: tuple[str, ...], same: Sequence[CollectiveTime]) -> FlowTime:
+    known = [each.bytes for each in same if each.bytes is not None]
+    return FlowTime(
+        kind=kind,
+        axes=list(axes),
+        count=sum(each.count for each in same),
+        seconds=sum(each.seconds for each in same),
+        waiting_seconds=sum(each.waiting_seconds for each in same),
+        exposed_seconds=sum(each.exposed_seconds for each in same),
+        hidden_seconds=sum(each.hidden_seconds for each in same),
+        bytes=sum(known) if len(known) == len(same) else None,
+    )
+
+
+def share_of(account: Account, *names: str) -> float:
+    """Returns the fraction of the step that some parts take together."""
+    return sum(part.share for part in account.parts if part.name in names)
+
+
+def suggestion(account: Account) -> str:
+    """Returns what costs most besides computing, and what to try."""
+    flows = flow_times(account)
+    cost = {name: share_of(account, name) for name in ("copies", "input", "host", "idle")}
+    if flows:
+        cost["collective"] = (flows[0].waiting_seconds + flows[0].exposed_seconds) / account.step_seconds
+    worst = max(cost, key=lambda name: cost[name])
+    share = figures.percent(cost[worst])
+    if cost[worst] < LEAST_SHARE:
+        work = figures.percent(share_of(account, "matrix products", "other fusions", "copies"))
+        return f"{work} of the step is work on the devices: another layout gains little."
+    match worst:
+        case "copies":
+            return f"{share} of the step copies: look at the source lines of the largest, and at what is offloaded."
+        case "input":
+            return f"{share} of the step waits for batches: make the `batch` function faster, with NumPy and less work."
+        case "host":
+            return f"{share} of the step passes between steps, on the host: a larger batch makes it matter less."
+        case "idle":
+            return f"{share} of the step a device has nothing to run: larger operations, by a larger batch, leave less."
+        case _:
+            return _about_flow(account, flows[0], share)
+
+
+def _about_flow(account: Account, flow: FlowTime, share: str) -> str:
+    name = f"{flow.kind} over {figures.over(flow.axes)}" if flow.axes else flow.kind
+    waits = flow.waiting_seconds > flow.exposed_seconds
+    mean = sum(wait.seconds for wait in account.waits) / max(1, len(account.devices))
+    slow = account.waits[0] if account.waits and account.waits[0].seconds > MOSTLY * mean else None
+    if waits and slow:
+        return (
+            f"{share} of the step goes to {name}, mostly waiting for device {slow.device}: look at what it does more."
+        )
+    how = "mostly waiting for others to begin it" if waits else "not hidden behind work"
+    remedy = next((BY_AXIS[axis] for axis in flow.axes if axis in BY_AXIS), "compare with a preset that has less of it")
+    return f"{share} of the step goes to {name}, {how}: {remedy}."
