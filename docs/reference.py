@@ -23,6 +23,7 @@ from shardtui.tui.screens.log import LogScreen
 from shardtui.tui.screens.mesh import MeshScreen
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.screens.rules import RulesScreen
+from shardtui.tui.screens.time import TimeScreen
 from shardtui.tui.screens.traffic import TrafficScreen
 from shardtui.tui.screens.watch import WatchScreen
 from shardtui.tui.widgets.loss_chart import LossChart
@@ -45,6 +46,7 @@ VIEWS: dict[str, tuple[type, ...]] = {
     "Compare": (CompareScreen,),
     "Plan": (PlanScreen,),
     "Rules": (RulesScreen, RuleList),
+    "Time": (TimeScreen,),
     "Log": (LogScreen,),
 }
 """The parts of each view that have keys or a help text of their own."""

@@ -26,7 +26,7 @@ from ..engine.wire.commands import (
     StepOnce,
     SwitchPreset,
 )
-from ..engine.wire.events import AnyEvent, MemoryMeasured, StepsDone
+from ..engine.wire.events import AnyEvent, MemoryMeasured, Profiled, ProfileFailed, StepsDone
 from ..engine.wire.run_directory import RunDirectory
 from .app_keys import ACTIONS, KEYS
 from .client.engine_client import EngineClient
@@ -99,6 +99,8 @@ class ShardtuiApp(App[None]):
         self.comparison_runner = ComparisonRunner(self, client, state, self.notices, self.redraws, self.lookups)
         self.lifecycle = Lifecycle(self, client, state, starts, restart, new_run)
         self.window = Window()
+        self.awaits_profile = False
+        """Whether the user has requested a profile here that is not there yet."""
         self.enabled_actions: set[str] = set()
         """Actions whose keys do something in the current state of the run."""
 
@@ -117,7 +119,7 @@ class ShardtuiApp(App[None]):
             super()._handle_exception(error)
 
     @on(EventsArrived)
-    def apply(self, message: EventsArrived) -> None:
+    async def apply(self, message: EventsArrived) -> None:
         """Applies events to the run's state, then redraws: at once, or later if only steps are new."""
         if self.state.is_comparing:
             self.comparison_runner.apply(message.events)
@@ -126,6 +128,7 @@ class ShardtuiApp(App[None]):
         others = [event for event in message.events if not isinstance(event, StepsDone)]
         for event in others:
             self.note(event)
+            await self.open_profile(event)
         self.show_keys()
         only_steps = message.events and all(isinstance(event, MemoryMeasured) for event in others)
         if not message.events:
@@ -142,6 +145,13 @@ class ShardtuiApp(App[None]):
             self.lifecycle.leave_refused()
         else:
             self.notices.announce(event)
+
+    async def open_profile(self, event: AnyEvent) -> None:
+        """Opens Time if the profile that the user requested has arrived."""
+        if self.awaits_profile and isinstance(event, Profiled | ProfileFailed):
+            self.awaits_profile = False
+            if isinstance(event, Profiled) and event.account:
+                await self.switch_mode("time")
 
     def notify(
         self,
@@ -289,7 +299,8 @@ class ShardtuiApp(App[None]):
         await self.client.send(SaveCheckpoint())
 
     async def action_profile(self) -> None:
-        """Traces the next `PROFILE_STEPS` steps."""
+        """Traces the next `PROFILE_STEPS` steps; Time opens once they are read."""
+        self.awaits_profile = True
         await self.client.send(ProfileSteps(PROFILE_STEPS))
 
     @work

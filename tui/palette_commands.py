@@ -21,7 +21,7 @@ COMMANDS = (
     ("play", "Pause or resume the replay", "The speed has keys of its own: [ and ]"),
     ("step", "Step", "Train one step, then pause"),
     ("save", "Save now", "Write a checkpoint while training continues"),
-    ("profile", "Profile", f"Trace the next {PROFILE_STEPS} steps for xprof"),
+    ("profile", "Profile", f"Trace the next {PROFILE_STEPS} steps and show where their time goes"),
     ("measure", "Compare presets", "Measure each preset that fits, in this run"),
     ("edit_rules", "Edit rules", "Change a preset, preview the result, apply it to the run"),
     ("checkpoints", "Checkpoints", "List them, and go back to one"),

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from textual.screen import Screen
 
-NAMES = ("arrays", "mesh", "traffic", "lint", "compare", "plan", "rules", "log")
+NAMES = ("arrays", "mesh", "traffic", "lint", "compare", "plan", "rules", "time", "log")
 
 
 def view(name: str) -> Screen[None]:

@@ -29,6 +29,7 @@ VIEWS = {
     "6": "compare",
     "7": "plan",
     "8": "rules",
+    "9": "time",
     "0": "log",
 }
 

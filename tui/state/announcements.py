@@ -72,7 +72,8 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
         case CheckpointFailed() | CheckpointDamaged() | RestoreFailed():
             return Announcement(in_words(event), "checkpoint")
         case Profiled():
-            return Announcement(opened_by(event), profile(event), "information")
+            found = "9 shows where the time went" if event.account else f"not read: {event.problem}"
+            return Announcement(f"{found}\nin xprof: {opened_by(event)}", profile(event), "information")
         case ProfileFailed():
             return Announcement(in_words(event), "profile")
         case Paused(problem=str(problem)):

@@ -30,6 +30,7 @@ TABS = (
     _tab("6", "Compare"),
     _tab("7", "Plan"),
     Tab("8", "Rules", "edit_rules"),
+    _tab("9", "Time"),
     _tab("0", "Log"),
 )
 

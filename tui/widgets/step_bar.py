@@ -1,0 +1,125 @@
+"""The step as a bar cut into its parts: the mean of the devices, and below it each device or group of devices."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from textual.content import Content
+
+from ...engine.base import figures
+from ...engine.wire.account import Account
+from ...engine.wire.events import Profiled
+from ..state.account_sums import suggestion
+from .lines import Lines, set_titles
+
+PARTS = {
+    "products": ("█", "$success"),
+    "fusions": ("▓", "$primary"),
+    "copies": ("▒", "$secondary"),
+    "exposed": ("=", "$warning"),
+    "waiting": (":", "$error"),
+    "other": ("+", "$foreground 60%"),
+    "input": ("i", "$accent"),
+    "host": ("h", "$accent"),
+    "idle": ("·", "$foreground 40%"),
+}
+"""What a bar is cut into: its sign, which tells the parts apart without colour, and its colour."""
+NAMES = {"matrix products": "products", "other fusions": "fusions", "other programs": "other"}
+LABEL_WIDTH = 8
+SHORT_ROWS, TALL_ROWS = 4, 8
+"""Rows of devices in a low terminal, and in a tall one."""
+TALL = 32
+"""Lines of a tall terminal."""
+
+
+class StepBar(Lines):
+    """The bars, what their signs mean, and what to try."""
+
+    def on_mount(self) -> None:
+        self.profiled: Profiled | None = None
+        self.hint = ""
+
+    def show_profile(self, profiled: Profiled | None, hint: str) -> None:
+        """Shows the account of a profile; without one, `hint` says how to get it."""
+        self.profiled, self.hint = profiled, hint
+        self.draw()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.draw()
+
+    def draw(self) -> None:
+        """Draws the contents again, for example at another width."""
+        account = self.profiled.account if self.profiled else None
+        if self.profiled is None or account is None:
+            set_titles(self, "where the time of a step goes")
+            lines = [Content(line) for line in textwrap.wrap(self.hint, max(8, self.size.width))]
+        else:
+            first = self.profiled.step - self.profiled.steps + 1
+            set_titles(self, title(self.profiled.preset, account), f"steps {first:,} to {self.profiled.step:,}")
+            rows = TALL_ROWS if self.app.size.height >= TALL else SHORT_ROWS  # pyright: ignore[reportUnknownMemberType]
+            lines = bar_lines(account, self.size.width, rows)
+        self.styles.height = len(lines) + 2
+        self.show(lines)
+
+
+def title(preset: str, account: Account) -> str:
+    """Returns `dp-tp2: a step of 212 ms, by the clock 213 ms`."""
+    clock = f", by the clock {figures.seconds(account.clock_seconds)}" if account.clock_seconds else ""
+    return f"{preset}: a step of {figures.seconds(account.step_seconds)}{clock}"
+
+
+def bar_lines(account: Account, width: int, rows: int) -> list[Content]:
+    """Returns the bars, their key and the suggestion, wrapped at `width`."""
+    room = max(8, width - LABEL_WIDTH)
+    mean = _grouped(account, [part.seconds for part in account.parts])
+    lines = [_bar("mean", mean, account.step_seconds, room)]
+    lines += [_bar(name, times, account.step_seconds, room) for name, times in device_rows(account, rows)]
+    lines += _key(mean, account.step_seconds, width)
+    return [*lines, *(Content.styled(line, "bold") for line in textwrap.wrap(suggestion(account), max(8, width)))]
+
+
+def device_rows(account: Account, rows: int) -> list[tuple[str, Mapping[str, float]]]:
+    """Returns a row for each device; for the mean of as many neighbours in the mesh as needed if they are too many."""
+    together = -(-len(account.devices) // rows)
+    found: list[tuple[str, Mapping[str, float]]] = []
+    for at in range(0, len(account.devices), together):
+        group = account.devices[at : at + together]
+        mean = [sum(times) / len(group) for times in zip(*(device.seconds for device in group), strict=True)]
+        last = f"–{group[-1].device}" if len(group) > 1 else ""
+        found.append((f"{group[0].device}{last}", _grouped(account, mean)))
+    return found
+
+
+def _grouped(account: Account, seconds: Sequence[float]) -> Mapping[str, float]:
+    """Sums the parts to those of the bar: all collectives are exposed or waiting."""
+    sums = dict.fromkeys(PARTS, 0.0)
+    for part, time in zip(account.parts, seconds, strict=True):
+        sums[NAMES.get(part.name, part.name.rpartition(": ")[2])] += time
+    return sums
+
+
+def _bar(label: str, times: Mapping[str, float], step: float, room: int) -> Content:
+    """One bar. Each part ends where the sum so far ends, so that all bars are equally long."""
+    parts: list[tuple[str, str]] = []
+    total, drawn = 0.0, 0
+    for name, (sign, style) in PARTS.items():
+        total += times[name]
+        until = round(room * total / step)
+        parts.append((sign * (until - drawn), style))
+        drawn = until
+    return Content.assemble((f"{label[: LABEL_WIDTH - 1]:<{LABEL_WIDTH}}", "$foreground 60%"), *parts)
+
+
+def _key(times: Mapping[str, float], step: float, width: int) -> list[Content]:
+    """What the signs mean, with the share of each part, in as many lines as it takes."""
+    lines: list[Content] = []
+    line = Content()
+    for name, (sign, style) in PARTS.items():
+        if not times[name]:
+            continue
+        item = Content.assemble((sign, style), f" {name} {figures.percent(times[name] / step)}   ")
+        if line.cell_length + item.cell_length > width + 3:
+            lines.append(line)
+            line = Content()
+        line = Content.assemble(line, item)
+    return [*lines, line]
