@@ -22,6 +22,7 @@ NAMES = (
     "own_loop",
     "hosts",
     "step",
+    "account",
     "switch",
     "digest",
     "memory",

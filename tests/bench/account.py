@@ -1,0 +1,71 @@
+"""The account of a step: its sum against the clock, what tracing costs a step, and how long reading takes."""
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import jax
+from shardtui.engine.models.task import TrainState
+from shardtui.engine.profiling.account import read_account
+from shardtui.engine.program.memory import keep_freed_blocks
+
+from .figure import Figure, at_least, at_most
+from .plain import Plain, config
+
+REPEATS = 5
+STEPS = 5
+PRESET = "fsdp-tp2"
+
+
+def run() -> list[Figure]:
+    """Measures nano: traced steps are paired with untraced ones."""
+    keep_freed_blocks()
+    loop = Loop()
+    loop.seconds()
+    sums: list[float] = []
+    costs: list[float] = []
+    reads: list[float] = []
+    for _ in range(REPEATS):
+        plain = loop.seconds()
+        with tempfile.TemporaryDirectory() as folder:
+            traced = loop.traced_seconds(folder)
+            (path,) = Path(folder).rglob("*.xplane.pb")
+            began = time.perf_counter()
+            account = read_account(path, dict(loop.plain.placement.mesh.shape))
+            reads.append(time.perf_counter() - began)
+        sums.append(sum(part.seconds for part in account.parts) / traced)
+        costs.append(traced / plain)
+    step = f"{PRESET}: {1e3 * median(sums) * traced:.0f} ms a step"
+    return [
+        at_least(0.98, "sum of a step's parts ÷ the clock", sums, "×", step),
+        at_most(1.01, "a traced step ÷ an untraced one", costs, "×", step),
+        at_most(2.0, f"reading a trace of {STEPS} steps of nano", reads, "s", "nothing"),
+    ]
+
+
+class Loop:
+    """A plain loop that waits for every device before and after its steps."""
+
+    def __init__(self) -> None:
+        self.plain = Plain(config(preset=PRESET))
+        self.state: TrainState = self.plain.state()
+        self.batch = self.plain.batch(0)
+
+    def seconds(self) -> float:
+        """Returns the seconds of a step."""
+        jax.block_until_ready(self.state)
+        began = time.perf_counter()
+        for step in range(STEPS):
+            with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                self.state, _ = self.plain.step(self.state, self.batch)
+        jax.block_until_ready(self.state)
+        return (time.perf_counter() - began) / STEPS
+
+    def traced_seconds(self, folder: str) -> float:
+        """Returns the seconds of a step while the profiler traces it as the engine does."""
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level, options.host_tracer_level = 0, 1
+        jax.block_until_ready(self.state)
+        with jax.profiler.trace(folder, profiler_options=options):
+            return self.seconds()
