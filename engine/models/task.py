@@ -112,8 +112,9 @@ class Task:
         (_, (value, variables)), gradients = outcome(state.params, state.variables, batch, key)
         if gradient_shardings is not None:
             gradients = jax.lax.with_sharding_constraint(gradients, gradient_shardings)
-        for path, gradient in jax.tree.leaves_with_path(gradients):
-            inspect_sharding(gradient, gradient_name(name_of(path)))
+        gradients = jax.tree.map_with_path(
+            lambda path, gradient: inspect_sharding(gradient, gradient_name(name_of(path))), gradients
+        )
         with jax.named_scope("optimizer"):
             updates, opt_state = self._optimizer.update(gradients, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)

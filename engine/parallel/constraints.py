@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ..spec.pipeline_info import PipelineInfo
@@ -37,6 +38,8 @@ class Observed:
     """Intended layouts, known after tracing."""
     shardings: dict[str, Sharding] = field(default_factory=dict)
     """Layouts that the compiler chose, known after compilation."""
+    names_only: bool = False
+    """The program only names its values, with `checkpoint_name`, and does not report their layouts."""
 
     def note(self, name: str, sharding: Sharding) -> None:
         """Records the compiler's layout. Later calls for a name are ignored: they are recomputations."""
@@ -253,8 +256,7 @@ def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
     active = _active.get()
     if active is not None and active.observed is not None:
         active.observed.activations[name] = _activation(x, logical_axes, active)
-        inspect_sharding(x, name)
-    return x
+    return inspect_sharding(x, name)
 
 
 def _activation(x: jax.Array, logical_axes: LogicalAxes, active: _Active) -> Activation:
@@ -266,16 +268,19 @@ def _activation(x: jax.Array, logical_axes: LogicalAxes, active: _Active) -> Act
     return Activation(shape, x.dtype, logical_axes, by_rules(shape, logical_axes, active.rules, active.sizes))
 
 
-def inspect_sharding(x: jax.Array, name: str) -> None:
-    """Makes the compiler report its layout of `x`, if the active rules observe the step."""
+def inspect_sharding(x: jax.Array, name: str) -> jax.Array:
+    """Returns `x`, and makes the compiler report its layout, if the active rules observe the step."""
     active = _active.get()
     if active is None or active.observed is None:
-        return
+        return x
+    if active.observed.names_only:
+        return checkpoint_name(x, name)
     note = partial(active.observed.note, name)
     if active.stage_of:
         _inspect_mapped(x, lambda sharding: note(_of_stages(sharding)))
     else:
         jax.debug.inspect_array_sharding(x, callback=note)
+    return x
 
 
 def _inspect_mapped(x: jax.Array, callback: Callable[[Sharding], None]) -> None:

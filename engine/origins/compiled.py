@@ -1,0 +1,30 @@
+"""Compiles an explained program, to compare the estimated collectives with those of the compiler."""
+
+import math
+
+import jax
+
+from ..analysis.program_text import read
+from ..base.advice import first_line
+from ..base.invalid import Invalid
+from .agreement import differences
+from .explanation import CompiledProgram, Explanation
+
+
+def compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> CompiledProgram:
+    """Compiles the program for the devices that it was lowered for. Raises Invalid if that fails."""
+    try:
+        program = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise Invalid(f"{explanation.program}: it does not compile: {first_line(str(error))}") from error
+    mesh, text = explanation.mesh, program.as_text() or ""
+    known = f"num_partitions={math.prod(mesh.values())}" in text.partition("\n")[0] or not mesh
+    found = read(text, mesh, ()).collectives if known else None
+    memory = program.memory_analysis()
+    return CompiledProgram(
+        collectives=found,
+        differs=differences(explanation.collectives, found or ()),
+        argument_bytes=memory.argument_size_in_bytes if memory else 0,
+        output_bytes=memory.output_size_in_bytes if memory else 0,
+        temporary_bytes=memory.temp_size_in_bytes if memory else 0,
+    )

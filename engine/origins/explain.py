@@ -1,0 +1,129 @@
+"""Explains a lowered program: its values, its collectives, and why they are as they are."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..base import figures
+from .because import because
+from .chains import Chains, Reasons
+from .conflicts import conflicts
+from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from .graph import Graph
+from .passes import insert_collectives, propagate
+from .reader import read
+from .transfers import Reader, Transfer
+from .words import TRIVIAL, name_of, word
+
+MOST_VALUES = 2000
+"""Values that are explained: a program may have thousands of lines."""
+
+
+def explain(
+    module: Any, program: str, names: Sequence[str] = (), reasons: Reasons | None = None, with_results: bool = True
+) -> Explanation:
+    """Explains a module of StableHLO, which stays as it is.
+
+    `names`: of its arguments; by default those that jax gives them. `reasons`: see `chains.Reasons`. Without results,
+    values that are returned are left out unless they have names. Raises Invalid if Shardy's passes are missing or fail.
+    """
+    with module.context:
+        propagated = module.operation.clone()
+        propagate(propagated)
+        graph = read(propagated)
+        for tensor, name in zip(graph.arguments, names, strict=False):
+            graph.tensors[tensor].names = [name]
+        transformed = propagated.clone()
+        insert_collectives(transformed)
+        transfers = list(Reader(transformed, graph).read())
+    chains = Chains(graph, reasons or {})
+    return Explanation(
+        program=program,
+        mesh=graph.mesh,
+        values=[_value(chains, transfers, index, name) for index, name in _chosen(graph, with_results)],
+        collectives=_collectives(chains, transfers),
+    )
+
+
+def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
+    """The values to explain, with a name: arguments, named values, the last value of each line, results."""
+    chosen = {index: graph.tensors[index].names[0] for index in graph.arguments}
+    last: dict[tuple[str, bool], int] = {}
+    inner: dict[int, str] = {}
+    for operation in graph.operations:
+        for index in operation.results:
+            tensor, (op_name, source) = graph.tensors[index], operation.place
+            if tensor.names:
+                inner[index] = tensor.names[0]
+            if source and tensor.shape and operation.name not in TRIVIAL and not operation.name.endswith("constant"):
+                last[source, "transpose(" in op_name] = index
+    for index in last.values():
+        op = graph.operations[graph.tensors[index].operation or 0]
+        inner.setdefault(index, figures.op(op.place.op_name) or word(op))
+    chosen |= {index: inner[index] for index in sorted(inner) if index not in chosen}
+    results = zip(graph.results, graph.result_names, strict=True) if with_results else ()
+    every = [*chosen.items(), *((index, name) for index, name in results if index not in graph.arguments)]
+    return every[:MOST_VALUES]
+
+
+def _value(chains: Chains, transfers: Sequence[Transfer], index: int, name: str) -> ValueOrigin:
+    graph = chains.graph
+    tensor = graph.tensors[index]
+    links = [link for axes in tensor.axes for axis in axes for link in chains.links(index, axis)]
+    links += _conflicts(chains, transfers, index)
+    source = graph.operations[tensor.operation].place.source if tensor.operation is not None else ""
+    return ValueOrigin(name=name, shape=tensor.shape, dtype=tensor.dtype, axes=tensor.axes, source=source, origin=links)
+
+
+def _conflicts(chains: Chains, transfers: Sequence[Transfer], index: int) -> Iterator[Link]:
+    graph = chains.graph
+    for conflict in conflicts(graph, index):
+        sides = (index, conflict.other)
+        moved = [each for each in transfers if each.consumer == conflict.operation and each.moved in sides]
+        became = "".join(f"; {_in_words(graph, each)}" for each in moved[:1])
+        yield Link(
+            dim=conflict.dim,
+            axis=conflict.axis,
+            kind="conflict",
+            what=conflict.what + became,
+            source=graph.operations[conflict.operation].place.source,
+        )
+
+
+def _in_words(graph: Graph, each: Transfer) -> str:
+    assert each.moved is not None
+    over, size = figures.over(each.axes), figures.size(each.bytes_each)
+    return f"there {name_of(graph, each.moved)} goes through an {each.kind} over {over}, {size}"
+
+
+def _collectives(chains: Chains, transfers: Sequence[Transfer]) -> list[CollectiveOrigin]:
+    """The collectives, equal ones as one, those that move most bytes first."""
+    groups: dict[tuple[str, tuple[str, ...], str, tuple[str, ...]], list[Transfer]] = {}
+    for each in transfers:
+        if each.axes:
+            why = because(chains, each)
+            source = each.source or _source(chains.graph, each)
+            groups.setdefault((each.kind, tuple(each.axes), source, tuple(why)), []).append(each)
+    found = [_collective(*key, members) for key, members in groups.items()]
+    return sorted(found, key=lambda each: (-each.bytes, each.kind, each.axes, each.source))
+
+
+def _collective(
+    kind: str, axes: tuple[str, ...], source: str, why: tuple[str, ...], members: Sequence[Transfer]
+) -> CollectiveOrigin:
+    counts = [each.count for each in members]
+    known = None not in counts
+    total = sum(each.bytes_each * (1 if each.count is None else each.count) for each in members)
+    return CollectiveOrigin(
+        kind=kind,
+        axes=list(axes),
+        count=sum(filter(None, counts)) if known else None,
+        bytes=total,
+        source=source,
+        because=list(why),
+    )
+
+
+def _source(graph: Graph, transfer: Transfer) -> str:
+    sums = transfer.kind in ("all-reduce", "reduce-scatter")
+    places = (transfer.producer, transfer.consumer) if sums else (transfer.consumer, transfer.producer)
+    return next((graph.operations[each].place.source for each in places if each is not None), "")

@@ -1,0 +1,95 @@
+"""An explanation: each value's layout, each collective, and the chain of origins behind them. Plain values, no jax."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from ..wire.descriptions import CollectiveInfo
+
+LinkKind = Literal["input", "constraint", "shard_map", "operand", "conflict"]
+
+
+class Link(Struct, frozen=True, kw_only=True):
+    """One link of a chain. A chain begins at a value and ends where the layout was asked for."""
+
+    dim: int
+    """The dim of the value that the chain is about."""
+    axis: str
+    """The mesh axis that splits the dim, or would have."""
+    kind: LinkKind
+    """`operand`: taken over from another value of an operation; `input`: asked for by an argument's sharding;
+    `constraint`: by a sharding constraint or the sharding of a result; `shard_map`: by its specs; `conflict`: not taken
+    over, and why."""
+    what: str
+    """The link in words."""
+    source: str
+    """`file:line` of the operation; empty if unknown."""
+
+
+class ValueOrigin(Struct, frozen=True, kw_only=True):
+    """A value of the program: an argument, a result, a named value, or the last value that a line computes."""
+
+    name: str
+    """Name of the argument, the result or the named value, else of the operation."""
+    shape: list[int]
+    """Unsharded shape; inside a `shard_map` that of one device's part."""
+    dtype: str
+    """Its dtype."""
+    axes: list[list[str]]
+    """For each dim the mesh axes that split it, major first; `data:(1)2` is a part of `data`, of size 2."""
+    source: str
+    """`file:line` of its operation; empty for an argument."""
+    compiled_axes: list[list[str]] | None = None
+    """For each dim the mesh axes that split it in the compiled program; null unless that was asked for."""
+    origin: list[Link]
+    """A chain for each mesh axis that splits a dim, one after the other; then conflicts."""
+
+
+class CollectiveOrigin(Struct, frozen=True, kw_only=True):
+    """A collective that the partitioner would insert, or that the code calls."""
+
+    kind: str
+    """`all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all` or `collective-permute`."""
+    axes: list[str]
+    """The mesh axes it communicates over."""
+    count: int | None
+    """Executions per step, loop iterations included; null if that depends on data."""
+    bytes: int
+    """Estimated bytes on one device in all executions, as `inspect` counts them; of one execution if `count` is
+    null."""
+    source: str
+    """`file:line` of the operation that needs it; empty if unknown."""
+    because: list[str]
+    """Why it is needed, and the chains of the values involved."""
+
+
+class CompiledProgram(Struct, frozen=True, kw_only=True):
+    """What the compiler made of the program."""
+
+    collectives: list[CollectiveInfo] | None
+    """Its collectives; null if its text cannot be read, or the mesh is unknown."""
+    differs: list[str]
+    """Kinds of collectives over the same axes whose bytes differ from the estimate, one line each."""
+    argument_bytes: int
+    """Bytes of the arguments on one device."""
+    output_bytes: int
+    """Bytes of the results on one device."""
+    temporary_bytes: int
+    """Bytes of temporaries on one device."""
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a program is laid out as it is. An estimate: the compiler may choose other collectives."""
+
+    schema: int = 1
+    """Schema version; increases when a field changes its meaning or is removed."""
+    program: str
+    """What was explained: `FILE.py:FUNCTION`, or a preset."""
+    mesh: dict[str, int]
+    """Mesh axis to size, in order; empty if the program has no mesh."""
+    values: list[ValueOrigin]
+    """Arguments first, then values in the order of the program, then results."""
+    collectives: list[CollectiveOrigin]
+    """Estimated collectives, those that move most bytes first."""
+    compiled: CompiledProgram | None = None
+    """The compiled program; null unless it was asked for."""

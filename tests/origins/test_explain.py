@@ -1,0 +1,260 @@
+"""Chains, conflicts and collectives of small programs, each with what follows from its code by hand."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.origins import passes
+from shardtui.engine.origins.agreement import by_flow
+from shardtui.engine.origins.compiled import compiled
+from shardtui.engine.origins.explain import explain
+from shardtui.engine.origins.explanation import Explanation, Link, ValueOrigin
+from shardtui.engine.origins.names import kept_names
+
+Layout = tuple[tuple[int, ...], P]
+ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
+
+
+@pytest.fixture(autouse=True)
+def mesh() -> Iterator[None]:
+    """Sets a mesh of data 4 × model 2."""
+    with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
+        yield
+
+
+def lower(function: Callable[..., Any], *layouts: Layout, **options: Any) -> jax.stages.Lowered:
+    mesh = jax.sharding.get_mesh()
+    arguments = [jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec)) for shape, spec in layouts]
+    with kept_names():
+        return jax.jit(function, **options).lower(*arguments)
+
+
+def explained(function: Callable[..., Any], *layouts: Layout, **options: Any) -> Explanation:
+    return explain(lower(function, *layouts, **options).compiler_ir("stablehlo"), "test")
+
+
+def value(found: Explanation, name: str) -> ValueOrigin:
+    return next(value for value in found.values if value.name == name)
+
+
+def chain(value: ValueOrigin, axis: str) -> list[tuple[str, str]]:
+    return [(link.kind, link.what) for link in value.origin if link.axis == axis and link.kind != "conflict"]
+
+
+def conflicts(value: ValueOrigin) -> list[Link]:
+    return [link for link in value.origin if link.kind == "conflict"]
+
+
+def line_of(function: Callable[..., Any], offset: int) -> str:
+    return f"{__file__}:{function.__code__.co_firstlineno + offset}"
+
+
+def test_an_operand_brings_an_axis_from_an_argument() -> None:
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return checkpoint_name(x @ w, "hidden")
+
+    hidden = value(explained(program, ROWS, COLUMNS), "hidden")
+    assert hidden.axes == [["data"], ["model"]]
+    assert chain(hidden, "data") == [("operand", "operand 0 of the product, x"), ("input", "argument x")]
+    assert chain(hidden, "model") == [("operand", "operand 1 of the product, w"), ("input", "argument w")]
+    assert hidden.source == line_of(program, 1)
+
+
+def test_a_constraint_reaches_back_and_names_its_line() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        first = checkpoint_name(jnp.sin(x), "first")
+        return jax.lax.with_sharding_constraint(first * 2, P(None, "model"))
+
+    found = explained(program, ((8, 16), P()))
+    *_, end = [link for link in value(found, "first").origin if link.axis == "model"]
+    assert (end.kind, end.what, end.source) == ("constraint", "constraint to (–, model)", line_of(program, 2))
+
+
+def test_the_layout_of_a_result_is_a_constraint() -> None:
+    out = NamedSharding(jax.sharding.get_mesh(), P("data"))
+
+    def program(x: jax.Array) -> jax.Array:
+        return checkpoint_name(jnp.sin(x), "first") * 2
+
+    found = explained(program, ((8, 16), P()), out_shardings=out)
+    assert value(found, "first").axes == [["data"], []]
+    assert chain(value(found, "first"), "data")[-1] == ("constraint", "the sharding asked for result")
+
+
+@jax.custom_vjp
+def doubled(x: jax.Array) -> jax.Array:
+    return x * 2
+
+
+doubled.defvjp(lambda x: (x * 2, None), lambda _, gradient: (gradient * 2,))
+
+
+def in_scan(x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda carry, _: (checkpoint_name(jnp.sin(carry), "inner"), None), x, None, length=3)[0]
+
+
+def in_while(x: jax.Array) -> jax.Array:
+    return jax.lax.while_loop(lambda carry: carry[0, 0] < 1, lambda carry: checkpoint_name(jnp.sin(carry), "inner"), x)
+
+
+def in_cond(x: jax.Array) -> jax.Array:
+    return jax.lax.cond(x[0, 0] > 0, lambda x: checkpoint_name(jnp.sin(x), "inner"), lambda x: x, x)
+
+
+def in_remat(x: jax.Array) -> jax.Array:
+    return jax.grad(jax.checkpoint(lambda x: jnp.sin(checkpoint_name(jnp.sin(x), "inner")).sum()))(x)
+
+
+def in_custom_vjp(x: jax.Array) -> jax.Array:
+    return jax.grad(lambda x: jnp.sin(doubled(checkpoint_name(jnp.sin(x), "inner"))).sum())(x)
+
+
+def in_nested_jit(x: jax.Array) -> jax.Array:
+    return jax.jit(lambda x: checkpoint_name(jnp.sin(x), "inner"))(x) + 1
+
+
+@pytest.mark.parametrize("program", [in_scan, in_while, in_cond, in_remat, in_custom_vjp, in_nested_jit])
+def test_chains_cross_control_flow(program: Callable[[jax.Array], jax.Array]) -> None:
+    inner = value(explained(program, ROWS), "inner")
+    assert inner.axes == [["data"], []]
+    assert chain(inner, "data")[-1] == ("input", "argument x")
+
+
+def test_a_shard_map_ends_a_chain() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        @partial(jax.shard_map, in_specs=P("data", "model"), out_specs=P("data"))
+        def total(part: jax.Array) -> jax.Array:
+            return jax.lax.psum(part, "model")
+
+        return checkpoint_name(total(jnp.sin(x)) * 2, "after")
+
+    found = explained(program, ((8, 16), P()))
+    assert chain(value(found, "after"), "data")[-1] == ("shard_map", "out_specs of the shard_map")
+    (written,) = [each for each in found.collectives if each.kind == "all-reduce"]
+    assert (written.axes, written.count, written.bytes) == (["model"], 1, 8 // 4 * 16 // 2 * 4)
+    assert written.because == [f"the code calls it at test_explain.py:{program.__code__.co_firstlineno + 3}"]
+
+
+def test_a_sum_over_a_split_dim_needs_an_all_reduce() -> None:
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return x @ w
+
+    found = explained(program, ((8, 16), P("data", "model")), ((16, 32), P("model")))
+    (reduced,) = found.collectives
+    assert (reduced.kind, reduced.axes, reduced.count, reduced.bytes) == ("all-reduce", ["model"], 1, 8 // 4 * 32 * 4)
+    at = f"test_explain.py:{program.__code__.co_firstlineno + 1}"
+    assert reduced.because == [
+        f"the product at {at} sums over dim 1 of operand 0, x, which is split over model",
+        f"the product at {at} sums over dim 0 of operand 1, w, which is split over model",
+        "x has model from argument x",
+        "w has model from argument w",
+    ]
+
+
+def test_both_sides_of_a_conflict_are_named_with_what_became_of_the_loser() -> None:
+    """Fully sharded: batch and weights are split over one axis, so the weights are gathered."""
+
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(checkpoint_name(x @ w, "hidden"), P("data"))
+
+    found = explained(program, ((64, 16), P("data")), ((16, 32), P(None, "data")))
+    hidden = value(found, "hidden")
+    assert hidden.axes == [["data"], []]
+    (conflict,) = conflicts(hidden)
+    assert (conflict.dim, conflict.axis) == (1, "data")
+    assert conflict.what == (
+        "operand 1 of the product, w, is split over data: data already splits dim 0 here; "
+        "there w goes through an all-gather over data, 2.05 kB"
+    )
+    (gathered,) = found.collectives
+    assert (gathered.kind, gathered.axes, gathered.bytes) == ("all-gather", ["data"], 16 * 32 * 4)
+    assert "data splits dim 0 of operand 0 (argument x)" in gathered.because[0]
+
+
+def test_a_collective_in_a_loop_counts_each_iteration() -> None:
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda carry, w: (jnp.tanh(carry @ w), None), x, w)[0]
+
+    found = explained(program, ((8, 16), P("data", "model")), ((5, 16, 16), P(None, "model")))
+    reduced = next(each for each in found.collectives if each.kind in ("all-reduce", "reduce-scatter"))
+    assert reduced.count == 5
+
+
+def test_a_collective_in_a_loop_of_unknown_length_has_no_count() -> None:
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda carry: carry[0, 0] < 1, lambda carry: jnp.tanh(carry @ w), x)
+
+    found = explained(program, ((8, 16), P("data", "model")), ((16, 16), P("model")))
+    assert any(each.count is None for each in found.collectives)
+
+
+ONE_COLLECTIVE = {
+    "sum of a product": (lambda x, w: x @ w, (((8, 16), P("data", "model")), ((16, 32), P("model")))),
+    "sum of a reduction": (lambda x: x.sum(), (((8, 16), P("data")),)),
+    "gather of weights": (lambda x, w: x @ w, (((8, 16), P("data")), ((16, 32), P(None, "data")))),
+    "gradient of weights": (lambda x, g: x.T @ g, (((8, 16), P("data")), ((8, 32), P("data")))),
+    "softmax": (lambda x: jax.nn.softmax(x), (((8, 16), P(None, "model")),)),
+    "two uses": (lambda x, w: x @ w + jnp.sin(x) @ w, (((64, 16), P("data")), ((16, 32), P(None, "data")))),
+    "gather of all": (lambda x: jax.lax.with_sharding_constraint(x, P()), (((8, 16), P("data")),)),
+    "loop": (lambda x, w: jax.lax.scan(lambda x, w: (x @ w, None), x, w)[0], (ROWS, ((3, 16, 16), P(None, "data")))),
+}
+
+
+@pytest.mark.parametrize("name", ONE_COLLECTIVE)
+def test_estimated_bytes_are_those_of_the_compiler(name: str) -> None:
+    function, layouts = ONE_COLLECTIVE[name]
+    lowered = lower(function, *layouts)
+    found = explain(lowered.compiler_ir("stablehlo"), name)
+    program = compiled(lowered, found)
+    assert found.collectives
+    assert by_flow(found.collectives) == by_flow(program.collectives or ())
+    assert program.differs == []
+
+
+def test_a_linen_module_is_explained_by_its_parameters() -> None:
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return nn.Dense(16)(nn.relu(nn.Dense(32, name="up")(x)))
+
+    mesh, network = jax.sharding.get_mesh(), Network()
+    shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.ones((8, 16)))
+
+    def split(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        spec = P(None, "model") if path[1].key == "up" and leaf.ndim == 2 else P()
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+    def program(params: Any, x: jax.Array) -> jax.Array:
+        return checkpoint_name(network.apply(params, x).sum(), "loss")
+
+    params = jax.tree.map_with_path(split, shapes)
+    x = jax.ShapeDtypeStruct((8, 16), "float32", sharding=NamedSharding(mesh, P("data")))
+    with kept_names():
+        found = explain(jax.jit(program).lower(params, x).compiler_ir("stablehlo"), "linen")
+    name = "params['params']['up']['kernel']"
+    assert value(found, name).axes == [[], ["model"]]
+    reduced = next(each for each in found.collectives if each.axes == ["model"])
+    assert any(text.endswith(f"has model from argument {name}") for text in reduced.because)
+
+
+def test_passes_that_are_missing_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "PIPELINE", "sdy-no-such-pipeline")
+    with pytest.raises(Invalid, match=r"^jaxlib \S+ lacks the passes that explain a program: ") as error:
+        explained(lambda x: x + 1, ROWS)
+    assert len(error.value.problems) == 1
+    assert "\n" not in error.value.problems[0]
+
+
+def test_explaining_leaves_the_program_as_it_was() -> None:
+    lowered = lower(lambda x, w: x @ w, ROWS, COLUMNS)
+    before = lowered.as_text()
+    explain(lowered.compiler_ir("stablehlo"), "test")
+    assert lowered.as_text() == before
