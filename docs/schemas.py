@@ -18,12 +18,14 @@ from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
+from shardtui.engine.origins.explanation import Explanation
 from shardtui.engine.spec.model_choice import ModelPreset
 from shardtui.engine.spec.preset_reader import PresetFile
 from shardtui.engine.wire.checkpoints import Verification
 from shardtui.engine.wire.descriptions import PresetListing
 from shardtui.engine.wire.events import AnyEvent, StepsDone
 from shardtui.tui.cli.compare_report import CompareReport
+from shardtui.tui.cli.explain import ExplanationDiff, WhyReport
 from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
 from shardtui.tui.cli.ls import RunListing
 from shardtui.tui.cli.plan_report import PlanReport
@@ -40,6 +42,9 @@ PRINTED = {
     "inspect-diff": ("shardtui inspect --diff OTHER --json", DiffReport),
     "inspect-hlo": ("shardtui inspect --hlo FILE --mesh data=4,model=2 --json", HloReport),
     "lint": ("shardtui lint --json", LintReport),
+    "explain": ("shardtui explain --json", Explanation),
+    "explain-diff": ("shardtui explain --diff FILE --json", ExplanationDiff),
+    "why": ("shardtui why --json", WhyReport),
     "plan": ("shardtui plan --json", PlanReport),
     "compare": ("shardtui compare --json", CompareReport),
     "profile": ("shardtui profile RUN --json", ProfileReport),
@@ -157,7 +162,7 @@ def written() -> Iterator[tuple[Path, str]]:
 def _tables(schemas: dict[str, Schema]) -> Iterator[str]:
     """Each struct once, those that are printed as they are first, events last."""
     events = {struct.__name__ for struct in (*get_args(LINES), StepsDone)}
-    parts = {name: part for schema in schemas.values() for name, part in schema["$defs"].items()}
+    parts = {name: part for schema in schemas.values() for name, part in schema.get("$defs", {}).items()}
     for name, (title, _) in PRINTED.items():
         if name not in ("train", "events"):
             yield from _table(f"`{title}`", schemas[name])

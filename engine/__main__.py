@@ -8,6 +8,8 @@ as one of several processes on this machine.
 `verify RUN_DIRECTORY`: checks every checkpoint.
 `plan CONFIG TARGET [PRESET …]`: estimates presets on a TPU slice, or on a number of local devices.
 `compile CONFIG TOPOLOGY PRESET`: compiles a preset ahead of time for a TPU slice.
+`explain PROGRAM`: explains a lowered program of the user's.
+`why STEP`: explains the step of a preset.
 `search CONFIG TOPOLOGY`: estimates every mesh of a TPU slice.
 `profile TRACE MESH HLO`: accounts for the steps in a trace of the profiler.
 """
@@ -24,7 +26,7 @@ from .spec.config import Membership, Restart, RunConfig
 from .wire.run_directory import RunDirectory
 from .wire.stdout import answered
 
-ON_CPU = ("verify", "plan", "search", "compile", "profile")
+ON_CPU = ("verify", "plan", "search", "compile", "explain", "profile")
 """Commands that use only the CPU, even if there are other devices."""
 
 
@@ -58,6 +60,13 @@ def main() -> int:
 
             answer = {"plan": plans.plan, "search": plans.search, "compile": plans.compile_one}[command]
             return answered(answer, _decoded(config, RunConfig), target, *names)
+        case ["explain" | "why" as command, about]:
+            from .origins import cli as origins
+            from .origins.request import Program, Step
+
+            if command == "explain":
+                return answered(origins.explain_program, _decoded(about, Program))
+            return answered(origins.why, _decoded(about, Step))
         case _:
             print(__doc__, file=sys.stderr)
             return 2

@@ -26,15 +26,15 @@ MAX_MESSAGE = 400
 Function = Callable[..., Any]
 
 
-def load_module(model: UserModel) -> ModuleType:
-    """Imports the model's module. Raises Invalid if that fails.
+def load_module(model: UserModel, option: str = "--model") -> ModuleType:
+    """Imports the model's module. Raises Invalid if that fails; its message names the command-line `option`.
 
     While it is imported, its directory is first in `sys.path`; later it is last, so that a `random.py` in it does not
     shadow Python's.
     """
     sys.path.insert(0, model.directory)
     try:
-        with errors_as_invalid(f"--model {model.name}", model.directory):
+        with errors_as_invalid(f"{option} {model.name}", model.directory):
             if model.place.endswith(".py"):
                 return _run_file(model.place)
             return importlib.import_module(model.place)
@@ -55,13 +55,13 @@ def _run_file(path: str) -> ModuleType:
     return module
 
 
-def find_function(module: ModuleType, name: str, model: UserModel) -> Function:
-    """Returns the function or class of that name. Raises Invalid if the module has none."""
+def find_function(module: ModuleType, name: str, model: UserModel, option: str = "--model") -> Function:
+    """Returns the function or class of that name. Raises Invalid, naming the `option`, if the module has none."""
     found = getattr(module, name, None)
     if found is None:
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         where = f"{Path(model.place).name} ({getattr(module, '__file__', None)})"
-        raise Invalid(f"--model {model.name}: {where} has no {name}: it has {', '.join(own[:12]) or 'no function'}")
+        raise Invalid(f"{option} {model.name}: {where} has no {name}: it has {', '.join(own[:12]) or 'no function'}")
     if not callable(found):
         raise Invalid(f"{name} of {Path(model.place).name} is {type_name(found)}, not a function: rename it")
     return found

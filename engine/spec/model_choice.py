@@ -56,22 +56,27 @@ def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
     return ModelChoice(name, preset.model, preset.training)
 
 
-def user_model(reference: str, settings: tuple[str, ...] = ()) -> tuple[UserModel, TrainingConfig]:
-    """Returns a user's function as a model, with `KEY=VALUE` settings for it and for the training. Raises Invalid."""
+def user_model(
+    reference: str, settings: tuple[str, ...] = (), option: str = "--model"
+) -> tuple[UserModel, TrainingConfig]:
+    """Returns a user's function as a model, with `KEY=VALUE` settings for it and for the training.
+
+    Raises Invalid; its messages name the command-line `option`.
+    """
     place, _, function = reference.rpartition(":")
     is_file = "/" in place or place.endswith(".py")
     problems: list[str] = []
     path = Path(place or reference).expanduser().absolute()
     if not place:
-        problems.append(f"--model {reference}: no function is named: write {reference}:FUNCTION")
+        problems.append(f"{option} {reference}: no function is named: write {reference}:FUNCTION")
     elif is_file and path.suffix != ".py":
-        problems.append(f"--model {reference}: {place} is not a Python file: its name must end in .py")
+        problems.append(f"{option} {reference}: {place} is not a Python file: its name must end in .py")
     elif is_file and not path.is_file():
-        problems.append(f"--model {reference}: there is no file {path}")
+        problems.append(f"{option} {reference}: there is no file {path}")
     elif not is_file and not all(map(str.isidentifier, place.split("."))):
-        problems.append(f"--model {reference}: {place!r} is not a module name: give package.module or path/file.py")
+        problems.append(f"{option} {reference}: {place!r} is not a module name: give package.module or path/file.py")
     if place and not function.isidentifier():
-        problems.append(f"--model {reference}: {function!r} is not a function name: write {place}:FUNCTION")
+        problems.append(f"{option} {reference}: {function!r} is not a function name: write {place}:FUNCTION")
     directory = str(path.parent if is_file else Path.cwd())
     model = UserModel(reference=f"{path if is_file else place}:{function}", directory=directory)
     try:

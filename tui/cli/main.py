@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ...engine.base.invalid import Invalid
 from ...engine.base.suggestion import suggestion
+from ...engine.origins.request import Step
 from ...engine.spec.preset_reader import load_preset
 from ...engine.wire import run_directory
 from ..terminal.clean import warn
@@ -18,7 +19,7 @@ from ..terminal.splash import COMPLETING
 from .options import add_options
 from .parser import Parser, Version
 from .run import attach, client_for, run
-from .run_config import compared, new_config, planned
+from .run_config import compared, explained, new_config, planned
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -148,6 +149,19 @@ def _compare(options: argparse.Namespace) -> int:
     return compare(config, presets, options.measured, options.json)
 
 
+def _explain(options: argparse.Namespace) -> int:
+    from .explain import explain
+
+    return explain(explained(options), options.name, options.save, options.saved, options.json)
+
+
+def _why(options: argparse.Namespace) -> int:
+    from .explain import why
+
+    step = Step(config=new_config(options), rules=dict(options.tried), compiles=options.compile)
+    return why(step, options.name, options.json)
+
+
 def _lint(options: argparse.Namespace) -> int:
     from .inspect import lint
 
@@ -199,6 +213,16 @@ COMMANDS = {
         _profile, "show where the time of a step goes, in a run or in any trace of the profiler", "nano-1 --steps 5"
     ),
     "lint": Command(_lint, "find likely mistakes in the layout of a preset; exit 1 if there are any", "--preset tp"),
+    "why": Command(
+        _why,
+        "show why arrays and collectives of a preset are as they are, down to the rule or line to change",
+        "mlp.up --preset fsdp-tp2 --try mlp=",
+    ),
+    "explain": Command(
+        _explain,
+        "show why a program of your own is laid out as it is, and why it needs its collectives, without compiling it",
+        "train.py:program --mesh data=4,model=2",
+    ),
     "completion": Command(_completion, "print the script for tab completion in a shell", "bash"),
 }
 

@@ -1,15 +1,11 @@
 """The options of each command, for argparse."""
 
 import argparse
-import math
 
 from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, STOP_SECONDS, ScheduledSwitch
-from ...engine.spec.preset import AXIS_NAME
 from ...engine.spec.preset_files import preset_files
+from .explain_options import add_explain_options, add_why_options, mesh
 from .run_config import absolute
-
-MAX_DEVICES = 10**6
-"""Largest product of the sizes in `--mesh`."""
 
 TRAINING = ("run", "train", "engine")
 """Commands that start a run."""
@@ -34,7 +30,9 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("run", metavar="RUN", help="name of the run; see `shardtui ls`")
     if command == "profile":
         _add_profile_options(parser)
-    if command in (*TRAINING, "inspect", "lint"):
+    if command == "why":
+        add_why_options(parser)
+    if command in (*TRAINING, "inspect", "lint", "why"):
         parser.add_argument("--preset", metavar="P", help="name or .toml file; default dp; see `shardtui presets`")
     if command in TRAINING:
         parser.add_argument(
@@ -42,13 +40,15 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         )
     if command == "plan":
         _add_plan_options(parser)
+    if command == "explain":
+        add_explain_options(parser)
     if command in (*TRAINING, "compare"):
         _add_data_options(parser)
-    if command in ("presets", "inspect", "lint"):
+    if command in ("presets", "inspect", "lint", "why"):
         _accept_training_options(command, parser)
-    if command in (*TRAINING, "presets", "inspect", "lint", "compare"):
+    if command in (*TRAINING, "presets", "inspect", "lint", "why", "compare"):
         _add_device_options(parser)
-    if command in (*TRAINING, "presets", "inspect", "lint", "compare", "plan"):
+    if command in (*TRAINING, "presets", "inspect", "lint", "why", "compare", "plan"):
         _add_model_options(parser)
     if command in TRAINING:
         _add_checkpoint_options(parser)
@@ -221,7 +221,7 @@ def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--diff", metavar="PRESET", help="show what differs from this other preset")
     parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture")
     parser.add_argument("--hlo", metavar="FILE", help="list the collectives of any compiled program, from its HLO text")
-    parser.add_argument("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh of that program")
+    parser.add_argument("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh of that program")
 
 
 def _add_compare_options(parser: argparse.ArgumentParser) -> None:
@@ -273,14 +273,3 @@ def _scheduled_switch(text: str) -> ScheduledSwitch:
     if not colon or not step.isdecimal() or not preset:
         raise argparse.ArgumentTypeError(f"{text!r} is not STEP:PRESET, such as 10:fsdp")
     return ScheduledSwitch(int(step), absolute(preset))
-
-
-def _mesh(text: str) -> dict[str, int]:
-    try:
-        sizes = {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
-    except ValueError:
-        sizes = {}
-    named = all(AXIS_NAME.fullmatch(axis) for axis in sizes)
-    if not sizes or not named or min(sizes.values()) < 1 or math.prod(sizes.values()) > MAX_DEVICES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2")
-    return sizes

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...engine.base.invalid import Invalid
+from ...engine.origins.request import Program
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
     CheckpointConfig,
@@ -19,7 +20,7 @@ from ...engine.spec.config import (
     TrainingConfig,
     UserModel,
 )
-from ...engine.spec.model_choice import choose_model, with_settings, with_user_settings
+from ...engine.spec.model_choice import choose_model, user_model, with_settings, with_user_settings
 from ...engine.spec.preset_reader import is_file, load_preset, name_of
 from ...engine.spec.topology import load_topology
 from ...engine.wire import run_directory
@@ -118,6 +119,12 @@ def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     if problems or config is None:
         raise Invalid(*problems)
     return config, presets
+
+
+def explained(options: argparse.Namespace) -> Program:
+    """Returns the program to explain. Raises Invalid with every problem."""
+    function, _ = user_model(options.program, option="explain")
+    return Program(function=function, mesh=options.mesh or {}, compiles=options.compile)
 
 
 def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:

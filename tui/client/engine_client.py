@@ -7,9 +7,11 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from tempfile import TemporaryFile
 
+from msgspec import Struct
+
 from ...engine.base.advice import advice
 from ...engine.base.invalid import Invalid
-from ...engine.spec.config import Restart, RunConfig
+from ...engine.spec.config import Restart
 from ...engine.wire.commands import AnyCommand, Stop
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import (
@@ -41,7 +43,7 @@ POLL_SECONDS = 0.02
 EXITED_SILENTLY = "its process ended without a message: killed, or out of memory"
 
 
-def ask_engine(question: str, subject: RunConfig | str, *names: str) -> bytes:
+def ask_engine(question: str, subject: Struct | str, *names: str) -> bytes:
     """Returns the answer of an engine process, which alone may touch the devices.
 
     Raises SystemExit with the status of that process if it fails, after printing why on stderr.

@@ -1,0 +1,91 @@
+"""Explains the train step of a preset: its arrays by their names, down to the rules that split them."""
+
+from collections.abc import Iterator, Sequence
+
+import jax
+import msgspec
+
+from ..base.invalid import Invalid
+from ..models.task import Task, gradient_name
+from ..parallel.constraints import Observed
+from ..parallel.rules import Decision
+from ..program.inspection import inspect_program
+from ..program.placement import Placement, place
+from ..program.program import compile_program, trace_step
+from ..program.setup import devices_and_task
+from ..spec.preset_reader import load_preset
+from .agreement import differences
+from .chains import Reasons
+from .explain import explain
+from .explanation import CompiledProgram, Explanation
+from .names import kept_names
+from .request import Step
+
+
+def explain_step(step: Step) -> Iterator[Explanation]:
+    """Yields the explanation of a step, then that with other rules, if there are any to try. Raises Invalid."""
+    devices, task = devices_and_task(step.config)
+    preset = load_preset(step.config.preset)
+    tried = {logical: tuple(axes) for logical, axes in step.rules.items()}
+    if unknown := sorted({axis for axes in tried.values() for axis in axes} - set(preset.mesh)):
+        known = ", ".join(preset.mesh)
+        raise Invalid(f"--try: {', '.join(unknown)}: not an axis of the mesh of {preset.name}: choose from {known}")
+    placements = [place(task, preset, devices)]
+    if tried:
+        changed = msgspec.structs.replace(preset, rules={**preset.rules, **tried})
+        placements.append(place(task, changed, devices))
+    for placement in placements:
+        found = explained(task, placement)
+        yield _with_compiled(task, placement, found) if step.compiles else found
+
+
+def explained(task: Task, placement: Placement) -> Explanation:
+    """Explains the step under one placement. Raises Invalid if Shardy's passes are missing or fail."""
+    observed = Observed(names_only=True)
+    with kept_names():
+        module = trace_step(task, placement, observed).lower().compiler_ir("stablehlo")
+    names = [array.names[0] for array in task.arrays]
+    return explain(module, placement.preset.name, names, _reasons(task, placement, observed), with_results=False)
+
+
+def _reasons(task: Task, placement: Placement, observed: Observed) -> Reasons:
+    """The rule of each mesh axis on each array."""
+    decisions: list[Decision] = jax.tree.leaves((placement.state, placement.batch))
+    found: dict[str, dict[str, str]] = {}
+    for array, decision in zip(task.arrays, decisions, strict=True):
+        found[array.names[0]] = _rules(array.logical_axes, decision)
+        found[gradient_name(array.names[0])] = found[array.names[0]]
+    for name, activation in observed.activations.items():
+        found[name] = _rules(activation.logical_axes, activation.decision)
+    return found
+
+
+def _rules(logical_axes: Sequence[str | None], decision: Decision) -> dict[str, str]:
+    return {
+        axis: f"rule {logical} → {' × '.join(dim.axes)}"
+        if logical and dim.reason.startswith(f"{logical}: rule")
+        else dim.reason
+        for logical, dim in zip(logical_axes, decision.dims, strict=True)
+        for axis in dim.axes
+    }
+
+
+def _with_compiled(task: Task, placement: Placement, found: Explanation) -> Explanation:
+    """Adds the layouts and collectives of the compiled step."""
+    program, inspected = compile_program(task, placement).description, inspect_program(task, placement)
+    layouts = {array.name: array.compiled_spec for array in (*program.arrays, *inspected.arrays)}
+    values = [
+        msgspec.structs.replace(value, compiled_axes=layout)
+        if (layout := layouts.get(value.name)) and len(layout) == len(value.shape)
+        else value
+        for value in found.values
+    ]
+    memory = program.memory
+    compiled = CompiledProgram(
+        collectives=program.collectives,
+        differs=differences(found.collectives, program.collectives or ()),
+        argument_bytes=memory.arguments if memory else 0,
+        output_bytes=memory.outputs if memory else 0,
+        temporary_bytes=memory.temporaries if memory else 0,
+    )
+    return msgspec.structs.replace(found, values=values, compiled=compiled)

@@ -1,0 +1,182 @@
+"""`shardtui explain` and `shardtui why` as a user has them."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from shardtui.engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from shardtui.tui.state.explanation_diff import changes
+
+from ..conftest import SETTINGS
+from ..schemas import checked
+from .test_cli import run
+
+PROGRAM = """
+import jax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+SPEC = P(None, "model")
+
+def loss(w, x):
+    hidden = checkpoint_name(x @ w, "hidden")
+    return (hidden @ w.T).sum()
+
+def arguments():
+    mesh = jax.sharding.get_mesh()
+    w = jax.ShapeDtypeStruct((16, 32), "float32", sharding=NamedSharding(mesh, SPEC))
+    return w, jax.ShapeDtypeStruct((8, 16), "float32", sharding=NamedSharding(mesh, P("data")))
+
+def lowered():
+    return jax.jit(jax.grad(loss)).lower(*arguments())
+
+def traced():
+    return jax.jit(jax.grad(loss)).trace(*arguments())
+
+def pair():
+    return jax.jit(jax.grad(loss)), arguments()
+
+def number():
+    return 3
+
+def wrong_shapes():
+    return jax.jit(lambda x: x @ x).lower(jax.ShapeDtypeStruct((8, 16), "float32"))
+
+def needs(mesh):
+    return None
+"""
+MESH = "--mesh=data=4,model=2"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_lowered_traced_and_a_pair_are_explained_alike(program: Path, home: Path) -> None:
+    answers = []
+    for name in ("lowered", "traced", "pair"):
+        result = run("explain", f"{program}:{name}", MESH, "--json")
+        assert result.returncode == 0, result.stderr
+        answers.append(checked("explain", result.stdout))
+        assert answers[-1].pop("program") == f"program.py:{name}"
+    assert answers[0] == answers[1] == answers[2]
+    found = answers[0]
+    assert found["mesh"] == {"data": 4, "model": 2}
+    hidden = next(value for value in found["values"] if value["name"] == "hidden")
+    assert hidden["axes"] == [["data"], ["model"]]
+    assert hidden["source"] == f"{program}:9"
+    assert [(link["kind"], link["what"]) for link in hidden["origin"] if link["axis"] == "model"][-1] == (
+        "input",
+        "argument w",
+    )
+    assert {each["kind"] for each in found["collectives"]} == {"all-reduce"}
+    assert found["compiled"] is None
+
+
+def test_a_saved_explanation_shows_what_changed(program: Path, home: Path) -> None:
+    saved = program.with_suffix(".json")
+    assert run("explain", f"{program}:pair", MESH, f"--save={saved}").returncode == 0
+    program.write_text(f"# a line more\n{PROGRAM}")
+    same = run("explain", f"{program}:pair", MESH, f"--diff={saved}")
+    assert (same.returncode, same.stdout) == (0, "no change\n")
+    program.write_text(PROGRAM.replace('SPEC = P(None, "model")', "SPEC = P()"))
+    result = run("explain", f"{program}:pair", MESH, f"--diff={saved}", "--json")
+    assert result.returncode == 1
+    lines = checked("explain-diff", result.stdout)["changes"]
+    assert "w: 16 × 32 f32 (–, model) → 16 × 32 f32 (–, –)" in lines
+    assert any(line.startswith("hidden: 8 × 32 f32 (data, model) → 8 × 32 f32 (data, –)") for line in lines)
+
+
+def test_the_report_shows_values_collectives_and_the_compiled_program(program: Path, home: Path) -> None:
+    result = run("explain", f"{program}:pair", MESH, "--compile", COLUMNS="100")
+    assert result.returncode == 0, result.stderr
+    assert "program.py:pair: data 4 × model 2\nan estimate by Shardy's passes" in result.stdout
+    assert "collectives, estimated" in result.stdout
+    assert "estimated and compiled collectives, per device" in result.stdout
+
+
+def test_a_name_prints_the_whole_chain(program: Path, home: Path) -> None:
+    result = run("explain", f"{program}:pair", "hidden", MESH)
+    assert result.returncode == 0, result.stderr
+    assert "hidden [8 × 32] (data, model)  program.py:9" in result.stdout
+    assert "  dim 1 over model: operand 1 of the product, w (program.py:9)\n    ← argument w" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "explain program.py:nothing: program.py ({path}) has no nothing: it has checkpoint_name"),
+        ("SPEC", "SPEC of program.py is P"),
+        ("number", "explain program.py:number: it returns int: return what jax.jit(f).lower(…) or .trace(…) gives"),
+        ("wrong_shapes", "explain program.py:wrong_shapes: TypeError: dot_general"),
+        ("needs", "explain program.py:needs: it takes mesh, but is called without arguments"),
+    ],
+)
+def test_a_function_that_gives_no_program_is_one_message(program: Path, home: Path, name: str, message: str) -> None:
+    result = run("explain", f"{program}:{name}", MESH)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert f"shardtui: {message.format(path=program)}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.py:f"], "explain absent.py:f: there is no file"),
+        (["absent.py"], "explain absent.py: no function is named: write absent.py:FUNCTION"),
+        (["{program}:pair", "--diff=absent.json"], "--diff absent.json: cannot be read: No such file or directory"),
+        (["{program}:pair", "--diff={program}"], "not what `shardtui explain … --save` wrote"),
+        (["{program}:pair", MESH, "--save=/nowhere/x"], "--save /nowhere/x: cannot be written: No such file"),
+        (["{program}:pair", "hiden", MESH], "hiden: no value and no source line of program.py:pair has this"),
+    ],
+)
+def test_wrong_arguments_are_one_message(program: Path, home: Path, arguments: list[str], message: str) -> None:
+    result = run("explain", *(each.format(program=program) for each in arguments))
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert message in result.stderr
+
+
+def test_why_ends_at_the_rule_and_tries_another(home: Path) -> None:
+    result = run("why", "mlp.hidden", "--preset=fsdp-tp2", "--try=mlp=", "--json", *SETTINGS)
+    assert result.returncode == 0, result.stderr
+    report = checked("why", result.stdout)
+    (hidden,) = [value for value in report["values"] if value["name"] == "blocks.mlp.hidden"]
+    (end,) = [link for link in hidden["origin"] if link["axis"] == "model"]
+    assert end["what"].endswith("rule mlp → model")
+    assert report["tried"] == {"mlp": []}
+    assert any(line.startswith("blocks.mlp.hidden: ") and "(fsdp, –, –)" in line for line in report["changes"])
+
+
+def test_why_with_a_rule_that_cannot_be_says_so(home: Path) -> None:
+    result = run("why", "mlp", "--preset=fsdp-tp2", "--try=mlp=nowhere", *SETTINGS)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert "nowhere" in result.stderr
+
+
+def test_changes_are_in_words() -> None:
+    link = Link(dim=0, axis="data", kind="input", what="argument x", source="")
+    value = ValueOrigin(name="x", shape=[8], dtype="f32", axes=[["data"]], source="a.py:1", origin=[link])
+    reduced = CollectiveOrigin(
+        kind="all-reduce", axes=["data"], count=2, bytes=80, source="a.py:2", because=["the sum at a.py:2"]
+    )
+    before = Explanation(program="p", mesh={"data": 4}, values=[value], collectives=[reduced])
+    moved = msgspec.structs.replace(reduced, source="a.py:9", because=["the sum at a.py:9"])
+    assert changes(before, msgspec.structs.replace(before, collectives=[moved])) == []
+    after = msgspec.structs.replace(
+        before,
+        mesh={"data": 2},
+        values=[value, msgspec.structs.replace(value, axes=[[]], origin=[])],
+        collectives=[msgspec.structs.replace(reduced, count=3, bytes=120)],
+    )
+    assert changes(before, after) == [
+        "mesh: data 4 → data 2",
+        "x #2: new, 8 f32 (–)",
+        "all-reduce over data: 2 × in 80 B → 3 × in 120 B (the sum at a.py)",
+    ]
+    assert json.loads(msgspec.json.encode(before))["schema"] == 1

@@ -1,0 +1,252 @@
+"""`shardtui explain` and `shardtui why`: why values are laid out as they are, and why collectives are needed."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from rich.console import RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from ...engine.base import figures
+from ...engine.base.invalid import Invalid
+from ...engine.base.suggestion import suggestion
+from ...engine.origins.agreement import by_flow
+from ...engine.origins.explanation import CollectiveOrigin, CompiledProgram, Explanation, Link, ValueOrigin
+from ...engine.origins.request import Program, Step
+from ..client.engine_client import ask_engine
+from ..state.explanation_diff import changes
+from ..terminal.clean import clean, json_line
+from ..terminal.exit_codes import FAILED, FINE
+from ..terminal.plain_console import table_console
+from ..terminal.plain_table import plain_table, right
+
+ESTIMATE = "an estimate by Shardy's passes, not compiled: the compiler may choose other collectives"
+
+
+class ExplanationDiff(Struct, frozen=True, kw_only=True):
+    """What changed in a program since an explanation of it was saved."""
+
+    schema: int = 1
+    """Schema version; increases when a field changes its meaning or is removed."""
+    program: str
+    """`FILE.py:FUNCTION`."""
+    changes: list[str]
+    """One line for each change of a layout, an origin or a collective; empty if nothing changed."""
+
+
+class WhyReport(Explanation, frozen=True, kw_only=True):
+    """The arrays and collectives of a preset's step whose name or source matches, and what other rules change."""
+
+    tried: dict[str, list[str]]
+    """The rules that were tried, by logical axis."""
+    changes: list[str]
+    """One line for each change of a layout, an origin or a collective with those rules; empty if none was tried."""
+
+
+def explain(program: Program, name: str | None, save: str | None, saved: str | None, as_json: bool) -> int:
+    """Explains a program, writes it to `save`, or compares it with the file `saved`; returns 1 if it changed.
+
+    With `name`, prints only what matches, with whole chains. Raises Invalid.
+    """
+    before = _saved(saved) if saved else None
+    found = msgspec.json.decode(ask_engine("explain", program), type=Explanation)
+    if save:
+        _write(found, save)
+    if before:
+        return _print_changes(found.program, changes(before, found), as_json)
+    found = matching(found, name) if name else found
+    if as_json:
+        print(json_line(found))
+    else:
+        table_console().print(*(chain_lines if name else explanation_tables)(clean(found)), sep="\n")
+    return FINE
+
+
+def why(step: Step, name: str, as_json: bool) -> int:
+    """Explains what matches `name` in a preset's step, and what other rules would change. Raises Invalid."""
+    lines = ask_engine("why", step).splitlines()
+    before, *after = [msgspec.json.decode(line, type=Explanation) for line in lines]
+    found = matching(before, name)
+    changed = [line for other in after for line in changes(before, other)]
+    if as_json:
+        fields = {key: getattr(found, key) for key in found.__struct_fields__}
+        print(json_line(WhyReport(**fields, tried=step.rules, changes=changed)))
+        return FINE
+    shown = [*chain_lines(clean(found)), *(_tried(before, after[0]) if after else ())]
+    table_console().print(*shown, sep="\n")
+    return FINE
+
+
+def matching(found: Explanation, name: str) -> Explanation:
+    """Returns the values and collectives with `name` in their name, source or reasons. Raises Invalid if none has."""
+    values = [each for each in found.values if name in each.name or name in figures.short_source(each.source)]
+    collectives = [
+        each
+        for each in found.collectives
+        if any(name in text for text in (each.kind, figures.short_source(each.source), *each.because))
+    ]
+    if not values and not collectives:
+        names = [value.name for value in found.values]
+        raise Invalid(
+            f"{name}: no value and no source line of {found.program} has this in its name: "
+            f"{suggestion(name, names)}names look like {', '.join(names[:3])}"
+        )
+    return msgspec.structs.replace(found, values=values, collectives=collectives)
+
+
+def _saved(path: str) -> Explanation:
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Explanation)
+    except OSError as error:
+        raise Invalid(f"--diff {path}: cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"--diff {path}: not what `shardtui explain … --save` wrote: {error}") from error
+
+
+def _write(found: Explanation, path: str) -> None:
+    """Writes indented JSON, whose lines a diff of files shows well."""
+    text = msgspec.json.format(json_line(found), indent=1)
+    try:
+        Path(path).write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise Invalid(f"--save {path}: cannot be written: {error.strerror}") from error
+
+
+def _print_changes(program: str, found: Sequence[str], as_json: bool) -> int:
+    report = ExplanationDiff(program=program, changes=list(found))
+    if as_json:
+        print(json_line(report))
+    else:
+        print(*(clean(report).changes or ["no change"]), sep="\n")
+    return FAILED if found else FINE
+
+
+def explanation_tables(found: Explanation) -> list[RenderableType]:
+    """Returns tables of the values, the collectives and, if compiled, what differs."""
+    split = [value for value in found.values if value.origin]
+    tables: list[RenderableType] = [*_title(found), *([value_table(split)] if split else [])]
+    if hidden := len(found.values) - len(split):
+        tables.append(Text(f"and {hidden:,} values that nothing splits: --json lists all", "dim"))
+    tables.append(collective_table(found.collectives) if found.collectives else "no collectives")
+    return [*tables, *(_compiled(found.compiled) if found.compiled else ())]
+
+
+def chain_lines(found: Explanation) -> list[RenderableType]:
+    """Returns each value with its whole chains, link below link, then the collectives."""
+    lines: list[RenderableType] = [*_title(found)]
+    for value in found.values:
+        place = f"  {figures.short_source(value.source)}" if value.source else ""
+        lines.append(Text(f"\n{value.name} [{figures.shape(value.shape)}] {figures.spec(value.axes)}{place}", "bold"))
+        lines += map(Text, [*chains(value.origin), *_as_compiled(value)])
+    lines += ["", collective_table(found.collectives)] if found.collectives else []
+    return [*lines, *(_compiled(found.compiled) if found.compiled else ())]
+
+
+def _title(found: Explanation) -> list[RenderableType]:
+    return [Text(f"{found.program}: {figures.axes(found.mesh) or 'no mesh'}", "bold"), Text(ESTIMATE)]
+
+
+def _as_compiled(value: ValueOrigin) -> list[str]:
+    if value.compiled_axes is None:
+        return []
+    same = value.compiled_axes == value.axes
+    return ["  as compiled" if same else f"  differs: the compiler chose {figures.spec(value.compiled_axes)}"]
+
+
+def _tried(before: Explanation, after: Explanation) -> list[RenderableType]:
+    """Returns the layouts that change with other rules, and the bytes of collectives before and after."""
+    counts = Counter(value.name for side in (before, after) for value in side.values)
+    old = {value.name: value.axes for value in before.values if counts[value.name] == 2}
+    layouts = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
+    for value in after.values:
+        if old.get(value.name, value.axes) != value.axes:
+            layouts.add_row(Text(value.name), *(Text(figures.spec(axes)) for axes in (old[value.name], value.axes)))
+    moved = plain_table("collective", "over", right("before"), right("after"), title="bytes per device and step")
+    sums = by_flow(before.collectives), by_flow(after.collectives)
+    for kind, axes in sorted({*sums[0], *sums[1]}):
+        sizes = (figures.size(side.get((kind, axes), 0)) for side in sums)
+        moved.add_row(kind, Text(figures.over(axes)), *sizes)
+    return ["", layouts if layouts.row_count else "no layout changes", moved]
+
+
+def value_table(values: Sequence[ValueOrigin]) -> Table:
+    """Returns a table of values, each mesh axis with who asked for it."""
+    table = plain_table(
+        Column("value", overflow="fold"),
+        "shape",
+        "split over",
+        "source",
+        Column("asked for by", overflow="fold"),
+        title="values, and where each mesh axis comes from",
+    )
+    for value in values:
+        table.add_row(
+            Text(value.name),
+            figures.shape(value.shape),
+            Text(figures.spec(value.axes)),
+            Text(figures.short_source(value.source)),
+            Text("\n".join(_ends(value.origin))),
+        )
+    return table
+
+
+def _ends(origin: Sequence[Link]) -> list[str]:
+    """Returns a line for the end of each chain, then for each conflict."""
+    ends = {(link.dim, link.axis): link for link in origin if link.kind != "conflict"}
+    return [*(f"{axis}: {_link(link)}" for (_, axis), link in ends.items()), *_conflicts(origin)]
+
+
+def chains(origin: Sequence[Link]) -> list[str]:
+    """Returns the links of each chain, a line each, then the conflicts."""
+    lines: list[str] = []
+    chain = None
+    for link in origin:
+        if link.kind == "conflict":
+            continue
+        begins, chain = chain != (link.dim, link.axis), (link.dim, link.axis)
+        lines.append(f"  dim {link.dim} over {link.axis}: {_link(link)}" if begins else f"    ← {_link(link)}")
+    return [*lines, *(f"  {line}" for line in _conflicts(origin))]
+
+
+def _conflicts(origin: Sequence[Link]) -> list[str]:
+    return [f"dim {link.dim} not over {link.axis}: {_link(link)}" for link in origin if link.kind == "conflict"]
+
+
+def _link(link: Link) -> str:
+    return f"{link.what} ({figures.short_source(link.source)})" if link.source else link.what
+
+
+def collective_table(collectives: Sequence[CollectiveOrigin]) -> Table:
+    """Returns a table of estimated collectives."""
+    table = plain_table(
+        "collective",
+        "over",
+        right("times"),
+        right("bytes"),
+        "source",
+        Column("because", overflow="fold"),
+        title="collectives, estimated",
+    )
+    for each in collectives:
+        table.add_row(
+            each.kind,
+            Text(figures.over(each.axes)),
+            figures.times(each.count),
+            figures.size(each.bytes),
+            Text(figures.short_source(each.source)),
+            Text("\n".join(each.because)),
+        )
+    return table
+
+
+def _compiled(found: CompiledProgram) -> list[RenderableType]:
+    memory = plain_table("compiled program, per device", right("bytes"))
+    for name in ("argument", "output", "temporary"):
+        memory.add_row(f"{name}s".replace("temporarys", "temporaries"), figures.size(getattr(found, f"{name}_bytes")))
+    if found.collectives is None:
+        return [memory, "its collectives are unknown: it was compiled for another number of devices"]
+    lines = found.differs or ["the compiled program has the collectives that were estimated"]
+    return [memory, Text("estimated and compiled collectives, per device", "bold"), *map(Text, lines)]

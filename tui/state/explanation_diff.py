@@ -1,0 +1,99 @@
+"""What changed between two explanations of a program: layouts, origins and collectives, without line numbers."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ...engine.base import figures
+from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+
+LINE = re.compile(r"(\.\w+):\d+")
+"""A line number, which changes with every edit above it."""
+
+
+def changes(before: Explanation, after: Explanation) -> list[str]:
+    """Returns one line per change: the mesh, then values in the order of the program, then collectives."""
+    meshes = [figures.axes(each.mesh) for each in (before, after)]
+    mesh = [f"mesh: {meshes[0]} → {meshes[1]}"] if meshes[0] != meshes[1] else []
+    return [*mesh, *_values(before.values, after.values), *_collectives(before.collectives, after.collectives)]
+
+
+def _values(before: Sequence[ValueOrigin], after: Sequence[ValueOrigin]) -> Iterator[str]:
+    old, new = _numbered(before), _numbered(after)
+    for name in dict.fromkeys((*new, *old)):
+        if name not in old:
+            yield f"{name}: new, {_layout(new[name])}"
+        elif name not in new:
+            yield f"{name}: gone, was {_layout(old[name])}"
+        elif _layout(old[name]) != _layout(new[name]):
+            yield f"{name}: {_layout(old[name])} → {_layout(new[name])}{_because(new[name])}"
+        elif _origin(old[name]) != _origin(new[name]):
+            yield f"{name}: {_layout(new[name])} as before, but from elsewhere{_because(new[name])}"
+
+
+def _numbered(values: Sequence[ValueOrigin]) -> dict[str, ValueOrigin]:
+    """Values by name; those with the same name by their number as well."""
+    found: dict[str, ValueOrigin] = {}
+    counts: dict[str, int] = {}
+    for value in values:
+        counts[value.name] = number = counts.get(value.name, 0) + 1
+        found[f"{value.name} #{number}" if number > 1 else value.name] = value
+    return found
+
+
+def _layout(value: ValueOrigin) -> str:
+    return f"{figures.shape(value.shape)} {value.dtype} {figures.spec(value.axes)}"
+
+
+def _origin(value: ValueOrigin) -> list[tuple[int, str, str, str, str]]:
+    return [(each.dim, each.axis, each.kind, unnumbered(each.what), _file(each.source)) for each in value.origin]
+
+
+def _because(value: ValueOrigin) -> str:
+    ends = [end(value.origin, axis) for axis in dict.fromkeys(each.axis for each in value.origin)]
+    found = [f"{link.axis}: {unnumbered(link.what)}" for link in ends if link]
+    return f" ({'; '.join(found)})" if found else ""
+
+
+def end(origin: Sequence[Link], axis: str) -> Link | None:
+    """Returns the last link of an axis: who asked for it, or what kept it out."""
+    return next((link for link in reversed(origin) if link.axis == axis), None)
+
+
+def _collectives(before: Sequence[CollectiveOrigin], after: Sequence[CollectiveOrigin]) -> Iterator[str]:
+    old, new = _by_reason(before), _by_reason(after)
+    for key in sorted({*old, *new}):
+        one, other = old.get(key), new.get(key)
+        if one == other:
+            continue
+        what = f"{key[0]} over {figures.over(key[1])}"
+        if one and other:
+            size = f"{_times(one[0])} × in {figures.size(one[1])} → {_times(other[0])} × in {figures.size(other[1])}"
+        else:
+            size = f"gone, was {figures.size(one[1])}" if one else f"new, {figures.size((other or (0, 0))[1])}"
+        yield f"{what}: {size}{f' ({key[2]})' if key[2] else ''}"
+
+
+Reason = tuple[str, tuple[str, ...], str]
+
+
+def _by_reason(collectives: Sequence[CollectiveOrigin]) -> dict[Reason, tuple[int | None, int]]:
+    """Executions and bytes by kind, axes and first reason."""
+    found: dict[Reason, tuple[int | None, int]] = {}
+    for each in collectives:
+        key = each.kind, tuple(each.axes), unnumbered(each.because[0] if each.because else _file(each.source))
+        count, size = found.get(key, (0, 0))
+        found[key] = None if count is None or each.count is None else count + each.count, size + each.bytes
+    return found
+
+
+def _times(count: int | None) -> str:
+    return figures.times(count)
+
+
+def unnumbered(text: str) -> str:
+    """Returns a text without the line numbers of files."""
+    return LINE.sub(r"\1", text)
+
+
+def _file(source: str) -> str:
+    return unnumbered(figures.short_source(source))
