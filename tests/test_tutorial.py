@@ -37,7 +37,10 @@ SIZE = (110, 32)
 """Columns and rows of a terminal on which Watch has all panels that a page names."""
 PAGES = [
     page.relative_to(DOCS).as_posix()
-    for page in (*sorted((DOCS / "tutorial").glob("*.md")), DOCS / "out-of-memory.md", DOCS / "slow-step.md")
+    for page in (
+        *sorted((DOCS / "tutorial").glob("*.md")),
+        *(DOCS / name for name in ("explain.md", "out-of-memory.md", "slow-step.md")),
+    )
 ]
 
 
