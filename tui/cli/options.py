@@ -96,7 +96,7 @@ def _add_profile_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--diff", metavar="OTHER", help="compare with another run or trace")
     add("--hlo", metavar="FILE", help="with TRACE: HLO text of its program; default: the text that the trace contains")
-    add("--mesh", type=_mesh, metavar="AXIS=SIZE,…", help="with TRACE: the mesh of its program, to name the axes")
+    add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with TRACE: the mesh of its program, to name the axes")
 
 
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
