@@ -49,10 +49,10 @@ def small() -> Task:
 @pytest.mark.parametrize(
     ("name", "microbatches", "repeats", "remat"),
     [
-        ("pp2", 1, 1, False),
+        pytest.param("pp2", 1, 1, False, marks=pytest.mark.slow),
         ("pp2", 2, 1, False),
-        ("dp-tp2-pp2", 4, 1, False),
-        ("pp2", 2, 2, False),
+        pytest.param("dp-tp2-pp2", 4, 1, False, marks=pytest.mark.slow),
+        pytest.param("pp2", 2, 2, False, marks=pytest.mark.slow),
         ("dp-tp2-pp2", 4, 2, True),
     ],
 )
@@ -81,6 +81,7 @@ def same_gradients(small: Task, preset: Preset, pipeline: PipelineInfo, remat: b
         assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
 
 
+@pytest.mark.slow
 def test_micro_batches_wait_for_the_last_stage_of_several_axes() -> None:
     """More micro-batches than stages, and repeats that do not divide the stages."""
     model = ModelConfig(layers=12, embed=16, heads=2, mlp=32, vocab=256, vocab_rows=256, context=8)

@@ -102,7 +102,7 @@ def test_losses_with_splash_tiles_are_those_of_data_parallelism(preset: Preset) 
     np.testing.assert_allclose(losses(attention_config("splash", 512), preset), plain, rtol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [{"data": 4, "seq": 2}, {"data": 2, "seq": 4}])
+@pytest.mark.parametrize("sizes", [{"data": 4, "seq": 2}, pytest.param({"data": 2, "seq": 4}, marks=pytest.mark.slow)])
 def test_keys_go_round_and_no_device_holds_all_of_them(sizes: dict[str, int]) -> None:
     """And the formulas know it: permutations exactly, memory within a tenth."""
     model = tiny_model(attention="ring", embed=128, mlp=512, context=512, remat=True)

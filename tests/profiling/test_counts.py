@@ -18,7 +18,8 @@ from shardtui.engine.wire.account import Account
 from shardtui.tui.state.account_sums import flow_times
 
 STEPS = 2
-CASES = [("nano", "dp"), ("nano", "fsdp-tp2"), ("nano", "dp-tp2-pp2"), ("nano", "sp2"), ("nano-moe", "ep2-tp2")]
+SLOW = [("nano", "dp"), ("nano", "dp-tp2-pp2"), ("nano", "sp2")]
+CASES = [("nano", "fsdp-tp2"), ("nano-moe", "ep2-tp2"), *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)]
 
 
 def traced(task: Task, program: Program, folder: Path) -> Account:
