@@ -28,7 +28,7 @@ LINE = re.compile(r".+")
 NUMBERED = re.compile(r'(\d+) (?:"(.*)"|\{(.*)\})')
 LIBRARIES = re.compile(
     r"-packages/(jax|jaxlib|flax|optax|chex|haiku|equinox|orbax)/"
-    rf"|/{re.escape(CONSTRAINTS.relative_to(ENGINE.parent).as_posix())}$"  # wherever the text was compiled
+    rf"|/{re.escape(CONSTRAINTS.relative_to(ENGINE.parent).as_posix())}/"  # wherever the text was compiled
 )
 """Files that a reader did not write: a source line is looked for below them."""
 

@@ -7,7 +7,7 @@ import msgspec
 
 from ..base.invalid import Invalid
 from ..models.task import Task, gradient_name
-from ..parallel.constraints import Observed
+from ..parallel.observed import Observed
 from ..parallel.rules import Decision
 from ..program.inspection import inspect_program
 from ..program.placement import Placement, place

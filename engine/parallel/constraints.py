@@ -4,46 +4,17 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.preset import Axes
-from .rules import Decision, LogicalAxes, axes_of, by_rules, spec_entry, with_derived
-
-
-@dataclass(frozen=True)
-class Activation:
-    """An activation of the step, with the layout that the rules give it."""
-
-    shape: tuple[int, ...]
-    """Of the global array; in a pipeline [stages, batch, …]."""
-    dtype: Any
-    logical_axes: LogicalAxes
-    """The logical axis of each dim."""
-    decision: Decision
-    """How the rules lay it out."""
-
-
-@dataclass(frozen=True)
-class Observed:
-    """The activations and gradients of a step, by name, collected while it is traced and compiled."""
-
-    activations: dict[str, Activation] = field(default_factory=dict)
-    """Intended layouts, known after tracing."""
-    shardings: dict[str, Sharding] = field(default_factory=dict)
-    """Layouts that the compiler chose, known after compilation."""
-    names_only: bool = False
-    """The program only names its values, with `checkpoint_name`, and does not report their layouts."""
-
-    def note(self, name: str, sharding: Sharding) -> None:
-        """Records the compiler's layout. Later calls for a name are ignored: they are recomputations."""
-        self.shardings.setdefault(name, sharding)
+from .observed import Activation, Observed
+from .rules import LogicalAxes, axes_of, by_rules, spec_entry, with_derived
 
 
 @dataclass(frozen=True)
@@ -273,33 +244,4 @@ def inspect_sharding(x: jax.Array, name: str) -> jax.Array:
     active = _active.get()
     if active is None or active.observed is None:
         return x
-    if active.observed.names_only:
-        return checkpoint_name(x, name)
-    note = partial(active.observed.note, name)
-    if active.stage_of:
-        _inspect_mapped(x, lambda sharding: note(_of_stages(sharding)))
-    else:
-        jax.debug.inspect_array_sharding(x, callback=note)
-    return x
-
-
-def _inspect_mapped(x: jax.Array, callback: Callable[[Sharding], None]) -> None:
-    """Reports the layout of `x` with the mapped dims of groups and stages: [G, S, b, …]."""
-
-    @jax.custom_batching.custom_vmap
-    def report(x: jax.Array) -> jax.Array:
-        jax.debug.inspect_array_sharding(x, callback=callback)
-        return x
-
-    @report.def_vmap
-    def _(size: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
-        return report(x), True
-
-    report(jax.lax.stop_gradient(x))
-
-
-def _of_stages(sharding: Sharding) -> NamedSharding:
-    """The sharding of [S, G × b, …], from that of [G, S, b, …]."""
-    assert isinstance(sharding, NamedSharding), sharding
-    groups, stages, examples, *rest = (*map(axes_of, sharding.spec), (), (), ())[: max(3, len(sharding.spec))]
-    return NamedSharding(sharding.mesh, PartitionSpec(stages, (*groups, *examples), *rest))
+    return active.observed.inspect(x, name, is_mapped=active.stage_of is not None)

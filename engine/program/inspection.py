@@ -17,7 +17,7 @@ import numpy as np
 from ..analysis.hlo import LIBRARIES, Instruction, Module, parse
 from ..base.advice import first_line
 from ..models.task import Array, Task, gradient_name
-from ..parallel.constraints import Observed
+from ..parallel.observed import Observed
 from ..parallel.rules import Decision
 from ..wire.descriptions import ArrayInfo, RematerializationInfo
 from ..wire.events import PresetInspected

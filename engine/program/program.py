@@ -12,8 +12,9 @@ from jax.stages import Compiled, Traced
 from ..analysis.program_text import read
 from ..models.flops import flops_by_scope
 from ..models.task import Task, TrainState
-from ..parallel.constraints import Observed, activation_rules
+from ..parallel.constraints import activation_rules
 from ..parallel.mesh import describe_mesh
+from ..parallel.observed import Observed
 from ..parallel.rules import flax_rules
 from ..spec.preset import Preset
 from ..wire.events import Phase, PresetCompiled

@@ -219,7 +219,7 @@ def test_axes_of_groups_are_those_along_which_members_differ(
 
 
 def test_constraints_are_no_line_of_a_reader() -> None:
-    assert Path(constraints.__file__).samefile(CONSTRAINTS)
+    assert Path(constraints.__file__).parent.samefile(CONSTRAINTS)
     assert LIBRARIES.search(constraints.__file__)
     assert LIBRARIES.search("/elsewhere/site-packages/shardtui/engine/parallel/constraints.py")
     assert not LIBRARIES.search(decoder.__file__)

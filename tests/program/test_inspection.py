@@ -10,8 +10,8 @@ from shardtui.engine.analysis.collectives import inventory
 from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.analysis.layout import Shard, bytes_per_device, replicas, shards, wasted_bytes
 from shardtui.engine.models.task import Task
-from shardtui.engine.parallel.constraints import Observed
 from shardtui.engine.parallel.mesh import describe_mesh
+from shardtui.engine.parallel.observed import Observed
 from shardtui.engine.program.inspection import inspect_program, rematerializations
 from shardtui.engine.program.memory import measure
 from shardtui.engine.program.placement import place
