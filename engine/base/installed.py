@@ -5,4 +5,4 @@ from pathlib import Path
 ENGINE = Path(__file__).parents[1]
 """The directory of the package `shardtui.engine`."""
 CONSTRAINTS = ENGINE / "parallel"
-"""The modules by which a model requests the sharding of an activation. The source line of interest is their caller's."""
+"""The modules by which a model shards an activation. The source line of interest is their caller's."""

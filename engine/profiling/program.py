@@ -159,8 +159,14 @@ class Program:
 def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Program:
     """Reads the program of a trace. `text`: its HLO text; if empty, that of the trace, or else what its events say.
 
-    `mesh`: axis to size, in order; empty if unknown. Raises Invalid if the text cannot be read or is of another mesh.
+    `mesh`: axis to size, in order; empty if unknown. Raises Invalid if there is no text, or it cannot be read or is of
+    another mesh.
     """
+    if not (text or traced.text or traced.instructions):
+        raise Invalid(
+            f"the trace has no text of {traced.name}, which jax leaves out of a program from its compilation cache: "
+            "give --hlo FILE with what compiled.as_text() returns"
+        )
     try:
         module = parse(text or traced.text or _text_of_events(traced))
         devices = math.prod(mesh.values())

@@ -35,7 +35,7 @@ class Program:
 
     placement: Placement
     """The mesh, and the shardings of all arrays."""
-    step: Callable[[TrainState, Tree], tuple[TrainState, jax.Array]]
+    step: Compiled
     """The train step: state and batch to new state and loss. Donates its state; keeps the placement's shardings."""
     digest: StateFunction
     """Digests of the state's arrays."""

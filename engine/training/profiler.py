@@ -119,7 +119,8 @@ class Profiler:
             files = self._directory.glob("plugins/profile/*/*.xplane.pb")
             newest = max(files, key=lambda file: file.stat().st_mtime)
             mesh, kind = program.placement.mesh, program.placement.mesh.devices.flat[0].device_kind
-            return read_account(newest, dict(mesh.shape), "", _places(mesh), seconds, ring_rate(kind)), None
+            text = program.step.as_text() or ""  # a trace lacks that of a program from the compilation cache
+            return read_account(newest, dict(mesh.shape), text, _places(mesh), seconds, ring_rate(kind)), None
         except Exception as error:  # training continues, whatever is in the trace
             return None, "; ".join(problems_in(error))
 

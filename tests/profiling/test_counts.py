@@ -35,7 +35,7 @@ def traced(task: Task, program: Program, folder: Path) -> Account:
             state, _ = program.step(state, batch)
         jax.block_until_ready(state)
     (path,) = folder.rglob("*.xplane.pb")
-    return read_account(path, program.description.mesh.axes)
+    return read_account(path, program.description.mesh.axes, program.step.as_text() or "")
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)

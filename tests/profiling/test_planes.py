@@ -178,6 +178,7 @@ def test_the_step_of_a_gpu_is_divided_among_its_parts(tmp_path: Path) -> None:
         (b"", "", {}, "no operation of a device"),
         (None, GPU_TEXT.replace("jit_step", "jit_other"), {"model": 2}, "--hlo is the text of jit_other"),
         (None, "no HLO", {"model": 2}, "cannot be read"),
+        (None, "", {"model": 2}, "no text of jit_step"),
         (None, GPU_TEXT.replace("fusion.1", "f").replace(".1 =", ".9 ="), {"model": 2}, "of another program"),
         (None, GPU_TEXT, {"model": 1}, "has 1 devices, but jit_step ran on 2"),
         (None, GPU_TEXT.replace("{{0,1}}", "{{0,9}}"), {"model": 2}, "outside the mesh"),

@@ -68,7 +68,7 @@ def account(devices: int = 8, **seconds: float) -> Account:
     ("seconds", "words"),
     [
         ({"waiting": 0.3, "exposed": 0.1}, "40 % of the step goes to all-reduce over model, mostly waiting for others"),
-        ({"waiting": 0.1, "exposed": 0.3}, "not hidden behind work: a smaller `model` axis"),
+        ({"waiting": 0.1, "exposed": 0.3}, "not hidden behind work: a smaller model axis"),
         ({"input": 0.4, "exposed": 0.3}, "40 % of the step waits for batches"),
         ({"host": 0.4}, "40 % of the step passes between steps"),
         ({"idle": 0.4}, "a device has nothing to run"),
@@ -206,15 +206,26 @@ def test_a_trace_that_cannot_be_read_is_refused(
     assert problem in result.stderr and len(result.stderr.splitlines()) == 1
 
 
+MINE = """HloModule jit_mine, num_partitions=2
+
+ENTRY %main (p: f32[8,8]) -> f32[8,8] {
+  %p = f32[8,8]{1,0} parameter(0)
+  ROOT %gemm.1 = f32[8,8]{1,0} dot(%p, %p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
 def test_a_trace_of_another_program_is_read(home: Path) -> None:
     space = Space()
     for device in (0, 1):
         plane = space.plane(f"/device:GPU:{device}")
         plane.kernels("Stream #7(Compute)", [("gemm.1", at, at + 8) for at in (0, 10, 20)], "jit_mine")
-    result = subprocess.run(
-        [*CLI, str(space.write(home)), "--mesh", "data=2", "--json"], capture_output=True, text=True, check=True
-    )
+    text = home / "mine.hlo"
+    text.write_text(MINE)
+    options = ["--mesh", "data=2", "--hlo", str(text), "--json"]
+    result = subprocess.run([*CLI, str(space.write(home)), *options], capture_output=True, text=True, check=True)
     report = json.loads(result.stdout)
+    assert report["parts"][0]["share"] > 0.5, "a matrix product"
     assert (report["program"], report["steps"], report["mesh"]) == ("jit_mine", 3, {"data": 2})
 
 

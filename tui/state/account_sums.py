@@ -12,12 +12,12 @@ LEAST_SHARE = 0.05
 MOSTLY = 2.0
 """A device that others wait for this many times as long as for the mean device is named."""
 BY_AXIS = {
-    "model": "a smaller `model` axis sends less",
-    "fsdp": "a larger batch hides it behind more work, and `hsdp` gathers among fewer devices",
+    "model": "a smaller model axis sends less",
+    "fsdp": "a larger batch hides it behind more work, and hsdp gathers among fewer devices",
     "data": "a larger batch spreads it over more work",
     "seq": "split only sequences that do not fit otherwise",
     "expert": "fewer, larger groups of experts exchange less",
-    "pipeline": "more micro-batches shorten the bubble: `microbatches` in the preset's file",
+    "pipeline": "more micro-batches shorten the bubble: microbatches in the preset's file",
 }
 """What to try for collectives over an axis, as in docs/slow-step.md."""
 
