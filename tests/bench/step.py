@@ -1,7 +1,15 @@
-"""This engine's step compared with the training loop of Flax's guide, with the same model, optimizer and data."""
+"""This engine's step compared with the training loop of Flax's guide, with the same model, optimizer and data.
 
+Each pair is measured in a process of its own: where memory lies differs from process to process, and makes either loop
+up to a tenth faster for as long as the process lives. `python -m tests.bench.step PRESET DEVICES` measures one pair.
+"""
+
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -18,8 +26,10 @@ from .plain import Plain, config
 
 CASES = (("dp", 1), ("dp", 8), ("fsdp", 8), ("tp", 8))
 """Preset and number of devices."""
-REPEATS = 7
+REPEATS = 9
 STEPS = 8
+ROUNDS = 3
+"""Times that both loops take turns in a process."""
 Step = Callable[[Batch], jax.Array]
 
 
@@ -33,23 +43,37 @@ class Seconds(NamedTuple):
 
 def run() -> Iterator[Figure]:
     """Measures steps/s and processor time of both loops, with the engine's memory settings."""
-    keep_freed_blocks()
     for preset, devices in CASES:
         yield from _figures(preset, devices)
 
 
 def _figures(preset: str, devices: int) -> Iterator[Figure]:
-    plain = Plain(config(preset=preset, devices=devices))
-    batch = plain.batch(0)
-    ours, guides = _ours(plain), _guides(plain)
-    _seconds(ours, batch), _seconds(guides, batch)  # these compile
-    pairs = [(_seconds(ours, batch), _seconds(guides, batch)) for _ in range(REPEATS)]
+    pairs = [_in_a_process(preset, devices) for _ in range(REPEATS)]
     where = f"{preset} on {devices} device{'s' * (devices > 1)}"
     kinds = (("steps/s, ours ÷ Flax guide's loop", "clock"), ("processor time, Flax guide's loop ÷ ours", "processor"))
     for name, kind in kinds:
         seconds = [(getattr(own, kind), getattr(guide, kind)) for own, guide in pairs]
         guides_own = f"guide's: {1e3 * median(guide for _, guide in seconds):.1f} ms a step"
         yield at_least(1.0, f"{name}, {where}", [guide / own for own, guide in seconds], "×", guides_own)
+
+
+def _in_a_process(preset: str, devices: int) -> tuple[Seconds, Seconds]:
+    command = [sys.executable, "-m", "tests.bench.step", preset, str(devices)]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], check=True)
+    own, guide = json.loads(answer.stdout)
+    return Seconds(*own), Seconds(*guide)
+
+
+def main() -> None:
+    """Prints the seconds of a step of ours and of the guide's: medians of `ROUNDS`, as JSON."""
+    keep_freed_blocks()
+    plain = Plain(config(preset=sys.argv[1], devices=int(sys.argv[2])))
+    batch = plain.batch(0)
+    loops = _ours(plain), _guides(plain)
+    for loop in loops:
+        _seconds(loop, batch)  # compiles
+    rounds = [[_seconds(loop, batch) for loop in loops] for _ in range(ROUNDS)]
+    print(json.dumps([[median(values) for values in zip(*times, strict=True)] for times in zip(*rounds, strict=True)]))
 
 
 def _ours(plain: Plain) -> Step:
@@ -103,3 +127,7 @@ def _seconds(step: Step, batch: Batch) -> Seconds:
     before.block_until_ready()
     clock, processor = time.perf_counter() - began[0], time.process_time() - began[1]
     return Seconds(clock / STEPS, processor / STEPS)
+
+
+if __name__ == "__main__":
+    main()
