@@ -5,6 +5,7 @@ from typing import Any
 
 from ..base import figures
 from .because import because
+from .broadcasts import normalize_broadcasts
 from .chains import Chains, Reasons
 from .conflicts import conflicts
 from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
@@ -28,6 +29,7 @@ def explain(
     """
     with module.context:
         propagated = module.operation.clone()
+        normalize_broadcasts(propagated)
         propagate(propagated)
         graph = read(propagated)
         for tensor, name in zip(graph.arguments, names, strict=False):

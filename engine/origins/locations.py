@@ -1,12 +1,16 @@
 """Reads the location of an operation: the name that jax gave it, and its line of the user's code."""
 
 import re
+from itertools import takewhile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..analysis.hlo import LIBRARIES
 
 NAME = re.compile(r'loc\((?:fused[^\[]*\[)?"((?:[^"\\]|\\.)*)"(?!:)')
 FRAME = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')
+CALLER = str(Path(__file__).with_name("user_program.py"))
+"""Calls the user's function: no frame further out is the user's."""
 
 
 class Place(NamedTuple):
@@ -34,6 +38,6 @@ class Places:
 
 def _read(text: str) -> Place:
     name = NAME.match(text)
-    frames = ((file, line) for file, line in FRAME.findall(text) if not LIBRARIES.search(file))
-    source = next((f"{file}:{line}" for file, line in frames), "")
+    frames = takewhile(lambda frame: frame[0] != CALLER, FRAME.findall(text))
+    source = next((f"{file}:{line}" for file, line in frames if not LIBRARIES.search(file)), "")
     return Place(name[1] if name else "", source)

@@ -8,6 +8,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo as hlo
 
 FRONTEND = "mhlo.frontend_attributes"
 """The attribute of operations that the compiler passes on unread."""
@@ -34,9 +35,11 @@ def names_of(attribute: Any) -> Iterator[tuple[int, str]]:
 
 def _lower(_: Any, value: Any, *, name: str) -> list[Any]:
     """Names the operation that computes the value; an argument has its own name."""
-    if isinstance(owner := value.owner, ir.Block):
+    if isinstance(value.owner, ir.Block):
         return [value]
-    operation = owner.operation
+    if value.owner.operation.name.startswith("chlo."):  # the passes write it anew, without its attributes
+        value = hlo.reshape(value.type, value)
+    operation = value.owner.operation
     known = operation.attributes[FRONTEND] if FRONTEND in operation.attributes else None  # noqa: SIM401
     entries = {entry.name: entry.attr for entry in ir.DictAttr(known)} if known is not None else {}
     position = next(index for index, result in enumerate(operation.results) if result == value)

@@ -4,6 +4,7 @@ from typing import Any
 
 import jaxlib
 from jaxlib.mlir import passmanager
+from jaxlib.mlir.dialects import stablehlo
 
 from ..base.advice import first_line
 from ..base.invalid import Invalid
@@ -13,6 +14,8 @@ PROPAGATE = "sdy-user-priority-propagate"
 INSERT = "sdy-insert-explicit-reshards"
 RECORD = ("debug-propagation-edge-sharding", "debug-sharding-origins")
 """Options of passes: record from which value each mesh axis came, and where it was first asked for."""
+LEGALIZE = "func.func(chlo-legalize-to-stablehlo)"
+"""Writes CHLO's operations, such as `chlo.square`, in StableHLO, as the compiler does: no axis crosses them else."""
 NOT_REGISTERED = "sdy-save-module"
 
 Operation = Any
@@ -26,7 +29,8 @@ def propagate(module: Operation) -> None:
         before = [each.replace(f"{option}=false", f"{option}=true") for each in before]
     if not all(f"{option}=true" in before[-1] for option in RECORD):
         raise _missing(f"{PROPAGATE} records no origins")
-    _run(module, before)
+    stablehlo.register_stablehlo_passes()
+    _run(module, [LEGALIZE, *before])
 
 
 def insert_collectives(module: Operation) -> None:

@@ -92,9 +92,9 @@ class Reader:
                 yield from self._in_block(called.regions[0].blocks[0], times)
             elif op.name == "stablehlo.while":
                 trips = trip_count(op)
-                yield from self._in_block(
-                    op.regions[1].blocks[0], None if times is None or trips is None else times * trips
-                )
+                for region, runs in zip(op.regions, (1, 0), strict=True):  # the condition is tested once more
+                    known = None if times is None or trips is None else times * (trips + runs)
+                    yield from self._in_block(region.blocks[0], known)
             elif op.name in ("stablehlo.case", "stablehlo.if"):
                 for region in op.regions:
                     yield from self._in_block(region.blocks[0], None)

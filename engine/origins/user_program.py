@@ -28,16 +28,19 @@ def lower(program: Program) -> jax.stages.Lowered:
         raise Invalid(f"{what}: it takes {', '.join(needed)}, but is called without arguments: give them defaults")
     mesh = jax.set_mesh(build_mesh(program.mesh, jax.devices())) if program.mesh else nullcontext()
     with errors_as_invalid(what, model.directory), mesh, kept_names():
-        return _lowered(function(), what)
+        return lowered(function(), what)
 
 
-def _lowered(returned: Any, what: str) -> jax.stages.Lowered:
-    if isinstance(returned, jax.stages.Lowered):
-        return returned
-    if isinstance(returned, jax.stages.Traced):
-        return returned.lower()
+def lowered(returned: Any, what: str) -> jax.stages.Lowered:
+    """Returns what a user's function lowered, of what it returned. Raises Invalid if that is something else."""
     match returned:
         case (jitted, tuple(arguments)) if hasattr(jitted, "lower"):
-            return jitted.lower(*arguments)
+            found = jitted.lower(*arguments)
+        case jax.stages.Traced():
+            found = returned.lower()
         case _:
-            raise Invalid(f"{what}: it returns {type_name(returned)}: {EXPECTED}")
+            found = returned
+    found = getattr(found, "lowered", found)  # the jit of Equinox and that of NNX wrap what jax gives them
+    if not isinstance(found, jax.stages.Lowered):
+        raise Invalid(f"{what}: it returns {type_name(returned)}: {EXPECTED}")
+    return found

@@ -201,6 +201,7 @@ ONE_COLLECTIVE = {
     "sum of a reduction": (lambda x: x.sum(), (((8, 16), P("data")),)),
     "gather of weights": (lambda x, w: x @ w, (((8, 16), P("data")), ((16, 32), P(None, "data")))),
     "gradient of weights": (lambda x, g: x.T @ g, (((8, 16), P("data")), ((8, 32), P("data")))),
+    "sum of squares": (lambda x: jnp.square(x).sum(), (((8, 16), P("data")),)),
     "softmax": (lambda x: jax.nn.softmax(x), (((8, 16), P(None, "model")),)),
     "two uses": (lambda x, w: x @ w + jnp.sin(x) @ w, (((64, 16), P("data")), ((16, 32), P(None, "data")))),
     "gather of all": (lambda x: jax.lax.with_sharding_constraint(x, P()), (((8, 16), P("data")),)),
@@ -219,6 +220,30 @@ def test_estimated_bytes_are_those_of_the_compiler(name: str) -> None:
     assert program.differs == []
 
 
+def test_a_name_stays_with_a_square() -> None:
+    found = explained(lambda x: checkpoint_name(jnp.square(x), "squares") + 1, ROWS)
+    assert value(found, "squares").axes == [["data"], []]
+
+
+def test_a_saved_activation_keeps_the_layout_that_was_asked_for_it() -> None:
+    """What a loop saves for the backward pass is a broadcast to one layer, across which Shardy carries axes late."""
+
+    def program(x: jax.Array, weights: jax.Array) -> jax.Array:
+        def loss(weights: jax.Array) -> jax.Array:
+            def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+                x = jax.lax.with_sharding_constraint(jnp.tanh(x), P("data"))
+                return jax.lax.with_sharding_constraint(x @ w, P("data")), None
+
+            return jax.lax.scan(layer, x, weights)[0].sum()
+
+        return jax.lax.with_sharding_constraint(jax.grad(loss)(weights), P(None, "data"))
+
+    lowered = lower(program, ((32, 16), P("data")), ((3, 16, 16), P(None, "data")))
+    found = explain(lowered.compiler_ir("stablehlo"), "test")
+    assert not [each for each in found.collectives if each.kind == "all-to-all"]
+    assert compiled(lowered, found).differs == []
+
+
 def test_a_linen_module_is_explained_by_its_parameters() -> None:
     class Network(nn.Module):
         @nn.compact
@@ -233,7 +258,7 @@ def test_a_linen_module_is_explained_by_its_parameters() -> None:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
 
     def program(params: Any, x: jax.Array) -> jax.Array:
-        return checkpoint_name(network.apply(params, x).sum(), "loss")
+        return checkpoint_name(jnp.sum(jnp.asarray(network.apply(params, x))), "loss")
 
     params = jax.tree.map_with_path(split, shapes)
     x = jax.ShapeDtypeStruct((8, 16), "float32", sharding=NamedSharding(mesh, P("data")))

@@ -3,6 +3,7 @@
 import jax
 import pytest
 from shardtui.engine.models.task import Task
+from shardtui.engine.origins.agreement import by_flow
 from shardtui.engine.origins.explanation import Explanation, ValueOrigin
 from shardtui.engine.origins.step import explained
 from shardtui.engine.program.placement import place
@@ -47,13 +48,14 @@ def test_layouts_are_those_of_the_compiled_step(explanation: Explanation, progra
         assert layouts[array.name] == array.compiled_spec, array.name
 
 
-def test_tensor_parallel_traffic_is_that_of_the_compiled_step(task: Task, programs: dict[str, Program]) -> None:
-    found = explained(task, place(task, load_preset("tp"), jax.devices()))
-    estimated = sum(each.bytes for each in found.collectives if each.kind == "all-reduce")
-    collectives = programs["tp"].description.collectives
-    assert collectives
-    reduced = [each.bytes_per_device or 0 for each in collectives if each.kind == "all-reduce"]
-    assert estimated == pytest.approx(sum(reduced), rel=0.01)
+@pytest.mark.parametrize("preset", ["dp", "tp", "fsdp", "fsdp-1d", "fsdp-tp2", "pitfall-same-axis"])
+def test_traffic_is_that_of_the_compiled_step(task: Task, programs: dict[str, Program], preset: str) -> None:
+    found = explained(task, place(task, load_preset(preset), jax.devices()))
+    compiled = by_flow(programs[preset].description.collectives or ())
+    estimated = by_flow(found.collectives)
+    assert compiled
+    for flow in {*compiled, *estimated}:
+        assert estimated.get(flow, 0) == pytest.approx(compiled.get(flow, 0), rel=0.01, abs=100), flow
 
 
 def test_weights_that_share_an_axis_with_the_batch_are_gathered_by_the_rule_at_fault(task: Task) -> None:
