@@ -22,6 +22,14 @@ def axes_in(attribute: Any) -> list[Axis]:
     return list(dict.fromkeys(name + part for name, part in AXIS.findall(str(attribute))))
 
 
+def part_of_argument(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
+    """Returns the mesh axes of each dim of an argument inside a `shard_map`: those that it leaves to the partitioner."""
+    attributes = shard_map.attributes
+    manual = axes_in(attributes["manual_axes"])
+    asked = list(sdy.TensorShardingPerValueAttr(attributes["in_shardings"]).shardings)[index]
+    return [[axis for axis in axes if axis not in manual] for axes in axes_of_dims(asked, rank)]
+
+
 def shardings(op: Any) -> list[Any]:
     """Returns the sharding of each result of an operation; None if it has none."""
     attributes = op.attributes

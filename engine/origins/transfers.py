@@ -13,7 +13,7 @@ from .graph import Axis, Graph
 from .locations import Places
 from .loops import trip_count
 from .reader import TAG
-from .shardings import axes_in, axes_of_dims, shardings
+from .shardings import axes_in, axes_of_dims, part_of_argument, shardings
 
 KINDS = {
     "sdy.all_reduce": ("all-reduce", "reduction_axes"),
@@ -174,8 +174,9 @@ class Reader:
                 return axes_of_dims(op.attributes["out_sharding"], rank)
             if (sharding := shardings(op)[list(op.results).index(value)]) is not None:
                 return axes_of_dims(sharding, rank)
-        is_part = isinstance(value.owner, ir.Block) and value.owner.owner.operation.name == "sdy.manual_computation"
-        moved = None if is_part else self._moved(value)  # inside a shard_map, an argument is one device's part
+        elif value.owner.owner.operation.name == "sdy.manual_computation":
+            return part_of_argument(value.owner.owner.operation, ir.BlockArgument(value).arg_number, rank)
+        moved = self._moved(value)
         return self._graph.tensors[moved].axes if moved is not None else [[] for _ in range(rank)]
 
     def _bytes(self, value: Any, layout: list[list[Axis]]) -> int:
