@@ -23,7 +23,7 @@ def axes_in(attribute: Any) -> list[Axis]:
 
 
 def part_of_argument(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
-    """Returns the mesh axes of each dim of an argument inside a `shard_map`: those that it leaves to the partitioner."""
+    """Returns the mesh axes of each dim of an argument in a `shard_map`: those that it leaves to the partitioner."""
     attributes = shard_map.attributes
     manual = axes_in(attributes["manual_axes"])
     asked = list(sdy.TensorShardingPerValueAttr(attributes["in_shardings"]).shardings)[index]

@@ -19,6 +19,8 @@ from shardtui.engine.origins.explain import explain
 from shardtui.engine.origins.explanation import Explanation, Link, ValueOrigin
 from shardtui.engine.origins.names import kept_names
 
+from .one_collective import PROGRAMS, Program
+
 Layout = tuple[tuple[int, ...], P]
 ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
 
@@ -218,6 +220,14 @@ def test_estimated_bytes_are_those_of_the_compiler(name: str) -> None:
     assert found.collectives
     assert by_flow(found.collectives) == by_flow(program.collectives or ())
     assert program.differs == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_one_collective_is_estimated_to_the_byte(program: Program) -> None:
+    lowered = program.lower()
+    found = explain(lowered.compiler_ir("stablehlo"), program.name)
+    assert by_flow(found.collectives) == {(program.kind, program.axes): program.bytes}
+    assert compiled(lowered, found).differs == []
 
 
 def test_a_name_stays_with_a_square() -> None:
