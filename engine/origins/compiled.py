@@ -7,14 +7,17 @@ import jax
 from ..analysis.program_text import read
 from ..base.advice import first_line
 from ..base.invalid import Invalid
+from ..program.inspection import compiler_output, rematerializations
 from .agreement import differences
 from .explanation import CompiledProgram, Explanation
+from .rematerialized import rematerialized
 
 
 def compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> CompiledProgram:
     """Compiles the program for the devices that it was lowered for. Raises Invalid if that fails."""
     try:
-        program = lowered.compile()
+        with compiler_output() as output:
+            program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         raise Invalid(f"{explanation.program}: it does not compile: {first_line(str(error))}") from error
     mesh, text = explanation.mesh, program.as_text() or ""
@@ -24,6 +27,9 @@ def compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> CompiledP
     return CompiledProgram(
         collectives=found,
         differs=differences(explanation.collectives, found or ()),
+        rematerializations=[
+            rematerialized(each, explanation) for each in rematerializations("\n".join(output), text) if known
+        ],
         argument_bytes=memory.argument_size_in_bytes if memory else 0,
         output_bytes=memory.output_size_in_bytes if memory else 0,
         temporary_bytes=memory.temp_size_in_bytes if memory else 0,

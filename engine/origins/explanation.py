@@ -63,6 +63,21 @@ class CollectiveOrigin(Struct, frozen=True, kw_only=True):
     """Why it is needed, and the chains of the values involved."""
 
 
+class Rematerialization(Struct, frozen=True, kw_only=True):
+    """An "involuntary full rematerialization": the compiler replicates a value to get from one layout to another."""
+
+    value: str
+    """Name of the value; that of its operation if it is not among the explained values."""
+    before: list[list[str]]
+    """For each dim the mesh axes that split it, in the order of the mesh."""
+    after: list[list[str]]
+    """For each dim the mesh axes that are to split it, in the order of the mesh."""
+    source: str
+    """`file:line` of its operation, for an argument that of the operation that needs it otherwise; empty if unknown."""
+    because: list[str]
+    """Who asked for the mesh axes that it has, and what kept it from having others."""
+
+
 class CompiledProgram(Struct, frozen=True, kw_only=True):
     """What the compiler made of the program."""
 
@@ -70,6 +85,8 @@ class CompiledProgram(Struct, frozen=True, kw_only=True):
     """Its collectives; null if its text cannot be read, or the mesh is unknown."""
     differs: list[str]
     """Kinds of collectives over the same axes whose bytes differ from the estimate, one line each."""
+    rematerializations: list[Rematerialization] = []
+    """Those that the compiler warned of."""
     argument_bytes: int
     """Bytes of the arguments on one device."""
     output_bytes: int

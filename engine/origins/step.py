@@ -19,6 +19,7 @@ from .chains import Reasons
 from .explain import explain
 from .explanation import CompiledProgram, Explanation
 from .names import kept_names
+from .rematerialized import rematerialized
 from .request import Step
 
 
@@ -84,6 +85,7 @@ def _with_compiled(task: Task, placement: Placement, found: Explanation) -> Expl
     compiled = CompiledProgram(
         collectives=program.collectives,
         differs=differences(found.collectives, program.collectives or ()),
+        rematerializations=[rematerialized(each, found) for each in inspected.rematerializations],
         argument_bytes=memory.arguments if memory else 0,
         output_bytes=memory.outputs if memory else 0,
         temporary_bytes=memory.temporaries if memory else 0,

@@ -34,7 +34,7 @@ def inspect_program(task: Task, placement: Placement) -> PresetInspected:
     """Lowers and compiles the step again, to inspect it. May run in any thread."""
     observed = Observed()
     problem, text = None, ""
-    with _compiler_output() as output:
+    with compiler_output() as output:
         try:
             text = (
                 trace_step(task, placement, observed).lower().compile(compiler_options=_options(placement)).as_text()
@@ -113,7 +113,7 @@ def _source(operation: Instruction, module: Module) -> str:
 
 
 @contextlib.contextmanager
-def _compiler_output() -> Iterator[list[str]]:
+def compiler_output() -> Iterator[list[str]]:
     """Collects the lines that the compiler, which is C++, writes to file descriptor 2, then writes them to it."""
     lines: list[str] = []
     sys.stderr.flush()

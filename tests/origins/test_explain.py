@@ -254,6 +254,23 @@ def test_a_saved_activation_keeps_the_layout_that_was_asked_for_it() -> None:
     assert compiled(lowered, found).differs == []
 
 
+def test_an_involuntary_rematerialization_is_named_with_its_line_and_both_layouts() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        hidden = checkpoint_name(jnp.sin(x), "hidden")
+        return jax.lax.with_sharding_constraint(hidden, P(None, "model"))
+
+    lowered = lower(program, ((64, 32), P("data")))
+    found = explain(lowered.compiler_ir("stablehlo"), "test")
+    (each,) = compiled(lowered, found).rematerializations
+    assert (each.value, each.before, each.after) == ("x", [["data"], []], [[], ["model"]])
+    assert each.source == line_of(program, 1)
+    assert "data: argument x" in each.because
+    assert any("the sine, hidden, is split over model" in reason for reason in each.because)
+    because = [reason for collective in found.collectives for reason in collective.because]
+    asked = f"the constraint at test_explain.py:{program.__code__.co_firstlineno + 2} asks for (–, model)"
+    assert f"hidden comes as (data, model), and {asked}" in because
+
+
 def test_a_linen_module_is_explained_by_its_parameters() -> None:
     class Network(nn.Module):
         @nn.compact

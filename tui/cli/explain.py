@@ -14,7 +14,14 @@ from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.base.suggestion import suggestion
 from ...engine.origins.agreement import by_flow
-from ...engine.origins.explanation import CollectiveOrigin, CompiledProgram, Explanation, Link, ValueOrigin
+from ...engine.origins.explanation import (
+    CollectiveOrigin,
+    CompiledProgram,
+    Explanation,
+    Link,
+    Rematerialization,
+    ValueOrigin,
+)
 from ...engine.origins.request import Program, Step
 from ..client.engine_client import ask_engine
 from ..state.explanation_diff import changes
@@ -246,7 +253,15 @@ def _compiled(found: CompiledProgram) -> list[RenderableType]:
     memory = plain_table("compiled program, per device", right("bytes"))
     for name in ("argument", "output", "temporary"):
         memory.add_row(f"{name}s".replace("temporarys", "temporaries"), figures.size(getattr(found, f"{name}_bytes")))
+    replicated = [line for each in found.rematerializations for line in _rematerialized(each)]
     if found.collectives is None:
-        return [memory, "its collectives are unknown: it was compiled for another number of devices"]
+        return [memory, *replicated, "its collectives are unknown: it was compiled for another number of devices"]
     lines = found.differs or ["the compiled program has the collectives that were estimated"]
-    return [memory, Text("estimated and compiled collectives, per device", "bold"), *map(Text, lines)]
+    return [memory, *replicated, Text("estimated and compiled collectives, per device", "bold"), *map(Text, lines)]
+
+
+def _rematerialized(found: Rematerialization) -> list[RenderableType]:
+    place = f" ({figures.short_source(found.source)})" if found.source else ""
+    before, after = figures.spec(found.before), figures.spec(found.after)
+    title = f"{found.value} is replicated to get from {before} to {after}{place}: an involuntary full rematerialization"
+    return [Text(title, "bold"), *(Text(f"  {reason}") for reason in found.because)]
