@@ -1,12 +1,17 @@
-"""The engine's side of `shardtui explain` and `shardtui why`. The former uses simulated devices only."""
+"""The engine's side of `shardtui explain`, `why` and `inspect --json`. The first uses simulated devices only."""
 
 import msgspec
 
+from ..base.invalid import Invalid
+from ..base.parent_watchdog import end_with_parent
+from ..program.cli import inspections
+from ..spec.config import RunConfig
 from ..wire.stdout import print_answer
 from .compiled import compiled
 from .explain import explain
+from .explanation import NotExplained
 from .request import Program, Step
-from .step import explain_step
+from .step import explain_step, explained
 from .user_program import lower
 
 
@@ -22,7 +27,21 @@ def explain_program(program: Program) -> None:
 def why(step: Step) -> None:
     """Prints an `Explanation` of a preset's step as a line of JSON; with rules to try, a second one with those.
 
-    Raises Invalid.
+    Exits if its parent does. Raises Invalid.
     """
+    end_with_parent()
     for found in explain_step(step):
         print_answer(found)
+
+
+def inspect_with_origins(config: RunConfig) -> None:
+    """Prints an `Inspection` of the preset of `config`, then its `Explanation`, as a line of JSON each.
+
+    If Shardy's passes fail, the second line is `NotExplained`. Raises Invalid.
+    """
+    for task, placement, inspection in inspections(config):
+        print_answer(inspection)
+        try:
+            print_answer(explained(task, placement))
+        except Invalid as error:
+            print_answer(NotExplained(problem=error.problems[0]))

@@ -14,6 +14,9 @@ INSERT = "sdy-insert-explicit-reshards"
 RECORD = ("debug-propagation-edge-sharding", "debug-sharding-origins")
 """Options of passes: record from which value each mesh axis came, and where it was first asked for."""
 NOT_REGISTERED = "sdy-save-module"
+CONSTRAIN = "sdy-apply-sharding-constraints"
+KERNEL = "tpu_custom_call"
+"""In a program with one, `CONSTRAIN` aborts the process if it records (jaxlib 0.10.2 and 0.12.0)."""
 
 Operation = Any
 """An operation of jaxlib's MLIR bindings."""
@@ -22,8 +25,11 @@ Operation = Any
 def propagate(module: Operation) -> None:
     """Decides the sharding of every value of a module, and records the origins in attributes. Raises Invalid."""
     before, _ = _pipeline(module)
+    silent = CONSTRAIN if KERNEL in str(module) else ""
     for option in RECORD:
-        before = [each.replace(f"{option}=false", f"{option}=true") for each in before]
+        before = [
+            each if silent and silent in each else each.replace(f"{option}=false", f"{option}=true") for each in before
+        ]
     if not all(f"{option}=true" in before[-1] for option in RECORD):
         raise _missing(f"{PROPAGATE} records no origins")
     _run(module, before)

@@ -195,7 +195,7 @@ def value_table(values: Sequence[ValueOrigin]) -> Table:
 
 def _ends(origin: Sequence[Link]) -> list[str]:
     """Returns a line for the end of each chain, then for each conflict."""
-    ends = {(link.dim, link.axis): link for link in origin if link.kind != "conflict"}
+    ends = {(link.dim, link.axis): link for link in origin if link.kind != "conflict" and link.axis}
     return [*(f"{axis}: {_link(link)}" for (_, axis), link in ends.items()), *_conflicts(origin)]
 
 
@@ -207,7 +207,8 @@ def chains(origin: Sequence[Link]) -> list[str]:
         if link.kind == "conflict":
             continue
         begins, chain = chain != (link.dim, link.axis), (link.dim, link.axis)
-        lines.append(f"  dim {link.dim} over {link.axis}: {_link(link)}" if begins else f"    ← {_link(link)}")
+        over = f"over {link.axis}" if link.axis else "unsharded"
+        lines.append(f"  dim {link.dim} {over}: {_link(link)}" if begins else f"    ← {_link(link)}")
     return [*lines, *(f"  {line}" for line in _conflicts(origin))]
 
 
