@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -131,12 +132,27 @@ class Chains:
         result = self.graph.tensors[operation.results[0]]
         name = result.names[0] if result.names else ""
         of = f" of {name}" if name else ""
-        what = f"constraint{of} to {layout(result)}{self._reason(name, axis)}"
-        return End("constraint", what, source, operation.results[0])
+        reason = self._reason(name, axis) or self._reason_at(source, layout(result), axis)
+        return End("constraint", f"constraint{of} to {layout(result)}{reason}", source, operation.results[0])
 
     def _reason(self, name: str, axis: Axis) -> str:
         reason = self.reasons[name].axes.get(axis) if name in self.reasons else None
         return f": {reason}" if reason else ""
+
+    def _reason_at(self, source: str, spec: str, axis: Axis) -> str:
+        """The reason that all named values have which a line constrains alike: a gradient has none of its own."""
+        reasons = {self._reason(name, axis) for name in self._constrained.get((source, spec), ())}
+        return reasons.pop() if len(reasons) == 1 else ""
+
+    @cached_property
+    def _constrained(self) -> dict[tuple[str, str], list[str]]:
+        """Names of the values that a line constrains to a layout."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for operation in self.graph.operations:
+            if operation.name == "sdy.sharding_constraint":
+                result = self.graph.tensors[operation.results[0]]
+                found.setdefault((operation.place.source, layout(result)), []).extend(result.names[:1])
+        return found
 
     def _label(self, tensor: int | None, begin: int) -> str:
         """The name of a tensor that a link leads to; empty for the one that the chain begins at."""

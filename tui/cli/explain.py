@@ -1,6 +1,5 @@
 """`shardtui explain` and `shardtui why`: why values are laid out as they are, and why collectives are needed."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,11 +12,10 @@ from rich.text import Text
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.base.suggestion import suggestion
-from ...engine.origins.agreement import by_flow
 from ...engine.origins.explanation import CollectiveOrigin, CompiledProgram, Explanation, Link, ValueOrigin
 from ...engine.origins.request import Program, Step
 from ..client.engine_client import ask_engine
-from ..state.explanation_diff import changes
+from ..state.explanation_diff import changes, layouts, traffic
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.plain_console import table_console
@@ -158,18 +156,13 @@ def _as_compiled(value: ValueOrigin) -> list[str]:
 
 def _tried(before: Explanation, after: Explanation) -> list[RenderableType]:
     """Returns the layouts that change with other rules, and the bytes of collectives before and after."""
-    counts = Counter(value.name for side in (before, after) for value in side.values)
-    old = {value.name: value.axes for value in before.values if counts[value.name] == 2}
-    layouts = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
-    for value in after.values:
-        if old.get(value.name, value.axes) != value.axes:
-            layouts.add_row(Text(value.name), *(Text(figures.spec(axes)) for axes in (old[value.name], value.axes)))
+    changed = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
+    for cells in layouts(before, after):
+        changed.add_row(*map(Text, cells))
     moved = plain_table("collective", "over", right("before"), right("after"), title="bytes per device and step")
-    sums = by_flow(before.collectives), by_flow(after.collectives)
-    for kind, axes in sorted({*sums[0], *sums[1]}):
-        sizes = (figures.size(side.get((kind, axes), 0)) for side in sums)
-        moved.add_row(kind, Text(figures.over(axes)), *sizes)
-    return ["", layouts if layouts.row_count else "no layout changes", moved]
+    for kind, axes, *sizes in traffic(before, after):
+        moved.add_row(kind, Text(axes), *map(figures.size, sizes))
+    return ["", changed if changed.row_count else "no layout changes", moved]
 
 
 def value_table(values: Sequence[ValueOrigin]) -> Table:

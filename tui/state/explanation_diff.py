@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...engine.base import figures
+from ...engine.origins.agreement import by_flow
 from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 
 LINE = re.compile(r"(\.\w+):\d+")
@@ -28,6 +29,19 @@ def _values(before: Sequence[ValueOrigin], after: Sequence[ValueOrigin]) -> Iter
             yield f"{name}: {_layout(old[name])} → {_layout(new[name])}{_because(new[name])}"
         elif _origin(old[name]) != _origin(new[name]):
             yield f"{name}: {_layout(new[name])} as before, but from elsewhere{_because(new[name])}"
+
+
+def layouts(before: Explanation, after: Explanation) -> list[tuple[str, str, str]]:
+    """Returns name and layout before and after of each value in both whose layout differs."""
+    old = numbered(before.values)
+    pairs = ((name, old[name], value) for name, value in numbered(after.values).items() if name in old)
+    return [(name, figures.spec(a.axes), figures.spec(b.axes)) for name, a, b in pairs if a.axes != b.axes]
+
+
+def traffic(before: Explanation, after: Explanation) -> list[tuple[str, str, int, int]]:
+    """Returns kind, mesh axes and bytes before and after of the collectives of both."""
+    old, new = by_flow(before.collectives), by_flow(after.collectives)
+    return [(key[0], figures.over(key[1]), old.get(key, 0), new.get(key, 0)) for key in sorted({*old, *new})]
 
 
 def numbered(values: Sequence[ValueOrigin]) -> dict[str, ValueOrigin]:
