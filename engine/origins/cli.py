@@ -9,7 +9,7 @@ from ..spec.config import RunConfig
 from ..wire.stdout import print_answer
 from .compiled import compiled
 from .explain import explain
-from .explanation import NotExplained
+from .explanation import Explained
 from .request import Program, Step
 from .step import explain_step, explained
 from .user_program import lower
@@ -35,13 +35,10 @@ def why(step: Step) -> None:
 
 
 def inspect_with_origins(config: RunConfig) -> None:
-    """Prints an `Inspection` of the preset of `config`, then its `Explanation`, as a line of JSON each.
-
-    If Shardy's passes fail, the second line is `NotExplained`. Raises Invalid.
-    """
+    """Prints an `Inspection` of the preset of `config`, then `Explained`, as a line of JSON each. Raises Invalid."""
     for task, placement, inspection in inspections(config):
         print_answer(inspection)
         try:
-            print_answer(explained(task, placement))
+            print_answer(Explained(explanation=explained(task, placement)))
         except Invalid as error:
-            print_answer(NotExplained(problem=error.problems[0]))
+            print_answer(Explained(problem=error.problems[0]))

@@ -99,8 +99,10 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """The compiled program; null unless it was asked for."""
 
 
-class NotExplained(Struct, frozen=True, kw_only=True):
-    """The answer in place of an explanation that failed, where the rest of an answer goes on without it."""
+class Explained(Struct, frozen=True, kw_only=True):
+    """An explanation, or why there is none, where the rest of an answer does without it."""
 
-    problem: str
-    """Why there is none."""
+    explanation: Explanation | None = None
+    """None if the passes failed."""
+    problem: str | None = None
+    """Why there is no explanation; None if there is one."""

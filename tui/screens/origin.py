@@ -1,5 +1,6 @@
 """A dialog that shows where a layout or a collective comes from, link by link, and what another rule would change."""
 
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +22,16 @@ from ..client.explainer import Explain, Rules
 from ..state.origin_pages import Known, Line, Page, TriedPage, lines, title
 from ..state.tried_rules import EXAMPLES, in_words, read_rules
 from ..terminal.clean import printable
-from ..widgets.choices import Choices
+from ..widgets.choices import PADDING, Choices
 from ..widgets.lines import set_titles
 from .dialog import Dialog
 
 ESTIMATE = "Estimated by the partitioner's passes, not compiled: the compiler may choose other collectives."
 EXPLAINING = "explaining"
+FIRST_LINES = 10
+"""A new page has its cursor on a line that opens another, if that is one of these: the top stays in sight."""
+MIN_WIDTH = 20
+"""Cells at which lines are wrapped at least."""
 
 
 @dataclass
@@ -122,8 +127,10 @@ class OriginScreen(Dialog[None]):
 
     def open(self, page: Page, known: Known) -> None:
         """Opens a page on top of the others."""
-        self.pages.append(Opened(page, known, lines(page, known)))
-        self.show_page(0)
+        shown = lines(page, known)
+        first = next((number for number, line in enumerate(shown[:FIRST_LINES]) if line.opens), 0)
+        self.pages.append(Opened(page, known, shown))
+        self.show_page(first)
 
     def show_page(self, cursor: int) -> None:
         """Draws the page on top, with the cursor on a line."""
@@ -135,8 +142,13 @@ class OriginScreen(Dialog[None]):
     def fill(self, shown: list[Line]) -> None:
         """Lists the lines; those that open a page end in `›`."""
         options = self.query_one(Choices)
+        width = max(MIN_WIDTH, options.scrollable_content_region.width - PADDING)
         options.clear_options()
-        options.add_options(Option(_content(line)) for line in shown)
+        options.add_options(Option(_content(line, width)) for line in shown)
+
+    def on_resize(self) -> None:
+        if self.pages:
+            self.call_after_refresh(lambda: self.show_page(self.query_one(Choices).highlighted or 0))
 
     @on(OptionList.OptionSelected)
     def follow(self, event: OptionList.OptionSelected) -> None:
@@ -191,5 +203,8 @@ class OriginScreen(Dialog[None]):
             self.open(TriedPage(in_words(rules), after), self.pages[0].known)
 
 
-def _content(line: Line) -> Content:
-    return Content.assemble((line.text or " ", line.style), (" ›" if line.opens else "", "bold $primary"))
+def _content(line: Line, width: int) -> Content:
+    """Returns a line wrapped at `width`, further lines indented."""
+    indent = " " * (len(line.text) - len(line.text.lstrip()) + 2)
+    wrapped = textwrap.wrap(line.text, width, subsequent_indent=indent) or [" "]
+    return Content.assemble(("\n".join(wrapped), line.style), (" ›" if line.opens else "", "bold $primary"))

@@ -139,8 +139,13 @@ def _value(label: str, known: Known) -> Iterator[Line]:
         yield _as_compiled(value, array, known.mesh)
     for dim, axes in enumerate(value.axes):
         name = f" {array.logical_axes[dim]}" if array and dim < len(array.logical_axes) else ""
-        yield Line(f"dim {dim}{name}: {f'over {figures.over(axes)}' if axes else 'unsharded'}", "" if axes else DIM)
-        yield from _chains([link for link in value.origin if link.dim == dim], known)
+        links = [link for link in value.origin if link.dim == dim]
+        reason = next((link.what.rpartition(f" {label}: ")[2] for link in links if not link.axis), "")
+        if axes or not reason:
+            yield Line(f"dim {dim}{name}: {f'over {figures.over(axes)}' if axes else 'unsharded'}", "" if axes else DIM)
+        else:
+            yield Line(f"dim {dim} {reason}", DIM)
+        yield from _chains([link for link in links if link.axis], known)
     named = [each for each in known.explanation.collectives if _takes_part(label, value, each, known)]
     yield from _collectives("collectives that it takes part in, estimated", named)
 
@@ -163,7 +168,7 @@ def _chains(links: Sequence[Link], known: Known) -> Iterator[Line]:
             continue
         head = f"{link.axis}: " if several and link.axis not in begun else ""
         begun.add(link.axis)
-        yield Line(f"  ← {head}{in_words(link)}", "" if link.axis else DIM, opens)
+        yield Line(f"  ← {head}{in_words(link)}", "", opens)
 
 
 def _takes_part(label: str, value: ValueOrigin, each: CollectiveOrigin, known: Known) -> bool:
@@ -232,7 +237,7 @@ def _finding(finding: Finding, known: Known) -> Iterator[Line]:
     yield Line(finding.message, HEAD)
     yield Line(f"→ {finding.fix}", GOOD)
     yield Line("")
-    yield Line("its chains end at", HEAD)
+    yield Line("where to change it: its chains end at", HEAD)
     for text in finding_origins.ends(finding, about, known.explanation):
         names = known.mentioned([text])
         yield Line(f"  {text}", "", ValuePage(names[0]) if names else None)
