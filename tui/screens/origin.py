@@ -50,6 +50,19 @@ class Opened:
 class OriginScreen(Dialog[None]):
     """A page of lines. Enter opens the page of a line that has `›`, and escape returns to the page before."""
 
+    HELP = """\
+## The origin of a row
+
+**Enter** on a row of Arrays or Traffic, or **o** in Lint: for each mesh axis the values that it came through, back to
+the rule, the argument or the constraint that asked for it; dims that stayed unsharded, and why; conflicts; and the
+collectives, with the operation that needs each. **Enter** on a line with `›` opens that value or collective.
+
+**t** tries other rules, as `shardtui why --try` does: `mlp=model`, or `mlp=` for none, several with spaces between. It
+shows what would change in layouts and in bytes of collectives. The run keeps its preset: edit that in Rules.
+
+All of it is estimated by the partitioner's own passes, in a process of its own with low priority, and kept until the UI
+closes. *As compiled* and *differs* compare a layout with the compiled one.
+"""
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape,backspace", "back", "Back"),
         ("t", "try_rule", "Try another rule"),
