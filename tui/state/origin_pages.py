@@ -93,9 +93,13 @@ class Known:
         return {array.name: array for array in self.arrays}
 
     def mentioned(self, texts: Sequence[str]) -> list[str]:
-        """Returns the arrays that are named in one of the texts."""
+        """Returns the values with a name of their own that are named in one of the texts."""
         words = {word.rstrip(".") for text in texts for word in re.findall(r"[\w.\[\]']+", text)}
-        return [name for name in self.values if name in words and name in self.compiled]
+        return [name for name in self.values if name in words and self.is_named(name)]
+
+    def is_named(self, label: str) -> bool:
+        """Returns whether the program gives a value its name: others have that of an operation, such as `add`."""
+        return label in self.compiled or "." in label
 
 
 def title(page: Page, rules: str) -> str:
@@ -173,7 +177,7 @@ def _chains(links: Sequence[Link], known: Known) -> Iterator[Line]:
 
 def _takes_part(label: str, value: ValueOrigin, each: CollectiveOrigin, known: Known) -> bool:
     """Whether a collective names a value, or is needed at the line of a value without a name."""
-    if label in known.compiled:
+    if known.is_named(label):
         return label in known.mentioned(each.because)
     return bool(value.source) and value.source == each.source
 
