@@ -9,7 +9,7 @@ from ...engine.origins.explanation import Explanation
 from ...engine.origins.request import Step
 from ...engine.wire.framing import encode_json
 from ..terminal.clean import clean
-from .engine_process import EngineProcess
+from .engine_process import EngineProcess, NoAnswer
 
 Rules = dict[str, list[str]]
 """Logical axis to mesh axes, as `Step.rules`."""
@@ -47,7 +47,10 @@ class Explainer:
         async with self._turn:
             answer = (await EngineProcess(NICENESS).ask("why", step)).checked()
         lines = answer.output.rstrip().splitlines()[-2 if step.rules else -1 :]
-        return [clean(msgspec.json.decode(line, type=Explanation)) for line in lines]
+        try:
+            return [clean(msgspec.json.decode(line, type=Explanation)) for line in lines]
+        except msgspec.MsgspecError as error:
+            raise NoAnswer(f"the engine's answer cannot be read: {error}") from error
 
     async def close(self) -> None:
         """Kills the process that runs, if any."""

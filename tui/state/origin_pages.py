@@ -205,7 +205,7 @@ def _reasons(each: CollectiveOrigin, known: Known) -> Iterator[Line]:
 
 
 def _involved(texts: Sequence[str], known: Known) -> Iterator[Line]:
-    yield from _values("arrays involved", known.mentioned(texts), known)
+    yield from _values("values involved", known.mentioned(texts), known)
 
 
 def _values(heading: str, labels: Sequence[str], known: Known) -> Iterator[Line]:
@@ -233,7 +233,7 @@ def _compiled(info: CollectiveInfo, known: Known) -> Iterator[Line]:
         yield from _collectives("the nearest that are estimated", near)
     gathered = [name for name in dict.fromkeys(info.gathered) if name in known.values]
     mentioned = known.mentioned([text for each in found for text in each.because])
-    yield from _values("arrays involved", list(dict.fromkeys([*gathered, *mentioned])), known)
+    yield from _values("values involved", list(dict.fromkeys([*gathered, *mentioned])), known)
 
 
 def _finding(finding: Finding, known: Known) -> Iterator[Line]:
