@@ -44,6 +44,8 @@ from .inspect_report import (
 
 MAX_ROWS = 500
 """Rows of the table of collectives, the largest first."""
+MOST_ENDS = 3
+"""Ends of chains in the table of findings; JSON has them all."""
 MAX_CELL = 500
 """Characters of an op or a source in a table."""
 
@@ -234,7 +236,7 @@ def _findings_table(found: Sequence[Finding]) -> Table:
     table = plain_table("code", "finding", "fix", title="findings", lines=True)
     for finding in found:
         ends = (finding.origin if isinstance(finding, FindingReport) else None) or ()
-        fix = "\n".join([finding.fix, *(f"← {end}" for end in ends)])
+        fix = "\n".join([finding.fix, *(f"← {end}" for end in ends[:MOST_ENDS])])
         table.add_row(f"{finding.code}\n{finding.name}", Text(finding.message), Text(fix))
     return table
 

@@ -14,7 +14,7 @@ from .explanation_diff import numbered
 UNSPLIT = ("S101", "S102", "S103", "S110")
 """Codes of findings about dims that are not split."""
 MOST_ENDS = 6
-OVERRIDE = re.compile(r'override "[^"]*"')
+RULE = re.compile(r'override "[^"]*"|rule \S+ → \S+(?: × \S+)*')
 
 
 class Evidence(NamedTuple):
@@ -29,13 +29,16 @@ class Evidence(NamedTuple):
 def evidence(finding: Finding, found: Explanation, arrays: Sequence[ArrayInfo]) -> Evidence:
     """Returns what a finding is about: its arrays, what its source line computes and moves, or else its axes.
 
+    What a line computes may be laid out as a constraint asks, whose value is then one of them.
     An axis that nothing uses is one that the batch could be split over.
     """
     known = numbered(found.values)
     values = [name for name in finding.arrays if name in known]
     collectives: list[CollectiveOrigin] = []
     if finding.source:
-        values += [label for label, value in known.items() if value.source == finding.source]
+        computed = [label for label, value in known.items() if value.source == finding.source]
+        links = (link for label in computed for link in known[label].origin if link.value in known)
+        values += [*computed, *(link.value for link in links if link.kind == "constraint")]
         collectives = [each for each in found.collectives if each.source == finding.source]
     elif finding.axes and not values:
         collectives = [each for each in found.collectives if whole_axes(each) == set(finding.axes)]
@@ -69,5 +72,5 @@ def _ends(value: ValueOrigin, of_unsharded: bool) -> Iterator[Link]:
 
 def _rule(text: str) -> str:
     """The rule that a chain ends at, without the array that has it; the text if it ends at no rule."""
-    override = OVERRIDE.search(text)
-    return override[0] if override else text.partition(": ")[2] or text
+    rule = RULE.search(text)
+    return rule[0] if rule else text.partition(": ")[2] or text
