@@ -66,6 +66,9 @@ def main() -> int:
 
             return answered(inspect_with_origins, _decoded(config, RunConfig))
         case ["explain" | "why" as command, about]:
+            from .base.parent_watchdog import end_with_parent
+
+            end_with_parent()  # before jax is imported
             from .origins import cli as origins
             from .origins.request import Program, Step
 

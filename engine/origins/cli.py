@@ -3,7 +3,6 @@
 import msgspec
 
 from ..base.invalid import Invalid
-from ..base.parent_watchdog import end_with_parent
 from ..program.cli import inspections
 from ..spec.config import RunConfig
 from ..wire.stdout import print_answer
@@ -27,9 +26,8 @@ def explain_program(program: Program) -> None:
 def why(step: Step) -> None:
     """Prints an `Explanation` of a preset's step as a line of JSON; with rules to try, a second one with those.
 
-    Exits if its parent does. Raises Invalid.
+    Raises Invalid.
     """
-    end_with_parent()
     for found in explain_step(step):
         print_answer(found)
 

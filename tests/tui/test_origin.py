@@ -1,9 +1,13 @@
 """The origin dialog over recorded runs, driven by keys; a real engine process runs the partitioner's passes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from shardtui.engine.origins.request import Step
 from shardtui.engine.wire.events import Inspection
+from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.screens.arrays import ArraysScreen
 from shardtui.tui.screens.lint import LintScreen
@@ -16,7 +20,7 @@ from shardtui.tui.terminal.export import screen_text
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from ..conftest import TINY
+from ..conftest import TINY, tiny_config
 from .test_app import until
 from .test_views import inspections, over, press, record
 
@@ -178,6 +182,15 @@ def test_the_process_ends_with_the_app(home: Path, described: list[Inspection]) 
 
     over(record(described[:1], "end"), scenario)
     assert not explaining()
+
+
+def test_the_process_ends_when_its_parent_is_gone() -> None:
+    step = Step(config=tiny_config(), is_simulated=True)
+    command = [sys.executable, "-m", "shardtui.engine", "why", encode_json(step).decode()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        process.stdin.close()
+        assert (process.wait(30), process.stdout.read()) == (1, b"")
 
 
 def test_a_run_without_a_configuration_has_no_step() -> None:
