@@ -21,6 +21,7 @@ from shardtui.tui.screens.compare import CompareScreen
 from shardtui.tui.screens.lint import LintScreen
 from shardtui.tui.screens.log import LogScreen
 from shardtui.tui.screens.mesh import MeshScreen
+from shardtui.tui.screens.origin import OriginScreen
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.screens.rules import RulesScreen
 from shardtui.tui.screens.time import TimeScreen
@@ -126,6 +127,9 @@ def keys() -> Iterator[str]:
             heading, _, paragraphs = text.strip().partition("\n\n")
             yield f"{heading if heading == f'## {name}' else f'#{heading}'}\n\n{paragraphs}\n"
         yield from key_table(binding for part in parts for binding in bindings(vars(part).get("BINDINGS", ())))
+    heading, _, paragraphs = OriginScreen.HELP.strip().partition("\n\n")
+    yield f"{heading}\n\n{paragraphs}\n"
+    yield from key_table(bindings(OriginScreen.BINDINGS))
     yield "## The list of checkpoints\n"
     yield from key_table(bindings(CheckpointsScreen.BINDINGS))
 

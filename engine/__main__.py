@@ -5,6 +5,7 @@ as one of several processes on this machine.
 `host RUN CONFIG RESTART MEMBERSHIP`: trains one run as one of several hosts.
 `presets CONFIG`: lists the presets and whether they fit the devices.
 `inspect CONFIG [PRESET …]`: describes the compiled step of each preset.
+`inspect-origins CONFIG`: describes the compiled step of a preset, then explains it.
 `verify RUN_DIRECTORY`: checks every checkpoint.
 `plan CONFIG TARGET [PRESET …]`: estimates presets on a TPU slice, or on a number of local devices.
 `compile CONFIG TOPOLOGY PRESET`: compiles a preset ahead of time for a TPU slice.
@@ -60,7 +61,14 @@ def main() -> int:
 
             answer = {"plan": plans.plan, "search": plans.search, "compile": plans.compile_one}[command]
             return answered(answer, _decoded(config, RunConfig), target, *names)
+        case ["inspect-origins", config]:
+            from .origins.cli import inspect_with_origins
+
+            return answered(inspect_with_origins, _decoded(config, RunConfig))
         case ["explain" | "why" as command, about]:
+            from .base.parent_watchdog import end_with_parent
+
+            end_with_parent()  # before jax is imported
             from .origins import cli as origins
             from .origins.request import Program, Step
 

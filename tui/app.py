@@ -42,6 +42,7 @@ from .messages import (
     DraftApplied,
     DraftChanged,
     EventsArrived,
+    OriginRequested,
     PresetChosen,
     PresetHighlighted,
     ViewShown,
@@ -110,6 +111,7 @@ class ShardtuiApp(App[None]):
     async def on_unmount(self) -> None:
         self.window.restore(self._driver)
         await self.comparison_runner.abandon()
+        await self.lookups.close()
 
     def _handle_exception(self, error: Exception) -> None:
         """Ignores errors of messages to widgets that are gone while the app exits."""
@@ -226,6 +228,15 @@ class ShardtuiApp(App[None]):
         if isinstance(self.screen, TrafficScreen):
             self.screen.show_state(self.state)
             self.screen.select(message.source)
+
+    @on(OriginRequested)
+    def show_origin(self, message: OriginRequested) -> None:
+        """Opens the origin of a row over its view."""
+        from .screens.origin import OriginScreen
+
+        if self.state.layout and isinstance(self.screen, RunScreen):
+            arrays = list(self.state.arrays)
+            self.push_screen(OriginScreen(message.page, self.state.layout, arrays, self.lookups.explain()))
 
     @on(PresetChosen)
     async def switch_to(self, message: PresetChosen) -> None:

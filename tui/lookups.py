@@ -2,7 +2,9 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import msgspec
 from textual.app import App
 from textual.worker import Worker, WorkerError
 
@@ -14,6 +16,9 @@ from .client.engine_client import EngineClient
 from .notices import Notices
 from .state.run_state import RunState
 from .terminal.redraws import Redraws
+
+if TYPE_CHECKING:  # the first frame does not wait for it
+    from .client.explainer import Explain, Explainer
 
 
 @dataclass(eq=False)
@@ -27,6 +32,8 @@ class Lookups:
     _redraws: Redraws
     _inspected: set[str] = field(default_factory=set[str])
     """Presets whose inspection was requested."""
+    _explainer: "Explainer | None" = None
+    """Keeps the explanations of steps; None before the first."""
     _estimating: Worker[None] | None = None
     """The estimates under way or done; None before the first, and after a preset was added."""
 
@@ -52,6 +59,26 @@ class Lookups:
         config, ready = self._state.config, self._state.ready
         if self._estimating is None and config and ready and self._state.is_live:
             self._estimating = self._app.run_worker(self._estimate(config, ready))
+
+    def explain(self) -> "Explain":
+        """Returns what explains the active preset's step. It raises Invalid if the program is not known here."""
+        from .client.explainer import Explainer, Explanation, Rules
+        from .state.explained_step import NOT_EXPLAINED, explained_step
+
+        step = explained_step(self._state)
+        explainer = self._explainer = self._explainer or Explainer()
+
+        async def explain(rules: Rules) -> list[Explanation]:
+            if step is None:
+                raise Invalid(NOT_EXPLAINED)
+            return await explainer.explain(msgspec.structs.replace(step, rules=rules))
+
+        return explain
+
+    async def close(self) -> None:
+        """Ends the process that explains a step, if any."""
+        if self._explainer:
+            await self._explainer.close()
 
     async def wait_for_estimates(self) -> None:
         """Waits until the estimates that were started are done."""

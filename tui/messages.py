@@ -1,11 +1,15 @@
 """Messages from workers and widgets to the app."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 from ..engine.wire.commands import PreviewPreset
 from ..engine.wire.events import AnyEvent
+
+if TYPE_CHECKING:  # the first frame does not wait for it
+    from .state.origin_pages import Page
 
 
 @dataclass
@@ -79,6 +83,13 @@ class ArrayChosen(Message):
     """The user requests the Arrays view at this array."""
 
     name: str
+
+
+@dataclass
+class OriginRequested(Message):
+    """The user wants to see where a layout, a collective or a finding comes from."""
+
+    page: "Page"
 
 
 @dataclass

@@ -40,6 +40,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     """The cost per device: bytes of memory, or of traffic in a step, as the message says; 0 if it has neither."""
     source: str = ""
     """`file:line` of the operation; empty if unknown."""
+    axes: list[str] = []
+    """The mesh axes that it is about; empty if it is about none in particular."""
 
 
 class Subject(Struct, frozen=True):
@@ -77,7 +79,13 @@ class Subject(Struct, frozen=True):
 
 
 def finding(
-    code: str, message: str, fix: str, arrays: Sequence[ArrayInfo] = (), cost: int = 0, source: str = ""
+    code: str,
+    message: str,
+    fix: str,
+    arrays: Sequence[ArrayInfo] = (),
+    cost: int = 0,
+    source: str = "",
+    axes: Sequence[str] = (),
 ) -> Finding:
     """Returns the finding of a code. `cost`: bytes per device."""
     return Finding(
@@ -88,4 +96,5 @@ def finding(
         arrays=[array.name for array in arrays],
         bytes_per_device=cost,
         source=source,
+        axes=list(axes),
     )

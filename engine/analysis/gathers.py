@@ -26,6 +26,7 @@ def gathered_parameters(subject: Subject) -> Iterator[Finding]:
                 [array],
                 moved,
                 next((info.source for info in mine if info.multiplied), ""),
+                list(dict.fromkeys(axis for info in mine for axis in info.axes)),
             )
 
 

@@ -77,6 +77,7 @@ def _replicated_parameters(subject: Subject) -> Iterator[Finding]:
                     f'split {name} over {axis}: add the rule {name} = "{axis}" or an override',
                     [array],
                     saved,
+                    axes=[axis],
                 )
 
 
@@ -114,6 +115,7 @@ def _indivisible_dims(subject: Subject) -> Iterator[Finding]:
                     f"make it a multiple of {count}, or remove the rule for {name}",
                     [array],
                     held,
+                    axes=axes,
                 )
 
 
@@ -127,6 +129,7 @@ def _idle_axes(subject: Subject) -> Iterator[Finding]:
                 "S104",
                 f"nothing is split over {axis}: its {size} devices hold and compute the same",
                 f'use it in a rule, such as batch = "{axis}", or give its {size} devices to another axis',
+                axes=[axis],
             )
 
 
@@ -169,19 +172,20 @@ def _other_layouts(subject: Subject) -> Iterator[Finding]:
 
 
 def _traffic_over_compute(subject: Subject) -> Iterator[Finding]:
-    moved_by_axes: dict[str, int] = {}
+    moved_by_axes: dict[tuple[str, ...], int] = {}
     for info in subject.collectives:
-        axes = " × ".join(info.axes)
+        axes = tuple(info.axes)
         moved_by_axes[axes] = moved_by_axes.get(axes, 0) + (info.bytes_per_device or info.bytes_each)
     flops = subject.flops_per_device
     for axes, moved in moved_by_axes.items():
         if flops is not None and flops < FLOPS_PER_BYTE * moved:
             yield finding(
                 "S109",
-                f"{axes} carries {figures.size(moved)} per device and step for {figures.rate(flops)}FLOP of compute: "
-                f"{flops / moved:.1f} FLOP per byte",
+                f"{figures.over(axes)} carries {figures.size(moved)} per device and step for "
+                f"{figures.rate(flops)}FLOP of compute: {flops / moved:.1f} FLOP per byte",
                 "give each device more to compute: a larger batch, longer sequences, or fewer devices on that axis",
                 cost=moved,
+                axes=axes,
             )
 
 
@@ -194,7 +198,8 @@ def _unnamed_dims(subject: Subject) -> Iterator[Finding]:
             f"{', '.join(subject.unused_rules)}, but the model has no such logical axis",
             "name the dims of its parameters, for example with nnx.with_partitioning(init, ('embed', 'mlp')), or split "
             "arrays by name in [overrides]",
-            cost=held,
+            subject.of_kind("parameter"),
+            held,
         )
 
 

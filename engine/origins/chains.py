@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -14,8 +15,18 @@ MOST_LINKS = 24
 """Links of a chain that are kept: those in the middle of a longer one are left out."""
 ORIGIN = re.compile(r"(input|output|constraint_\d+|mc_\d+_(?:input|output))(?:: (\d+))?$")
 
-Reasons = Mapping[str, Mapping[Axis, str]]
-"""Name of an argument or a value to the reason of each mesh axis, such as `rule mlp → model`."""
+
+class Reason(NamedTuple):
+    """Why the preset lays out an argument or a value as it does."""
+
+    axes: Mapping[Axis, str]
+    """The reason of each mesh axis that splits a dim, such as `rule mlp → model`."""
+    unsharded: Mapping[int, str]
+    """The reason of each unsharded dim, such as `mlp: no rule: unsharded`."""
+
+
+Reasons = Mapping[str, Reason]
+"""The reasons by name of the argument or value."""
 
 
 class End(NamedTuple):
@@ -24,8 +35,8 @@ class End(NamedTuple):
     kind: LinkKind
     what: str
     source: str
-    name: str
-    """Name of the argument or value that was asked to be split; empty if it has none."""
+    tensor: int | None = None
+    """The argument or value that was asked to be split; None for others."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,8 @@ class Chains:
 
     graph: Graph
     reasons: Reasons
+    labels: Mapping[int, str]
+    """What `Link.value` calls each tensor that is explained."""
 
     def links(self, tensor: int, axis: Axis) -> list[Link]:
         """Returns the chain of a mesh axis that splits a tensor."""
@@ -43,15 +56,29 @@ class Chains:
         for source, group in groupby(steps, lambda step: self.graph.operations[step.operation].place.source):
             shown = max(group, key=self._weight)
             if self._weight(shown):
-                links.append(Link(dim=dim, axis=axis, kind="operand", what=self._hop(shown), source=source))
+                to = self._label(shown.tensor, tensor)
+                links.append(Link(dim=dim, axis=axis, kind="operand", what=self._hop(shown), source=source, value=to))
         last = steps[-1].tensor if steps else tensor
         if len(links) > MOST_LINKS:
             half, left_out = MOST_LINKS // 2, len(links) - MOST_LINKS
             gap = Link(dim=dim, axis=axis, kind="operand", what=f"{left_out} more operations", source="")
             links = [*links[:half], gap, *links[-half:]]
         if end := self.end(last, axis):
-            links.append(Link(dim=dim, axis=axis, kind=end.kind, what=end.what, source=end.source))
+            to = self._label(end.tensor, tensor)
+            links.append(Link(dim=dim, axis=axis, kind=end.kind, what=end.what, source=end.source, value=to))
         return links
+
+    def unsharded(self, tensor: int) -> Iterator[Link]:
+        """Yields a link for each dim that the preset leaves unsharded."""
+        name = name_of(self.graph, tensor)
+        if name not in self.reasons:
+            return
+        is_argument = tensor in self.graph.arguments
+        kind: LinkKind = "input" if is_argument else "constraint"
+        for dim, reason in self.reasons[name].unsharded.items():
+            if not self.graph.tensors[tensor].axes[dim]:
+                what = f"{'argument' if is_argument else 'layout of'} {name}: {reason}"
+                yield Link(dim=dim, axis="", kind=kind, what=what, source="")
 
     def steps(self, tensor: int, axis: Axis) -> Iterator[Step]:
         """Yields the steps that brought the axis, the last one first."""
@@ -80,7 +107,7 @@ class Chains:
         if kind == "input":
             return self._argument(graph.arguments[index], axis)
         if kind == "output":
-            return End("constraint", f"the sharding asked for {graph.result_names[index]}", "", "")
+            return End("constraint", f"the sharding asked for {graph.result_names[index]}", "")
         name = kind.removesuffix("_input").removesuffix("_output")
         specs = "in_specs" if kind.endswith("_input") else "out_specs"
         return self._operation(graph.origins.get(name), axis, specs)
@@ -93,7 +120,7 @@ class Chains:
 
     def _argument(self, tensor: int, axis: Axis) -> End:
         name = name_of(self.graph, tensor)
-        return End("input", f"argument {name}{self._reason(name, axis)}", "", name)
+        return End("input", f"argument {name}{self._reason(name, axis)}", "", tensor)
 
     def _operation(self, index: int | None, axis: Axis, specs: str) -> End | None:
         if index is None:
@@ -101,15 +128,36 @@ class Chains:
         operation = self.graph.operations[index]
         source = operation.place.source
         if operation.name == "sdy.manual_computation":
-            return End("shard_map", f"{specs} of the shard_map", source, "")
+            return End("shard_map", f"{specs} of the shard_map", source)
         result = self.graph.tensors[operation.results[0]]
         name = result.names[0] if result.names else ""
         of = f" of {name}" if name else ""
-        return End("constraint", f"constraint{of} to {layout(result)}{self._reason(name, axis)}", source, name)
+        reason = self._reason(name, axis) or self._reason_at(source, layout(result), axis)
+        return End("constraint", f"constraint{of} to {layout(result)}{reason}", source, operation.results[0])
 
     def _reason(self, name: str, axis: Axis) -> str:
-        reason = self.reasons.get(name, {}).get(axis)
+        reason = self.reasons[name].axes.get(axis) if name in self.reasons else None
         return f": {reason}" if reason else ""
+
+    def _reason_at(self, source: str, spec: str, axis: Axis) -> str:
+        """The reason that all named values have which a line constrains alike: a gradient has none of its own."""
+        reasons = {self._reason(name, axis) for name in self._constrained.get((source, spec), ())}
+        return reasons.pop() if len(reasons) == 1 else ""
+
+    @cached_property
+    def _constrained(self) -> dict[tuple[str, str], list[str]]:
+        """Names of the values that a line constrains to a layout."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for operation in self.graph.operations:
+            if operation.name == "sdy.sharding_constraint":
+                result = self.graph.tensors[operation.results[0]]
+                found.setdefault((operation.place.source, layout(result)), []).extend(result.names[:1])
+        return found
+
+    def _label(self, tensor: int | None, begin: int) -> str:
+        """The name of a tensor that a link leads to; empty for the one that the chain begins at."""
+        label = "" if tensor is None else self.labels.get(tensor, "")
+        return "" if label == self.labels.get(begin) else label
 
     def _weight(self, step: Step) -> int:
         operation = self.graph.operations[step.operation]

@@ -1,12 +1,16 @@
-"""The engine's side of `shardtui explain` and `shardtui why`. The former uses simulated devices only."""
+"""The engine's side of `shardtui explain`, `why` and `inspect --json`. The first uses simulated devices only."""
 
 import msgspec
 
+from ..base.invalid import Invalid
+from ..program.cli import inspections
+from ..spec.config import RunConfig
 from ..wire.stdout import print_answer
 from .compiled import compiled
 from .explain import explain
+from .explanation import Explained
 from .request import Program, Step
-from .step import explain_step
+from .step import explain_step, explained
 from .user_program import lower
 
 
@@ -26,3 +30,13 @@ def why(step: Step) -> None:
     """
     for found in explain_step(step):
         print_answer(found)
+
+
+def inspect_with_origins(config: RunConfig) -> None:
+    """Prints an `Inspection` of the preset of `config`, then `Explained`, as a line of JSON each. Raises Invalid."""
+    for task, placement, inspection in inspections(config):
+        print_answer(inspection)
+        try:
+            print_answer(Explained(explanation=explained(task, placement)))
+        except Invalid as error:
+            print_answer(Explained(problem=error.problems[0]))

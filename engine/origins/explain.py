@@ -37,11 +37,12 @@ def explain(
         transformed = propagated.clone()
         insert_collectives(transformed)
         transfers = list(Reader(transformed, graph).read())
-    chains = Chains(graph, reasons or {})
+    chosen = _chosen(graph, with_results)
+    chains = Chains(graph, reasons or {}, _labels(chosen))
     return Explanation(
         program=program,
         mesh=graph.mesh,
-        values=[_value(chains, transfers, index, name) for index, name in _chosen(graph, with_results)],
+        values=[_value(chains, transfers, index, name) for index, name in chosen],
         collectives=_collectives(chains, transfers),
     )
 
@@ -67,11 +68,21 @@ def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
     return every[:MOST_VALUES]
 
 
+def _labels(chosen: Sequence[tuple[int, str]]) -> dict[int, str]:
+    """What links call the values: by name, those of one name numbered."""
+    labels: dict[int, str] = {}
+    counts: dict[str, int] = {}
+    for index, name in chosen:
+        counts[name] = number = counts.get(name, 0) + 1
+        labels.setdefault(index, f"{name} #{number}" if number > 1 else name)
+    return labels
+
+
 def _value(chains: Chains, transfers: Sequence[Transfer], index: int, name: str) -> ValueOrigin:
     graph = chains.graph
     tensor = graph.tensors[index]
     links = [link for axes in tensor.axes for axis in axes for link in chains.links(index, axis)]
-    links += _conflicts(chains, transfers, index)
+    links += [*chains.unsharded(index), *_conflicts(chains, transfers, index)]
     source = graph.operations[tensor.operation].place.source if tensor.operation is not None else ""
     return ValueOrigin(name=name, shape=tensor.shape, dtype=tensor.dtype, axes=tensor.axes, source=source, origin=links)
 
@@ -88,6 +99,7 @@ def _conflicts(chains: Chains, transfers: Sequence[Transfer], index: int) -> Ite
             kind="conflict",
             what=conflict.what + became,
             source=graph.operations[conflict.operation].place.source,
+            value=chains.labels.get(conflict.other, ""),
         )
 
 

@@ -15,7 +15,7 @@ class Link(Struct, frozen=True, kw_only=True):
     dim: int
     """The dim of the value that the chain is about."""
     axis: str
-    """The mesh axis that splits the dim, or would have."""
+    """The mesh axis that splits the dim, or would have; empty if a preset leaves the dim unsharded."""
     kind: LinkKind
     """`operand`: taken over from another value of an operation; `input`: asked for by an argument's sharding;
     `constraint`: by a sharding constraint or the sharding of a result; `shard_map`: by its specs; `conflict`: not taken
@@ -24,6 +24,9 @@ class Link(Struct, frozen=True, kw_only=True):
     """The link in words."""
     source: str
     """`file:line` of the operation; empty if unknown."""
+    value: str = ""
+    """The value that the link leads to: its `name` in `values`, followed by ` #2` for the second value of that name;
+    empty if it is not in `values`, or is the value that the chain begins at."""
 
 
 class ValueOrigin(Struct, frozen=True, kw_only=True):
@@ -42,7 +45,8 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
     compiled_axes: list[list[str]] | None = None
     """For each dim the mesh axes that split it in the compiled program; null unless that was asked for."""
     origin: list[Link]
-    """A chain for each mesh axis that splits a dim, one after the other; then conflicts."""
+    """A chain for each mesh axis that splits a dim, one after the other; then dims that the preset leaves unsharded;
+    then conflicts."""
 
 
 class CollectiveOrigin(Struct, frozen=True, kw_only=True):
@@ -110,3 +114,12 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """Estimated collectives, those that move most bytes first."""
     compiled: CompiledProgram | None = None
     """The compiled program; null unless it was asked for."""
+
+
+class Explained(Struct, frozen=True, kw_only=True):
+    """An explanation, or why there is none, where the rest of an answer does without it."""
+
+    explanation: Explanation | None = None
+    """None if the passes failed."""
+    problem: str | None = None
+    """Why there is no explanation; None if there is one."""

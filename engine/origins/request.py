@@ -25,3 +25,5 @@ class Step(Struct, frozen=True, kw_only=True):
     """Rules to try: logical axis to mesh axes, in place of those of the preset; empty for an unsplit axis."""
     compiles: bool = False
     """Whether the step is compiled, too."""
+    is_simulated: bool = False
+    """Whether simulated devices take the place of the platform's, which another process may hold."""

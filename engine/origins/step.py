@@ -12,20 +12,23 @@ from ..parallel.rules import Decision
 from ..program.inspection import inspect_program
 from ..program.placement import Placement, place
 from ..program.program import compile_program, trace_step
-from ..program.setup import devices_and_task
+from ..program.setup import devices_and_task, simulated_devices_and_task
 from ..spec.preset_reader import load_preset
 from .agreement import differences
-from .chains import Reasons
+from .chains import Reason, Reasons
 from .explain import explain
 from .explanation import CompiledProgram, Explanation
 from .names import kept_names
 from .rematerialized import rematerialized
 from .request import Step
 
+LOWERED_FOR = {"gpu": "cuda"}
+"""What jax calls a platform when it lowers for it, where that is not the platform of its devices."""
+
 
 def explain_step(step: Step) -> Iterator[Explanation]:
     """Yields the explanation of a step, then that with other rules, if there are any to try. Raises Invalid."""
-    devices, task = devices_and_task(step.config)
+    devices, task = (simulated_devices_and_task if step.is_simulated else devices_and_task)(step.config)
     preset = load_preset(step.config.preset)
     tried = {logical: tuple(axes) for logical, axes in step.rules.items()}
     if unknown := sorted({axis for axes in tried.values() for axis in axes} - set(preset.mesh)):
@@ -44,15 +47,22 @@ def explained(task: Task, placement: Placement) -> Explanation:
     """Explains the step under one placement. Raises Invalid if Shardy's passes are missing or fail."""
     observed = Observed(names_only=True)
     with kept_names():
-        module = trace_step(task, placement, observed).lower().compiler_ir("stablehlo")
+        traced = trace_step(task, placement, observed)
+        module = traced.lower(lowering_platforms=_platforms(task, placement)).compiler_ir("stablehlo")
     names = [array.names[0] for array in task.arrays]
     return explain(module, placement.preset.name, names, _reasons(task, placement, observed), with_results=False)
+
+
+def _platforms(task: Task, placement: Placement) -> tuple[str, ...] | None:
+    """The platform to lower for, if simulated devices take the place of its own."""
+    simulated = placement.mesh.devices.flat[0].platform != task.platform
+    return (LOWERED_FOR.get(task.platform, task.platform),) if simulated else None
 
 
 def _reasons(task: Task, placement: Placement, observed: Observed) -> Reasons:
     """The rule of each mesh axis on each array."""
     decisions: list[Decision] = jax.tree.leaves((placement.state, placement.batch))
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, Reason] = {}
     for array, decision in zip(task.arrays, decisions, strict=True):
         found[array.names[0]] = _rules(array.logical_axes, decision)
         found[gradient_name(array.names[0])] = found[array.names[0]]
@@ -61,14 +71,15 @@ def _reasons(task: Task, placement: Placement, observed: Observed) -> Reasons:
     return found
 
 
-def _rules(logical_axes: Sequence[str | None], decision: Decision) -> dict[str, str]:
-    return {
+def _rules(logical_axes: Sequence[str | None], decision: Decision) -> Reason:
+    axes = {
         axis: f"rule {logical} → {' × '.join(dim.axes)}"
         if logical and dim.reason.startswith(f"{logical}: rule")
         else dim.reason
         for logical, dim in zip(logical_axes, decision.dims, strict=True)
         for axis in dim.axes
     }
+    return Reason(axes, {index: dim.reason for index, dim in enumerate(decision.dims) if not dim.axes})
 
 
 def _with_compiled(task: Task, placement: Placement, found: Explanation) -> Explanation:

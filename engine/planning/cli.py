@@ -2,12 +2,12 @@
 
 import sys
 
+from ..base.parent_watchdog import end_with_parent
 from ..spec.config import RunConfig
 from ..spec.preset_reader import load_preset, load_presets
 from ..spec.topology import load_topology
 from ..wire.stdout import print_answer
 from . import cache
-from .parent_watchdog import end_with_parent
 from .ranking import Board
 
 

@@ -25,3 +25,13 @@ def devices_and_task(config: RunConfig, processes: int = 1) -> tuple[list[jax.De
     use_compilation_cache()
     devices = find_devices(config.devices)
     return devices, Task(config, devices[0].platform)
+
+
+def simulated_devices_and_task(config: RunConfig) -> tuple[list[jax.Device], Task]:
+    """Returns what `devices_and_task` does, but simulated devices in place of those of the config's platform.
+
+    The task is that of the platform. For a process that compiles and runs nothing, while another holds the devices.
+    """
+    jax.config.update("jax_num_cpu_devices", config.devices or SIMULATED_DEVICES)
+    jax.config.update("jax_platforms", "cpu")
+    return jax.devices(), Task(config, config.platform or "cpu")

@@ -1,15 +1,20 @@
 """The step of the built-in model: each chain ends at a rule, and each collective is explained."""
 
 import jax
+import msgspec
 import pytest
 from shardtui.engine.models.task import Task
 from shardtui.engine.origins.agreement import by_flow
 from shardtui.engine.origins.explanation import Explanation, ValueOrigin
-from shardtui.engine.origins.step import explained
+from shardtui.engine.origins.request import Step
+from shardtui.engine.origins.step import explain_step, explained
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program
+from shardtui.engine.spec.config import TrainingConfig
 from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.tui.state.explanation_diff import numbered
 
+from ..conftest import WIDE, tiny_config
 from ..program.test_inspection import ACTIVATIONS
 
 PRESETS = ("dp", "fsdp-tp2", "dp-sp2", "pitfall-same-axis")
@@ -21,7 +26,7 @@ def explanation(request: pytest.FixtureRequest, task: Task) -> Explanation:
 
 
 def ends(value: ValueOrigin) -> dict[str, str]:
-    return {link.axis: link.what for link in value.origin if link.kind != "conflict"}
+    return {link.axis: link.what for link in value.origin if link.kind != "conflict" and link.axis}
 
 
 def test_each_axis_of_a_named_value_ends_at_a_rule(explanation: Explanation) -> None:
@@ -32,6 +37,22 @@ def test_each_axis_of_a_named_value_ends_at_a_rule(explanation: Explanation) -> 
         split = [axis for axes in named[name].axes for axis in axes]
         assert set(split) == set(ends(named[name])), name
         assert all("rule " in what for what in ends(named[name]).values()), (name, ends(named[name]))
+
+
+def test_a_dim_that_the_preset_leaves_unsharded_says_why(explanation: Explanation) -> None:
+    named = {value.name: value for value in explanation.values}
+    for name in (*ACTIVATIONS, "token.embedding", "mu.token.embedding", "batch.inputs"):
+        reasons = {link.dim: link.what for link in named[name].origin if not link.axis}
+        assert set(reasons) == {dim for dim, axes in enumerate(named[name].axes) if not axes}, name
+        assert all(f" {name}: " in what for what in reasons.values()), reasons
+
+
+def test_links_lead_to_values(explanation: Explanation) -> None:
+    known = numbered(explanation.values)
+    led = [(label, link) for label, value in known.items() for link in value.origin if link.value]
+    assert led
+    assert {link.value for _, link in led} <= set(known)
+    assert all(link.value != label for label, link in led if link.kind != "conflict")
 
 
 def test_each_collective_says_why(explanation: Explanation) -> None:
@@ -62,3 +83,14 @@ def test_weights_that_share_an_axis_with_the_batch_are_gathered_by_the_rule_at_f
     found = explained(task, place(task, load_preset("pitfall-same-axis"), jax.devices()))
     reasons = [text for each in found.collectives for text in each.because]
     assert any("rule batch → " in text for text in reasons)
+
+
+def test_the_step_of_a_run_on_tpu_is_explained_on_simulated_devices() -> None:
+    """With the TPU's attention kernel and its dtype, while another process holds the TPU."""
+    model = msgspec.structs.replace(WIDE, embed=512, heads=4, context=512)
+    training = TrainingConfig(batch_size=16, seq_len=512)
+    config = tiny_config(model=model, training=training, preset="fsdp-tp2", platform="tpu", devices=8)
+    (found,) = explain_step(Step(config=config, is_simulated=True))
+    hidden = next(value for value in found.values if value.name == "blocks.mlp.hidden")
+    assert (hidden.dtype, hidden.axes) == ("bf16", [["fsdp"], [], ["model"]])
+    assert ends(hidden)["model"].endswith("rule mlp → model")

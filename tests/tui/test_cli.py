@@ -264,6 +264,16 @@ def test_inspect_describes_a_preset_as_json(home: Path) -> None:
     kinds = ("parameters", "moments", "scalars", "batch", "padding")
     assert sum(report["memory"][kind] for kind in kinds) == report["memory"]["arguments"]
     assert report["problem"] is None
+    assert report["origin_problem"] is None
+    assert all(array["origin"] is not None for array in arrays.values())
+    ends = {(link["dim"], link["axis"]): (link["kind"], link["what"]) for link in kernel["origin"]}
+    assert ends[1, "fsdp"] == ("input", "argument blocks.mlp.up.kernel: rule embed → fsdp")
+    assert ends[0, ""] == ("input", "argument blocks.mlp.up.kernel: layers: no rule: unsharded")
+    explained = [each for each in report["collectives"] if each["origin"]]
+    assert sum(each["bytes_per_device"] for each in explained) > 0.8 * sum(
+        each["bytes_per_device"] for each in report["collectives"]
+    )
+    assert any("rule mlp → model" in text for each in explained for text in each["origin"])
     assert list((home / "state").glob("**/*")) == [], "no run was made"
 
 
@@ -334,7 +344,10 @@ def test_lint_exits_by_what_it_finds(home: Path) -> None:
     assert (good.returncode, checked("lint", good.stdout)["findings"]) == (0, [])
     bad = run("lint", "--preset=pitfall-same-axis", "--json")
     assert bad.returncode == 1
-    assert [finding["code"] for finding in checked("lint", bad.stdout)["findings"]] == ["S104", "S105"]
+    idle, redundant = checked("lint", bad.stdout)["findings"]
+    assert (idle["code"], redundant["code"]) == ("S104", "S105")
+    assert idle["origin"][0] == "argument batch.inputs: rule batch → model"
+    assert any("rule batch → model" in end for end in redundant["origin"])
 
 
 def test_findings_for_people(home: Path) -> None:

@@ -18,7 +18,8 @@ from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.cli.plan_report import plan_report
-from shardtui.tui.client.planner import NoAnswer, Planner, usual_presets
+from shardtui.tui.client.engine_process import NoAnswer
+from shardtui.tui.client.planner import Planner, usual_presets
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.overlap_words import overlap_words
 from shardtui.tui.widgets.row_details import detail_lines

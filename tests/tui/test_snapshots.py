@@ -1,6 +1,7 @@
 """Every view of a recorded run, as a person last looked at it: `pytest --snapshot-update` keeps a new look."""
 
 import asyncio
+import re
 import time
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from shardtui.engine.wire.events import EngineStarted
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.screens.arrays import ArraysScreen
+from shardtui.tui.screens.origin import OriginScreen
 from shardtui.tui.screens.run_screen import RunScreen
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.preset_list import PresetList
@@ -65,3 +68,24 @@ def test_views(home: Path, size: tuple[int, int], snapshot: SnapshotAssertion, m
     time.tzset()
     for name, text in asyncio.run(drawn(size)).items():
         assert text == snapshot(name=name)
+
+
+async def origin(size: tuple[int, int]) -> str:
+    """Returns the text of a collective that an array takes part in, with 0 for the digits of line numbers."""
+    app = ShardtuiApp(EngineClient(recorded()), starts=False)
+    async with app.run_test(size=size) as pilot:
+        await until(lambda: app.state.is_over and app.screen.query(PresetList), "the history")
+        await pilot.press("2")
+        await until(lambda: isinstance(app.screen, ArraysScreen), "Arrays")
+        assert isinstance(app.screen, ArraysScreen)
+        app.screen.select("blocks.mlp.down.kernel")
+        await pilot.press("enter")
+        await until(lambda: isinstance(app.screen, OriginScreen) and app.screen.pages, "the origin")
+        await pilot.press("enter")
+        await pilot.pause(0.5)
+        return re.sub(r"(?<=\.py:)\d+", lambda line: "0" * len(line[0]), screen_text(app))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_origin(home: Path, size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
+    assert asyncio.run(origin(size)) == snapshot

@@ -1,6 +1,5 @@
 """`shardtui explain` and `shardtui why`: why values are laid out as they are, and why collectives are needed."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from rich.text import Text
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.base.suggestion import suggestion
-from ...engine.origins.agreement import by_flow
 from ...engine.origins.explanation import (
     CollectiveOrigin,
     CompiledProgram,
@@ -24,7 +22,7 @@ from ...engine.origins.explanation import (
 )
 from ...engine.origins.request import Program, Step
 from ..client.engine_client import ask_engine
-from ..state.explanation_diff import changes
+from ..state.explanation_diff import changes, layouts, traffic
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.plain_console import table_console
@@ -165,18 +163,13 @@ def _as_compiled(value: ValueOrigin) -> list[str]:
 
 def _tried(before: Explanation, after: Explanation) -> list[RenderableType]:
     """Returns the layouts that change with other rules, and the bytes of collectives before and after."""
-    counts = Counter(value.name for side in (before, after) for value in side.values)
-    old = {value.name: value.axes for value in before.values if counts[value.name] == 2}
-    layouts = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
-    for value in after.values:
-        if old.get(value.name, value.axes) != value.axes:
-            layouts.add_row(Text(value.name), *(Text(figures.spec(axes)) for axes in (old[value.name], value.axes)))
+    changed = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
+    for cells in layouts(before, after):
+        changed.add_row(*map(Text, cells))
     moved = plain_table("collective", "over", right("before"), right("after"), title="bytes per device and step")
-    sums = by_flow(before.collectives), by_flow(after.collectives)
-    for kind, axes in sorted({*sums[0], *sums[1]}):
-        sizes = (figures.size(side.get((kind, axes), 0)) for side in sums)
-        moved.add_row(kind, Text(figures.over(axes)), *sizes)
-    return ["", layouts if layouts.row_count else "no layout changes", moved]
+    for kind, axes, *sizes in traffic(before, after):
+        moved.add_row(kind, Text(axes), *map(figures.size, sizes))
+    return ["", changed if changed.row_count else "no layout changes", moved]
 
 
 def value_table(values: Sequence[ValueOrigin]) -> Table:
@@ -202,7 +195,7 @@ def value_table(values: Sequence[ValueOrigin]) -> Table:
 
 def _ends(origin: Sequence[Link]) -> list[str]:
     """Returns a line for the end of each chain, then for each conflict."""
-    ends = {(link.dim, link.axis): link for link in origin if link.kind != "conflict"}
+    ends = {(link.dim, link.axis): link for link in origin if link.kind != "conflict" and link.axis}
     return [*(f"{axis}: {_link(link)}" for (_, axis), link in ends.items()), *_conflicts(origin)]
 
 
@@ -214,7 +207,8 @@ def chains(origin: Sequence[Link]) -> list[str]:
         if link.kind == "conflict":
             continue
         begins, chain = chain != (link.dim, link.axis), (link.dim, link.axis)
-        lines.append(f"  dim {link.dim} over {link.axis}: {_link(link)}" if begins else f"    ← {_link(link)}")
+        over = f"over {link.axis}" if link.axis else "unsharded"
+        lines.append(f"  dim {link.dim} {over}: {_link(link)}" if begins else f"    ← {_link(link)}")
     return [*lines, *(f"  {line}" for line in _conflicts(origin))]
 
 

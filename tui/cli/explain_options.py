@@ -3,7 +3,9 @@
 import argparse
 import math
 
+from ...engine.base.invalid import Invalid
 from ...engine.spec.preset import AXIS_NAME
+from ..state.tried_rules import EXAMPLES, read_rule
 
 MAX_DEVICES = 10**6
 """Largest product of the sizes in `--mesh`."""
@@ -46,15 +48,15 @@ def add_why_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_rule,
         metavar="AXIS=MESHAXES",
-        help="show what changes with another rule, such as mlp=model, batch=data+fsdp, or mlp= for none; repeatable",
+        help=f"show what changes with another rule, {EXAMPLES}; repeatable",
     )
 
 
 def _rule(text: str) -> tuple[str, list[str]]:
-    logical, equals, axes = text.partition("=")
-    if not equals or not logical:
-        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=MESHAXES, such as mlp=model or mlp=")
-    return logical, [axis for axis in axes.split("+") if axis]
+    try:
+        return read_rule(text)
+    except Invalid as error:
+        raise argparse.ArgumentTypeError(error.problems[0]) from error
 
 
 def mesh(text: str) -> dict[str, int]:

@@ -19,6 +19,7 @@ from ...engine.analysis.lint import Finding
 from ...engine.analysis.traffic import FlowChange, flows, overlapped_share
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
+from ...engine.origins.explanation import Explained
 from ...engine.spec.config import RunConfig
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
 from ...engine.wire.events import Inspection
@@ -30,10 +31,21 @@ from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.export import without_fonts
 from ..terminal.plain_console import PIPE_WIDTH, plain_console, table_console
 from ..terminal.plain_table import plain_table, right
-from .inspect_report import DiffReport, HloReport, LintReport, all_arrays, diff_report, findings, inspect_report
+from .inspect_report import (
+    DiffReport,
+    FindingReport,
+    HloReport,
+    all_arrays,
+    diff_report,
+    findings,
+    inspect_report,
+    lint_report,
+)
 
 MAX_ROWS = 500
 """Rows of the table of collectives, the largest first."""
+MOST_ENDS = 3
+"""Ends of chains in the table of findings; JSON has them all."""
 MAX_CELL = 500
 """Characters of an op or a source in a table."""
 
@@ -43,24 +55,23 @@ def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None
     if svg:
         with _written(svg):  # a problem with its directory is reported before compiling
             os.stat(f"{Path(svg).parent}/.")  # noqa: PTH116 (a Path drops the dot that asks for a directory)
-    inspections = _inspections(config, *([other] if other else []))
     if other:
-        difference = diff_report(*inspections)
+        difference = diff_report(*_inspections(config, other))
         return _answer(difference, _diff_tables(clean(difference)), as_json, svg)
-    return _answer(inspect_report(inspections[0]), _tables(clean(inspections[0])), as_json, svg)
+    inspection, explained = _explained(config) if as_json else (*_inspections(config), Explained())
+    return _answer(inspect_report(inspection, explained), _tables(clean(inspection)), as_json, svg)
 
 
 def lint(config: RunConfig, as_json: bool) -> int:
     """Prints likely mistakes in the layout; returns 0 without findings, 1 with some. Raises Invalid."""
-    (inspection,) = _inspections(config)
-    found = findings(inspection)
-    tables: list[RenderableType] = (
-        [_findings_table([clean(finding) for finding in found])] if found else [Text(f"{config.preset}: no findings")]
-    )
-    if inspection.inspected.problem:
-        tables.append(Text(printable(inspection.inspected.problem), "red"))
-    _answer(LintReport(preset=inspection.compiled.preset, findings=found), tables, as_json, None)
-    return FAILED if found else FINE
+    inspection, explained = _explained(config)
+    report = lint_report(inspection, findings(inspection), explained)
+    shown = clean(report).findings
+    tables: list[RenderableType] = [_findings_table(shown) if shown else Text(f"{config.preset}: no findings")]
+    problems = filter(None, (inspection.inspected.problem, explained.problem))
+    tables += [Text(printable(problem), "red") for problem in problems]
+    _answer(report, tables, as_json, None)
+    return FAILED if shown else FINE
 
 
 def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
@@ -101,6 +112,11 @@ def _written(path: str) -> Generator[None]:
 def _inspections(config: RunConfig, *others: str) -> list[Inspection]:
     lines = ask_engine("inspect", config, *others).splitlines()
     return [msgspec.json.decode(line, type=Inspection) for line in lines]
+
+
+def _explained(config: RunConfig) -> tuple[Inspection, Explained]:
+    inspection, explained = ask_engine("inspect-origins", config).splitlines()
+    return msgspec.json.decode(inspection, type=Inspection), msgspec.json.decode(explained, type=Explained)
 
 
 def _answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: bool, svg: str | None) -> int:
@@ -219,7 +235,9 @@ def _cut(text: str) -> str:
 def _findings_table(found: Sequence[Finding]) -> Table:
     table = plain_table("code", "finding", "fix", title="findings", lines=True)
     for finding in found:
-        table.add_row(f"{finding.code}\n{finding.name}", Text(finding.message), Text(finding.fix))
+        ends = (finding.origin if isinstance(finding, FindingReport) else None) or ()
+        fix = "\n".join([finding.fix, *(f"← {end}" for end in ends[:MOST_ENDS])])
+        table.add_row(f"{finding.code}\n{finding.name}", Text(finding.message), Text(fix))
     return table
 
 

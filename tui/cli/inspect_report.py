@@ -7,6 +7,7 @@ from msgspec import Struct
 from ...engine.analysis.layout import Shard, bytes_per_device, replicas, shards, shards_differ, wasted_bytes
 from ...engine.analysis.lint import Finding, lint
 from ...engine.analysis.traffic import FlowChange, changes, flows, overlapped_share
+from ...engine.origins.explanation import Explained, Explanation, Link, ValueOrigin
 from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.wire.descriptions import (
     ArrayInfo,
@@ -20,6 +21,9 @@ from ...engine.wire.descriptions import (
     RematerializationInfo,
 )
 from ...engine.wire.events import Inspection
+from ..state import finding_origins
+from ..state.collective_origins import because
+from ..state.explanation_diff import numbered
 
 SCHEMA = 1
 
@@ -56,6 +60,18 @@ class ArrayReport(NamedArray, frozen=True, kw_only=True):
     """The type that `jax.typeof` prints if the preset has explicit axis types, else empty."""
     shards: list[Shard]
     """Its shards under `compiled_spec`."""
+    origin: list[Link] | None
+    """From where it got each mesh axis, and why other dims are unsharded, as in `shardtui why --json`: by the
+    partitioner's passes, not by the compiler. Null if it is unknown."""
+
+
+class CollectiveReport(CollectiveInfo, frozen=True, kw_only=True):
+    """A collective of the compiled step, and why it is needed."""
+
+    origin: list[str] | None
+    """Why it is needed, and the chains of the values involved: `because` of the collectives that the partitioner's
+    passes estimate of the same kind, over the same axes and for the same source line. Null if there are none, or
+    `source` is unknown."""
 
 
 class InspectReport(Struct, frozen=True, kw_only=True):
@@ -75,7 +91,7 @@ class InspectReport(Struct, frozen=True, kw_only=True):
     """Stages of its pipeline; null if it has none."""
     arrays: list[ArrayReport]
     """All arrays that the step takes or computes."""
-    collectives: list[CollectiveInfo] | None
+    collectives: list[CollectiveReport] | None
     """One entry for each collective of the program that moves data between devices (the permutation of a pipeline with
     one stage moves none); null if the compiler's text cannot be read."""
     overlapped_share: float | None
@@ -95,6 +111,8 @@ class InspectReport(Struct, frozen=True, kw_only=True):
     """Seconds to compile the step; null if another program compiled it."""
     problem: str | None
     """Why gradients or activations are missing; null if none are."""
+    origin_problem: str | None
+    """Why every `origin` is null; null if they are known."""
 
 
 class LayoutChange(Struct, frozen=True, kw_only=True):
@@ -151,6 +169,14 @@ class HloReport(Struct, frozen=True, kw_only=True):
     """Share of the bytes sent, 0 to 1, by collectives that are `overlapped`; null if nothing is sent."""
 
 
+class FindingReport(Finding, frozen=True, kw_only=True):
+    """A finding, and where to change what it is about."""
+
+    origin: list[str] | None
+    """Where the chains of its arrays, and of what its source line computes and moves, end: each rule and line once, by
+    the partitioner's passes. Null if the passes failed."""
+
+
 class LintReport(Struct, frozen=True, kw_only=True):
     """Likely mistakes in the layout of a preset."""
 
@@ -158,7 +184,7 @@ class LintReport(Struct, frozen=True, kw_only=True):
     """Version of this schema; grows when a field changes its meaning or is removed."""
     preset: str
     """Name of the preset."""
-    findings: list[Finding]
+    findings: list[FindingReport]
     """The findings; empty if there are none."""
 
 
@@ -172,24 +198,27 @@ def findings(inspection: Inspection) -> list[Finding]:
     return lint(inspection.compiled, inspection.inspected, inspection.flops_per_step)
 
 
-def inspect_report(inspection: Inspection) -> InspectReport:
+def inspect_report(inspection: Inspection, explained: Explained) -> InspectReport:
     """Returns the JSON form of one preset's step."""
-    compiled, inspected = inspection.compiled, inspection.inspected
+    compiled, inspected, found = inspection.compiled, inspection.inspected, explained.explanation
+    values = numbered(found.values) if found else {}
+    collectives = compiled.collectives
     return InspectReport(
         preset=compiled.preset,
         devices=inspection.devices,
         versions=inspection.versions,
         mesh=_mesh(compiled.mesh),
         pipeline=compiled.pipeline,
-        arrays=[_array(array, compiled.mesh) for array in all_arrays(inspection)],
-        collectives=compiled.collectives,
-        overlapped_share=overlapped_share(flows(compiled.collectives or ())),
+        arrays=[_array(array, compiled.mesh, values.get(array.name)) for array in all_arrays(inspection)],
+        collectives=None if collectives is None else [_collective(info, found) for info in collectives],
+        overlapped_share=overlapped_share(flows(collectives or ())),
         products=compiled.products,
         memory=compiled.memory,
         rematerializations=inspected.rematerializations,
         flops_per_step=inspection.flops_per_step,
         compile_seconds=compiled.compile_seconds,
         problem=inspected.problem,
+        origin_problem=explained.problem,
     )
 
 
@@ -214,7 +243,28 @@ def _mesh(mesh: MeshInfo) -> MeshReport:
     return MeshReport(list(mesh.axes), list(mesh.axes.values()), mesh.device_ids)
 
 
-def _array(array: ArrayInfo, mesh: MeshInfo) -> ArrayReport:
+def lint_report(inspection: Inspection, found: Sequence[Finding], explained: Explained) -> LintReport:
+    """Returns the JSON form of findings."""
+    explanation, arrays = explained.explanation, all_arrays(inspection)
+    return LintReport(
+        preset=inspection.compiled.preset, findings=[_finding(each, explanation, arrays) for each in found]
+    )
+
+
+def _finding(found: Finding, explanation: Explanation | None, arrays: Sequence[ArrayInfo]) -> FindingReport:
+    fields = {name: getattr(found, name) for name in found.__struct_fields__}
+    ends = explanation and finding_origins.ends(
+        found, finding_origins.evidence(found, explanation, arrays), explanation
+    )
+    return FindingReport(**fields, origin=ends)
+
+
+def _collective(info: CollectiveInfo, found: Explanation | None) -> CollectiveReport:
+    fields = {name: getattr(info, name) for name in info.__struct_fields__}
+    return CollectiveReport(**fields, origin=because(info, found.collectives) if found else None)
+
+
+def _array(array: ArrayInfo, mesh: MeshInfo, value: ValueOrigin | None) -> ArrayReport:
     return ArrayReport(
         name=array.name,
         kind=array.kind,
@@ -230,6 +280,7 @@ def _array(array: ArrayInfo, mesh: MeshInfo) -> ArrayReport:
         reasons=array.reasons,
         type=array.type,
         shards=shards(array.shape, array.compiled_spec, mesh),
+        origin=value.origin if value else None,
     )
 
 

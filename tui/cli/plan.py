@@ -14,7 +14,8 @@ from ...engine.planning import tpu_compiler
 from ...engine.planning.ranking import Board, Row, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.topology import load_topology
-from ..client.planner import NoAnswer, Planner, is_far_too_large
+from ..client.engine_process import NoAnswer
+from ..client.planner import Planner, is_far_too_large
 from ..state import board_rows
 from ..state.pipeline_words import pipeline_words
 from ..state.recommendation import recommendation

@@ -1,14 +1,8 @@
 """Plans a slice: the engine estimates every preset by formula at once, then compiles each in a process of its own."""
 
-import asyncio
-import contextlib
-import os
 import time
-from asyncio.subprocess import Process, create_subprocess_exec
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from tempfile import TemporaryFile
-from typing import BinaryIO
 
 import msgspec
 
@@ -18,15 +12,10 @@ from ...engine.planning.ranking import Board, Cost, Row, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
-from .engine_command import engine_command
-from .exit_reason import exit_status_text, last_line
+from .engine_process import Answer, EngineProcess
 
 MAX_OVERSIZE = 2.0
 """Presets that need more than this many times the capacity by formula are compiled only if they are named."""
-MAX_PROBLEM_CHARS = 400
-"""Compilers quote whole programs in their errors."""
-MESSAGE_PREFIX = "shardtui: "
-"""Begins each line that the engine prints for people."""
 
 
 @dataclass(frozen=True)
@@ -42,36 +31,6 @@ class Compiling:
     """Start, in seconds of `time.monotonic`."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The output of an engine process."""
-
-    status: int
-    """Exit status; negative for a signal."""
-    output: bytes
-    """Its stdout."""
-    stderr: list[str]
-    """Lines of its stderr."""
-
-    @property
-    def last_line(self) -> bytes:
-        """The last line of stdout, which is the answer: libraries may print before it."""
-        return self.output.rstrip().rpartition(b"\n")[2]
-
-    @property
-    def messages(self) -> list[str]:
-        """What the engine itself prints for people, without its prefix."""
-        own = [line.removeprefix(MESSAGE_PREFIX) for line in self.stderr if line.startswith(MESSAGE_PREFIX)]
-        return [line[:MAX_PROBLEM_CHARS] for line in own]
-
-    @property
-    def problems(self) -> list[str]:
-        """Why there is no answer."""
-        if self.messages:
-            return self.messages
-        return [f"{exit_status_text(self.status)}: {last_line(self.stderr)[:MAX_PROBLEM_CHARS] or 'no output'}"]
-
-
 def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
     """Returns the presets to plan if none is named, by name or file, and problems of preset files that cannot be read.
 
@@ -83,10 +42,6 @@ def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
         return list(dict.fromkeys([*found, load_preset(config.preset).reference])), problems
     except Invalid as error:
         return found, [*problems, *error.problems]
-
-
-class NoAnswer(Invalid):
-    """The engine process failed, whatever the request was."""
 
 
 class Planner:
@@ -116,7 +71,7 @@ class Planner:
         self._nice = nice
         self.compiles = compiles and tpu_compiler.is_installed()
         """Whether the compiler follows the estimates."""
-        self._process: Process | None = None
+        self._process: EngineProcess | None = None
         self._cancelled = False
         self.preset_problems: list[str] = [] if presets else problems
         """Problems of preset files that cannot be read."""
@@ -163,16 +118,14 @@ class Planner:
 
     async def _board(self, question: str, *about: str) -> Board:
         answer = await self._ask(question, self._topology, *about)
-        if answer.status:
-            raise Invalid(*answer.problems) if answer.messages else NoAnswer(*answer.problems)
-        return msgspec.json.decode(answer.last_line, type=Board)
+        return msgspec.json.decode(answer.checked().last_line, type=Board)
 
     def cancel(self) -> None:
         """Cancels the current compilation; the next one follows."""
         if self.compiling:
             self._cancelled = True
             if self._process is not None:
-                _kill(self._process)
+                self._process.kill()
 
     def _keep(self, board: Board) -> Board:
         self.board = board
@@ -192,21 +145,11 @@ class Planner:
         return msgspec.structs.replace(row, problems=[*row.problems, *(f"not compiled: {line}" for line in why)])
 
     async def _ask(self, question: str, *about: str) -> Answer:
-        command = engine_command(question, self._config, *about)
+        self._process = EngineProcess(self._nice)
+        if self._cancelled:
+            self._process.kill()
         try:
-            with _liveness_pipe() as stdin, TemporaryFile() as output, TemporaryFile() as stderr:
-                # In a session of its own: Ctrl-C at the terminal must not reach it.
-                # Files, not pipes: a process that the user's model has forked would keep those open.
-                self._process = await create_subprocess_exec(
-                    *command, stdin=stdin, stdout=output, stderr=stderr, start_new_session=True
-                )
-                if self._cancelled:
-                    _kill(self._process)
-                _set_niceness(self._process, self._nice)
-                status = await _exit_status(self._process)
-                return Answer(status, _contents(output), _contents(stderr).decode(errors="replace").splitlines())
-        except OSError as error:
-            return Answer(1, b"", [f"{MESSAGE_PREFIX}the engine cannot be started: {error.strerror}"])
+            return await self._process.ask(question, self._config, *about)
         finally:
             self._process = None
 
@@ -214,41 +157,3 @@ class Planner:
 def is_far_too_large(cost: Cost | None) -> bool:
     """Returns whether the peak exceeds `MAX_OVERSIZE` times the capacity of a device."""
     return cost is not None and cost.capacity_bytes is not None and cost.peak_bytes > MAX_OVERSIZE * cost.capacity_bytes
-
-
-@contextlib.contextmanager
-def _liveness_pipe() -> Generator[int]:
-    """Yields the end of a pipe for an engine's stdin, which closes when this process ends, however it ends."""
-    engine_end, our_end = os.pipe()
-    try:
-        yield engine_end
-    finally:
-        os.close(engine_end)
-        os.close(our_end)
-
-
-async def _exit_status(process: Process) -> int:
-    """Returns the process's status. Kills the process if the caller is cancelled or fails."""
-    try:
-        return await process.wait()
-    except BaseException as reason:
-        _kill(process)
-        if isinstance(reason, asyncio.CancelledError):
-            await process.wait()
-        raise
-
-
-def _contents(file: BinaryIO) -> bytes:
-    file.seek(0)
-    return file.read()
-
-
-def _kill(process: Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-
-
-def _set_niceness(process: Process, nice: int) -> None:
-    """Call this before the process starts threads, which inherit its niceness."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + nice)

@@ -11,7 +11,8 @@ from textual.widgets import DataTable
 
 from ...engine.wire.descriptions import ArrayInfo
 from ..bindings import identified
-from ..messages import DeviceFollowed
+from ..messages import DeviceFollowed, OriginRequested
+from ..state.origin_pages import ValuePage
 from ..state.run_state import RunState
 from ..widgets.array_table import ArrayTable
 from ..widgets.reasons import Reasons
@@ -30,6 +31,7 @@ All parameters, moments, gradients, activations and batch arrays under the activ
 `kernel[embed, mlp_model]`: dim `mlp` is split over mesh axis `model`. *Redundant*: bytes of extra copies.
 `●` marks arrays whose layout changed in the last switch. Stacked blocks are one array, with `layers` as a dim.
 
+**Enter** opens the origin of an array: the rule, the constraint or the value that each of its mesh axes comes from.
 **g** groups by module (**enter** folds one), **f** follows the device under the pane's cursor, **tab** moves into the
 pane.
 """
@@ -71,6 +73,13 @@ pane.
             platform = ready.devices[0].platform if ready else ""
             self.query_one(ShardingPane).show_array(array, layout.mesh, platform, self.state.followed)
             self.query_one(Reasons).show_array(array, layout.mesh)
+
+    @on(DataTable.RowSelected)
+    def show_origin(self, event: DataTable.RowSelected) -> None:
+        """Opens the origin of an array; on a module row the table folds that."""
+        row = self.table.found.get(event.row_key.value or "")
+        if row and not row.is_module:
+            self.post_message(OriginRequested(ValuePage(row.arrays[0].name)))
 
     @property
     def selected(self) -> ArrayInfo | None:

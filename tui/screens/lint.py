@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from textual import on
+from textual.binding import BindingType
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import OptionList
@@ -12,7 +13,9 @@ from textual.widgets.option_list import Option
 from ...engine.analysis.finding import RULES, Finding
 from ...engine.base import figures
 from ...engine.wire.events import PresetCompiled, PresetInspected
-from ..messages import ArrayChosen, CollectiveChosen
+from ..bindings import identified
+from ..messages import ArrayChosen, CollectiveChosen, OriginRequested
+from ..state.origin_pages import FindingPage
 from ..state.run_state import RunState
 from ..widgets.choices import Choices
 from ..widgets.lines import set_titles
@@ -26,10 +29,12 @@ class LintScreen(RunScreen):
 ## Lint
 
 Likely mistakes in the active preset for this model and these devices, found in its compiled step, by code, the
-most bytes per device first. Codes keep their meaning; `shardtui lint` prints the same without a run. **Enter** opens
-the first array that a finding names, or else the collective at its source line.
+most bytes per device first. Codes keep their meaning; `shardtui lint` prints the same without a run. **o** opens the
+origin of a finding: the rules and lines at which its chains end, which is where to change it. **Enter** opens the first
+array that a finding names, or else the collective at its source line; enter there opens that row's origin.
 """
     AUTO_FOCUS: ClassVar[str | None] = "OptionList"
+    BINDINGS: ClassVar[list[BindingType]] = identified("lint", [("o", "origin", "Origin")])
     needs_inspection = True
 
     def __init__(self) -> None:
@@ -65,6 +70,13 @@ the first array that a finding names, or else the collective at its source line.
         if not groups:
             options.add_option(nothing_found(state))
         options.action_first()
+
+    def action_origin(self) -> None:
+        """Opens the origin of the finding under the cursor: the rules and lines at which its chains end."""
+        options = self.query_one(OptionList)
+        option = options.highlighted_option
+        if option and (found := self.findings.get(option.id or "")):
+            self.post_message(OriginRequested(FindingPage(found)))
 
     @on(OptionList.OptionSelected)
     def open_subject(self, event: OptionList.OptionSelected) -> None:

@@ -13,6 +13,8 @@ from ...engine.base import figures
 from ...engine.wire.descriptions import CollectiveInfo
 from ...engine.wire.events import PresetCompiled
 from ..bindings import identified
+from ..messages import OriginRequested
+from ..state.origin_pages import CompiledPage
 from ..state.run_state import RunState
 from ..widgets.collective_details import CollectiveDetails
 from ..widgets.flows import Flows
@@ -31,6 +33,7 @@ class TrafficScreen(RunScreen):
 The collectives of the compiled step, per device. *Each* is the size of the full array on one device: the operand of a
 reduction or exchange, the result of a gather, the input of a scatter. *Times* includes loop iterations; `?` if they
 depend on data. The panel above has totals by kind and mesh axes; **b** chooses a preset of this run to compare with.
+**Enter** opens the origin of a collective: the operation that needs it, and whose layouts meet there.
 
 *Overlapped* collectives are sent while the device computes: asynchronous ones with computation between their start and
 their end in the compiler's schedule. On CPU all collectives are synchronous.
@@ -77,6 +80,12 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
     @on(Table.Refilled)
     def show_details(self) -> None:
         self.query_one(CollectiveDetails).show_collective(self.infos.get(self.table.selected or ""))
+
+    @on(DataTable.RowSelected)
+    def show_origin(self, event: DataTable.RowSelected) -> None:
+        """Opens the origin of a collective: why it is needed."""
+        if info := self.infos.get(event.row_key.value or ""):
+            self.post_message(OriginRequested(CompiledPage(info)))
 
     def action_compare(self) -> None:
         """Compares with the next preset that was compiled in this run; after the last with none."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...engine.base import figures
+from ...engine.origins.agreement import by_flow
 from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 
 LINE = re.compile(r"(\.\w+):\d+")
@@ -18,7 +19,7 @@ def changes(before: Explanation, after: Explanation) -> list[str]:
 
 
 def _values(before: Sequence[ValueOrigin], after: Sequence[ValueOrigin]) -> Iterator[str]:
-    old, new = _numbered(before), _numbered(after)
+    old, new = numbered(before), numbered(after)
     for name in dict.fromkeys((*new, *old)):
         if name not in old:
             yield f"{name}: new, {_layout(new[name])}"
@@ -30,8 +31,21 @@ def _values(before: Sequence[ValueOrigin], after: Sequence[ValueOrigin]) -> Iter
             yield f"{name}: {_layout(new[name])} as before, but from elsewhere{_because(new[name])}"
 
 
-def _numbered(values: Sequence[ValueOrigin]) -> dict[str, ValueOrigin]:
-    """Values by name; those with the same name by their number as well."""
+def layouts(before: Explanation, after: Explanation) -> list[tuple[str, str, str]]:
+    """Returns name and layout before and after of each value in both whose layout differs."""
+    old = numbered(before.values)
+    pairs = ((name, old[name], value) for name, value in numbered(after.values).items() if name in old)
+    return [(name, figures.spec(a.axes), figures.spec(b.axes)) for name, a, b in pairs if a.axes != b.axes]
+
+
+def traffic(before: Explanation, after: Explanation) -> list[tuple[str, str, int, int]]:
+    """Returns kind, mesh axes and bytes before and after of the collectives of both."""
+    old, new = by_flow(before.collectives), by_flow(after.collectives)
+    return [(key[0], figures.over(key[1]), old.get(key, 0), new.get(key, 0)) for key in sorted({*old, *new})]
+
+
+def numbered(values: Sequence[ValueOrigin]) -> dict[str, ValueOrigin]:
+    """Returns the values by what `Link.value` calls them: their name, with a number from the second of a name on."""
     found: dict[str, ValueOrigin] = {}
     counts: dict[str, int] = {}
     for value in values:
@@ -45,11 +59,12 @@ def _layout(value: ValueOrigin) -> str:
 
 
 def _origin(value: ValueOrigin) -> list[tuple[int, str, str, str, str]]:
-    return [(each.dim, each.axis, each.kind, unnumbered(each.what), _file(each.source)) for each in value.origin]
+    links = (link for link in value.origin if link.axis)
+    return [(link.dim, link.axis, link.kind, unnumbered(link.what), _file(link.source)) for link in links]
 
 
 def _because(value: ValueOrigin) -> str:
-    ends = [end(value.origin, axis) for axis in dict.fromkeys(each.axis for each in value.origin)]
+    ends = [end(value.origin, axis) for axis in dict.fromkeys(each.axis for each in value.origin if each.axis)]
     found = [f"{link.axis}: {unnumbered(link.what)}" for link in ends if link]
     return f" ({'; '.join(found)})" if found else ""
 

@@ -14,6 +14,7 @@ class CollectiveDetails(Lines):
 
     def on_mount(self) -> None:
         self.border_title = "collective"
+        self.border_subtitle = "enter: origin"
         self.info: CollectiveInfo | None = None
 
     def show_collective(self, info: CollectiveInfo | None) -> None:

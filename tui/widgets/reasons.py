@@ -15,6 +15,7 @@ class Reasons(Lines):
 
     def on_mount(self) -> None:
         self.border_title = "why"
+        self.border_subtitle = "enter: origin"
         self.array: ArrayInfo | None = None
 
     def show_array(self, array: ArrayInfo, mesh: MeshInfo) -> None:

@@ -1,4 +1,4 @@
-"""Ends a compiling process once its parent is gone, since nothing waits for the answer any more."""
+"""Ends a one-shot process once its parent is gone, since nothing waits for the answer any more."""
 
 import os
 import stat

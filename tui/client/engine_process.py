@@ -1,0 +1,133 @@
+"""An engine process that answers one question of the UI's, and ends with the UI."""
+
+import asyncio
+import contextlib
+import os
+from asyncio.subprocess import Process, create_subprocess_exec
+from collections.abc import Generator
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+from msgspec import Struct
+
+from ...engine.base.invalid import Invalid
+from .engine_command import engine_command
+from .exit_reason import exit_status_text, last_line
+
+MAX_PROBLEM_CHARS = 400
+"""Compilers quote whole programs in their errors."""
+MESSAGE_PREFIX = "shardtui: "
+"""Begins each line that the engine prints for people."""
+
+
+class NoAnswer(Invalid):
+    """The engine process failed, whatever the request was."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The output of an engine process."""
+
+    status: int
+    """Exit status; negative for a signal."""
+    output: bytes
+    """Its stdout."""
+    stderr: list[str]
+    """Lines of its stderr."""
+
+    @property
+    def last_line(self) -> bytes:
+        """The last line of stdout, which is the answer: libraries may print before it."""
+        return self.output.rstrip().rpartition(b"\n")[2]
+
+    @property
+    def messages(self) -> list[str]:
+        """What the engine itself prints for people, without its prefix."""
+        own = [line.removeprefix(MESSAGE_PREFIX) for line in self.stderr if line.startswith(MESSAGE_PREFIX)]
+        return [line[:MAX_PROBLEM_CHARS] for line in own]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why there is no answer."""
+        if self.messages:
+            return self.messages
+        return [f"{exit_status_text(self.status)}: {last_line(self.stderr)[:MAX_PROBLEM_CHARS] or 'no output'}"]
+
+    def checked(self) -> "Answer":
+        """Returns this answer. Raises Invalid if the engine refused the request, and NoAnswer if it failed."""
+        if self.status:
+            raise Invalid(*self.problems) if self.messages else NoAnswer(*self.problems)
+        return self
+
+
+class EngineProcess:
+    """One process. If the caller of `ask` is cancelled, the process is killed."""
+
+    def __init__(self, nice: int = 0) -> None:
+        """`nice`: added to the niceness of the process."""
+        self._nice = nice
+        self._process: Process | None = None
+        self._is_killed = False
+
+    async def ask(self, question: str, subject: Struct, *about: str) -> Answer:
+        """Starts the process and returns its answer. A process that cannot be started is an answer with a problem."""
+        command = engine_command(question, subject, *about)
+        try:
+            with _liveness_pipe() as stdin, TemporaryFile() as output, TemporaryFile() as stderr:
+                # In a session of its own: Ctrl-C at the terminal must not reach it.
+                # Files, not pipes: a process that the user's model has forked would keep those open.
+                self._process = await create_subprocess_exec(
+                    *command, stdin=stdin, stdout=output, stderr=stderr, start_new_session=True
+                )
+                if self._is_killed:
+                    _kill(self._process)
+                _set_niceness(self._process, self._nice)
+                status = await _exit_status(self._process)
+                return Answer(status, _contents(output), _contents(stderr).decode(errors="replace").splitlines())
+        except OSError as error:
+            return Answer(1, b"", [f"{MESSAGE_PREFIX}the engine cannot be started: {error.strerror}"])
+
+    def kill(self) -> None:
+        """Kills the process, also if it is still to be started."""
+        self._is_killed = True
+        if self._process is not None:
+            _kill(self._process)
+
+
+@contextlib.contextmanager
+def _liveness_pipe() -> Generator[int]:
+    """Yields the end of a pipe for an engine's stdin, which closes when this process ends, however it ends."""
+    engine_end, our_end = os.pipe()
+    try:
+        yield engine_end
+    finally:
+        os.close(engine_end)
+        os.close(our_end)
+
+
+async def _exit_status(process: Process) -> int:
+    """Returns the process's status. Kills the process if the caller is cancelled or fails."""
+    try:
+        return await process.wait()
+    except BaseException as reason:
+        _kill(process)
+        if isinstance(reason, asyncio.CancelledError):
+            await process.wait()
+        raise
+
+
+def _contents(file: BinaryIO) -> bytes:
+    file.seek(0)
+    return file.read()
+
+
+def _kill(process: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+
+
+def _set_niceness(process: Process, nice: int) -> None:
+    """Call this before the process starts threads, which inherit its niceness."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + nice)

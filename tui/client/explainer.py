@@ -1,0 +1,60 @@
+"""Explains steps by Shardy's passes, each step once, in an engine process of its own that uses no device."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from ...engine.origins.explanation import Explanation
+from ...engine.origins.request import Step
+from ...engine.wire.framing import encode_json
+from ..terminal.clean import clean
+from .engine_process import EngineProcess, NoAnswer
+
+Rules = dict[str, list[str]]
+"""Logical axis to mesh axes, as `Step.rules`."""
+Explain = Callable[[Rules], Awaitable[list[Explanation]]]
+"""Explains one step, and once more with the given rules if there are any. Raises Invalid."""
+NICENESS = 10
+"""Niceness of the process, so that training gets the cores first."""
+
+
+class Explainer:
+    """Keeps every explanation while the UI lives. One process runs at a time."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[bytes, asyncio.Task[list[Explanation]]] = {}
+        """The explanations that are known or under way, by their step."""
+        self._turn = asyncio.Lock()
+
+    async def explain(self, step: Step) -> list[Explanation]:
+        """Returns the explanation of a step, then that with the rules to try, if there are any.
+
+        A caller that is cancelled leaves the process running: its answer is kept. Raises Invalid if the step cannot be
+        explained, and NoAnswer if the process fails; the next call tries again.
+        """
+        key = encode_json(step)
+        if key not in self._tasks:
+            self._tasks[key] = task = asyncio.create_task(self._ask(step))
+            task.add_done_callback(lambda task: self._forget_failed(key, task))
+        return await asyncio.shield(self._tasks[key])
+
+    def _forget_failed(self, key: bytes, task: asyncio.Task[list[Explanation]]) -> None:
+        if task.cancelled() or task.exception():
+            self._tasks.pop(key, None)
+
+    async def _ask(self, step: Step) -> list[Explanation]:
+        async with self._turn:
+            answer = (await EngineProcess(NICENESS).ask("why", step)).checked()
+        lines = answer.output.rstrip().splitlines()[-2 if step.rules else -1 :]
+        try:
+            return [clean(msgspec.json.decode(line, type=Explanation)) for line in lines]
+        except msgspec.MsgspecError as error:
+            raise NoAnswer(f"the engine's answer cannot be read: {error}") from error
+
+    async def close(self) -> None:
+        """Kills the process that runs, if any."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

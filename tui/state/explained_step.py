@@ -1,0 +1,25 @@
+"""The step that the partitioner's passes explain for a run: its active preset's, on simulated devices."""
+
+import msgspec
+
+from ...engine.origins.request import Step
+from ...engine.spec.preset import reference
+from .run_state import RunState
+
+NOT_EXPLAINED = (
+    "the program of a run in an external loop is not known here: shardtui explain FILE.py:FUNCTION explains one"
+)
+
+
+def explained_step(state: RunState) -> Step | None:
+    """Returns the active preset's step; None if the run has no configuration, or no preset yet."""
+    if state.config is None or state.ready is None or not state.preset:
+        return None
+    info, devices = state.preset_info(state.preset), state.ready.devices
+    config = msgspec.structs.replace(
+        state.config,
+        preset=reference(info.name, info.source) if info else state.preset,
+        devices=len(devices) or state.config.devices,
+        platform=devices[0].platform if devices else state.config.platform,
+    )
+    return Step(config=config, is_simulated=True)

@@ -1,0 +1,76 @@
+"""What a lint finding is about in an explained step, and the rules and lines at which its chains end."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ...engine.analysis.finding import Finding
+from ...engine.base import figures
+from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from ...engine.wire.descriptions import ArrayInfo
+from .collective_origins import whole_axes
+from .explanation_diff import numbered
+
+UNSPLIT = ("S101", "S102", "S103", "S110")
+"""Codes of findings about dims that are not split."""
+MOST_ENDS = 6
+RULE = re.compile(r'override "[^"]*"|rule \S+ → \S+(?: × \S+)*')
+
+
+class Evidence(NamedTuple):
+    """What a finding is about."""
+
+    values: list[str]
+    """Values, by what `Link.value` calls them."""
+    collectives: list[CollectiveOrigin]
+    """Estimated collectives."""
+
+
+def evidence(finding: Finding, found: Explanation, arrays: Sequence[ArrayInfo]) -> Evidence:
+    """Returns what a finding is about: its arrays, what its source line computes and moves, or else its axes.
+
+    What a line computes may be laid out as a constraint asks, whose value is then one of them.
+    An axis that nothing uses is one that the batch could be split over.
+    """
+    known = numbered(found.values)
+    values = [name for name in finding.arrays if name in known]
+    collectives: list[CollectiveOrigin] = []
+    if finding.source:
+        computed = [label for label, value in known.items() if value.source == finding.source]
+        links = (link for label in computed for link in known[label].origin if link.value in known)
+        values += [*computed, *(link.value for link in links if link.kind == "constraint")]
+        collectives = [each for each in found.collectives if each.source == finding.source]
+    elif finding.axes and not values:
+        collectives = [each for each in found.collectives if whole_axes(each) == set(finding.axes)]
+        batch = [array.name for array in arrays if array.kind == "batch"]
+        values = [] if collectives else [name for name in batch if name in known]
+    return Evidence(list(dict.fromkeys(values)), collectives)
+
+
+def ends(finding: Finding, about: Evidence, found: Explanation) -> list[str]:
+    """Returns where the chains of a finding end, each rule and line once: what to change."""
+    known = numbered(found.values)
+    links = [link for label in about.values for link in _ends(known[label], finding.code in UNSPLIT)]
+    links = [link for link in links if link.axis in finding.axes] or links
+    texts = [*map(in_words, links), *(each.because[-1] for each in about.collectives if each.because)]
+    by_rule: dict[str, str] = {}
+    for text in texts:
+        by_rule.setdefault(_rule(text), text)
+    return list(by_rule.values())[:MOST_ENDS]
+
+
+def in_words(link: Link) -> str:
+    """Returns a link with its source line."""
+    return f"{link.what} ({figures.short_source(link.source)})" if link.source else link.what
+
+
+def _ends(value: ValueOrigin, of_unsharded: bool) -> Iterator[Link]:
+    """The end of each chain of a value, or only of its dims that are not split."""
+    last = {(link.dim, link.axis): link for link in value.origin if link.kind not in ("operand", "conflict")}
+    return (link for (_, axis), link in last.items() if not (of_unsharded and axis))
+
+
+def _rule(text: str) -> str:
+    """The rule that a chain ends at, without the array that has it; the text if it ends at no rule."""
+    rule = RULE.search(text)
+    return rule[0] if rule else text.partition(": ")[2] or text

@@ -1,0 +1,261 @@
+"""The pages of the origin dialog as lines, some of which open another page. Pure functions of an explanation."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from ...engine.analysis.finding import Finding
+from ...engine.analysis.layout import is_same_layout
+from ...engine.base import figures
+from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
+from . import finding_origins
+from .collective_origins import origins_of, similar
+from .explanation_diff import layouts, numbered, traffic
+from .finding_origins import in_words
+
+MOST_LINES = 12
+"""Values or collectives of one list."""
+DIM, GOOD, WARNING, HEAD = "$foreground 60%", "$success", "$warning", "bold"
+
+
+@dataclass(frozen=True)
+class ValuePage:
+    """The layout of a value, from where it comes, and the collectives that the value takes part in."""
+
+    label: str
+    """What `Link.value` calls the value."""
+
+
+@dataclass(frozen=True)
+class EstimatedPage:
+    """Why a collective is needed that the passes estimate."""
+
+    collective: CollectiveOrigin
+
+
+@dataclass(frozen=True)
+class CompiledPage:
+    """Why a collective of the compiled step is needed."""
+
+    collective: CollectiveInfo
+
+
+@dataclass(frozen=True)
+class FindingPage:
+    """What a finding is about, and what to change."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class TriedPage:
+    """What other rules would change."""
+
+    rules: str
+    """The rules, as they are typed."""
+    after: Explanation
+    """The step with these rules."""
+
+
+Page = ValuePage | EstimatedPage | CompiledPage | FindingPage | TriedPage
+
+
+class Line(NamedTuple):
+    """A line of a page."""
+
+    text: str
+    style: str = ""
+    opens: Page | None = None
+    """The page that enter opens."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """An explained step, and its arrays as compiled."""
+
+    explanation: Explanation
+    arrays: Sequence[ArrayInfo]
+    mesh: MeshInfo
+    rules: str = ""
+    """The rules that are tried, as they are typed; empty for the preset's own, with which the arrays were compiled."""
+
+    @cached_property
+    def values(self) -> dict[str, ValueOrigin]:
+        """The explained values, by what `Link.value` calls them."""
+        return numbered(self.explanation.values)
+
+    @cached_property
+    def compiled(self) -> dict[str, ArrayInfo]:
+        """The compiled arrays by name."""
+        return {array.name: array for array in self.arrays}
+
+    def mentioned(self, texts: Sequence[str]) -> list[str]:
+        """Returns the values with a name of their own that are named in one of the texts."""
+        words = {word.rstrip(".") for text in texts for word in re.findall(r"[\w.\[\]']+", text)}
+        return [name for name in self.values if name in words and self.is_named(name)]
+
+    def is_named(self, label: str) -> bool:
+        """Returns whether the program gives a value its name: others have that of an operation, such as `add`."""
+        return label in self.compiled or "." in label
+
+
+def title(page: Page, rules: str) -> str:
+    """Returns the title of a page, with the rules that are tried."""
+    tried = f" with {rules}" if rules else ""
+    match page:
+        case ValuePage(label):
+            return f"origin of {label}{tried}"
+        case EstimatedPage(each) | CompiledPage(each):
+            return f"origin of {each.kind} over {figures.over(each.axes)}{tried}"
+        case FindingPage(finding):
+            return f"origin of {finding.code} {finding.name}"
+        case TriedPage(rules):
+            return f"what changes with {rules}"
+
+
+def lines(page: Page, known: Known) -> list[Line]:
+    """Returns the lines of a page."""
+    match page:
+        case ValuePage(label):
+            return list(_value(label, known))
+        case EstimatedPage(each):
+            return [Line(_size(each), HEAD), *_reasons(each, known), *_involved(each.because, known)]
+        case CompiledPage(each):
+            return list(_compiled(each, known))
+        case FindingPage(finding):
+            return list(_finding(finding, known))
+        case TriedPage(_, after):
+            return list(_tried(known.explanation, after))
+
+
+def _value(label: str, known: Known) -> Iterator[Line]:
+    value = known.values.get(label)
+    if value is None:
+        yield Line("the estimate has no value of this name", WARNING)
+        return
+    array = known.compiled.get(label)
+    source = f"  {figures.short_source(value.source)}" if value.source else ""
+    yield Line(f"{figures.shape(value.shape)} {value.dtype} {figures.spec(value.axes)}{source}", HEAD)
+    if array and not known.rules and len(array.compiled_spec) == len(value.axes):
+        yield _as_compiled(value, array, known.mesh)
+    for dim, axes in enumerate(value.axes):
+        name = f" {array.logical_axes[dim]}" if array and dim < len(array.logical_axes) else ""
+        links = [link for link in value.origin if link.dim == dim]
+        reason = next((link.what.rpartition(f" {label}: ")[2] for link in links if not link.axis), "")
+        if axes or not reason:
+            yield Line(f"dim {dim}{name}: {f'over {figures.over(axes)}' if axes else 'unsharded'}", "" if axes else DIM)
+        else:
+            yield Line(f"dim {dim} {reason}", DIM)
+        yield from _chains([link for link in links if link.axis], known)
+    named = [each for each in known.explanation.collectives if _takes_part(label, value, each, known)]
+    yield from _collectives("collectives that it takes part in, estimated", named)
+
+
+def _as_compiled(value: ValueOrigin, array: ArrayInfo, mesh: MeshInfo) -> Line:
+    whole = [[axis for axis in axes if axis in mesh.axes] for axes in value.axes]
+    if whole == value.axes and is_same_layout(whole, array.compiled_spec, mesh):
+        return Line("as compiled", GOOD)
+    return Line(f"differs: compiled {figures.spec(array.compiled_spec)}", WARNING)
+
+
+def _chains(links: Sequence[Link], known: Known) -> Iterator[Line]:
+    """The chains of one dim, then its conflicts."""
+    several = len({link.axis for link in links if link.kind != "conflict"}) > 1
+    begun: set[str] = set()
+    for link in links:
+        opens = ValuePage(link.value) if link.value in known.values else None
+        if link.kind == "conflict":
+            yield Line(f"  not over {link.axis}: {in_words(link)}", WARNING, opens)
+            continue
+        head = f"{link.axis}: " if several and link.axis not in begun else ""
+        begun.add(link.axis)
+        yield Line(f"  ← {head}{in_words(link)}", "", opens)
+
+
+def _takes_part(label: str, value: ValueOrigin, each: CollectiveOrigin, known: Known) -> bool:
+    """Whether a collective names a value, or is needed at the line of a value without a name."""
+    if known.is_named(label):
+        return label in known.mentioned(each.because)
+    return bool(value.source) and value.source == each.source
+
+
+def _collectives(heading: str, found: Sequence[CollectiveOrigin]) -> Iterator[Line]:
+    if found:
+        yield Line("")
+        yield Line(heading, HEAD)
+    for each in found[:MOST_LINES]:
+        yield Line(f"  {_size(each)}", "", EstimatedPage(each))
+    if len(found) > MOST_LINES:
+        yield Line(f"  and {len(found) - MOST_LINES} more, none larger", DIM)
+
+
+def _size(each: CollectiveOrigin) -> str:
+    count = "?" if each.count is None else f"{each.count:,}"
+    source = f"  {figures.short_source(each.source)}" if each.source else ""
+    return f"{each.kind} over {figures.over(each.axes)}, {count} ×, {figures.size(each.bytes)}{source}"
+
+
+def _reasons(each: CollectiveOrigin, known: Known) -> Iterator[Line]:
+    for text in each.because:
+        names = known.mentioned([text])
+        yield Line(f"  because {text}", "", ValuePage(names[0]) if names else None)
+
+
+def _involved(texts: Sequence[str], known: Known) -> Iterator[Line]:
+    yield from _values("values involved", known.mentioned(texts), known)
+
+
+def _values(heading: str, labels: Sequence[str], known: Known) -> Iterator[Line]:
+    if labels:
+        yield Line("")
+        yield Line(heading, HEAD)
+    for label in labels[:MOST_LINES]:
+        value = known.values[label]
+        yield Line(f"  {label} {figures.shape(value.shape)} {figures.spec(value.axes)}", "", ValuePage(label))
+    if len(labels) > MOST_LINES:
+        yield Line(f"  and {len(labels) - MOST_LINES} more", DIM)
+
+
+def _compiled(info: CollectiveInfo, known: Known) -> Iterator[Line]:
+    source = f"  {figures.short_source(info.source)}" if info.source else ""
+    size = f"{figures.ops(info.count)}, {figures.in_step(info.bytes_per_device)} per step"
+    yield Line(f"compiled: {info.kind} over {figures.over(info.axes)}, {size}{source}", HEAD)
+    found = origins_of(info, known.explanation.collectives)
+    for each in found:
+        yield Line(f"estimated: {_size(each)}", "", EstimatedPage(each))
+        yield from _reasons(each, known)
+    if not found:
+        yield Line("the estimate has no such collective for this line: the compiler chose or moved it", WARNING)
+        near = similar(info, known.explanation.collectives)
+        yield from _collectives("the nearest that are estimated", near)
+    gathered = [name for name in dict.fromkeys(info.gathered) if name in known.values]
+    mentioned = known.mentioned([text for each in found for text in each.because])
+    yield from _values("values involved", list(dict.fromkeys([*gathered, *mentioned])), known)
+
+
+def _finding(finding: Finding, known: Known) -> Iterator[Line]:
+    about = finding_origins.evidence(finding, known.explanation, known.arrays)
+    yield Line(finding.message, HEAD)
+    yield Line(f"→ {finding.fix}", GOOD)
+    yield Line("")
+    yield Line("where to change it: its chains end at", HEAD)
+    for text in finding_origins.ends(finding, about, known.explanation):
+        names = known.mentioned([text])
+        yield Line(f"  {text}", "", ValuePage(names[0]) if names else None)
+    yield from _values("values", about.values, known)
+    yield from _collectives("collectives, estimated", about.collectives)
+
+
+def _tried(before: Explanation, after: Explanation) -> Iterator[Line]:
+    yield Line("bytes of collectives per device and step, estimated", HEAD)
+    for kind, axes, old, new in traffic(before, after):
+        text = f"  {kind} over {axes}: {figures.size(old)} → {figures.size(new)}"
+        yield Line(text, DIM if old == new else GOOD if new < old else WARNING)
+    changed = layouts(before, after)
+    yield Line("")
+    yield Line("layouts that change" if changed else "no layout changes", HEAD)
+    for name, old_spec, new_spec in changed:
+        yield Line(f"  {name} {old_spec} → {new_spec}", "", ValuePage(name))
