@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import jax
 from jax.core import Tracer
-from jax.stages import Compiled
+from jax.stages import Compiled, Lowered
 
 from .base.invalid import Invalid
 from .base.versions import versions
@@ -26,7 +26,7 @@ from .program.memory import allocated, limit
 from .spec.config import WatchedRun
 from .spec.preset_files import FILE_NAME
 from .watching.external import Described, describe
-from .watching.external_step import Step, compile_step
+from .watching.external_step import Step, compile_lowered, compile_step
 from .watching.reporter import Reporter
 from .wire.descriptions import PresetInfo
 from .wire.events import EngineReady, Event, PresetInspected, TrainingStarted
@@ -60,10 +60,11 @@ def watch(
     `name`: name of the run; if it is taken, NAME-2, NAME-3, …: see `Watch.name`.
     `state`: any pytree of arrays, including Flax modules and states. Only shapes and shardings are read, never data,
     and no reference is kept: the step may donate it.
-    `step`: the result of `step.lower(state, batch).compile()`, for collectives, memory and the batch; or the jitted
-    function together with the `args` that it is called with: it is then compiled here, and jax reuses that program for
-    the first call if the arguments match. Without a step, only arrays and losses are shown. `args` also say which
-    argument each array of the state is; give them with a compiled step if shapes alone are ambiguous.
+    `step`: the jitted function together with the `args` that it is called with, for collectives, memory, the batch and
+    origins: it is compiled here, and jax reuses that program for the first call if the arguments match. Or what
+    `step.lower(state, batch)` returns, which is compiled here, too; or the result of its `compile()`, of which origins
+    are unknown. Without a step, only arrays and losses are shown. `args` also say which argument each array of the
+    state is; give them with a lowered or compiled step if shapes alone are ambiguous.
     `preset`: name of the layout; `model`: name of the model, by default the name of the program.
     `tokens_per_step`, `flops_per_step`: for throughput and MFU, which are not shown without them.
     `steps_done`: steps before this loop, if it resumes from a checkpoint.
@@ -82,16 +83,16 @@ def watch(
     known, described, seconds = _known_step(step, args, described)
     about = WatchedRun(run=name, model_name=model or Path(sys.argv[0]).name or "python", preset=preset)
     if jax.process_index() > 0:
-        return Watch(about, [], [], steps_done)
+        return Watch(about, [], None, steps_done)
     try:
         found = describe(preset, described, known, seconds)
         ready = _ready(about, found, tokens_per_step, flops_per_step)
     except Exception:
         _logger.warning("%s is not watched: its arrays or its step cannot be described", name, exc_info=True)
-        return Watch(about, [], [], steps_done)
+        return Watch(about, [], None, steps_done)
     inner = PresetInspected(preset=preset, arrays=[], rematerializations=[], problem=NOT_INSPECTED)
     opening = [ready, found.layout, inner, TrainingStarted(preset=preset, step=steps_done)]
-    return Watch(about, opening, found.devices, steps_done)
+    return Watch(about, opening, found, steps_done)
 
 
 class Watch:
@@ -100,13 +101,11 @@ class Watch:
     name: str | None = None
     """Name of the run, once the context is entered; None if nothing is reported."""
 
-    def __init__(
-        self, about: WatchedRun, opening: Sequence[Event], devices: Sequence[jax.Device], steps_done: int
-    ) -> None:
-        """`opening`: the first events; if empty, nothing is reported."""
+    def __init__(self, about: WatchedRun, opening: Sequence[Event], found: Described | None, steps_done: int) -> None:
+        """`opening`: the first events; `found`: what they describe. If None, nothing is reported."""
         self._about = about
         self._opening = opening
-        self._devices = devices
+        self._found = found
         self._steps_done = steps_done
         self._reporter: Reporter | None = None
         self._is_checked = False
@@ -123,10 +122,11 @@ class Watch:
             self._reporter.step(loss)
 
     def __enter__(self) -> Self:
-        if self._opening:
+        found, self._found = self._found, None
+        if found:
             try:
-                measuring = partial(allocated, self._devices)
-                self._reporter = Reporter(self._about, self._opening, measuring, self._steps_done)
+                measuring = partial(allocated, found.devices)
+                self._reporter = Reporter(self._about, self._opening, found.step, measuring, self._steps_done)
                 self.name = self._reporter.about.run
             except Exception as error:
                 _logger.warning(
@@ -150,20 +150,22 @@ def _known_step(
     step: Any, args: tuple[Any, ...] | None, state: list[Leaf]
 ) -> tuple[Step | None, list[Leaf], float | None]:
     """Returns the step, the state as the step takes it, and the seconds to compile it, None if it was compiled."""
-    compiled = _compiled(step)
-    if isinstance(compiled, Compiled):
-        return Step(compiled, args), state, None
+    made = _made_by_jax(step)
+    if isinstance(made, Compiled):
+        return Step(made, args), state, None
     if step is None:
         return None, state, None
     began = time.perf_counter()
+    if isinstance(made, Lowered):
+        return compile_lowered(made, args), state, time.perf_counter() - began
     known = compile_step(step, args or ())
     seconds = time.perf_counter() - began
     return *_steady(known, step, state), seconds
 
 
-def _compiled(step: Any) -> Any:
-    """Returns jax's compiled step, which Flax wraps."""
-    return getattr(step, "compiled", step)
+def _made_by_jax(step: Any) -> Any:
+    """Returns jax's compiled or lowered step, which Flax wraps."""
+    return getattr(step, "compiled", getattr(step, "lowered", step))
 
 
 def _steady(known: Step, step: Any, state: list[Leaf]) -> tuple[Step, list[Leaf]]:
@@ -200,10 +202,10 @@ def _problems(name: str, preset: str, state: list[Leaf], steps_done: int) -> lis
 
 
 def _step_problems(step: Any, args: tuple[Any, ...] | None) -> list[str]:
-    if step is None or isinstance(_compiled(step), Compiled):
+    if step is None or isinstance(_made_by_jax(step), Compiled | Lowered):
         return []
     if not hasattr(step, "lower"):
-        return [f"step: {type(step).__name__}: give step.lower(…).compile(), or the jitted function and its args"]
+        return [f"step: {type(step).__name__}: give the jitted function and its args, or step.lower(…)"]
     if args is None:
         return ["step: a jitted function without args: add the arguments it is called with, args=(state, batch)"]
     return []

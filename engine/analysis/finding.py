@@ -42,6 +42,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     """`file:line` of the operation; empty if unknown."""
     axes: list[str] = []
     """The mesh axes that it is about; empty if it is about none in particular."""
+    dims: list[str] = []
+    """The logical axes of `arrays` that it is about; empty if it is about none in particular."""
 
 
 class Subject(Struct, frozen=True):
@@ -86,6 +88,7 @@ def finding(
     cost: int = 0,
     source: str = "",
     axes: Sequence[str] = (),
+    dims: Sequence[str] = (),
 ) -> Finding:
     """Returns the finding of a code. `cost`: bytes per device."""
     return Finding(
@@ -97,4 +100,5 @@ def finding(
         bytes_per_device=cost,
         source=source,
         axes=list(axes),
+        dims=list(dims),
     )

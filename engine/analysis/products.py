@@ -64,7 +64,7 @@ def _compiled(module: Module, written: Mapping[str, float | None]) -> dict[str, 
     flow, times = Dataflow(module), runs(module)
     found: dict[str, list[tuple[float, str]]] = {}
     for where, product in module.instructions():
-        if is_product(product) and (each := _flops(where, product)) and (count := times[where.name]):
+        if is_product(product) and (each := product_flops(where, product)) and (count := times[where.name]):
             related = list(_related(flow, where, product))
             names = [scope(_without_primitive(other.op_name), words) for other in related if other.op_name]
             name = next((name for name in names if name in written), max(names, key=len, default=""))
@@ -89,7 +89,8 @@ def _related(flow: Dataflow, where: Computation, product: Instruction) -> Iterat
     yield from (found for name in outermost.operands if (found := place.instructions.get(name)))
 
 
-def _flops(where: Computation, product: Instruction) -> float | None:
+def product_flops(where: Computation, product: Instruction) -> float | None:
+    """Returns the FLOPs of a matrix product or convolution each time it runs; None if its shapes are not known."""
     operands = [where.instructions.get(name) for name in product.operands[:2]]
     shapes = [_shape(operand.type) for operand in (*operands, product) if operand]
     if len(shapes) != 3:

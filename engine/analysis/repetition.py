@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ..base import figures
-from ..wire.descriptions import ProductInfo
+from ..wire.descriptions import ArrayInfo, ProductInfo
 from .finding import Finding, Subject, finding
 from .layout import dim_name, used_axes
 
@@ -22,14 +22,29 @@ def repeated_products(subject: Subject) -> Iterator[Finding]:
         return
     wasteful = sorted(products, key=lambda info: info.flops - devices * info.flops_per_device)
     crowded = _crowded(subject)
+    parameters = _parameters(subject, wasteful[0].scope)
     why = f"; {', '.join(sorted(crowded))} stay unsharded, since the batch uses their mesh axes" if crowded else ""
     yield finding(
         "S105",
         f"the devices compute {figures.rate(computed)}FLOP of matrix products, but a step needs "
         f"{figures.rate(needed)}FLOP: {computed / needed:.2f} times as many{_parts(wasteful, devices)}{why}",
         _hint(subject),
+        parameters,
         source=wasteful[0].source,
+        dims=_shared_dims(subject, parameters),
     )
+
+
+def _parameters(subject: Subject, scope: str) -> list[ArrayInfo]:
+    """Returns the matrices that a scope multiplies with: its parameters of two dims or more, `layers` aside."""
+    inside = [array for array in subject.of_kind("parameter") if array.name.startswith(f"{scope.replace('/', '.')}.")]
+    return [array for array in inside if sum(axis != "layers" for axis in array.logical_axes) > 1]
+
+
+def _shared_dims(subject: Subject, parameters: Sequence[ArrayInfo]) -> list[str]:
+    """Returns the logical axes of parameters that activations have, too: splitting one of them splits a product."""
+    activations = {axis for array in subject.of_kind("activation") for axis in array.logical_axes}
+    return sorted({axis for array in parameters for axis in array.logical_axes if axis} & activations)
 
 
 def _parts(wasteful: Sequence[ProductInfo], devices: int) -> str:

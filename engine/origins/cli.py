@@ -1,4 +1,6 @@
-"""The engine's side of `shardtui explain`, `why` and `inspect --json`. The first uses simulated devices only."""
+"""The engine's side of `shardtui explain`, `why`, `inspect --json` and the origin dialog."""
+
+from pathlib import Path
 
 import msgspec
 
@@ -9,7 +11,8 @@ from ..wire.stdout import print_answer
 from .compiled import compiled
 from .explain import explain
 from .explanation import Explained
-from .request import Program, Step
+from .kept_step import explain_kept
+from .request import KeptFile, Program, Step
 from .step import explain_step, explained
 from .user_program import lower
 
@@ -30,6 +33,11 @@ def why(step: Step) -> None:
     """
     for found in explain_step(step):
         print_answer(found)
+
+
+def explain_kept_step(kept: KeptFile) -> None:
+    """Prints an `Explanation` of the step of an external loop as JSON. Raises Invalid."""
+    print_answer(explain_kept(Path(kept.path)))
 
 
 def inspect_with_origins(config: RunConfig) -> None:

@@ -27,3 +27,10 @@ class Step(Struct, frozen=True, kw_only=True):
     """Whether the step is compiled, too."""
     is_simulated: bool = False
     """Whether simulated devices take the place of the platform's, which another process may hold."""
+
+
+class KeptFile(Struct, frozen=True, kw_only=True):
+    """The step of an external loop."""
+
+    path: str
+    """The file in which `watch` kept it."""

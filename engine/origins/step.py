@@ -1,6 +1,7 @@
 """Explains the train step of a preset: its arrays by their names, down to the rules that split them."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import msgspec
@@ -36,7 +37,8 @@ def explain_step(step: Step) -> Iterator[Explanation]:
         raise Invalid(f"--try: {', '.join(unknown)}: not an axis of the mesh of {preset.name}: choose from {known}")
     placements = [place(task, preset, devices)]
     if tried:
-        changed = msgspec.structs.replace(preset, rules={**preset.rules, **tried})
+        others = {logical: each for logical, each in preset.alternatives.items() if logical not in tried}
+        changed = msgspec.structs.replace(preset, rules={**preset.rules, **tried}, alternatives=others)
         placements.append(place(task, changed, devices))
     for placement in placements:
         found = explained(task, placement)
@@ -45,12 +47,17 @@ def explain_step(step: Step) -> Iterator[Explanation]:
 
 def explained(task: Task, placement: Placement) -> Explanation:
     """Explains the step under one placement. Raises Invalid if Shardy's passes are missing or fail."""
+    return explain(*lowered(task, placement), with_results=False)
+
+
+def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reasons]:
+    """Lowers the step. Returns what `explain` takes: the module, the preset, names of the arguments, and reasons."""
     observed = Observed(names_only=True)
     with kept_names():
         traced = trace_step(task, placement, observed)
         module = traced.lower(lowering_platforms=_platforms(task, placement)).compiler_ir("stablehlo")
     names = [array.names[0] for array in task.arrays]
-    return explain(module, placement.preset.name, names, _reasons(task, placement, observed), with_results=False)
+    return module, placement.preset.name, names, _reasons(task, placement, observed)
 
 
 def _platforms(task: Task, placement: Placement) -> tuple[str, ...] | None:

@@ -1,6 +1,6 @@
 """Describes the state and step of an external training loop in the same terms as this engine's own programs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
 
 from ..analysis.program_text import read
+from ..origins.kept_step import KeptStep, kept_step
 from ..parallel.mesh import describe_mesh
 from ..parallel.rules import spec_of
 from ..program.leaves import Leaf, unique_names
@@ -32,6 +33,8 @@ class Described:
     """Its arrays, collectives and memory, as reported for a compiled preset."""
     problems: list[str]
     """One sentence for each group of arrays that cannot be shown."""
+    step: KeptStep | None
+    """What explains its layouts and collectives; None without what was lowered."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,9 @@ def describe(preset: str, state: Sequence[Leaf], step: Step | None, seconds: flo
     arrays = [_array(name, each, mesh, set(devices)) for name, each in zip(names, placed, strict=True)]
     rows = list(zip(names, placed, arrays, strict=True))
     used = [array for _, each, array in rows if array and step and step.uses(each.argument)]
+    by_argument = {each.argument: name for name, each, _ in rows}
+    # the compiled program has only the arguments that the step uses
+    arguments = [by_argument.get(at, "") for at in range(len(step.arguments)) if step.uses(at)] if step else []
     ambiguous = [name for name, each, _ in rows if each.is_ambiguous]
     elsewhere = [name for name, each, array in rows if not array and not each.is_ambiguous]
     layout = PresetCompiled(
@@ -70,15 +76,14 @@ def describe(preset: str, state: Sequence[Leaf], step: Step | None, seconds: flo
         from_cache=False,
         mesh=info,
         arrays=[array for array in arrays if array],
-        collectives=_collectives(step, info, {each.argument: name for name, each, _ in rows}) if step else None,
+        collectives=_collectives(step, info, arguments) if step else None,
         memory=predict(step.compiled, used, info, devices[0].platform) if step and not ambiguous else None,
     )
-    return Described(devices, layout, [*_elsewhere_problems(elsewhere), *_ambiguity_problems(ambiguous)])
+    problems = [*_elsewhere_problems(elsewhere), *_ambiguity_problems(ambiguous)]
+    return Described(devices, layout, problems, kept_step(step.lowered, arguments) if step and step.lowered else None)
 
 
-def _collectives(step: Step, mesh: MeshInfo, names: Mapping[int | None, str]) -> list[CollectiveInfo] | None:
-    # the compiled program has only the arguments that the step uses
-    arguments = [names.get(at, "") for at in range(len(step.arguments)) if step.uses(at)]
+def _collectives(step: Step, mesh: MeshInfo, arguments: Sequence[str]) -> list[CollectiveInfo] | None:
     return read(step.compiled.as_text() or "", mesh.axes, arguments).collectives
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
-from jax.stages import Compiled
+from jax.stages import Compiled, Lowered
 
 from ..program.leaves import Leaf, leaves
 from .matching import Matching, by_identity, by_structure
@@ -20,6 +20,8 @@ class Step:
     compiled: Compiled
     args: tuple[Any, ...] | None = None
     """The arguments that it is called with; None if `watch` was not given them."""
+    lowered: Lowered | None = None
+    """What was compiled; None if `watch` was given a compiled step."""
 
     @cached_property
     def arguments(self) -> list[Leaf]:
@@ -86,8 +88,13 @@ class Step:
 
 def compile_step(step: Any, args: tuple[Any, ...], arrays: tuple[Any, ...] | None = None) -> Step:
     """Compiles a function jitted by jax or Flax. `arrays`: the real arguments, if `args` holds abstract ones."""
-    compiled = step.lower(*args).compile()
-    return Step(getattr(compiled, "compiled", compiled), arrays or args)
+    return compile_lowered(step.lower(*args), arrays or args)
+
+
+def compile_lowered(lowered: Any, args: tuple[Any, ...] | None) -> Step:
+    """Compiles what jax or Flax lowered."""
+    compiled = lowered.compile()
+    return Step(getattr(compiled, "compiled", compiled), args, getattr(lowered, "lowered", lowered))
 
 
 def is_placed(leaf: Leaf) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 
 from ..base.advice import error_line
 from ..distributed.cluster import Cluster
+from ..origins.kept_step import KeptStep
 from ..spec.config import WatchedRun
 from ..training.forks import redirect_to_null
 from ..training.step_reports import REPORT_SECONDS, StepReports
@@ -39,14 +40,24 @@ class Reporter:
     """Reads and reports losses in its own thread: a read takes 40 µs, and waiting would delay the loop."""
 
     def __init__(
-        self, about: WatchedRun, opening: Sequence[Event], measure: Callable[[], MemoryMeasured | None], steps_done: int
+        self,
+        about: WatchedRun,
+        opening: Sequence[Event],
+        step: KeptStep | None,
+        measure: Callable[[], MemoryMeasured | None],
+        steps_done: int,
     ) -> None:
-        """`opening`: the first events. Raises Invalid and OSError if the run cannot be reported; no file is left."""
+        """`opening`: the first events; `step`: kept for viewers that explain it.
+
+        Raises Invalid and OSError if the run cannot be reported; no file is left.
+        """
         run_directory.runtime_directory()
         with contextlib.ExitStack() as cleanup:
             directory = run_directory.create_numbered(about)
             cleanup.callback(directory.discard)
             self._lock_file = cleanup.enter_context(directory.hold())
+            if step:
+                directory.step.write_bytes(msgspec.json.encode(step))
             self.about = msgspec.structs.replace(about, run=directory.name)
             self._server = Server(directory.socket, lambda _: self.about.refusal)
             self._log = EventLog(directory.events, self._server.publish)

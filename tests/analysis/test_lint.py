@@ -9,7 +9,7 @@ import jax
 import msgspec
 import pytest
 from shardtui.engine.analysis.lint import RULES, Finding, lint
-from shardtui.engine.models.sizes import flops_per_token
+from shardtui.engine.models.counts import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import place
@@ -84,7 +84,7 @@ def test_repeated_products_are_found_although_an_activation_is_split(tmp_path: P
     assert finding.code == "S105"
     assert f"{factor:.2f} times as many: blocks/mlp 4.00 times, blocks/attention 4.00 times" in finding.message
     assert "logits" not in finding.message
-    assert re.search(r"(decoder|blocks)\.py:\d+$", finding.source)
+    assert re.search(r"(attention|blocks|decoder)\.py:\d+$", finding.source)
 
 
 def test_an_unsharded_batch_repeats_all_products_but_the_split_one(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_the_pitfall_of_the_first_dim(built_in: BuiltIn) -> None:
     assert {finding.arrays[0]: finding.bytes_per_device for finding in found[1:]} == {
         f"blocks.{name}.kernel": 2 * 2 * 4 * size for name, size in kernels.items()
     }, "two layers, forward and backward"
-    assert all(re.search(r"(decoder|blocks)\.py:\d+$", finding.source) for finding in found[1:])
+    assert all(re.search(r"(attention|blocks|decoder)\.py:\d+$", finding.source) for finding in found[1:])
 
 
 def test_a_large_replicated_parameter(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-"""Collectives estimated by Shardy's passes against those of the CPU's compiler, for nano under every built-in
-preset and for programs of one collective:
+"""Collectives estimated by Shardy's passes against those of the CPU's compiler, for nano, the models of docs/examples
+under every built-in preset, programs of other libraries and programs of one collective:
 `python tests/long/origins.py [PRESET …] [--record]` (ten minutes on two cores).
 """
 
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # the same partitioner, sooner
@@ -19,19 +21,25 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.origins.agreement import by_flow
 from shardtui.engine.origins.compiled import compiled
 from shardtui.engine.origins.explain import explain
+from shardtui.engine.origins.names import kept_names
 from shardtui.engine.origins.step import explained
+from shardtui.engine.origins.user_program import lowered
 from shardtui.engine.program.placement import Placement, describe_preset, place
 from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_presets
 
+from tests.models.test_user_model import EXAMPLES, FOLDER
 from tests.origins.one_collective import DISPUTED, PROGRAMS
+from tests.origins.programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
 from tests.suite import versions
 from tests.table import Table, arguments
 
 LEAST = 10_000
 """Bytes of collectives that are left out: the loss, and norms of the gradients."""
+LEAST_OF_SUM = 0.001
+"""Share of a step's bytes from which a collective counts, in the table of models."""
 Flows = dict[tuple[str, tuple[str, ...]], int]
 """Kind and mesh axes to bytes."""
 COLUMNS = {
@@ -44,6 +52,17 @@ COLUMNS = {
 }
 
 
+SUMS = {
+    "model or program": "",
+    "preset": "",
+    "kinds × axes": "{:,}",
+    "within 1 %": "{:,}",
+    "estimated": "bytes",
+    "compiled": "bytes",
+}
+LIBRARIES = (equinox_mlp, haiku_mlp, linen_transformer, nnx_decoder, manual_ring)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("presets", nargs="*", metavar="PRESET")
@@ -53,10 +72,22 @@ def main() -> None:
         for name in ("nano", "nano-moe"):
             compare(table, name, options.presets)
         if not options.presets:
-            compare_programs(table)
+            compare_one_collective(table)
+    with Table("long/origins-models", SUMS, options.record) as table:
+        for name in EXAMPLES:
+            for preset, *found in steps(str(FOLDER / name), options.presets):
+                add_sums(table, name, preset, *found)
+        if not options.presets:
+            compare_libraries(table)
 
 
 def compare(table: Table, model: str, wanted: list[str]) -> None:
+    for preset, estimated, found in steps(model, wanted):
+        add_flows(table, model, preset, estimated, found, LEAST)
+
+
+def steps(model: str, wanted: list[str]) -> Iterator[tuple[str, Flows, Flows]]:
+    """Yields the presets that fit, experts with a model that has some, each with the estimate and the compiled step."""
     choice = choose_model(model)
     config = RunConfig(run="origins", model_name=model, model=choice.model, training=choice.training, preset="dp")
     task = Task(config, "cpu")
@@ -65,22 +96,34 @@ def compare(table: Table, model: str, wanted: list[str]) -> None:
         if is_for_experts != (model == "nano-moe") or (wanted and preset.name not in wanted):
             continue
         if describe_preset(task, preset, jax.devices()).fits:
-            add(table, model, task, place(task, preset, jax.devices()))
+            yield preset.name, *flows(task, place(task, preset, jax.devices()))
 
 
-def add(table: Table, model: str, task: Task, placement: Placement) -> None:
+def flows(task: Task, placement: Placement) -> tuple[Flows, Flows]:
     estimated = by_flow(explained(task, placement).collectives)
-    found = by_flow(compile_program(task, placement).description.collectives or ())
-    add_flows(table, model, placement.preset.name, estimated, found, LEAST)
+    return estimated, by_flow(compile_program(task, placement).description.collectives or ())
 
 
-def compare_programs(table: Table) -> None:
-    with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
+def compare_one_collective(table: Table) -> None:
+    with simulated_mesh():
         for program in (*PROGRAMS, DISPUTED):
-            lowered = program.lower()
-            estimated = explain(lowered.compiler_ir("stablehlo"), program.name)
-            found = compiled(lowered, estimated).collectives or ()
-            add_flows(table, "one collective", program.name, by_flow(estimated.collectives), by_flow(found))
+            add_flows(table, "one collective", program.name, *lowered_flows(program.lower(), program.name))
+
+
+def compare_libraries(table: Table) -> None:
+    with simulated_mesh(), kept_names():
+        for library in LIBRARIES:
+            name = library.__name__.rpartition(".")[2]
+            add_sums(table, name, "its own", *lowered_flows(lowered(library.program(), name), name))
+
+
+def simulated_mesh() -> Any:
+    return jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2))
+
+
+def lowered_flows(program: jax.stages.Lowered, name: str) -> tuple[Flows, Flows]:
+    estimated = explain(program.compiler_ir("stablehlo"), name)
+    return by_flow(estimated.collectives), by_flow(compiled(program, estimated).collectives or ())
 
 
 def add_flows(table: Table, model: str, program: str, estimated: Flows, found: Flows, least: int = 1) -> None:
@@ -88,6 +131,13 @@ def add_flows(table: Table, model: str, program: str, estimated: Flows, found: F
         sizes = [side.get((kind, axes), 0) for side in (estimated, found)]
         if max(sizes) >= least:
             table.add(model, program, kind, figures.over(axes), *sizes)
+
+
+def add_sums(table: Table, model: str, program: str, estimated: Flows, found: Flows) -> None:
+    pairs = [(estimated.get(flow, 0), found.get(flow, 0)) for flow in {*estimated, *found}]
+    pairs = [pair for pair in pairs if max(pair) >= LEAST_OF_SUM * sum(found.values())]
+    equal = sum(abs(one - other) <= 0.01 * max(one, other) for one, other in pairs)
+    table.add(model, program, len(pairs), equal, *(sum(pair[side] for pair in pairs) for side in (0, 1)))
 
 
 if __name__ == "__main__":

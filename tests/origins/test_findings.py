@@ -93,7 +93,10 @@ def test_an_idle_axis_ends_at_the_rule_of_the_batch(tmp_path: Path, built_in: Ca
     assert first == "argument batch.inputs: rule batch → data"
 
 
-def test_redundant_compute_ends_at_the_rule_at_fault(built_in: Callable[[str], Described]) -> None:
+def test_redundant_compute_ends_at_the_rule_at_fault(built_in: Callable[[str], Described], tmp_path: Path) -> None:
+    (found,) = planted(tmp_path, '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\n').ends("S105")
+    assert "argument blocks.mlp.down.kernel: mlp: no rule: unsharded" in found
+    assert not any("layers: no rule" in end or "embed: no rule" in end for end in found)
     (found,) = built_in("pitfall-same-axis").ends("S105")
     assert any("rule batch → model" in end for end in found)
     (found,) = built_in("pitfall-first-dim").ends("S105")

@@ -17,6 +17,7 @@ from shardtui.tui.state.explained_step import explained_step
 from shardtui.tui.state.origin_pages import FindingPage
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.export import screen_text
+from shardtui.tui.widgets.finding_list import FindingList
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
@@ -132,7 +133,7 @@ def test_a_collective_says_why_it_is_needed(home: Path, described: list[Inspecti
         await explained(app)
         assert texts(app)[0].startswith("compiled: all-reduce over model, 2 ops, ")
         assert texts(app)[1].startswith("estimated: all-reduce over model, 2 ×, ")
-        assert texts(app)[2].startswith("  because the product at blocks.py:")
+        assert texts(app)[2].startswith("  because the product at attention.py:")
 
     over(record(described, "collective"), scenario, (80, 24))
 
@@ -141,7 +142,7 @@ def test_a_finding_ends_at_the_rule_at_fault(home: Path, described: list[Inspect
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await press(pilot, "5")
         assert isinstance(app.screen, LintScreen)
-        key = next(key for key, found in app.screen.findings.items() if found.code == "S106")
+        key = next(key for key, found in app.screen.query_one(FindingList).findings.items() if found.code == "S106")
         options = app.screen.query_one(OptionList)
         options.highlighted = options.get_option_index(key)
         await press(pilot, "o")

@@ -1,5 +1,6 @@
 """`shardtui explain` and `shardtui why`: why values are laid out as they are, and why collectives are needed."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,17 +17,19 @@ from ...engine.origins.explanation import (
     CollectiveOrigin,
     CompiledProgram,
     Explanation,
-    Link,
     Rematerialization,
     ValueOrigin,
 )
 from ...engine.origins.request import Program, Step
 from ..client.engine_client import ask_engine
+from ..state.chain_words import chains, ends
+from ..state.compiled_words import compiled_bytes, differences
 from ..state.explanation_diff import changes, layouts, traffic
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
+from .run import run_app, user_keymap
 
 ESTIMATE = "an estimate by Shardy's passes, not compiled: the compiler may choose other collectives"
 
@@ -67,6 +70,16 @@ def explain(program: Program, name: str | None, save: str | None, saved: str | N
         print(json_line(found))
     else:
         table_console().print(*(chain_lines if name else explanation_tables)(clean(found)), sep="\n")
+    return FINE
+
+
+def show(program: Program) -> int:
+    """Opens the UI on a program. Raises Invalid if it cannot be explained."""
+    from ..program_app import ProgramApp
+
+    app = ProgramApp(program, user_keymap())
+    if problem := asyncio.run(run_app(app)):
+        raise problem
     return FINE
 
 
@@ -188,36 +201,9 @@ def value_table(values: Sequence[ValueOrigin]) -> Table:
             figures.shape(value.shape),
             Text(figures.spec(value.axes)),
             Text(figures.short_source(value.source)),
-            Text("\n".join(_ends(value.origin))),
+            Text("\n".join(ends(value.origin))),
         )
     return table
-
-
-def _ends(origin: Sequence[Link]) -> list[str]:
-    """Returns a line for the end of each chain, then for each conflict."""
-    ends = {(link.dim, link.axis): link for link in origin if link.kind != "conflict" and link.axis}
-    return [*(f"{axis}: {_link(link)}" for (_, axis), link in ends.items()), *_conflicts(origin)]
-
-
-def chains(origin: Sequence[Link]) -> list[str]:
-    """Returns the links of each chain, a line each, then the conflicts."""
-    lines: list[str] = []
-    chain = None
-    for link in origin:
-        if link.kind == "conflict":
-            continue
-        begins, chain = chain != (link.dim, link.axis), (link.dim, link.axis)
-        over = f"over {link.axis}" if link.axis else "unsharded"
-        lines.append(f"  dim {link.dim} {over}: {_link(link)}" if begins else f"    ← {_link(link)}")
-    return [*lines, *(f"  {line}" for line in _conflicts(origin))]
-
-
-def _conflicts(origin: Sequence[Link]) -> list[str]:
-    return [f"dim {link.dim} not over {link.axis}: {_link(link)}" for link in origin if link.kind == "conflict"]
-
-
-def _link(link: Link) -> str:
-    return f"{link.what} ({figures.short_source(link.source)})" if link.source else link.what
 
 
 def collective_table(collectives: Sequence[CollectiveOrigin]) -> Table:
@@ -245,13 +231,11 @@ def collective_table(collectives: Sequence[CollectiveOrigin]) -> Table:
 
 def _compiled(found: CompiledProgram) -> list[RenderableType]:
     memory = plain_table("compiled program, per device", right("bytes"))
-    for name in ("argument", "output", "temporary"):
-        memory.add_row(f"{name}s".replace("temporarys", "temporaries"), figures.size(getattr(found, f"{name}_bytes")))
+    for name, size in compiled_bytes(found).items():
+        memory.add_row(name, figures.size(size))
     replicated = [line for each in found.rematerializations for line in _rematerialized(each)]
-    if found.collectives is None:
-        return [memory, *replicated, "its collectives are unknown: it was compiled for another number of devices"]
-    lines = found.differs or ["the compiled program has the collectives that were estimated"]
-    return [memory, *replicated, Text("estimated and compiled collectives, per device", "bold"), *map(Text, lines)]
+    heading = [] if found.collectives is None else [Text("estimated and compiled collectives, per device", "bold")]
+    return [memory, *replicated, *heading, *map(Text, differences(found))]
 
 
 def _rematerialized(found: Rematerialization) -> list[RenderableType]:

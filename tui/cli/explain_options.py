@@ -28,6 +28,7 @@ def add_explain_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="mesh of simulated devices to set, as by jax.set_mesh")
     add("--compile", action="store_true", help="compile the program as well: its collectives and memory")
+    add("--text", action="store_true", help="print tables, as without a terminal, in place of opening the UI")
     add("--save", metavar="FILE", help="write the answer to FILE, as JSON, to compare with later")
     add("--diff", dest="saved", metavar="FILE", help="show what changed since --save FILE; exit 1 if anything did")
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from ...engine.origins.explanation import Explanation
-from ...engine.origins.request import Step
+from ...engine.origins.request import KeptFile, Program, Step
 from ...engine.wire.framing import encode_json
 from ..terminal.clean import clean
-from .engine_process import EngineProcess, NoAnswer
+from .engine_process import Answer, EngineProcess, NoAnswer
 
 Rules = dict[str, list[str]]
 """Logical axis to mesh axes, as `Step.rules`."""
@@ -17,6 +17,20 @@ Explain = Callable[[Rules], Awaitable[list[Explanation]]]
 """Explains one step, and once more with the given rules if there are any. Raises Invalid."""
 NICENESS = 10
 """Niceness of the process, so that training gets the cores first."""
+
+
+async def explain_program(program: Program) -> Explanation:
+    """Returns the explanation of a program. Raises Invalid if it cannot be explained."""
+    return _explanations((await EngineProcess().ask("explain", program)).checked(), 1)[0]
+
+
+def _explanations(answer: Answer, count: int) -> list[Explanation]:
+    """Reads the last lines of an engine's answer: the user's program may print before them. Raises NoAnswer."""
+    try:
+        lines = answer.output.rstrip().splitlines()[-count:]
+        return [clean(msgspec.json.decode(line, type=Explanation)) for line in lines]
+    except msgspec.MsgspecError as error:
+        raise NoAnswer(f"the engine's answer cannot be read: {error}") from error
 
 
 class Explainer:
@@ -27,7 +41,7 @@ class Explainer:
         """The explanations that are known or under way, by their step."""
         self._turn = asyncio.Lock()
 
-    async def explain(self, step: Step) -> list[Explanation]:
+    async def explain(self, step: Step | KeptFile) -> list[Explanation]:
         """Returns the explanation of a step, then that with the rules to try, if there are any.
 
         A caller that is cancelled leaves the process running: its answer is kept. Raises Invalid if the step cannot be
@@ -43,14 +57,11 @@ class Explainer:
         if task.cancelled() or task.exception():
             self._tasks.pop(key, None)
 
-    async def _ask(self, step: Step) -> list[Explanation]:
+    async def _ask(self, step: Step | KeptFile) -> list[Explanation]:
         async with self._turn:
-            answer = (await EngineProcess(NICENESS).ask("why", step)).checked()
-        lines = answer.output.rstrip().splitlines()[-2 if step.rules else -1 :]
-        try:
-            return [clean(msgspec.json.decode(line, type=Explanation)) for line in lines]
-        except msgspec.MsgspecError as error:
-            raise NoAnswer(f"the engine's answer cannot be read: {error}") from error
+            question = "why" if isinstance(step, Step) else "explain-kept"
+            answer = (await EngineProcess(NICENESS).ask(question, step)).checked()
+        return _explanations(answer, 2 if isinstance(step, Step) and step.rules else 1)
 
     async def close(self) -> None:
         """Kills the process that runs, if any."""

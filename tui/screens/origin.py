@@ -16,8 +16,7 @@ from textual.widgets.option_list import Option
 
 from ...engine.base.invalid import Invalid
 from ...engine.origins.explanation import Explanation
-from ...engine.wire.descriptions import ArrayInfo
-from ...engine.wire.events import PresetCompiled
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..client.explainer import Explain, Rules
 from ..state.origin_pages import Known, Line, Page, TriedPage, lines, title
 from ..state.tried_rules import EXAMPLES, in_words, read_rules
@@ -69,13 +68,26 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
         ("q", "dismiss", "Close"),
     ]
 
-    def __init__(self, page: Page, step: PresetCompiled, arrays: Sequence[ArrayInfo], explain: Explain) -> None:
-        """`arrays`: those of the compiled step, with gradients and activations if they are known."""
+    def __init__(
+        self,
+        page: Page,
+        subject: str,
+        mesh: MeshInfo,
+        explain: Explain,
+        arrays: Sequence[ArrayInfo] = (),
+        has_rules: bool = True,
+    ) -> None:
+        """`subject`: the preset or program that has the row. `has_rules`: other rules can be tried.
+
+        `arrays`: those of the compiled step, with gradients and activations if they are known.
+        """
         super().__init__()
         self.first = page
-        self.step = step
-        self.arrays = arrays
+        self.subject = subject
+        self.mesh = mesh
         self.explain = explain
+        self.arrays = arrays
+        self.has_rules = has_rules
         self.pages: list[Opened] = []
         """The open pages, the one on top last; none while there is no explanation."""
         self.busy: tuple[str, float] | None = None
@@ -101,19 +113,19 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
 
     def show_titles(self) -> None:
         """Shows the page's title, and the keys or what is computed."""
-        keys = "enter follows › · t tries a rule · esc back"
+        keys = f"enter follows ›{' · t tries a rule' if self.has_rules else ''} · esc back"
         if self.busy:
             what, since = self.busy
             keys = f"{what} … {int(time.monotonic() - since)} s · esc back"
         top = self.pages[-1] if self.pages else None
         heading = title(top.page, top.known.rules) if top else title(self.first, "")
-        set_titles(self.query_one(Vertical), f"{heading} · {self.step.preset}", keys)
+        set_titles(self.query_one(Vertical), f"{heading} · {self.subject}", keys)
 
     @work(exclusive=True)
     async def begin(self) -> None:
         """Explains the step and shows the first page."""
         if found := await self.ask({}):
-            self.open(self.first, Known(found[0], self.arrays, self.step.mesh))
+            self.open(self.first, Known(found[0], self.arrays, self.mesh))
 
     async def ask(self, rules: Rules) -> list[Explanation]:
         """Returns the explanations; none if that failed, which the page says."""
@@ -187,7 +199,7 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
 
     def action_try_rule(self) -> None:
         """Lets the user type rules to try, once the step is explained."""
-        if self.pages:
+        if self.pages and self.has_rules:
             field = self.query_one(Input)
             field.display = True
             field.focus()

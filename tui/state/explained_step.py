@@ -6,9 +6,8 @@ from ...engine.origins.request import Step
 from ...engine.spec.preset import reference
 from .run_state import RunState
 
-NOT_EXPLAINED = (
-    "the program of a run in an external loop is not known here: shardtui explain FILE.py:FUNCTION explains one"
-)
+NOT_KEPT = "the step of this run is not known: give watch the jitted function and its args, or step.lower(…)"
+NO_RULES = "a run in an external loop has no rules to try: its shardings are in its program"
 
 
 def explained_step(state: RunState) -> Step | None:

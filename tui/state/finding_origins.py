@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...engine.analysis.finding import Finding
-from ...engine.base import figures
 from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 from ...engine.wire.descriptions import ArrayInfo
+from .chain_words import in_words
 from .collective_origins import whole_axes
 from .explanation_diff import numbered
 
@@ -48,10 +48,11 @@ def evidence(finding: Finding, found: Explanation, arrays: Sequence[ArrayInfo]) 
 
 
 def ends(finding: Finding, about: Evidence, found: Explanation) -> list[str]:
-    """Returns where the chains of a finding end, each rule and line once: what to change."""
+    """Returns where the chains of a finding end, each rule and line once, dims that stay unsharded last."""
     known = numbered(found.values)
-    links = [link for label in about.values for link in _ends(known[label], finding.code in UNSPLIT)]
+    links = [link for label in about.values for link in _ends(known[label], finding)]
     links = [link for link in links if link.axis in finding.axes] or links
+    links.sort(key=lambda link: not link.axis)
     texts = [*map(in_words, links), *(each.because[-1] for each in about.collectives if each.because)]
     by_rule: dict[str, str] = {}
     for text in texts:
@@ -59,15 +60,17 @@ def ends(finding: Finding, about: Evidence, found: Explanation) -> list[str]:
     return list(by_rule.values())[:MOST_ENDS]
 
 
-def in_words(link: Link) -> str:
-    """Returns a link with its source line."""
-    return f"{link.what} ({figures.short_source(link.source)})" if link.source else link.what
-
-
-def _ends(value: ValueOrigin, of_unsharded: bool) -> Iterator[Link]:
-    """The end of each chain of a value, or only of its dims that are not split."""
+def _ends(value: ValueOrigin, finding: Finding) -> Iterator[Link]:
+    """The ends of a value's chains that a finding is about."""
     last = {(link.dim, link.axis): link for link in value.origin if link.kind not in ("operand", "conflict")}
-    return (link for (_, axis), link in last.items() if not (of_unsharded and axis))
+    return (link for link in last.values() if _concerns(finding, link))
+
+
+def _concerns(finding: Finding, link: Link) -> bool:
+    """Whether a finding is about the dim at which a link ends: one that is split, or one that should be."""
+    if link.axis:
+        return finding.code not in UNSPLIT
+    return not finding.dims or any(f" {dim}: " in link.what for dim in finding.dims)
 
 
 def _rule(text: str) -> str:

@@ -12,9 +12,9 @@ from ...engine.base import figures
 from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
 from . import finding_origins
+from .chain_words import in_words
 from .collective_origins import origins_of, similar
 from .explanation_diff import layouts, numbered, traffic
-from .finding_origins import in_words
 
 MOST_LINES = 12
 """Values or collectives of one list."""
@@ -99,7 +99,7 @@ class Known:
 
     def is_named(self, label: str) -> bool:
         """Returns whether the program gives a value its name: others have that of an operation, such as `add`."""
-        return label in self.compiled or "." in label
+        return label in self.compiled or "." in label or not self.values[label].source
 
 
 def title(page: Page, rules: str) -> str:
@@ -141,6 +141,8 @@ def _value(label: str, known: Known) -> Iterator[Line]:
     yield Line(f"{figures.shape(value.shape)} {value.dtype} {figures.spec(value.axes)}{source}", HEAD)
     if array and not known.rules and len(array.compiled_spec) == len(value.axes):
         yield _as_compiled(value, array, known.mesh)
+    elif value.compiled_axes is not None:
+        yield _compiled_layout(value.compiled_axes, value.compiled_axes == value.axes)
     for dim, axes in enumerate(value.axes):
         name = f" {array.logical_axes[dim]}" if array and dim < len(array.logical_axes) else ""
         links = [link for link in value.origin if link.dim == dim]
@@ -156,9 +158,12 @@ def _value(label: str, known: Known) -> Iterator[Line]:
 
 def _as_compiled(value: ValueOrigin, array: ArrayInfo, mesh: MeshInfo) -> Line:
     whole = [[axis for axis in axes if axis in mesh.axes] for axes in value.axes]
-    if whole == value.axes and is_same_layout(whole, array.compiled_spec, mesh):
-        return Line("as compiled", GOOD)
-    return Line(f"differs: compiled {figures.spec(array.compiled_spec)}", WARNING)
+    is_same = whole == value.axes and is_same_layout(whole, array.compiled_spec, mesh)
+    return _compiled_layout(array.compiled_spec, is_same)
+
+
+def _compiled_layout(spec: list[list[str]], is_same: bool) -> Line:
+    return Line("as compiled", GOOD) if is_same else Line(f"differs: compiled {figures.spec(spec)}", WARNING)
 
 
 def _chains(links: Sequence[Link], known: Known) -> Iterator[Line]:
@@ -240,9 +245,11 @@ def _finding(finding: Finding, known: Known) -> Iterator[Line]:
     about = finding_origins.evidence(finding, known.explanation, known.arrays)
     yield Line(finding.message, HEAD)
     yield Line(f"→ {finding.fix}", GOOD)
-    yield Line("")
-    yield Line("where to change it: its chains end at", HEAD)
-    for text in finding_origins.ends(finding, about, known.explanation):
+    ends = finding_origins.ends(finding, about, known.explanation)
+    if ends:
+        yield Line("")
+        yield Line("where to change it: its chains end at", HEAD)
+    for text in ends:
         names = known.mentioned([text])
         yield Line(f"  {text}", "", ValuePage(names[0]) if names else None)
     yield from _values("values", about.values, known)

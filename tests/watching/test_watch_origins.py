@@ -1,0 +1,106 @@
+"""The origin dialog over a watched run: a real engine process explains the step that `watch` kept."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from shardtui.engine.watch import watch
+from shardtui.engine.wire.run_directory import find
+from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.screens.traffic import TrafficScreen
+from shardtui.tui.state.explained_step import NO_RULES, NOT_KEPT
+from shardtui.tui.terminal.export import screen_text
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from ..tui.test_app import until
+from ..tui.test_origin import explained, open_array, put_on, texts
+from ..tui.test_views import over, press
+
+
+def watched(given: Callable[[Any, Any, Any], dict[str, Any]]) -> None:
+    """Trains a step of two products under `watch`, which is given what `given` returns."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+    def put(shape: tuple[int, ...], *spec: str | None) -> jax.Array:
+        return jax.device_put(jnp.ones(shape), NamedSharding(mesh, P(*spec)))
+
+    state = {"params": {"up": put((32, 64), None, "model"), "down": put((64, 32), "model", None)}}
+    batch = {"inputs": put((16, 32), "data"), "unused": put((16,), "data")}
+
+    def step(state: Any, batch: Any) -> Any:
+        def loss_of(params: Any) -> jax.Array:
+            return jnp.mean((jnp.tanh(batch["inputs"] @ params["up"]) @ params["down"]) ** 2)
+
+        loss, gradients = jax.value_and_grad(loss_of)(state["params"])
+        return {"params": jax.tree.map(lambda x, g: x - g, state["params"], gradients)}, loss
+
+    jitted = jax.jit(step)
+    with watch("mine", state=state, **given(jitted, state, batch)) as run:
+        state, loss = jitted(state, batch)
+        run.step(loss)
+
+
+def said(app: ShardtuiApp) -> str:
+    """What the dialog lists, unwrapped."""
+    options = app.screen.query_one(OptionList).options
+    return " ".join(" ".join(str(option.prompt) for option in options).split())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda step, *args: {"step": step, "args": args},
+        lambda step, *args: {"step": step.lower(*args)},
+        lambda step, *args: {"step": step.lower(*args), "args": args},
+    ],
+)
+def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., dict[str, Any]]) -> None:
+    watched(given)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await open_array(app, pilot, "up")
+        await explained(app)
+        assert texts(app)[0].startswith("32 × 64 f32 (–, model)")
+        assert texts(app)[1] == "as compiled"
+        assert any("argument up" in line for line in texts(app))
+        await press(pilot, "t", *"mlp=model", "enter")
+        await until(lambda: NO_RULES in screen_text(app), "the message")
+        await press(pilot, "escape", "escape", "4")
+        assert isinstance(app.screen, TrafficScreen)
+        key = next(key for key, info in app.screen.infos.items() if info.axes == ["model"])
+        app.screen.table.select(key)
+        await press(pilot, "enter")
+        await explained(app)
+        assert texts(app)[2].startswith("  because the product at test_watch_origins.py:")
+        put_on(app, "  down 64 × 32 (model, –)")
+        await press(pilot, "enter")
+        assert "origin of down" in screen_text(app)
+
+    over(find("mine"), scenario)
+
+
+def test_of_a_compiled_step_the_dialog_says_what_to_give(home: Path) -> None:
+    watched(lambda step, *args: {"step": step.lower(*args).compile()})
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await open_array(app, pilot, "up")
+        await until(lambda: NOT_KEPT in said(app), "the message")
+
+    over(find("mine"), scenario, (140, 40))
+
+
+def test_a_damaged_step_is_one_message(home: Path) -> None:
+    watched(lambda step, *args: {"step": step, "args": args})
+    find("mine").step.write_text('{"names":[],"module":"module {"}')
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await open_array(app, pilot, "up")
+        await until(lambda: "step.json: the step cannot be read" in said(app), "the message")
+
+    over(find("mine"), scenario, (140, 40))

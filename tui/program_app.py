@@ -1,0 +1,59 @@
+"""The UI over a program of the user's: `shardtui explain` in a terminal. There is no run."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from ..engine.base.figures import short_source
+from ..engine.base.invalid import Invalid
+from ..engine.origins.request import Program
+from .bindings import identified
+from .client.explainer import explain_program
+from .screens.program import ProgramScreen
+from .terminal.driver import Driver
+
+
+class ProgramApp(App[Invalid]):
+    """Explains the program behind the first frame. It returns why that failed, if it did."""
+
+    TITLE = "shardtui explain"
+    CSS_PATH = "app.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "", [("question_mark", "help", "Help"), Binding("q,ctrl+q,ctrl+c", "quit", "Quit")]
+    )
+
+    def __init__(self, program: Program, keymap: Mapping[str, str]) -> None:
+        """`keymap`: the user's keys by the ids of their bindings."""
+        super().__init__(driver_class=Driver)
+        self.set_keymap(dict(keymap))
+        self.program = program
+
+    def get_default_screen(self) -> Screen[Any]:
+        return ProgramScreen(short_source(self.program.function.reference))
+
+    def on_mount(self) -> None:
+        self.explain()
+
+    @work
+    async def explain(self) -> None:
+        """Explains the program in a process of its own, which ends with this app."""
+        try:
+            found = await explain_program(self.program)
+        except Invalid as error:
+            self.exit(error)
+            return
+        screen = self.screen_stack[0]
+        assert isinstance(screen, ProgramScreen)
+        await screen.show_explanation(found)
+
+    def action_help(self) -> None:
+        """Opens the help of the screen."""
+        from .screens.help import HelpScreen
+
+        if isinstance(self.screen, ProgramScreen):
+            self.push_screen(HelpScreen(self.screen))

@@ -1,0 +1,174 @@
+"""A program without a run: its values, its collectives and what is likely to be wrong, each with its origin."""
+
+import time
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import DataTable, Footer, Label, OptionList, Static, TabbedContent, TabPane
+from textual.widgets.option_list import Option
+
+from ...engine.base import figures
+from ...engine.origins.explanation import CollectiveOrigin, CompiledProgram, Explanation, ValueOrigin
+from ...engine.wire.descriptions import MeshInfo
+from ..bindings import identified
+from ..client.explainer import Rules
+from ..state.chain_words import ends
+from ..state.compiled_words import compiled_bytes, differences
+from ..state.explanation_diff import numbered
+from ..state.origin_pages import EstimatedPage, FindingPage, Page, ValuePage
+from ..state.program_findings import program_findings
+from ..widgets.finding_list import FindingList
+from ..widgets.table import Cells, Table, right
+from .base_screen import BaseScreen
+from .origin import OriginScreen
+
+VALUES = ("value", "shape", "dtype", "split over", "source", "asked for by")
+COLLECTIVES = ("collective", "over", "times", "bytes", "source", "because")
+
+
+class ProgramScreen(BaseScreen[None]):
+    """Tables of values and collectives, and the findings. They are empty until the program is explained."""
+
+    HELP = """\
+## A program of your own
+
+**Values** has the arguments, what `checkpoint_name` names, the last value of each line of your code, and the results,
+each with the mesh axes that split it and who asked for them. **Collectives** has those that the partitioner's passes
+would insert, with the operation that needs each. **Lint** has what is likely to be wrong, with the codes of
+`shardtui lint`.
+
+**Enter** on a row opens its origin: the chain back to the argument, the constraint or the `shard_map` that asked for
+it.
+
+All of it is an estimate unless it says *compiled*: nothing is compiled without `--compile`.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "program",
+        [
+            ("1", "show('values')", "Values"),
+            ("2", "show('collectives')", "Collectives"),
+            ("3", "show('lint')", "Lint"),
+            ("4", "show('compiled')", "Compiled"),
+        ],
+    )
+
+    def __init__(self, program: str) -> None:
+        """`program`: what is explained, `FILE.py:FUNCTION`."""
+        super().__init__()
+        self.program = program
+        self.found: Explanation | None = None
+        """None until the program is explained."""
+        self.began = time.monotonic()
+        self.values: dict[str, ValueOrigin] = {}
+
+    def compose(self) -> ComposeResult:
+        yield Label(markup=False, id="about")
+        with TabbedContent():
+            with TabPane("Values", id="values"):
+                yield Table()
+            with TabPane("Collectives", id="collectives"):
+                yield Table("bytes")
+            with TabPane("Lint", id="lint"):
+                yield FindingList()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.clock = self.set_interval(1.0, self.show_about)
+        self.show_about()
+        self.action_show("values")
+
+    def show_about(self) -> None:
+        """Shows what is explained, or for how long it has been."""
+        seconds = int(time.monotonic() - self.began)
+        about = f"explaining … {seconds} s"
+        if self.found:
+            about = f"{figures.axes(self.found.mesh) or 'no mesh'} · estimated by the partitioner's passes"
+        self.query_one("#about", Label).update(f"{self.program} · {about}")
+
+    async def show_explanation(self, found: Explanation) -> None:
+        """Fills the tables."""
+        self.found = found
+        self.clock.stop()
+        self.show_about()
+        self.values = numbered(found.values)
+        values, collectives = self.query(Table)
+        values.show_rows(VALUES, {label: value_cells(label, value) for label, value in self.values.items()})
+        rows = {str(at): collective_cells(each) for at, each in enumerate(found.collectives)}
+        collectives.show_rows(COLLECTIVES, rows)
+        values.rows.border_title = f"values: {len(self.values):,}"
+        collectives.rows.border_title = f"collectives, estimated: {len(rows):,}"
+        nothing = Option(Content.styled("✓ no findings", "$success"), disabled=True)
+        self.query_one(FindingList).show_findings(program_findings(found), nothing)
+        if found.compiled:
+            text = VerticalScroll(Static(compiled_lines(found.compiled)))
+            await self.query_one(TabbedContent).add_pane(TabPane("Compiled", text, id="compiled"))
+            self.refresh_bindings()
+
+    def action_show(self, pane: str) -> None:
+        """Opens a tab, with the focus on its list."""
+        self.query_one(TabbedContent).active = pane
+        self.set_focus(self.query(f"#{pane} Rows, #{pane} Choices, #{pane} VerticalScroll").first())  # at once
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leaves out the tab of the compiled program if it was not compiled."""
+        return parameters != ("compiled",) or bool(self.found and self.found.compiled)
+
+    @on(DataTable.RowSelected)
+    def open_row(self, event: DataTable.RowSelected) -> None:
+        """Opens the origin of a value or a collective."""
+        key, (values, _) = event.row_key.value or "", self.query(Table)
+        if event.data_table is values.rows:  # pyright: ignore[reportUnknownMemberType]
+            self.open(ValuePage(key))
+        elif self.found:
+            self.open(EstimatedPage(self.found.collectives[int(key)]))
+
+    @on(OptionList.OptionSelected)
+    def open_finding(self, event: OptionList.OptionSelected) -> None:
+        """Opens the origin of a finding."""
+        self.open(FindingPage(self.query_one(FindingList).findings[event.option_id or ""]))
+
+    def open(self, page: Page) -> None:
+        """Opens a page of the origin dialog over this screen."""
+        if (found := self.found) is None:
+            return
+
+        async def explain(_: Rules) -> list[Explanation]:
+            return [found]
+
+        mesh = MeshInfo(found.mesh, [])
+        self.app.push_screen(OriginScreen(page, self.program, mesh, explain, has_rules=False))  # pyright: ignore[reportUnknownMemberType]
+
+
+def value_cells(label: str, value: ValueOrigin) -> Cells:
+    """Returns the row of a value."""
+    return [
+        Text(label),
+        Text(figures.shape(value.shape)),
+        Text(value.dtype, "dim"),
+        Text(figures.spec(value.axes) if any(value.axes) else "", "" if value.origin else "dim"),
+        Text(figures.short_source(value.source)),
+        Text("; ".join(ends(value.origin))),
+    ]
+
+
+def collective_cells(each: CollectiveOrigin) -> Cells:
+    """Returns the row of a collective."""
+    return [
+        Text(each.kind),
+        Text(figures.over(each.axes)),
+        right(figures.times(each.count)),
+        right(figures.size(each.bytes)),
+        Text(figures.short_source(each.source)),
+        Text("; ".join(each.because)),
+    ]
+
+
+def compiled_lines(found: CompiledProgram) -> Content:
+    """Returns what the compiler made of the program, per device."""
+    memory = [f"{name:<12}{figures.size(size):>9} per device" for name, size in compiled_bytes(found).items()]
+    return Content("\n".join([*memory, "", *differences(found)]))

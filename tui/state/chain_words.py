@@ -1,0 +1,35 @@
+"""Chains of origins in words."""
+
+from collections.abc import Sequence
+
+from ...engine.base import figures
+from ...engine.origins.explanation import Link
+
+
+def in_words(link: Link) -> str:
+    """Returns a link with its source line."""
+    return f"{link.what} ({figures.short_source(link.source)})" if link.source else link.what
+
+
+def ends(origin: Sequence[Link]) -> list[str]:
+    """Returns a line for the end of each chain, then for each conflict."""
+    last = {(link.dim, link.axis): link for link in origin if link.kind != "conflict" and link.axis}
+    return [*(f"{axis}: {in_words(link)}" for (_, axis), link in last.items()), *conflicts(origin)]
+
+
+def chains(origin: Sequence[Link]) -> list[str]:
+    """Returns the links of each chain, a line each, then the conflicts."""
+    lines: list[str] = []
+    chain = None
+    for link in origin:
+        if link.kind == "conflict":
+            continue
+        begins, chain = chain != (link.dim, link.axis), (link.dim, link.axis)
+        over = f"over {link.axis}" if link.axis else "unsharded"
+        lines.append(f"  dim {link.dim} {over}: {in_words(link)}" if begins else f"    ← {in_words(link)}")
+    return [*lines, *(f"  {line}" for line in conflicts(origin))]
+
+
+def conflicts(origin: Sequence[Link]) -> list[str]:
+    """Returns a line for each conflict: what a dim is not split over, and why."""
+    return [f"dim {link.dim} not over {link.axis}: {in_words(link)}" for link in origin if link.kind == "conflict"]

@@ -1,0 +1,87 @@
+"""What is likely to be wrong with a program of the user's, from its explanation alone. Codes are those of lint."""
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import takewhile
+
+from msgspec.structs import replace
+
+from ...engine.analysis.finding import Finding, finding
+from ...engine.analysis.hlo import element_bits
+from ...engine.analysis.lint import LARGE_BYTES, LARGE_FRACTION
+from ...engine.base import figures
+from ...engine.origins.explanation import Explanation, Rematerialization, ValueOrigin
+from ...engine.origins.graph import Graph
+
+
+def program_findings(found: Explanation) -> list[Finding]:
+    """Returns the findings in the order of their codes. Rematerializations are known only if it was compiled."""
+    rematerialized = found.compiled.rematerializations if found.compiled else []
+    return [*_replicated(found), *_idle_axes(found), *map(_rematerialization, rematerialized)]
+
+
+def _arguments(found: Explanation) -> list[ValueOrigin]:
+    """Returns the arguments of the program, which are the first of its values."""
+    return list(takewhile(lambda value: not value.source, found.values))
+
+
+def _replicated(found: Explanation) -> Iterator[Finding]:
+    """Large parts of one argument, as of `params`, that an axis does not split although it splits others of them."""
+    trees: dict[str, list[ValueOrigin]] = {}
+    for value in _arguments(found):
+        trees.setdefault(re.split(r"[.\[]", value.name)[0], []).append(value)
+    for tree in trees.values():
+        held = sum(_bytes(value, found.mesh) for value in tree)
+        for axis, size in found.mesh.items():
+            if size > 1 and any(axis in _axes(value) for value in tree):
+                for value in tree:
+                    saved = _bytes(value, found.mesh) * (size - 1) // size
+                    if axis not in _axes(value) and saved >= max(LARGE_BYTES, LARGE_FRACTION * held):
+                        yield from _replicated_value(value, axis, saved, found.mesh)
+
+
+def _replicated_value(value: ValueOrigin, axis: str, saved: int, mesh: dict[str, int]) -> Iterator[Finding]:
+    lengths = [length // Graph(mesh).parts(axes) for length, axes in zip(value.shape, value.axes, strict=True)]
+    dim = max(range(len(lengths)), key=lengths.__getitem__)
+    if lengths[dim] % mesh[axis] == 0:
+        message = (
+            f"{value.name} is replicated over the {mesh[axis]} devices of {axis}, which splits other parts of that "
+            f"argument: {figures.size(saved)} of its {figures.size(_bytes(value, mesh))} on each device could be saved"
+        )
+        found = finding("S101", message, f"split its dim {dim} over {axis}", cost=saved, axes=[axis])
+        yield replace(found, arrays=[value.name])
+
+
+def _idle_axes(found: Explanation) -> Iterator[Finding]:
+    used = {axis for value in found.values for axis in _axes(value)}
+    whole = [value.name for value in _arguments(found) if not _axes(value)]
+    for axis, size in found.mesh.items():
+        if size > 1 and axis not in used:
+            each = finding(
+                "S104",
+                f"nothing is split over {axis}: its {size} devices hold and compute the same",
+                f"split an argument over it, the batch first, or give its {size} devices to another axis",
+                axes=[axis],
+            )
+            yield replace(each, arrays=whole)
+
+
+def _rematerialization(found: Rematerialization) -> Finding:
+    each = finding(
+        "S107",
+        f"{found.value} is replicated to get from {figures.spec(found.before)} to {figures.spec(found.after)}",
+        "add a sharding constraint with one layout on both sides of that operation, or change the layout of one side",
+        source=found.source,
+    )
+    return replace(each, arrays=[found.value])
+
+
+def _axes(value: ValueOrigin) -> set[str]:
+    return {axis.partition(":")[0] for axes in value.axes for axis in axes}
+
+
+def _bytes(value: ValueOrigin, mesh: dict[str, int]) -> int:
+    """Bytes of a value on one device."""
+    parts = math.prod(Graph(mesh).parts(axes) for axes in value.axes)
+    return math.prod(value.shape) * element_bits(value.dtype) // 8 // parts

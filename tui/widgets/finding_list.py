@@ -1,0 +1,65 @@
+"""A list of findings, each group under the heading of its code."""
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widgets.option_list import Option
+
+from ...engine.analysis.finding import RULES, Finding
+from ...engine.base import figures
+from .choices import Choices
+
+
+class FindingList(Choices):
+    """Findings with their code, what was found, the fix and the source line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.findings: dict[str, Finding] = {}
+        """By option id."""
+
+    def show_findings(self, findings: Sequence[Finding], nothing: Option) -> None:
+        """Lists the findings. `nothing`: the row to show if there are none."""
+        self.clear_options()
+        self.findings = {}
+        for group in grouped(findings):
+            self.add_option(Option(heading(group), disabled=True))
+            for found in group:
+                id = str(len(self.findings))
+                self.findings[id] = found
+                self.add_option(Option(finding_content(found), id=id))
+        if not self.findings:
+            self.add_option(nothing)
+        self.action_first()
+
+    @property
+    def highlighted_finding(self) -> Finding | None:
+        """The finding under the cursor; None if there is none."""
+        option = self.highlighted_option
+        return self.findings.get(option.id or "") if option else None
+
+
+def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Returns the findings of each code; groups and findings with the most bytes per device first."""
+    by_code: dict[str, list[Finding]] = {}
+    for found in sorted(findings, key=lambda found: -found.bytes_per_device):
+        by_code.setdefault(found.code, []).append(found)
+    return sorted(by_code.values(), key=lambda group: -sum(found.bytes_per_device for found in group))
+
+
+def heading(group: Sequence[Finding]) -> Content:
+    """Returns the heading of a code: its name, what it means, and the bytes of its findings."""
+    first, cost = group[0], sum(found.bytes_per_device for found in group)
+    count = f" · {len(group)} findings" if len(group) > 1 else ""
+    size = f" · {figures.size(cost)} per device" if cost and len(group) > 1 else ""
+    return Content.assemble(
+        (f"{first.code} {first.name}", "bold $warning"), (f"  {RULES[first.code][1]}{count}{size}", "$foreground 60%")
+    )
+
+
+def finding_content(finding: Finding) -> Content:
+    """Returns a finding as lines: message, fix, and the source line if it is known."""
+    lines = [Content(f"  {finding.message}"), Content.styled(f"  → {finding.fix}", "$success")]
+    if finding.source:
+        lines.append(Content.styled(f"  {finding.source}", "$foreground 60%"))
+    return Content("\n").join([*lines, Content()])
