@@ -34,6 +34,8 @@ WRITTEN = re.compile(
 
 MAX_GROUPINGS = 1000
 """Distinct groupings that are shorter than the list of their devices. A program has a few per set of mesh axes."""
+MAX_NESTED = 10
+"""Fusions within each other: a valid program has two or three."""
 MAX_SHARED = 1000
 """Characters per collective, on average, that may come from elsewhere: a text may give thousands one long name."""
 
@@ -54,7 +56,7 @@ class Reader:
     def __init__(self, module: Module, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> None:
         self.module, self.mesh, self.arguments = module, mesh, arguments
         self.flow = Dataflow(module) if arguments else None
-        self.fusions = _fusions(module)
+        self.callers = _callers(module)
         self.runs = runs(module)
         self.shared = 1000 * MAX_SHARED
         """Characters that may still come from elsewhere, see `MAX_SHARED`."""
@@ -92,10 +94,12 @@ class Reader:
         bits, dtype = self._sum(tuple(operand.type for operand in operands))
         each = bits // 8 * (size if kind == "all-gather" else 1)
         count = self.runs[where.name]
-        others = [self.fusions[where.name], *operands] if where.name in self.fusions else operands
+        others = [self.callers[where.name][1], *operands] if where.name in self.callers else operands
         op_name = instruction.op_name or next((name for found in others if (name := found.op_name)), "")
         source = next((line for found in (instruction, *others) if (line := self.module.source(found))), "")
+        outer = self.outermost(where, instruction)
         self.shared += MAX_SHARED - len(source) - len(dtype) - (0 if instruction.op_name else len(op_name))
+        self.shared -= 0 if outer is instruction else len(outer.name)
         if self.shared < 0:
             raise ValueError("the collectives so far share names of over 1,000 characters each")
         return CollectiveInfo(
@@ -115,7 +119,16 @@ class Reader:
             and self.flow is not None
             and self.flow.is_multiplied(where, instruction.name),
             overlapped=overlapped,
+            name=outer.name,
         )
+
+    def outermost(self, where: Computation, instruction: Instruction) -> Instruction:
+        """Returns the fusion or asynchronous start around an instruction, or itself: traces name that."""
+        for _ in range(MAX_NESTED):
+            if where.name not in self.callers:
+                break
+            where, instruction = self.callers[where.name]
+        return instruction
 
     def _argument(self, where: Computation, name: str) -> str:
         at = self.flow.argument(where, name) if self.flow else None
@@ -150,10 +163,10 @@ class Reader:
         return self._written[op_name]
 
 
-def _fusions(module: Module) -> dict[str, Instruction]:
-    """The name of each fused computation to the instruction that calls it."""
+def _callers(module: Module) -> dict[str, tuple[Computation, Instruction]]:
+    """The name of each computation of a fusion or an asynchronous start to that instruction and its place."""
     return {
-        called: instruction
-        for _, instruction in module.instructions()
-        if instruction.opcode == "fusion" and (called := instruction.attribute(CALLS))
+        called: (where, instruction)
+        for where, instruction in module.instructions()
+        if " calls=" in instruction.rest and (called := instruction.attribute(CALLS))
     }

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..wire.descriptions import CollectiveInfo, ProductInfo
 from .collectives import inventory
-from .hlo import parse
+from .hlo import Module, parse
 from .products import products
 
 _logger = logging.getLogger("shardtui")
@@ -19,6 +19,8 @@ class Described(NamedTuple):
     """None if the text cannot be read."""
     products: list[ProductInfo]
     """Empty if the text cannot be read, or if `read` is not given `written`."""
+    module: Module | None
+    """None if the text cannot be read."""
 
 
 def read(
@@ -31,7 +33,7 @@ def read(
     """
     try:
         module = parse(text)
-        return Described(inventory(module, mesh, arguments), products(module, written) if written else [])
+        return Described(inventory(module, mesh, arguments), products(module, written) if written else [], module)
     except ValueError:
         _logger.warning("the text of the compiled step cannot be parsed", exc_info=True)
-        return Described(None, [])
+        return Described(None, [], None)

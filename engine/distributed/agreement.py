@@ -11,7 +11,7 @@ from ..spec.preset import Preset
 from ..wire.descriptions import CorpusInfo
 from ..wire.hosts import HostInfo
 
-PER_HOST = {"data", "checkpoints.directory"}
+PER_HOST = {"data", "evaluation.data", "checkpoints.directory"}
 """Settings that may differ between hosts: paths."""
 
 
@@ -24,9 +24,10 @@ def facts(
     return found | {f"the preset {name}": _digest(preset) for name, preset in presets.items()}
 
 
-def corpus_fact(corpus: CorpusInfo) -> dict[str, str]:
-    """Returns the corpus as an entry for `facts`."""
-    return {"the corpus": f"{corpus.bytes:,} bytes, SHA-256 {corpus.sha256[:12]}…"}
+def corpus_facts(corpus: CorpusInfo, held_out: CorpusInfo | None) -> dict[str, str]:
+    """Returns the corpus and the held-out data as entries for `facts`."""
+    found = {"the corpus": corpus} | ({"the held-out data": held_out} if held_out else {})
+    return {name: f"{info.bytes:,} bytes, SHA-256 {info.sha256[:12]}…" for name, info in found.items()}
 
 
 def fingerprints(facts: Mapping[str, str], fingerprint: Callable[[str], str]) -> dict[str, str]:

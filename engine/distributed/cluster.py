@@ -30,6 +30,10 @@ class Cluster:
         """Returns the value of each process, by process index."""
         return [value]
 
+    def collect(self, value: T, kind: Any) -> list[T]:
+        """Returns in process 0 the value of each process, by process index; nothing elsewhere."""
+        return [value]
+
     def together(self, attempt: Callable[[], T]) -> T:
         """Returns what `attempt` returns in this process, once it has succeeded in every process.
 

@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -105,18 +105,28 @@ class JaxCluster(Cluster):
 
     def gather(self, value: T, kind: Any) -> list[T]:
         """Returns the value of each process, decoded as `kind`."""
+        collected = self._collected(value)
+        found = self._from_process_0(lambda: Decision(msgspec.Raw(msgspec.msgpack.encode(list(collected)))))
+        values = msgspec.msgpack.decode(found.value, type=list[msgspec.Raw])
+        return [msgspec.msgpack.decode(raw, type=kind) for raw in values]
+
+    def collect(self, value: T, kind: Any) -> list[T]:
+        """Returns the value of each process, decoded as `kind`, in process 0; nothing elsewhere."""
+        return [msgspec.msgpack.decode(raw, type=kind) for raw in self._collected(value)]
+
+    def _collected(self, value: object) -> Iterator[msgspec.Raw]:
+        """Sends the value to process 0, where it yields those of all."""
         number, self._gathered = self._gathered, self._gathered + 1
         mine = msgspec.msgpack.encode(value)
         if self.process:
             self._store.write(f"gathered/{number}/{self.process}", mine)
+            return iter(())
+        return self._received(number, mine)
 
-        def all_values() -> Decision:
-            others = [self._store.read(f"gathered/{number}/{process}") for process in range(1, self.count)]
-            self._store.delete(f"gathered/{number}/")
-            return Decision(msgspec.Raw(msgspec.msgpack.encode([msgspec.Raw(value) for value in (mine, *others)])))
-
-        values = msgspec.msgpack.decode(self._from_process_0(all_values).value, type=list[msgspec.Raw])
-        return [msgspec.msgpack.decode(raw, type=kind) for raw in values]
+    def _received(self, number: int, mine: bytes) -> Iterator[msgspec.Raw]:
+        yield msgspec.Raw(mine)
+        yield from (msgspec.Raw(self._store.read(f"gathered/{number}/{other}")) for other in range(1, self.count))
+        self._store.delete(f"gathered/{number}/")
 
     def _from_process_0(self, decide: Callable[[], Decision]) -> Decision:
         """Returns in every process what `decide` returns in process 0."""

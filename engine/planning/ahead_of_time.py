@@ -75,6 +75,8 @@ def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Co
         capacity_bytes=topology.chip.memory,
         parts={name: size for name in PARTS if (size := getattr(memory, name))},
         collectives=None if compiled.collectives is None else flows(compiled.collectives),
+        work=compiled.work,
+        cycles_seconds=cycles / topology.chip.clock_rate if (cycles := compiled.estimated_cycles) else None,
     )
     return timed(cost, step.work, topology, compiled.mesh.axes) if step and not step.unknown else cost
 

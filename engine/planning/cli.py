@@ -2,12 +2,15 @@
 
 import sys
 
+from msgspec.structs import replace
+
 from ..base.parent_watchdog import end_with_parent
 from ..spec.config import RunConfig
 from ..spec.preset_reader import load_preset, load_presets
 from ..spec.topology import load_topology
 from ..wire.stdout import print_answer
 from . import cache
+from .at_hand import predicted_on
 from .ranking import Board
 
 
@@ -54,4 +57,4 @@ def compile_one(config: RunConfig, target: str, name: str) -> None:
             cache.store(config, preset, topology, cost)
         except OSError as error:
             print(f"shardtui: cannot cache the compiler's answer: {error}", file=sys.stderr)
-    print_answer(cost)
+    print_answer(replace(cost, predicted=predicted_on(topology, cost)))

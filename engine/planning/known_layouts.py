@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import jax
 
 from ..parallel.rules import by_rules
+from ..spec.model_config import ModelConfig
 from ..spec.preset import Axes
 from .step_layout import Spec, StepLayout, Weight, spec_of
 
@@ -24,7 +25,17 @@ def why_unknown(step: StepLayout) -> str:
 
 
 def _reasons(step: StepLayout) -> Iterator[str]:
-    tokens = {*step.batch_axes, *step.seq_axes}
+    tokens, training = {*step.batch_axes, *step.seq_axes}, step.training
+    if found := differences(step.model):
+        yield f"no formula for {', '.join(found)}"
+    if training.optimizer in ("adafactor", "muon"):
+        yield f"no formula for what {training.optimizer} holds and sends to update split parameters"
+    if training.accumulate_steps > 1:
+        yield f"no formula for gradients accumulated over {training.accumulate_steps} micro-batches"
+    if isinstance(step.model.remat, str) and step.model.remat != "full":
+        yield f"no formula for what remat {step.model.remat} keeps and recomputes"
+    for name in step.preset.alternatives:
+        yield f"no formula for rules with alternatives, such as that for {name}"
     if step.on_cpu and step.is_bfloat16 and jax.__version_info__ >= FIRST_UNKNOWN_JAX:
         yield f"bfloat16 on CPU: jax {jax.__version__} saves other activations than jax 0.10"
     for name in (*UNSPLIT, *(UNSPLIT_OF_EXPERTS if step.model.experts else ())):
@@ -50,6 +61,25 @@ def _reasons(step: StepLayout) -> Iterator[str]:
             yield f"[overrides] split {weight.name} differently from the matmul that uses it"
         if any(_split_for_use(step, spec) != _split_for_use(step, weight.spec) for spec in weight.moments):
             yield f"[overrides] split {weight.name} and its moments differently"
+
+
+def differences(model: ModelConfig) -> list[str]:
+    """Returns what a family does differently from GPT-2 that the formulas do not cover."""
+    found = {
+        "RMSNorm": model.norm == "rms",
+        "norms after branches": model.norm_places != "pre",
+        "norms of queries and keys": model.query_norm != "none",
+        "rotary positions": model.rope is not None,
+        "grouped heads": model.is_grouped,
+        "heads of another width": model.heads * model.head_dim != model.embed,
+        "windows": model.window > 0,
+        "capped scores or logits": bool(model.score_cap or model.logit_cap),
+        "gated MLPs": model.is_gated,
+        "fewer biases": model.biases != "all",
+        "an output table": not model.tied,
+        "experts without a capacity": bool(model.experts) and not model.capacity_factor,
+    }
+    return [name for name, differs in found.items() if differs]
 
 
 def _expert_reasons(step: StepLayout) -> Iterator[str]:

@@ -11,6 +11,7 @@ from ..base import figures
 from ..spec.indivisible import Indivisible
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.topology import Topology, Wiring, wiring
+from ..wire.rates import KindOfWork, StepPrediction
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
 """Whether a preset fits the devices; `not known` if there is no cost yet, `infeasible` if it cannot be laid out."""
@@ -57,6 +58,14 @@ class Cost(Struct, frozen=True, kw_only=True):
     """Tokens per second of all devices."""
     flop_utilisation: float | None = None
     """Model FLOPs utilization (MFU): the model's FLOPs ÷ the peak FLOPs of all devices in the time of the step."""
+    work: list[KindOfWork] = []
+    """What the step of a compiled program does, by kind; empty by formula."""
+    predicted: StepPrediction | None = None
+    """Time of a step of the compiled program by rates that accounts of steps on such devices gave; null without any."""
+    cycles_seconds: float | None = None
+    """Time of the cycles that the TPU compiler estimates for a step, at the chip's clock: of fusions and matrix
+    products, in sequence. Collectives mostly have no estimate, and are left out. Null by formula, and for other
+    compilers."""
 
     @property
     def bound(self) -> Bound | None:
@@ -145,6 +154,11 @@ class Row(Struct, frozen=True, kw_only=True):
     def cost(self) -> Cost | None:
         """The more accurate cost: compiled, else estimated; None if there is neither."""
         return self.compiled or self.estimate
+
+    @property
+    def predicted(self) -> StepPrediction | None:
+        """Time of a step of the compiled program by measured rates; None if there is no program, or no rates."""
+        return self.compiled.predicted if self.compiled else None
 
     @property
     def verdict(self) -> Verdict:

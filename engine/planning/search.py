@@ -65,4 +65,4 @@ def _layout(preset: Preset, devices: int) -> object:
     sizes = {axis: size for axis, size in preset.sizes(devices).items() if size > 1}
     rules = {logical: tuple(axis for axis in axes if axis in sizes) for logical, axes in preset.rules.items()}
     kept = tuple(sorted((logical, axes) for logical, axes in rules.items() if axes))
-    return tuple(sizes.items()), kept, repr(preset.overrides)
+    return tuple(sizes.items()), kept, repr(preset.alternatives), repr(preset.overrides)

@@ -14,7 +14,7 @@ from ..models.sizes import query_block, tile_block
 from ..models.task import Array, Task
 from ..parallel.rules import Decision, by_rules, with_derived
 from ..program.placement import decide_all
-from ..spec.config import AttentionKernel, ModelConfig
+from ..spec.model_config import AttentionKernel, ModelConfig
 from ..spec.preset import Axes, Preset
 
 FLOAT32, BFLOAT16 = 4, 2
@@ -101,7 +101,8 @@ class StepLayout:
         moments: dict[str, list[Spec]] = {}
         for array, decision in zip(*map(jax.tree.leaves, (self.task.state_arrays, self.state)), strict=True):
             if array.kind == "moment":
-                moments.setdefault(array.names[1], []).append(spec_of(decision))
+                for owner in array.names[1:]:  # Adafactor's rows and columns name none
+                    moments.setdefault(owner, []).append(spec_of(decision))
         return [
             Weight(array, spec_of(decision), tuple(moments.get(array.names[0], ())))
             for array, decision in zip(arrays, decisions, strict=True)
@@ -261,6 +262,7 @@ def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
         "activation_embed": model.embed,
         "saved_embed": model.embed,
         "heads": model.heads,
+        "kv_heads": model.key_heads,
         "head_dim": model.head_dim,
         "mlp": model.mlp,
         "vocab": model.vocab_rows,

@@ -1,53 +1,92 @@
 """When each device begins each collective: those that are early wait for the last."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from .program import Program
 from .trace import Interval
 
 Execution = tuple[int, str, int]
-"""The run, the collective, and how often it ran before in that run."""
+"""A step, the collective, and how often it ran before in that step."""
+
+
+class Arrival(NamedTuple):
+    """A device at a collective. Picoseconds."""
+
+    begin: int
+    """When it begins it."""
+    end: int
+    """When the operation ends that begins it."""
+    done: int
+    """When the last operation of the collective ends: it has the others' data."""
+
+    def shifted(self, by: int) -> "Arrival":
+        """Returns it by a clock that is ahead by that many picoseconds."""
+        return Arrival(self.begin + by, self.end + by, self.done + by)
 
 
 class Arrivals:
-    """When devices begin collectives, and which they wait for."""
+    """When devices begin collectives, and which they wait for. Devices are known by their positions in the mesh."""
 
-    def __init__(self, program: Program, positions: Mapping[int, int]) -> None:
-        """`positions`: the position in the mesh of each device."""
+    def __init__(self, program: Program) -> None:
         self._program = program
-        self._positions = positions
-        self._devices = {position: device for device, position in positions.items()}
-        self._begun: dict[Execution, dict[int, int]] = {}
+        self.found: dict[Execution, dict[int, Arrival]] = {}
+        """The devices that began each execution, by position."""
         self._executions: dict[tuple[int, Interval], Execution] = {}
-        self.waited_for: Counter[int] = Counter()
-        """Picoseconds that others waited for a device, summed over them."""
-        self.times: Counter[int] = Counter()
-        """Collectives in which others waited for a device."""
-        self._counted: set[tuple[Execution, int]] = set()
+        self._last: dict[tuple[Execution, tuple[int, ...]], int] = {}
 
-    def add(self, device: int, intervals: Iterable[Interval]) -> None:
-        """Adds the operations of a device, in order."""
+    def add(self, position: int, intervals: Iterable[Interval], steps: Mapping[int, int]) -> None:
+        """Adds the operations of a device, in order. `steps`: each run to its step."""
         counts: Counter[tuple[int, str]] = Counter()
+        begun: dict[str, Execution] = {}
         for each in intervals:
             operation = self._program.operations[each.name]
-            if operation.collective and operation.is_begin and not each.in_flight:
-                execution = each.run, each.name, counts[each.run, each.name]
-                counts[each.run, each.name] += 1
-                self._begun.setdefault(execution, {})[device] = each.begin
-                self._executions[device, each] = execution
+            if not operation.collective or each.in_flight:
+                continue
+            if operation.is_begin:
+                step = steps[each.run]
+                execution = begun[operation.collective] = step, each.name, counts[step, each.name]
+                counts[step, each.name] += 1
+                self.put(execution, position, Arrival(each.begin, each.end, each.end))
+                self._executions[position, each] = execution
+            elif execution := begun.get(operation.collective):
+                arrival = self.found[execution][position]
+                self.put(execution, position, arrival._replace(done=max(arrival.done, each.end)))
 
-    def met(self, device: int, each: Interval) -> int:
-        """Returns when the last partner of a device begins a collective, if this is after the device itself."""
-        execution = self._executions[device, each]
-        begun = self._begun[execution]
-        partners = self._program.partners(each.name, self._positions[device])
-        present = [self._devices[position] for position in partners if self._devices.get(position) in begun]
-        last = max(present, key=lambda other: begun[other], default=device)
-        met = min(begun[last], each.end)
-        if met > each.begin:
-            self.waited_for[last] += met - each.begin
-            if (execution, last) not in self._counted:
-                self._counted.add((execution, last))
-                self.times[last] += 1
-        return max(met, each.begin)
+    def put(self, execution: Execution, position: int, arrival: Arrival) -> None:
+        """Adds the arrival of one device, or replaces it."""
+        self.found.setdefault(execution, {})[position] = arrival
+
+    def met(self, position: int, each: Interval) -> int:
+        """Returns when the last partner of a device begins a collective; its own begin if it is the last itself.
+
+        Call it once all arrivals are added.
+        """
+        execution = self._executions[position, each]
+        last = self.found[execution][self._last_partner(execution, position)].begin
+        return max(each.begin, min(last, each.end))
+
+    def waits_for(self, positions: Collection[int]) -> Mapping[int, tuple[int, int]]:
+        """Returns for each of these devices that others waited for how often, and how long: picoseconds, their sum."""
+        times: Counter[int] = Counter()
+        waited: Counter[int] = Counter()
+        for execution, arrivals in self.found.items():
+            late = set[int]()
+            for position, arrival in arrivals.items():
+                last = self._last_partner(execution, position)
+                time = min(arrivals[last].begin, arrival.end) - arrival.begin
+                if time > 0 and last in positions:
+                    waited[last] += time
+                    late.add(last)
+            times.update(late)
+        return {position: (times[position], waited[position]) for position in times}
+
+    def _last_partner(self, execution: Execution, position: int) -> int:
+        partners = self._program.partners(execution[1], position)
+        key = execution, partners
+        if key not in self._last:
+            arrivals = self.found[execution]
+            present = [partner for partner in partners if partner in arrivals]
+            self._last[key] = max(present, key=lambda partner: arrivals[partner].begin, default=position)
+        return self._last[key]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .trace import Interval, Trace
+from .trace import Interval, Step, Trace
 from .xspace import Plane
 
 INPUT = "shardtui: input"
@@ -45,7 +45,7 @@ class HostReader:
             if field := self._fields.get(stat.metadata_id):
                 found[field] = stat
             elif stat.metadata_id == self._step:
-                self._trace.steps.append((begin, end))
+                self._trace.steps.append(Step(begin, stat.int64_value))
                 return
         if "hlo_op" in found and "run_id" in found:
             self._add_operation(found, begin, end)

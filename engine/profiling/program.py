@@ -14,6 +14,8 @@ from ..analysis.device_groups import grouping, groups_of
 from ..analysis.hlo import Computation, Instruction, Module, parse
 from ..analysis.overlap import START
 from ..analysis.products import scope
+from ..analysis.traffic import sent
+from ..analysis.work import Work, Works
 from ..base import figures
 from ..base.invalid import Invalid
 from ..wire.descriptions import CollectiveInfo
@@ -26,8 +28,6 @@ MOVES = {
     *("copy", "copy-start", "copy-done", "transpose", "concatenate", "slice", "dynamic-slice", "dynamic-update-slice"),
     *("pad", "bitcast", "reshape"),
 }
-MAX_NESTED = 10
-"""Fusions within each other: a valid program has two or three."""
 OPERAND = re.compile(r"(\w+\[[\d,]*\]\S*) %([\w.\-]+)")
 """An operand with its type."""
 FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
@@ -73,24 +73,28 @@ class Program:
             if where.name not in self._callers
         }
 
-    def partners(self, collective: str, position: int) -> Sequence[int]:
+    def partners(self, collective: str, position: int) -> tuple[int, ...]:
         """Returns the positions in the mesh of the devices that communicate with one, itself included."""
         return self._groups.get(collective, {}).get(position, (position,))
 
-    def _read_collectives(self) -> None:
-        for where, instruction, info in Reader(self.module, self.mesh or {"": self._devices}).located():
-            outer = self._outermost(where, instruction)
-            if not info.axes:
-                continue
-            self.collectives[outer.name] = info if self.mesh else replace(info, axes=[])
-            self._groups[outer.name] = _partners(grouping(instruction), self._devices)
+    def sent(self, collective: str) -> float | None:
+        """Returns the bytes that a device sends in a step for a collective; None if that depends on data."""
+        info = self.collectives[collective]
+        return None if info.bytes_per_device is None else sent(info.kind, info.bytes_per_device, info.group_size)
 
-    def _outermost(self, where: Computation, instruction: Instruction) -> Instruction:
-        """The fusion or asynchronous start around an instruction, or itself."""
-        for _ in range(MAX_NESTED):
-            if caller := self._callers.get(where.name):
-                instruction, where = caller, self._places[caller.name]
-        return instruction
+    def work(self, name: str) -> Work:
+        """Returns what an operation computes and moves each time it runs on a device."""
+        return self._works.of(self._places[name], self._instructions[name])
+
+    @cached_property
+    def _works(self) -> Works:
+        return Works(self.module)
+
+    def _read_collectives(self) -> None:
+        for _, instruction, info in Reader(self.module, self.mesh or {"": self._devices}).located():
+            if info.axes:
+                self.collectives[info.name] = info if self.mesh else replace(info, axes=[])
+                self._groups[info.name] = _partners(grouping(instruction), self._devices)
 
     @cached_property
     def _places(self) -> dict[str, Computation]:

@@ -11,7 +11,7 @@ from .trace import ProgramTrace, Trace
 from .xspace import read_planes
 
 DEVICE = re.compile(r"/device:(TPU|GPU):(\d+)$")
-OTHER_PLANES = re.compile(r"Task Environment$|/host:|/device:CUSTOM|#")
+OTHER_PLANES = re.compile(r"/host:|/device:CUSTOM|#")
 """Planes without operations of devices."""
 
 
@@ -24,6 +24,9 @@ def read_trace(path: Path) -> Trace:
             read_programs(plane, trace)
         elif plane.name == "/host:CPU":
             read_host(plane, trace)
+        elif plane.name == "Task Environment":
+            start = plane.stats(plane.message).get("profile_start_time")
+            trace.epoch = start if isinstance(start, int) else None
         elif device:
             (read_tpu if device[1] == "TPU" else read_gpu)(plane, int(device[2]), trace)
         elif not OTHER_PLANES.match(plane.name):

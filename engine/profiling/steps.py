@@ -2,41 +2,45 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ..base.invalid import Invalid
 from .trace import Interval, Span, Trace
 
 
-@dataclass(frozen=True)
-class Steps:
-    """Consecutive whole runs of a program: the steps that are accounted for."""
-
-    runs: Sequence[int]
-    """Their numbers, in order."""
-    window: Span
-    """From the start of the first step to the end of the last operation."""
-
-
-def whole_steps(trace: Trace, devices: Mapping[int, Sequence[Interval]]) -> Steps:
-    """Returns the longest sequence of whole runs. Raises Invalid if there is none.
+def whole_runs(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
+    """Returns the longest sequence of whole runs, in order. Raises Invalid if there is none.
 
     A run is whole if every device ran as many operations as it mostly does: those at the ends of a trace may be cut.
     """
     counts = {device: Counter(each.run for each in found) for device, found in devices.items()}
     usual = {device: Counter(sizes.values()).most_common(1)[0][0] for device, sizes in counts.items()}
-    begins = _begins(devices)
     best: list[int] = []
     current: list[int] = []
-    for run in sorted(begins, key=lambda run: begins[run]):
+    for run in _ordered(devices):
         is_whole = all(counts[device][run] == usual[device] for device in devices)
         current = [*current, run] if is_whole else []
         best = current if len(current) > len(best) else best
     if not best:
         raise Invalid("no step of the trace is whole on every device: trace more steps")
-    chosen = set(best)
+    return best
+
+
+def step_numbers(trace: Trace, devices: Mapping[int, Sequence[Interval]]) -> Mapping[int, int]:
+    """Returns the number of each run's step, as the host annotates them; empty if it annotates more or fewer steps."""
+    runs, steps = _ordered(devices), sorted(trace.steps)
+    return dict(zip(runs, (step.number for step in steps), strict=True)) if len(runs) == len(steps) else {}
+
+
+def window_of(trace: Trace, devices: Mapping[int, Sequence[Interval]], runs: Sequence[int]) -> Span:
+    """Returns the time from the start of the first run's step to the end of the last operation."""
+    chosen = set(runs)
     end = max(each.end for found in devices.values() for each in found if each.run in chosen)
-    return Steps(best, (_start(trace, devices, begins[best[0]]), end))
+    return _start(trace, devices, _begins(devices)[runs[0]]), end
+
+
+def _ordered(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
+    begins = _begins(devices)
+    return sorted(begins, key=lambda run: begins[run])
 
 
 def _begins(devices: Mapping[int, Sequence[Interval]]) -> dict[int, int]:
@@ -53,6 +57,6 @@ def _start(trace: Trace, devices: Mapping[int, Sequence[Interval]], begin: int) 
 
     Without annotations, with the operation itself.
     """
-    annotated = max((start for start, _ in trace.steps if start <= begin), default=begin)
+    annotated = max((step.begin for step in trace.steps if step.begin <= begin), default=begin)
     before = max((each.end for found in devices.values() for each in found if each.end <= begin), default=annotated)
     return max(annotated, before)

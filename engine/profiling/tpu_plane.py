@@ -14,6 +14,7 @@ OTHER_LINES = ("Overlay", "Steps", "XLA TraceMe", "Framework Ops", "Framework Na
 
 def read_tpu(plane: Plane, device: int, trace: Trace) -> None:
     """Adds the operations of one TPU. An event's name is its whole instruction."""
+    trace.kind = str(plane.stats(plane.message).get("device_type_string", trace.kind))
     lines = {name: (start, events) for name, start, events in plane.lines()}
     runs = _runs(plane, trace, *lines.pop("XLA Modules", (0, ())))
     for name in ("XLA Ops", "Async XLA Ops"):

@@ -8,6 +8,15 @@ Span = tuple[int, int]
 """Begin and end in picoseconds."""
 
 
+class Step(NamedTuple):
+    """A step as the host annotates it: its dispatch."""
+
+    begin: int
+    """Picoseconds."""
+    number: int
+    """Its number in the run."""
+
+
 class Interval(NamedTuple):
     """An operation in progress on a device."""
 
@@ -56,10 +65,14 @@ class Trace:
     """By the key that events refer to: the program's id, or its name."""
     unnamed: dict[int, list[Span]] = field(default_factory=dict[int, list[Span]])
     """Work of devices that no instruction is named for."""
-    steps: list[Span] = field(default_factory=list[Span])
+    steps: list[Step] = field(default_factory=list[Step])
     """Steps as the host annotates them."""
     inputs: list[Span] = field(default_factory=list[Span])
     """When the host prepared batches."""
+    kind: str = ""
+    """Kind of the devices, such as `TPU v6 Lite`; empty if the trace does not say it."""
+    epoch: int | None = None
+    """Nanoseconds from 1970 until the trace's time 0, by the host's clock; None if the trace does not say it."""
     skipped: list[str] = field(default_factory=list[str])
     """Unknown planes, and unknown lines of devices."""
 

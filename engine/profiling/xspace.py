@@ -36,7 +36,13 @@ FIELDS = {
     "StatMetadata": ("bytes name 2",),
     "EventEntry": ("int64 key 1", "EventMetadata value 2"),
     "StatEntry": ("int64 key 1", "StatMetadata value 2"),
-    "Plane": ("bytes name 2", "Line* lines 3", "EventEntry* event_metadata 4", "StatEntry* stat_metadata 5"),
+    "Plane": (
+        "bytes name 2",
+        "Line* lines 3",
+        "EventEntry* event_metadata 4",
+        "StatEntry* stat_metadata 5",
+        "Stat* stats 6",
+    ),
     "Space": ("Plane* planes 1",),
 }
 """Message to its fields: type (with `*` if repeated), name, number."""
@@ -94,7 +100,7 @@ class Plane:
         return next((id for id, name in self.stat_names.items() if name == stat), -1)
 
     def stats(self, owner: Any) -> dict[str, Any]:
-        """Returns the stats of an event or of its metadata by name."""
+        """Returns the stats of an event, of its metadata or of the plane's message by name."""
         return {self.stat_names.get(stat.metadata_id, ""): self.value(stat) for stat in owner.stats}
 
     def value(self, stat: Any) -> Any:

@@ -1,79 +1,123 @@
 """Traces of a few steps by `jax.profiler`, written to the run directory, and the account of where their time went."""
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
-from msgspec.structs import replace
+from msgspec import structs
 
 from ..base.advice import problems_in
-from ..profiling.account import Place, read_account
+from ..distributed.cluster import Cluster
+from ..distributed.outcomes import UNSUCCESSFUL
 from ..profiling.host_plane import INPUT
+from ..profiling.recording import Place, Recording, read_recording
 from ..program.program import Program
-from ..spec.topology import ring_rate
+from ..spec.topology import peaks
 from ..wire.account import Account
-from ..wire.events import Event, Profiled, ProfileFailed, ProfileWriting, Profiling
+from ..wire.events import Event, PartsMeasured, Profiled, ProfileFailed, ProfileWriting, Profiling, RatesFitted
+from .joint_account import joint_account
+from .learned_rates import learned_rates
 from .progress import Progress
 
 WARM_UP = 3
 """Steps that are skipped if a trace is requested for the start of a run."""
+PERIODIC_STEPS = 2
+"""Steps of an account that is made from time to time."""
+MAX_COST = 0.01
+"""Fraction of the time that these accounts may take; if they take long, they are made less often."""
 MOST_READ = 50
 """Steps in a trace at most for it to be read: 2.5 MB each, and several times that in memory."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Steps to trace."""
+
+    steps: range
+    """Counted from 0."""
+    is_periodic: bool
+    """Whether it is time for an account of the step: its trace is not kept."""
 
 
 @dataclass(frozen=True)
 class Tracing:
     """A trace in progress."""
 
-    steps: range
-    """Steps to trace, counted from 0."""
+    request: Request
+    """What is traced, from the step on with which it began."""
+    waited: float
+    """When training first waited for it, by the engine's clock."""
     began: float
-    """When the first one began, by the engine's clock."""
+    """When its first step began."""
 
 
 class Profiler:
     """Traces steps, at most one trace at a time; only the training thread uses it. Costs nothing without a request."""
 
-    def __init__(self, directory: Path, publish: Callable[[Event], None], reads: bool = True) -> None:
-        """`reads`: whether to read each trace for the account of a step."""
+    def __init__(
+        self, directory: Path, publish: Callable[[Event], None], cluster: Cluster, every: float | None = None
+    ) -> None:
+        """`directory`: for the traces of this process. `every`: minutes between accounts of a step; None for none."""
         self._directory = directory
         self._publish = publish
-        self._reads = reads
-        self._requested: range | None = None
-        """Steps to trace next, counted from 0; None if no trace is requested."""
+        self._cluster = cluster
+        self._every = None if every is None else 60 * every
+        """Seconds."""
+        self._due: float | None = None
+        """When the next account of a step is due; None before training begins, and for never."""
+        self._requested: Request | None = None
+        """The trace to begin next; None if there is none."""
         self._tracing: Tracing | None = None
         """None if there is no trace in progress."""
 
-    def request(self, first: int, steps: int) -> None:
-        """Requests a trace of `steps` steps from step `first` on; replaces a request that has not begun."""
-        self._requested = range(first, first + steps)
+    def request(self, first: int, steps: int, is_periodic: bool = False) -> None:
+        """Requests a trace of `steps` steps from step `first` on; replaces a request that has not begun.
+
+        `is_periodic`: only the parts of the step are reported, and the trace is not kept.
+        """
+        self._requested = Request(range(first, first + steps), is_periodic)
+
+    def is_overdue(self) -> bool:
+        """Returns whether an account of the step is due, and nothing else is traced."""
+        if self._due is None:
+            self._put_off(0.0)
+        is_free = self._requested is None and self._tracing is None
+        return is_free and self._due is not None and time.monotonic() >= self._due
 
     def begin(self, at: Progress) -> None:
         """Starts the requested trace if its first step is reached and no other trace is in progress.
 
         Waits for the step in flight, so that the trace has only whole steps.
         """
-        step = at.begun
-        if self._requested is None or self._tracing is not None or step < self._requested.start:
+        step, request = at.begun, self._requested
+        if request is None or self._tracing is not None or step < request.steps.start:
             return
-        steps, self._requested = len(self._requested), None
+        self._requested = None
+        steps, waited = len(request.steps), time.perf_counter()
+        jax.block_until_ready(at.state)
+        try:
+            self._cluster.together(self._start)
+        except UNSUCCESSFUL as error:
+            _stop_quietly()  # another process could not start its own
+            self._put_off(0.0)
+            self._publish(ProfileFailed(step=step, problems=problems_in(error)))
+        else:
+            if not request.is_periodic:
+                self._publish(Profiling(step=step, steps=steps))
+            following = replace(request, steps=range(step, step + steps))
+            self._tracing = Tracing(following, waited, time.perf_counter())
+
+    def _start(self) -> None:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # tracing every Python call would slow the traced steps
         options.host_tracer_level = 1  # has all operations and annotations; level 2 slows steps on CPU
-        with contextlib.suppress(RuntimeError):
-            jax.profiler.stop_trace()  # jax 0.10 keeps a trace active that could not be written
-        jax.block_until_ready(at.state)
-        try:
-            self._directory.mkdir(exist_ok=True)
-            jax.profiler.start_trace(self._directory, profiler_options=options)
-        except Exception as error:
-            self._publish(ProfileFailed(step=step, problems=problems_in(error)))
-        else:
-            self._publish(Profiling(step=step, steps=steps))
-            self._tracing = Tracing(range(step, step + steps), time.perf_counter())
+        _stop_quietly()  # jax 0.10 keeps a trace active that could not be written
+        self._directory.mkdir(parents=True, exist_ok=True)
+        jax.profiler.start_trace(self._directory, profiler_options=options)
 
     def named(self, step: int) -> "contextlib.AbstractContextManager[object]":
         """Returns a context that annotates this step in the trace, or does nothing if no trace is in progress."""
@@ -87,7 +131,7 @@ class Profiler:
 
     def is_over(self, step: int) -> bool:
         """Returns whether a trace is in progress and all of its steps are among the `step` steps that have begun."""
-        return self._tracing is not None and step >= self._tracing.steps.stop
+        return self._tracing is not None and step >= self._tracing.request.steps.stop
 
     def end(self, at: Progress) -> None:
         """Ends the trace in progress, if any, and reads it. Waits for the step in flight."""
@@ -98,37 +142,83 @@ class Profiler:
             jax.block_until_ready(at.state)  # its loss is ready before the step has ended on every device
         seconds = time.perf_counter() - tracing.began
         at.reports.flush()
-        step, steps = at.done, at.done - tracing.steps.start
-        self._publish(ProfileWriting(step=step, steps=steps))
+        is_periodic = tracing.request.is_periodic
+        step, steps = at.done, at.done - tracing.request.steps.start
+        if not is_periodic:
+            self._publish(ProfileWriting(step=step, steps=steps))
         try:
-            jax.profiler.stop_trace()
-        except Exception as error:
+            self._cluster.together(jax.profiler.stop_trace)
+        except UNSUCCESSFUL as error:
+            self._put_off(0.0)
             self._publish(ProfileFailed(step=step, problems=problems_in(error)))
             return
         account, problem = self._read(at.program, steps, seconds / max(1, steps))
+        if is_periodic:
+            shutil.rmtree(self._newest().parent, ignore_errors=True)
+            paused = time.perf_counter() - tracing.waited - seconds
+            self._put_off(paused)
+            self._publish(_parts(step, at.program.name, account, paused, problem))
+            return
         profiled = Profiled(step=step, steps=steps, directory=str(self._directory), preset=at.program.name)
-        self._publish(replace(profiled, account=account, problem=problem))
+        self._publish(structs.replace(profiled, account=account, problem=problem))
+
+    def _put_off(self, paused: float) -> None:
+        """Sets when the next account is due, after one that training paused for this many seconds."""
+        if self._every is not None:
+            self._due = time.monotonic() + max(self._every, paused / MAX_COST)
 
     def _read(self, program: Program, steps: int, seconds: float) -> tuple[Account | None, str | None]:
-        """The account of the trace that was written last, or why there is none."""
-        if not self._reads:
-            return None, None
+        """The account of the traces that were written last, which process 0 makes, or why there is none."""
         if steps > MOST_READ:
             return None, f"{steps:,} steps are too many to read: trace at most {MOST_READ}"
+        kind = program.placement.mesh.devices.flat[0].device_kind
         try:
-            files = self._directory.glob("plugins/profile/*/*.xplane.pb")
-            newest = max(files, key=lambda file: file.stat().st_mtime)
-            mesh, kind = program.placement.mesh, program.placement.mesh.devices.flat[0].device_kind
-            text = program.step.as_text() or ""  # a trace lacks that of a program from the compilation cache
-            return read_account(newest, dict(mesh.shape), text, _places(mesh), seconds, ring_rate(kind)), None
+            account = joint_account(self._cluster, lambda: self._recording(program), peaks(kind))
+            if account is None:
+                return None, None
+            account = structs.replace(account, clock_seconds=seconds)
+            self._learn(program, account)
         except Exception as error:  # training continues, whatever is in the trace
             return None, "; ".join(problems_in(error))
+        return account, None
+
+    def _learn(self, program: Program, account: Account) -> None:
+        """Reports the rates that follow from this account and those before."""
+        devices, work = list(program.placement.mesh.devices.flat), program.description.work
+        if work and (rates := learned_rates(devices, work, account)):
+            self._publish(RatesFitted(rates=rates))
+
+    def _recording(self, program: Program) -> Recording:
+        """The trace of this process that was written last."""
+        mesh = program.placement.mesh
+        text = program.step.as_text() or ""  # a trace lacks that of a program from the compilation cache
+        return read_recording(self._newest(), dict(mesh.shape), text, _places(mesh))
+
+    def _newest(self) -> Path:
+        files = self._directory.glob("plugins/profile/*/*.xplane.pb")
+        return max(files, key=lambda file: file.stat().st_mtime)
+
+
+def _parts(step: int, preset: str, account: Account | None, paused: float, problem: str | None) -> PartsMeasured:
+    return PartsMeasured(
+        step=step,
+        preset=preset,
+        step_seconds=account.step_seconds if account else None,
+        parts=account.parts if account else [],
+        pause_seconds=round(paused, 3),
+        problem=problem,
+    )
+
+
+def _stop_quietly() -> None:
+    with contextlib.suppress(RuntimeError):
+        jax.profiler.stop_trace()
 
 
 def _places(mesh: jax.sharding.Mesh) -> dict[int, Place]:
     """The devices of this process by their number in a trace."""
     return {
-        device.local_hardware_id: Place(position, device.id)
+        device.id if device.platform == "cpu" else device.local_hardware_id: Place(position, device.id)
         for position, device in enumerate(mesh.devices.flat)
         if device.process_index == jax.process_index()
     }

@@ -67,6 +67,23 @@ class OperationTime(Struct, frozen=True, kw_only=True):
     """Scope of the code it belongs to, such as `blocks/attention`; empty if the compiler does not report it."""
     source: str
     """`file:line`; empty if the compiler does not report it."""
+    flops: float | None = None
+    """FLOPs of its matrix products per step on one device; null if it has none, or their shapes are not known."""
+    bytes: int | None = None
+    """Bytes per step that it reads from and writes to the memory of one device, by the types in the program's text; of
+    a collective, the bytes that the device sends. Null if unknown."""
+    flops_per_second: float | None = None
+    """`flops` by `seconds`."""
+    bytes_per_second: float | None = None
+    """`bytes` by `seconds`; of a collective, by those after the wait for others."""
+    flops_share: float | None = None
+    """`flops_per_second` as a fraction of the chip's peak in bfloat16: the MFU of a product; null if unknown."""
+    bandwidth_share: float | None = None
+    """`bytes_per_second` as a fraction of the bandwidth of the chip's memory; of a collective, of a ring of its links
+    in both directions. Null if unknown."""
+    roofline_seconds: float | None = None
+    """Seconds per step by the roofline: the longer of FLOPs at the peak and bytes at the bandwidth; null if the chip's
+    are unknown."""
 
 
 class WaitTime(Struct, frozen=True, kw_only=True):
@@ -78,6 +95,36 @@ class WaitTime(Struct, frozen=True, kw_only=True):
     """Collectives per step in which at least one device waited for it."""
     seconds: float
     """Seconds per step, mean of the other devices."""
+
+
+TICKS = 10_000
+"""Ticks of a timeline: parts of its step."""
+
+
+class DeviceTimeline(Struct, frozen=True):
+    """What one device does in a step. Each list has three numbers for each span: the ticks since the end of the span
+    before it (of the first, since the step began), its ticks, and the index of its operation in `operations`, -1 if it
+    is not listed there. Spans that are too short are merged: then the number is -2 - the index of the longest."""
+
+    device: int
+    """Device id."""
+    work: list[int]
+    """Operations that compute or copy; of several at a time the one that began first."""
+    waiting: list[int]
+    """Collectives that others have not begun."""
+    collectives: list[int]
+    """Collectives in progress after that, whether the device works or not."""
+
+
+class Timeline(Struct, frozen=True, kw_only=True):
+    """One of the steps that were measured, on some devices. A tick is a ten-thousandth of `seconds`."""
+
+    step: int
+    """Number of the step; in a trace whose host does not annotate them, the index of its run."""
+    seconds: float
+    """Length of this step."""
+    devices: list[DeviceTimeline]
+    """At most eight devices: all, or those that others wait for longest, and least."""
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -107,3 +154,11 @@ class Account(Struct, frozen=True, kw_only=True):
     """The devices that others waited for, longest first."""
     skipped: list[str]
     """Planes and lines of the trace that this version does not know, and that were skipped."""
+    processes: int = 1
+    """Processes whose traces are merged here, by the numbers of their steps."""
+    clock_error_seconds: float | None = None
+    """How exactly the clocks of the processes are known to each other, at worst: each collective begins on all devices
+    before it ends on one. Waiting for devices of another process is exact to this. Null for one process, and for
+    processes that share no collective."""
+    timeline: Timeline | None = None
+    """One of the steps; null in accounts of older versions."""

@@ -1,5 +1,8 @@
 """The account of a step: its sum against the clock, what tracing costs a step, and how long reading takes."""
 
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,22 +29,35 @@ def run() -> list[Figure]:
     sums: list[float] = []
     costs: list[float] = []
     reads: list[float] = []
+    used: list[float] = []
     for _ in range(REPEATS):
         plain = loop.seconds()
         with tempfile.TemporaryDirectory() as folder:
             traced = loop.traced_seconds(folder)
             (path,) = Path(folder).rglob("*.xplane.pb")
-            began = time.perf_counter()
-            account = read_account(path, dict(loop.plain.placement.mesh.shape))
-            reads.append(time.perf_counter() - began)
+            mesh = dict(loop.plain.placement.mesh.shape)
+            account = read_account(path, mesh)
+            seconds, size = _read_alone(path, mesh)
+        reads.append(seconds)
+        used.append(size / 1e6)
         sums.append(sum(part.seconds for part in account.parts) / traced)
         costs.append(traced / plain)
     step = f"{PRESET}: {1e3 * median(sums) * traced:.0f} ms a step"
+    read = f"reading a trace of {STEPS} steps of nano"
     return [
         at_least(0.98, "sum of a step's parts ÷ the clock", sums, "×", step),
         at_most(1.01, "a traced step ÷ an untraced one", costs, "×", step),
-        at_most(2.0, f"reading a trace of {STEPS} steps of nano", reads, "s", "nothing"),
+        at_most(2.0, read, reads, "s", "nothing"),
+        at_most(500, f"{read}: most memory of the process", used, "MB", "nothing"),
     ]
+
+
+def _read_alone(path: Path, mesh: dict[str, int]) -> tuple[float, float]:
+    """The seconds and bytes of a process that only reads."""
+    command = [sys.executable, "-m", "tests.bench.reading", str(path), json.dumps(mesh)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    seconds, size = map(float, answer.stdout.split())
+    return seconds, size
 
 
 class Loop:

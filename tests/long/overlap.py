@@ -1,5 +1,5 @@
 """How much of its traffic the TPU compiler overlaps with computation, by its options: `python tests/long/overlap.py
-[--record] [--texts FOLDER]` (ten compilations, of some minutes each) needs the extra `tpu`, no TPU.
+[--record] [--texts FOLDER]` (thirteen compilations, of some minutes each) needs the extra `tpu`, no TPU.
 
 With `--texts`, compiled texts are kept in the folder, and those that it has are not compiled again.
 """
@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from jax.stages import Lowered
 from shardtui.engine.analysis.collectives import inventory
+from shardtui.engine.analysis.cycles import estimated_cycles
 from shardtui.engine.analysis.hlo import Module, parse
 from shardtui.engine.analysis.traffic import flows, overlapped_share
 from shardtui.engine.models.task import Task
@@ -29,7 +30,6 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 
-from tests.bench.maxtext import cycles
 from tests.suite import versions
 from tests.table import Table, arguments
 
@@ -39,6 +39,7 @@ FUSED_GATHER = f"{FUSION}_fuse_all_gather"
 THREE = (FUSION, GATHER, FUSED_GATHER)
 COMBINED = (*THREE, f"{FUSION}_multiple_steps", "xla_tpu_overlap_compute_collective_tc")
 """Options of the compiler, set to true together: those of MaxText's scripts for large models."""
+WITH_REDUCTIONS = (*COMBINED, "xla_enable_async_all_reduce", f"{FUSION}_fuse_all_reduce")
 COLUMNS = {
     "model": "",
     "preset": "",
@@ -57,13 +58,13 @@ class Case(NamedTuple):
     settings: tuple[str, ...]
     topology: str
     preset: str
-    options: tuple[tuple[str, ...], ...] = ((), COMBINED)
+    options: tuple[tuple[str, ...], ...] = ((), COMBINED, WITH_REDUCTIONS)
 
 
 CASES = (
     Case(
         *("gpt3-175b", ("batch_size=64",), "v5p:4x4x4", "fsdp"),
-        ((), (GATHER,), (FUSED_GATHER,), (FUSION,), THREE, COMBINED),
+        ((), (GATHER,), (FUSED_GATHER,), (FUSION,), THREE, COMBINED, WITH_REDUCTIONS),
     ),
     Case("gpt3-175b", ("batch_size=64",), "v5p:4x4x4", "fsdp-tp4"),
     Case("gpt2-xl", ("batch_size=128", "remat=true"), "v6e:4x4", "fsdp"),
@@ -94,7 +95,7 @@ class Program:
 
     def compiled(self, options: tuple[str, ...]) -> tuple[Module, int]:
         """The compiled step and its peak of memory."""
-        name = "-".join((self.case.model, self.case.preset, *options))
+        name = f"{self.case.model}-{self.case.preset}-{_label(options)}".replace(" ", "-")
         text, peak = self.texts / f"{name}.hlo", self.texts / f"{name}.peak"
         if not peak.exists():
             step = self.lowered.compile(compiler_options=dict.fromkeys(options, True))
@@ -124,11 +125,15 @@ def measure(table: Table, program: Program, options: tuple[str, ...]) -> None:
     found, case = flows(inventory(module, program.mesh)), program.case
     sent = sum(flow.bytes_sent for flow in found)
     label = f"{case.model}, {case.topology}, {' '.join(case.settings)}"
-    table.add(label, case.preset, _label(options), sent, overlapped_share(found), peak, cycles(module))
+    table.add(label, case.preset, _label(options), sent, overlapped_share(found), peak, estimated_cycles(module))
 
 
 def _label(options: tuple[str, ...]) -> str:
-    return {THREE: "these three", COMBINED: "all five"}.get(options) or " ".join(options) or "none"
+    return (
+        {THREE: "these three", COMBINED: "the five", WITH_REDUCTIONS: "the seven"}.get(options)
+        or " ".join(options)
+        or "none"
+    )
 
 
 if __name__ == "__main__":

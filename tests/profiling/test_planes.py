@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.profiling.account import read_account
+from shardtui.engine.spec.topology import Peaks
 from shardtui.engine.wire.account import Account
 
 from .xspaces import Space, Timed
@@ -86,14 +87,34 @@ def test_the_step_of_a_tpu_is_divided_among_its_parts(tmp_path: Path) -> None:
 
 
 def test_the_collectives_of_a_tpu_have_hidden_time_and_bytes(tmp_path: Path) -> None:
-    account = read_account(tpu().write(tmp_path), {"data": 2}, link_rate=1e9)
+    account = read_account(tpu().write(tmp_path), {"data": 2}, peaks=Peaks(1e12, 1e9, 1e9))
     found = {each.name: each for each in account.collectives}
     gather, reduce = found["all-gather-start.1"], found["all-reduce.2"]
     assert (gather.hidden_seconds, gather.exposed_seconds) == pytest.approx((20e-6, 10e-6))
     assert (gather.count, reduce.count) == (1, 1)
     assert reduce.predicted_seconds == pytest.approx(2 * 0.5 * 256 / 1e9)
+    assert gather.predicted_seconds == pytest.approx(0.5 * 256 / 1e9)
     assert [(wait.device, wait.count) for wait in account.waits] == [(1, 1)]
     assert account.waits[0].seconds == pytest.approx(10e-6)
+
+
+def test_operations_have_rates_and_their_share_of_the_peak(tmp_path: Path) -> None:
+    """A copy reads and writes 256 bytes in 10 µs; an all-reduce sends 256 in 20 µs, after 5 µs of waiting."""
+    account = read_account(tpu().write(tmp_path), {"data": 2}, peaks=Peaks(1e12, 1e9, 5e8))
+    found = {each.name: each for each in account.operations}
+    copy, reduce, fusion = found["copy.4"], found["all-reduce.2"], found["fusion.1"]
+    assert (copy.flops, copy.bytes, reduce.bytes, fusion.bytes) == (None, 512, 256, None)
+    assert (copy.bytes_per_second, reduce.bytes_per_second) == pytest.approx((512 / 10e-6, 256 / 20e-6), rel=1e-3)
+    assert (copy.bandwidth_share, reduce.bandwidth_share) == pytest.approx((0.0512, 0.0256), rel=1e-3)
+    assert (copy.roofline_seconds, reduce.roofline_seconds) == pytest.approx((512e-9, 512e-9))
+
+
+def test_the_peak_is_that_of_the_chip_that_the_trace_names(tmp_path: Path) -> None:
+    space = tpu()
+    plane = space.plane("/device:TPU:2")
+    plane.say(device_type_string="TPU v6 Lite")
+    (copy,) = [each for each in read_account(space.write(tmp_path), {"data": 2}).operations if each.name == "copy.4"]
+    assert copy.roofline_seconds == pytest.approx(512 / 1638e9, rel=1e-3)
 
 
 def test_a_collective_is_in_progress_from_its_start_to_its_end(tmp_path: Path) -> None:

@@ -53,6 +53,10 @@ class PlaneWriter:
         entry = next(each for each in self.message.event_metadata if each.key == self.events[event])
         self._add_stats(entry.value, stats)
 
+    def say(self, **stats: str | int) -> None:
+        """Adds stats of the plane."""
+        self._add_stats(self.message, stats)
+
     def kernels(self, name: str, events: Sequence[Timed], module: str) -> None:
         """Adds a stream of a GPU: kernels, each of the operation that it is named for."""
         for text, begin, end in events:

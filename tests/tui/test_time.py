@@ -5,16 +5,24 @@ import json
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 import msgspec
 import pytest
+from shardtui.engine.analysis.traffic import flows
+from shardtui.engine.base import figures
+from shardtui.engine.planning.ranking import Cost, Row
 from shardtui.engine.wire.account import Account, CollectiveTime, DeviceTime, PartTime, WaitTime
+from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import EngineStopped, Profiled, ProfileFailed
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.messages import EventsArrived
 from shardtui.tui.state.account_sums import suggestion
+from shardtui.tui.state.alternative import alternative
+from shardtui.tui.state.interpreter import apply_all
+from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.step_bar import StepBar, bar_lines, device_rows
 
@@ -23,7 +31,7 @@ from ..profiling.xspaces import Space
 from ..recorded import recorded_run
 from ..schemas import checked
 from .test_app import until
-from .test_snapshots import recorded
+from .test_snapshots import RECORDED, recorded
 
 CLI = [sys.executable, "-m", "shardtui.tui", "profile"]
 
@@ -115,7 +123,7 @@ def test_the_filter_leaves_collectives(home: Path) -> None:
 
 def test_times_are_never_cut_in_80_columns(home: Path) -> None:
     text = asyncio.run(opened((80, 24), []))
-    assert "all-reduce.83" in text and "waiting 24 %" in text and "expo " not in text
+    assert "all-reduce.83" in text and "waiting 30 %" in text and "expo " not in text
 
 
 async def requested(event: Profiled | ProfileFailed) -> tuple[str, str]:
@@ -242,3 +250,53 @@ def test_a_run_that_trains_is_profiled_on_request(home: Path) -> None:
     report = checked("profile", answer.stdout)
     assert (report["steps"], report["mesh"]) == (2, {"data": 4, "model": 2})
     assert "tracing 2 steps" in answer.stderr
+
+
+def recorded_state() -> RunState:
+    """The state after the recorded run, in which `dp`, `fsdp` and `dp-tp2` trained."""
+    state = RunState()
+    for events in LogReader(RECORDED).read():
+        apply_all(state, events)
+    return state
+
+
+def sent_under(state: RunState, preset: str) -> int:
+    return sum(flow.bytes_sent for flow in flows(state.compiled[preset].collectives or []))
+
+
+def test_the_preset_to_try_was_faster_in_this_run() -> None:
+    state = recorded_state()
+    state.timed["dp"], state.timed["fsdp"], state.timed["dp-tp2"] = (deque([time]) for time in (0.3, 0.2, 0.25))
+    found = alternative(state, "dp-tp2")
+    assert found and found.preset == "fsdp" and "took 200 ms a step in this run, and this one 250 ms" in found.reason
+    sentence = suggestion(account(waiting=0.1, exposed=0.3), found)
+    assert sentence == (
+        "40 % of the step goes to all-reduce over model, not hidden behind work: fsdp took 200 ms a step in this run, "
+        "and this one 250 ms."
+    )
+    assert "fsdp" not in suggestion(account(input=0.4), found), "another layout does not help"
+
+
+def test_the_preset_to_try_sends_less_as_compiled_or_by_formula() -> None:
+    state = recorded_state()
+    state.timed.clear()
+    least = min(state.compiled, key=lambda preset: sent_under(state, preset))
+    most = max(state.compiled, key=lambda preset: sent_under(state, preset))
+    found = alternative(state, most)
+    assert found and found.preset == least
+    amounts = [figures.size(sent_under(state, preset)) for preset in (least, most)]
+    assert found.reason == f"sends {amounts[0]} per device and step, and this one {amounts[1]}"
+    assert alternative(state, least) is None
+    cost = Cost(argument_bytes=1, peak_bytes=2, capacity_bytes=None, collectives=[])
+    row = Row(preset="tp", mesh={"model": 8}, pipeline=None, problems=[], laid_out=True, estimate=cost)
+    state.estimates = {"tp": row, least: msgspec.structs.replace(row, preset=least)}
+    assert alternative(state, least) is None, "it sends nothing, by formula"
+
+
+def test_a_preset_that_does_not_fit_is_not_to_try() -> None:
+    state = recorded_state()
+    state.timed.clear()
+    most = max(state.compiled, key=lambda preset: sent_under(state, preset))
+    assert state.ready
+    state.ready = msgspec.structs.replace(state.ready, memory_limit=1)
+    assert alternative(state, most) is None

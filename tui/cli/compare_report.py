@@ -8,6 +8,7 @@ from ...engine.analysis.traffic import Flow
 from ...engine.planning.ranking import Cost, Measured, Row, Verdict
 from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.wire.descriptions import DeviceInfo
+from ...engine.wire.rates import StepPrediction
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
@@ -48,6 +49,9 @@ class ComparedPreset(Struct, frozen=True, kw_only=True):
     empty."""
     compiled: Prediction | None
     """Cost of the compiled program; null if there is none, or the backend does not report its memory."""
+    predicted: StepPrediction | None
+    """Time of a step of the compiled program, by rates that accounts of steps on such devices gave; null without rates,
+    or without a program."""
     measured: Measured | None
     """Steps measured on these devices; null if there are none."""
 
@@ -90,6 +94,7 @@ def compared_preset(row: Row) -> ComparedPreset:
         estimate=_prediction(row.estimate),
         no_estimate=row.no_estimate,
         compiled=_prediction(row.compiled),
+        predicted=row.predicted,
         measured=row.measured,
     )
 

@@ -18,6 +18,7 @@ from ..client.engine_process import NoAnswer
 from ..client.planner import Planner, is_far_too_large
 from ..state import board_rows
 from ..state.pipeline_words import pipeline_words
+from ..state.predicted_words import predicted_times
 from ..state.recommendation import recommendation
 from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
@@ -80,6 +81,7 @@ def _tables(board: Board, config: RunConfig, console: Console) -> list[Renderabl
     rows = ranked(board.rows)
     tables: list[RenderableType] = [*board_tables(rows, _title(board, config), console)]
     tables += [_wiring_table(rows)] if any(map(board_rows.used_wirings, rows)) else []
+    tables += [Text(f"{row.preset}: {words}") for row in rows if (words := predicted_times(row))]
     tables += [Text(f"{row.preset}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
     tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]
     left_out = [row.preset for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]

@@ -13,6 +13,7 @@ from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import AnyEvent, Profiled, ProfileFailed, ProfileWriting, Profiling
 from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import EngineClient, ask_engine
+from ..state.alternative import Alternative, alternative
 from ..state.interpreter import apply_all
 from ..state.log_lines import in_words
 from ..state.run_state import Phase, RunState
@@ -24,43 +25,48 @@ from .profile_report import decoded, diff_tables, profile_diff, profile_report, 
 
 def profile(subject: str, other: str | None, steps: int, hlo: str, mesh: dict[str, int], as_json: bool) -> int:
     """Prints the account of a run or a trace, or two side by side. Raises Invalid if there is none."""
-    account = _account(subject, steps, hlo, mesh)
+    (account, tried), console = _account(subject, steps, hlo, mesh), table_console()
     if other is None:
-        tables = profile_tables(subject, clean(account))
+        tables = profile_tables(subject, clean(account), console.width, tried)
         report = profile_report(account)
     else:
-        report = profile_diff(subject, account, other, _account(other, steps, hlo, mesh))
+        report = profile_diff(subject, account, other, _account(other, steps, hlo, mesh)[0])
         tables = diff_tables(clean(report))
     if as_json:
         print(json_line(report))
     else:
-        table_console().print(*tables, sep="\n")
+        console.print(*tables, sep="\n")
     return FINE
 
 
-def _account(subject: str, steps: int, hlo: str, mesh: dict[str, int]) -> Account:
+def _account(subject: str, steps: int, hlo: str, mesh: dict[str, int]) -> tuple[Account, Alternative | None]:
+    """The account of a run or a trace, and in a run the preset to try."""
     if _is_trace(subject):
-        return decoded(ask_engine("profile", str(Path(subject).absolute()), json.dumps(mesh), hlo))
+        return decoded(ask_engine("profile", str(Path(subject).absolute()), json.dumps(mesh), hlo)), None
     directory = run_directory.find(subject)
     if hlo or mesh:
         raise Invalid(f"--hlo and --mesh describe a trace: the run {subject} knows its own program")
     if watched := directory.watched:
         raise Invalid(watched.refusal)
     holder = directory.holder()
-    event = asyncio.run(_requested(directory, steps)) if holder and holder.is_alive else _newest(directory)
+    state = RunState()
+    is_alive = holder is not None and holder.is_alive
+    event = asyncio.run(_requested(directory, steps, state)) if is_alive else _newest(directory, state)
     if event.account is None:
         raise Invalid(f"run {subject}: no account of its profile: {event.problem or 'it was made by an older version'}")
-    return event.account
+    tried = alternative(state, event.preset)
+    return event.account, tried and clean(tried)
 
 
 def _is_trace(subject: str) -> bool:
     return "/" in subject or subject.endswith(".pb") or Path(subject).exists()
 
 
-def _newest(directory: RunDirectory) -> Profiled:
-    """The last profile of a run that has ended. Raises Invalid if it has none."""
+def _newest(directory: RunDirectory, state: RunState) -> Profiled:
+    """The last profile of a run that has ended, whose history is applied to `state`. Raises Invalid if it has none."""
     found: Profiled | None = None
     for events in LogReader(directory.events).read():
+        apply_all(state, events)
         found = next((event for event in reversed(events) if isinstance(event, Profiled)), found)
     if found is None:
         raise Invalid(
@@ -70,10 +76,12 @@ def _newest(directory: RunDirectory) -> Profiled:
     return found
 
 
-async def _requested(directory: RunDirectory, steps: int) -> Profiled:
-    """Requests a profile of a run that trains, and waits for it. Raises Invalid if the run cannot make one."""
+async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Profiled:
+    """Requests a profile of a run that trains, and waits for it. Raises Invalid if the run cannot make one.
+
+    Its history is applied to `state`.
+    """
     client = EngineClient(directory)
-    state = RunState()
     has_asked = False
     async for events in client.events(cleaned=False):
         apply_all(state, events)

@@ -1,6 +1,6 @@
 """The JSON of `shardtui profile`, and its tables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -9,8 +9,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import figures
-from ...engine.wire.account import Account
+from ...engine.wire.account import Account, OperationTime
 from ..state.account_sums import FlowTime, flow_times, suggestion
+from ..state.alternative import Alternative
+from ..state.operation_words import bandwidth, flops, share
 from ..terminal.plain_table import plain_table, right
 
 SCHEMA = 1
@@ -18,6 +20,8 @@ MAX_OPERATIONS = 15
 """Operations in the table, those with most time."""
 MAX_DEVICES = 16
 """Devices in the table of waits."""
+WIDE = 120
+"""Columns from which the table of operations has their rates."""
 
 
 class ProfileReport(Account, frozen=True, kw_only=True):
@@ -95,16 +99,18 @@ def profile_diff(subject: str, account: Account, name: str, other: Account) -> P
     )
 
 
-def profile_tables(name: str, account: Account) -> list[RenderableType]:
-    """Returns the account as tables."""
+def profile_tables(
+    name: str, account: Account, width: int, alternative: Alternative | None = None
+) -> list[RenderableType]:
+    """Returns the account as tables for a console of this width. `alternative`: the preset to try."""
     tables: list[RenderableType] = [Text(_title(name, account), "bold"), _parts(account)]
     if account.collectives:
         tables.append(_collectives(account))
-    tables.append(_operations(account))
+    tables.append(_operations(account, width))
     if account.waits:
         tables.append(_waits(account))
     tables += [Text(f"skipped: {', '.join(account.skipped)}", "dim")] if account.skipped else []
-    return [*tables, Text(suggestion(account))]
+    return [*tables, Text(suggestion(account, alternative))]
 
 
 def _title(name: str, account: Account) -> str:
@@ -120,11 +126,6 @@ def _parts(account: Account) -> Table:
     for part in account.parts:
         table.add_row(part.name, figures.seconds(part.seconds), share(part.share))
     return table
-
-
-def share(value: float) -> str:
-    """Formats a fraction of the step with one digit after the point: `38.2 %`."""
-    return f"{100 * value:.1f} %"
 
 
 def _collectives(account: Account) -> Table:
@@ -144,13 +145,21 @@ def _times(count: float) -> str:
     return f"{count:,.0f}" if count == round(count) else f"{count:,.1f}"
 
 
-def _operations(account: Account) -> Table:
+def _operations(account: Account, width: int) -> Table:
+    """The operations; their rates, too, where the table is wide enough."""
+    rates: list[tuple[Column, Callable[[OperationTime], str]]] = []
+    if width >= WIDE:
+        rates = [(right("FLOP/s"), flops), (right("bytes/s"), bandwidth)]
+    if rates and any(each.roofline_seconds is not None for each in account.operations):
+        rates.insert(1, (right("MFU"), lambda each: share(each.flops_share)))
+        rates.append((right("bandwidth"), lambda each: share(each.bandwidth_share)))
     table = plain_table(
         Column("operation", overflow="fold"),
         "part",
         right("times"),
         right("time"),
         right("share"),
+        *(column for column, _ in rates),
         Column("module", overflow="fold"),
         Column("source", overflow="fold"),
         title="operations",
@@ -162,6 +171,7 @@ def _operations(account: Account) -> Table:
             _times(each.count),
             figures.seconds(each.seconds),
             share(each.seconds / account.step_seconds),
+            *(words(each) for _, words in rates),
             Text(each.module),
             Text(figures.short_source(each.source)),
         )

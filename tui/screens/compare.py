@@ -31,17 +31,17 @@ WIDE_COLUMNS = {
         *NAME_COLUMNS,
         "step time",
         "middle 50 %",
+        "predicted",
         f"{counted}/s",
         "in use",
         "state + batch",
         "peak",
         "sent",
-        "by formula",
     )
     for counted in ("tokens", "examples")
 }
-NARROW_COLUMNS = (*NAME_COLUMNS, "step", "in use", "peak", "sent", "formula")
-NARROW_CELLS = (0, 3, 5, 6, 7)
+NARROW_COLUMNS = (*NAME_COLUMNS, "step", "predicted", "in use", "peak", "sent")
+NARROW_CELLS = (0, 2, 4, 6, 7)
 """Indices of the `cells` that fit on a terminal of 80 columns."""
 
 
@@ -64,9 +64,10 @@ pitfalls and those that **-** leaves out: the run switches to each in turn and k
 first three steps after a switch, and steps during a compilation, are not counted. **Escape** cancels; at the end the
 run returns to the preset it started from. **Enter** switches to the preset under the cursor.
 
-*Step time* is the median, *middle 50 %* the quartiles. *In use* is measured; *state + batch* and *peak* are the
-compiler's. *Sent* is the bytes one device sends in a step: from the compiled program, or by formula before there is
-one. A run in an external loop has one layout, and nothing is measured in it.
+*Step time* is the median, *middle 50 %* the quartiles. *Predicted* is the step time of a compiled program by the rates
+of these devices, which follow from the accounts in Time: **p** there adds one. *In use* is measured; *state + batch*
+and *peak* are the compiler's. *Sent* is the bytes one device sends in a step: from the compiled program, or by formula
+(≈) before there is one. A run in an external loop has one layout, and nothing is measured in it.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = identified(
@@ -173,7 +174,8 @@ def progress_line(state: RunState) -> Content:
 
 def row_cells(row: Row, state: RunState, is_narrow: bool, is_left_out: bool) -> list[Text]:
     """Returns the cells of a preset's row; `is_narrow` leaves out those that do not fit on 80 columns."""
-    found = list(cells(row))
+    *found, by_formula = cells(row)
+    found[-1] = found[-1] or (by_formula and f"≈ {by_formula}")
     comparison = state.comparison
     if comparison and comparison.current == row.preset and comparison.stage is Stage.MEASURING:
         found[0] = "…"

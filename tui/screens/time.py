@@ -1,31 +1,39 @@
-"""Time: where the time of a step went, as the profiler measured it, and each operation of the step."""
+"""Time: where the time of a step went, as the profiler measured it: its parts, its operations, and one step in time."""
 
 from collections.abc import Iterable
 from typing import ClassVar
 
-from rich.text import Text
 from textual import on
+from textual.binding import BindingType
 from textual.events import Resize
 from textual.widget import Widget
+from textual.widgets import DataTable
 
-from ...engine.base import figures
-from ...engine.wire.account import Account, CollectiveTime, OperationTime
+from ...engine.wire.account import Account, OperationTime
 from ...engine.wire.events import Profiled
-from ..bindings import key_of
+from ..bindings import identified, key_of
+from ..messages import CollectiveChosen
+from ..state.alternative import Alternative, alternative
 from ..state.run_state import RunState
 from ..widgets.lines import set_titles
+from ..widgets.operation_rows import operation_columns, operation_rows
+from ..widgets.parts_history import PartsHistory
 from ..widgets.step_bar import StepBar
-from ..widgets.table import Table, right
+from ..widgets.table import Table
+from ..widgets.timeline import TimelineView
 from .run_screen import RunScreen
 
 WIDE = 110
 """Columns of a terminal from which all columns of the table are shown."""
-NARROW_COLUMNS = ("operation", "share", "time", "times", "source")
-COLUMNS = ("operation", "share", "time", "times", "waiting", "exposed", "hidden", "part", "source", "module")
+
+
+HISTORY_HINT = (
+    "The parts of the step were not measured yet: train with --profile-every 10 to measure them every ten minutes."
+)
 
 
 class TimeScreen(RunScreen):
-    """The step as a bar cut into its parts, and a table of its operations."""
+    """The step as a bar cut into its parts, and below it a table of its operations, or one step as a timeline."""
 
     HELP = """\
 ## Time
@@ -37,46 +45,108 @@ mean of the devices and each device, or the mean of neighbours if there are many
 devices to begin, then *exposed*, while the device does nothing else; *hidden* time passes behind work and is no part of
 the step. Between steps: *input*, the host prepares a batch, or *host*. *idle*: within a step, nothing runs.
 
-In the table, *time* is the mean of the devices per step, *times* how often the operation ran. **o** sorts by the next
-column; **/** filters: `all-` leaves collectives.
+In the table, *time* is the mean of the devices per step, *times* how often the operation ran. Wide terminals show what
+it reached: *FLOP/s* of matrix products, and *bytes/s* read and written in memory, or sent by a collective after its
+wait. On known chips *MFU* and *bandwidth* are these as a part of the peak, and *roofline* is the least time that the
+chip needs. **o** sorts by the next column; **/** filters: `all-` leaves collectives. **enter** opens a collective in
+Traffic. **t** changes to the timeline of one step, **h** to the parts in the course of the run, and back.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "time", [("t", "timeline", "Timeline"), ("h", "history", "History")]
+    )
 
     def __init__(self) -> None:
         super().__init__()
-        self.shown: tuple[Profiled, bool] | None = None
+        self.shown: tuple[Profiled, bool, Alternative | None] | None = None
+        self.known = -1
+        """Accounts in the history."""
 
     def body(self) -> Iterable[Widget]:
         yield StepBar()
         self.table = Table()
         yield self.table
+        self.timeline = TimelineView()
+        yield self.timeline
+        self.history = PartsHistory()
+        yield self.history
+        self.timeline.display = self.history.display = False
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
+        if len(state.measured) != self.known:
+            self.known = len(state.measured)
+            self.history.show_history(state.measured, HISTORY_HINT)
         if state.profiled is None or state.profiled.account is None:
             self.query_one(StepBar).show_profile(None, self.hint)
             return
-        shown = (state.profiled, self.size.width >= WIDE)
+        self.needs_estimates = True  # for the preset to try
+        other = alternative(state, state.profiled.preset)
+        shown = (state.profiled, self.size.width >= WIDE, other)
         if shown != self.shown:
             self.shown = shown
-            self.query_one(StepBar).show_profile(state.profiled, "")
+            self.query_one(StepBar).show_profile(state.profiled, "", other)
             self.show_operations(state.profiled.account)
+            self.timeline.show_account(state.profiled.account)
 
     def show_operations(self, account: Account) -> None:
         """Fills the table, with as many columns as the terminal has room for."""
-        names = COLUMNS if self.size.width >= WIDE else NARROW_COLUMNS
-        collectives = {each.name: each for each in account.collectives}
-        rows: dict[str, list[Text]] = {}
-        for each in account.operations:
-            cells = dict(zip(COLUMNS, _cells(each, collectives.get(each.name), account), strict=True))
-            rows[each.name] = [cells[name] for name in names]
-        self.table.show_rows(names, rows)
+        columns = operation_columns(account, self.size.width >= WIDE)
+        self.table.show_rows(columns, operation_rows(account, columns))
         more = f" and {account.operations_left_out} more" if account.operations_left_out else ""
-        set_titles(self.table.rows, f"{len(account.operations)} operations{more}")
+        set_titles(
+            self.table.rows, f"{len(account.operations)} operations{more}", f"{key_of(self, 'timeline')}: timeline"
+        )
+
+    def select(self, name: str) -> None:
+        """Shows the table with the cursor on an operation."""
+        self.show_below(self.table)
+        self.table.select(name)
+
+    @property
+    def account(self) -> Account | None:
+        """The account that is shown."""
+        return self.shown[0].account if self.shown else None
 
     @on(Resize)
     def show_columns(self) -> None:
         self.show_state(self.state)
+
+    def action_timeline(self) -> None:
+        """Changes between the table and the timeline."""
+        if self.account:
+            self.show_below(self.table if self.timeline.display else self.timeline)
+
+    def action_history(self) -> None:
+        """Changes between the table and the history."""
+        self.show_below(self.table if self.history.display else self.history)
+
+    def show_below(self, shown: Widget) -> None:
+        """Shows the table, the timeline or the history, which then takes the keys."""
+        for widget in (self.table, self.timeline, self.history):
+            widget.display = widget is shown
+        (self.table.rows if shown is self.table else shown).focus()
+
+    @on(DataTable.RowSelected)
+    def open_row(self, event: DataTable.RowSelected) -> None:
+        found = self.account.operations if self.account else []
+        self.open_collective(next((each for each in found if each.name == event.row_key.value), None))
+
+    @on(TimelineView.Opened)
+    def open_under_cursor(self, event: TimelineView.Opened) -> None:
+        self.open_collective(event.operation)
+
+    def open_collective(self, operation: OperationTime | None) -> None:
+        """Opens an operation in Traffic, if it is a collective of the preset that is shown there."""
+        account, layout = self.account, self.state.layout
+        if not operation or not account or not layout or not self.shown:
+            return
+        if operation.name not in {each.name for each in account.collectives}:
+            self.notify("no collective: Traffic shows only those", markup=False)
+        elif self.shown[0].preset != layout.preset:
+            self.notify(f"measured under {self.shown[0].preset}: Traffic shows {layout.preset}", markup=False)
+        else:
+            self.post_message(CollectiveChosen(operation.source, operation.name))
 
     @property
     def hint(self) -> str:
@@ -89,18 +159,3 @@ column; **/** filters: `all-` leaves collectives.
         if self.state.is_live and not self.state.watched:
             return f"{key_of(self, 'profile')} traces the next five steps and shows here where their time goes."
         return "No step of this run was profiled."
-
-
-def _cells(each: OperationTime, collective: CollectiveTime | None, account: Account) -> list[Text]:
-    times = (collective.waiting_seconds, collective.exposed_seconds, collective.hidden_seconds) if collective else ()
-    return [
-        Text(each.name),
-        right(f"{100 * each.seconds / account.step_seconds:.1f} %"),
-        right(figures.seconds(each.seconds)),
-        right(f"{each.count:,.3g}"),
-        *(right(figures.seconds(value)) for value in times),
-        *[right("")] * (3 - len(times)),
-        Text(each.part),
-        Text(figures.short_source(each.source)),
-        Text(each.module, "dim"),
-    ]

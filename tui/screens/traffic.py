@@ -1,6 +1,6 @@
 """Traffic: the collectives of the compiled step, in total and one by one, compared with another preset."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,10 +10,11 @@ from textual.widget import Widget
 from textual.widgets import DataTable
 
 from ...engine.base import figures
+from ...engine.wire.account import CollectiveTime
 from ...engine.wire.descriptions import CollectiveInfo
 from ...engine.wire.events import PresetCompiled
 from ..bindings import identified
-from ..messages import OriginRequested
+from ..messages import OperationChosen, OriginRequested
 from ..state.origin_pages import CompiledPage
 from ..state.run_state import RunState
 from ..widgets.collective_details import CollectiveDetails
@@ -22,6 +23,8 @@ from ..widgets.table import Table, right
 from .run_screen import RunScreen
 
 COLUMNS = ("collective", "over", "times", "each", "per step", "by", "source", "operation")
+MEASURED = 5
+"""Where the measured time stands among the columns, if there is one."""
 
 
 class TrafficScreen(RunScreen):
@@ -35,15 +38,22 @@ reduction or exchange, the result of a gather, the input of a scatter. *Times* i
 depend on data. The panel above has totals by kind and mesh axes; **b** chooses a preset of this run to compare with.
 **Enter** opens the origin of a collective: the operation that needs it, and whose layouts meet there.
 
+Once steps of this preset are profiled (**p**), *measured* is the time of each collective per step: waiting for other
+devices included, and without what is hidden behind work. **m** opens it in Time.
+
 *Overlapped* collectives are sent while the device computes: asynchronous ones with computation between their start and
 their end in the compiler's schedule. On CPU all collectives are synchronous.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
-    BINDINGS: ClassVar[list[BindingType]] = identified("traffic", [("b", "compare", "Baseline")])
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "traffic", [("b", "compare", "Baseline"), ("m", "open_time", "Time")]
+    )
 
     def __init__(self) -> None:
         super().__init__()
         self.shown_layout: PresetCompiled | None = None
+        self.measured: Mapping[str, CollectiveTime] = {}
+        """By name of the instruction."""
         self.compared: str | None = None
         self.infos: dict[str, CollectiveInfo] = {}
         """By row."""
@@ -56,20 +66,32 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        if state.layout is None or state.layout is self.shown_layout:
+        measured = measured_times(state)
+        if state.layout is None or (state.layout is self.shown_layout and measured == self.measured):
             return
-        self.shown_layout = state.layout
-        self.compared = state.previous
+        if state.layout is not self.shown_layout:
+            self.compared = state.previous
+        self.shown_layout, self.measured = state.layout, measured
         self.infos = {str(at): info for at, info in enumerate(state.layout.collectives or ())}
-        self.table.show_rows(COLUMNS, {key: _cells(info) for key, info in self.infos.items()})
+        self.show_collectives()
         self.show_flows()
         self.show_details()
 
-    def select(self, source: str) -> None:
-        """Moves the cursor to the first collective of a source line."""
-        key = next((key for key, info in self.infos.items() if info.source == source), None)
-        if key is not None:
-            self.table.select(key)
+    def show_collectives(self) -> None:
+        """Fills the table."""
+        names: list[str] = list(COLUMNS)
+        rows = {key: _cells(info) for key, info in self.infos.items()}
+        if self.measured:
+            names.insert(MEASURED, "measured")
+            for key, info in self.infos.items():
+                rows[key].insert(MEASURED, _measured(self.measured.get(info.name)))
+        self.table.show_rows(names, rows)
+
+    def select(self, source: str, name: str = "") -> None:
+        """Moves the cursor to a collective: the first of a source line, or that of the instruction `name`."""
+        keys = [key for key, info in self.infos.items() if (info.name == name if name else info.source == source)]
+        if keys:
+            self.table.select(keys[0])
 
     def show_flows(self) -> None:
         """Shows the totals, compared with those of the chosen preset."""
@@ -87,11 +109,33 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
         if info := self.infos.get(event.row_key.value or ""):
             self.post_message(OriginRequested(CompiledPage(info)))
 
+    def action_open_time(self) -> None:
+        """Opens the measured time of the selected collective in Time."""
+        info = self.infos.get(self.table.selected or "")
+        if info and info.name in self.measured:
+            self.post_message(OperationChosen(info.name))
+        else:
+            self.notify(
+                f"No step of {self.state.preset} was profiled, or the trace has no such operation.", markup=False
+            )
+
     def action_compare(self) -> None:
         """Compares with the next preset that was compiled in this run; after the last with none."""
         names = [None, *(name for name in self.state.compiled if name != self.state.preset)]
         self.compared = names[(names.index(self.compared) + 1) % len(names)] if self.compared in names else None
         self.show_flows()
+
+
+def measured_times(state: RunState) -> Mapping[str, CollectiveTime]:
+    """Returns the measured collectives of the preset that is active, by name; none if it was not profiled."""
+    profiled, layout = state.profiled, state.layout
+    if not profiled or not profiled.account or not layout or profiled.preset != layout.preset:
+        return {}
+    return {each.name: each for each in profiled.account.collectives}
+
+
+def _measured(time: CollectiveTime | None) -> Text:
+    return right(figures.seconds(time.waiting_seconds + time.exposed_seconds) if time else "")
 
 
 def _cells(info: CollectiveInfo) -> list[Text]:

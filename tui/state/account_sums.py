@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from ...engine.base import figures
 from ...engine.wire.account import Account, CollectiveTime
+from .alternative import Alternative
 
 LEAST_SHARE = 0.05
 """Fraction of the step below which nothing is worth trying."""
@@ -71,8 +72,8 @@ def share_of(account: Account, *names: str) -> float:
     return sum(part.share for part in account.parts if part.name in names)
 
 
-def suggestion(account: Account) -> str:
-    """Returns what costs most besides computing, and what to try."""
+def suggestion(account: Account, alternative: Alternative | None = None) -> str:
+    """Returns what costs most besides computing, and what to try: of a collective, `alternative` if there is one."""
     flows = flow_times(account)
     cost = {name: share_of(account, name) for name in ("copies", "input", "host", "idle")}
     if flows:
@@ -92,10 +93,10 @@ def suggestion(account: Account) -> str:
         case "idle":
             return f"{share} of the step a device has nothing to run: larger operations, by a larger batch, leave less."
         case _:
-            return _about_flow(account, flows[0], share)
+            return _about_flow(account, flows[0], share, alternative)
 
 
-def _about_flow(account: Account, flow: FlowTime, share: str) -> str:
+def _about_flow(account: Account, flow: FlowTime, share: str, alternative: Alternative | None) -> str:
     name = f"{flow.kind} over {figures.over(flow.axes)}" if flow.axes else flow.kind
     waits = flow.waiting_seconds > flow.exposed_seconds
     mean = sum(wait.seconds for wait in account.waits) / max(1, len(account.devices))
@@ -105,5 +106,7 @@ def _about_flow(account: Account, flow: FlowTime, share: str) -> str:
             f"{share} of the step goes to {name}, mostly waiting for device {slow.device}: look at what it does more."
         )
     how = "mostly waiting for others to begin it" if waits else "not hidden behind work"
+    if alternative:
+        return f"{share} of the step goes to {name}, {how}: {alternative.preset} {alternative.reason}."
     remedy = next((BY_AXIS[axis] for axis in flow.axes if axis in BY_AXIS), "compare with a preset that has less of it")
     return f"{share} of the step goes to {name}, {how}: {remedy}."

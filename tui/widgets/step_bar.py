@@ -9,6 +9,7 @@ from ...engine.base import figures
 from ...engine.wire.account import Account
 from ...engine.wire.events import Profiled
 from ..state.account_sums import suggestion
+from ..state.alternative import Alternative
 from .lines import Lines, set_titles
 
 PARTS = {
@@ -37,10 +38,11 @@ class StepBar(Lines):
     def on_mount(self) -> None:
         self.profiled: Profiled | None = None
         self.hint = ""
+        self.alternative: Alternative | None = None
 
-    def show_profile(self, profiled: Profiled | None, hint: str) -> None:
-        """Shows the account of a profile; without one, `hint` says how to get it."""
-        self.profiled, self.hint = profiled, hint
+    def show_profile(self, profiled: Profiled | None, hint: str, alternative: Alternative | None = None) -> None:
+        """Shows the account of a profile; without one, `hint` says how to get it. `alternative`: the preset to try."""
+        self.profiled, self.hint, self.alternative = profiled, hint, alternative
         self.draw()
 
     def on_resize(self) -> None:
@@ -57,7 +59,7 @@ class StepBar(Lines):
             first = self.profiled.step - self.profiled.steps + 1
             set_titles(self, title(self.profiled.preset, account), f"steps {first:,} to {self.profiled.step:,}")
             rows = TALL_ROWS if self.app.size.height >= TALL else SHORT_ROWS  # pyright: ignore[reportUnknownMemberType]
-            lines = bar_lines(account, self.size.width, rows)
+            lines = bar_lines(account, self.size.width, rows, self.alternative)
         self.styles.height = len(lines) + 2
         self.show(lines)
 
@@ -68,38 +70,41 @@ def title(preset: str, account: Account) -> str:
     return f"{preset}: a step of {figures.seconds(account.step_seconds)}{clock}"
 
 
-def bar_lines(account: Account, width: int, rows: int) -> list[Content]:
+def bar_lines(account: Account, width: int, rows: int, alternative: Alternative | None = None) -> list[Content]:
     """Returns the bars, their key and the suggestion, wrapped at `width`."""
     room = max(8, width - LABEL_WIDTH)
-    mean = _grouped(account, [part.seconds for part in account.parts])
-    lines = [_bar("mean", mean, account.step_seconds, room)]
-    lines += [_bar(name, times, account.step_seconds, room) for name, times in device_rows(account, rows)]
+    names = [part.name for part in account.parts]
+    mean = sums_of(names, [part.seconds for part in account.parts])
+    lines = [bar("mean", mean, account.step_seconds, room)]
+    lines += [bar(name, times, account.step_seconds, room) for name, times in device_rows(account, rows)]
     lines += _key(mean, account.step_seconds, width)
-    return [*lines, *(Content.styled(line, "bold") for line in textwrap.wrap(suggestion(account), max(8, width)))]
+    sentence = textwrap.wrap(suggestion(account, alternative), max(8, width))
+    return [*lines, *(Content.styled(line, "bold") for line in sentence)]
 
 
 def device_rows(account: Account, rows: int) -> list[tuple[str, Mapping[str, float]]]:
     """Returns a row for each device; for the mean of as many neighbours in the mesh as needed if they are too many."""
     together = -(-len(account.devices) // rows)
+    names = [part.name for part in account.parts]
     found: list[tuple[str, Mapping[str, float]]] = []
     for at in range(0, len(account.devices), together):
         group = account.devices[at : at + together]
         mean = [sum(times) / len(group) for times in zip(*(device.seconds for device in group), strict=True)]
         last = f"–{group[-1].device}" if len(group) > 1 else ""
-        found.append((f"{group[0].device}{last}", _grouped(account, mean)))
+        found.append((f"{group[0].device}{last}", sums_of(names, mean)))
     return found
 
 
-def _grouped(account: Account, seconds: Sequence[float]) -> Mapping[str, float]:
-    """Sums the parts to those of the bar: all collectives are exposed or waiting."""
+def sums_of(names: Sequence[str], seconds: Sequence[float]) -> Mapping[str, float]:
+    """Sums the parts of an account to those of a bar: all collectives are exposed or waiting."""
     sums = dict.fromkeys(PARTS, 0.0)
-    for part, time in zip(account.parts, seconds, strict=True):
-        sums[NAMES.get(part.name, part.name.rpartition(": ")[2])] += time
+    for name, time in zip(names, seconds, strict=True):
+        sums[NAMES.get(name, name.rpartition(": ")[2])] += time
     return sums
 
 
-def _bar(label: str, times: Mapping[str, float], step: float, room: int) -> Content:
-    """One bar. Each part ends where the sum so far ends, so that all bars are equally long."""
+def bar(label: str, times: Mapping[str, float], step: float, room: int) -> Content:
+    """Returns one bar. Each part ends where the sum so far ends, so that all bars are equally long."""
     parts: list[tuple[str, str]] = []
     total, drawn = 0.0, 0
     for name, (sign, style) in PARTS.items():

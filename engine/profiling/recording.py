@@ -1,0 +1,233 @@
+"""The trace of one process, joined with its program: the time of each device divided among the parts of the step."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.invalid import Invalid
+from .arrivals import Arrivals
+from .program import Program, read_program
+from .reader import read_trace
+from .steps import step_numbers, whole_runs, window_of
+from .sums import DeviceSums, Sums, extremes
+from .sweep import Activity, Rank, Swept, sweep
+from .timeline import MAX_DEVICES, device_spans
+from .trace import ProgramTrace, Span, Trace, union
+
+PICOSECONDS = 1e12
+OTHER_PROGRAMS, INPUT, HOST, IDLE = "other programs", "input", "host", "idle"
+MAX_UNKNOWN = 20
+"""Operations without a text that an account names."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a device of the trace is in the mesh."""
+
+    position: int
+    """Its position in the mesh, in row-major order of the axes."""
+    id: int
+    """Its id."""
+
+
+def read_recording(
+    path: Path, mesh: Mapping[str, int], text: str = "", places: Mapping[int, Place] | None = None
+) -> "Recording":
+    """Reads a trace and joins it with its program. Raises Invalid if it cannot be read or has no whole step.
+
+    `mesh`: axis to size; empty if unknown. `text`: the program's HLO text; if empty, the trace's own. `places`: each
+    device of the trace; by default their numbers.
+    """
+    trace = read_trace(path)
+    traced = max(trace.programs.values(), key=lambda program: program.busy, default=None)
+    if traced is None or not traced.devices:
+        raise Invalid(f"{path}: no operation of a device in it: trace steps while they run, with the device tracer on")
+    program = read_program(traced, text, mesh)
+    known = {device: Place(device, device) for device in traced.devices} | dict(places or {})
+    return Recording(trace, traced, program, known)
+
+
+class Recording:
+    """The whole steps of one program in one trace."""
+
+    def __init__(self, trace: Trace, traced: ProgramTrace, program: Program, places: Mapping[int, Place]) -> None:
+        self.program = program
+        self.traced = traced
+        self.kind = trace.kind
+        """Kind of the devices; empty if unknown."""
+        self.epoch = trace.epoch
+        """Nanoseconds from 1970 until the trace's time 0, by the host's clock; None if unknown."""
+        self._trace = trace
+        self._places = places
+        operations = program.operations
+        self._devices = {
+            device: [each for each in sorted(found) if (op := operations.get(each.name)) and not op.is_container]
+            for device, found in sorted(traced.devices.items())
+        }
+        if not any(self._devices.values()):
+            raise Invalid(f"no operation of the trace is in the text of {traced.name}: it is of another program")
+        self._inputs = union(trace.inputs)
+        runs = whole_runs(self._devices)
+        numbers = step_numbers(trace, self._devices)
+        self._steps = {run: numbers.get(run, at) for at, run in enumerate(runs)}
+        """Each run to the number of its step."""
+        self.has_numbers = bool(numbers)
+        """Whether the host has annotated the steps, so that those of other processes have the same numbers."""
+        self.keep(self.steps)
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of the steps, in order."""
+        return list(self._steps.values())
+
+    def keep(self, steps: Sequence[int]) -> None:
+        """Leaves out all other steps. The rest follow each other; at least one is there."""
+        self._steps = {run: step for run, step in self._steps.items() if step in steps}
+        self.window: Span = window_of(self._trace, self._devices, list(self._steps))
+        """Picoseconds from the start of the first step to the end of the last operation."""
+        self.arrivals = Arrivals(self.program)
+        for device, found in self._devices.items():
+            kept = (each for each in found if each.run in self._steps)
+            self.arrivals.add(self._places[device].position, kept, self._steps)
+
+    @property
+    def positions(self) -> list[int]:
+        """The positions of the devices in the mesh."""
+        return [self._places[device].position for device in self._devices]
+
+    @property
+    def shown_step(self) -> int:
+        """The number of the step that the timeline shows: one in the middle."""
+        return self.steps[len(self.steps) // 2]
+
+    @property
+    def shown_window(self) -> Span:
+        """When that step began and ended, in picoseconds."""
+        return window_of(
+            self._trace, self._devices, [run for run in self._steps if self._steps[run] == self.shown_step]
+        )
+
+    def sums(self, window: Span, shown: Span) -> Sums:
+        """Returns the time of each device in a window, divided among the parts of the step.
+
+        `shown`: the window of the step that the timeline shows.
+        """
+        scale = 1 / PICOSECONDS / len(self._steps)
+        sums = Sums()
+        activities = {device: list(self._activities(device)) for device in self._devices}
+        swept = {device: sweep(found, window) for device, found in activities.items()}
+        waits = self.arrivals.waits_for(set(self.positions))
+        for device, found in swept.items():
+            place = self._places[device]
+            times, waited = waits.get(place.position, (0, 0))
+            parts = {name: time * scale for name, time in self._parts(device, found).items()}
+            own = DeviceSums(place.position, place.id, parts, times / len(self._steps), waited * scale)
+            sums.devices.append(own)
+        sums.shown = [
+            device_spans(self._places[device].position, self._places[device].id, activities[device], shown)
+            for device in self._devices
+            if self._places[device].position in extremes(sums.devices, MAX_DEVICES)
+        ]
+        counted = [item for each in swept.values() for item in each.counted.items()]
+        sums.operations = _scaled(scale, ((name, time) for (name, _), time in counted))
+        sums.hidden = _scaled(scale, (item for each in swept.values() for item in each.hidden.items()))
+        sums.exposed = self._of_collectives(scale, swept.values(), Rank.EXPOSED)
+        sums.waiting = self._of_collectives(scale, swept.values(), Rank.WAITING)
+        sums.counts = {name: count / len(self._steps) for name, count in self._counts().items()}
+        sums.skipped = [*self._trace.skipped, *(f"operation {name}" for name in self._unknown[:MAX_UNKNOWN])]
+        return sums
+
+    def _of_collectives(self, scale: float, swept: Iterable[Swept], wanted: Rank) -> dict[str, float]:
+        times = (item for each in swept for item in each.counted.items())
+        known = self.program.collectives
+        return _scaled(scale, ((name, time) for (name, rank), time in times if name in known and rank == wanted))
+
+    def _counts(self) -> Counter[str]:
+        operations = self.program.operations
+        return Counter(
+            each.name
+            for found in self._devices.values()
+            for each in found
+            if each.run in self._steps and operations[each.name].is_begin and not each.in_flight
+        )
+
+    @property
+    def _unknown(self) -> list[str]:
+        """Operations of the trace that the text does not have."""
+        found = {each.name for intervals in self.traced.devices.values() for each in intervals}
+        return sorted(found - {*self.program.operations})
+
+    def _activities(self, device: int) -> Iterable[Activity]:
+        operations, position = self.program.operations, self._places[device].position
+        begun: dict[str, int] = {}
+        for each in self._devices[device]:
+            operation = operations[each.name]
+            if each.run not in self._steps:
+                continue
+            if not operation.collective:
+                yield Activity(each.begin, each.end, Rank.FLIGHT if each.in_flight else Rank.WORK, each.name)
+            elif each.in_flight:
+                yield Activity(each.begin, each.end, Rank.EXPOSED, operation.collective)
+            elif operation.is_begin:
+                met = begun[each.name] = self.arrivals.met(position, each)
+                yield Activity(each.begin, met, Rank.WAITING, operation.collective)
+                yield Activity(met, each.end, Rank.EXPOSED, operation.collective)
+            else:  # it was in progress since it began
+                begin = begun.get(operation.collective, each.begin)
+                yield Activity(begin, each.end, Rank.EXPOSED, operation.collective)
+        for begin, end in self._others(device):
+            yield Activity(begin, end, Rank.WORK, OTHER_PROGRAMS)
+
+    def _others(self, device: int) -> Iterable[Span]:
+        """What the device did for other programs, and without a name."""
+        for program in self._trace.programs.values():
+            if program is not self.traced:
+                yield from ((each.begin, each.end) for each in program.devices.get(device, ()) if not each.in_flight)
+        yield from self._trace.unnamed.get(device, ())
+
+    def _parts(self, device: int, swept: Swept) -> Mapping[str, float]:
+        """Picoseconds of a device by part of the step."""
+        parts: dict[str, float] = defaultdict(float, self._gaps(device, swept))
+        for (name, rank), time in swept.counted.items():
+            parts[self._part(name, rank)] += time
+        return parts
+
+    def _part(self, name: str, rank: Rank) -> str:
+        if name == OTHER_PROGRAMS:
+            return name
+        part = self.program.operations[name].part
+        if name not in self.program.collectives:
+            return part
+        return f"{part}: {'waiting' if rank == Rank.WAITING else 'exposed'}"
+
+    def _gaps(self, device: int, swept: Swept) -> Mapping[str, float]:
+        """Divides the time in which the device did nothing: `idle` within a step, else `input` or `host`."""
+        runs = self._extents(device)
+        begins = [begin for begin, _ in runs]
+        found: dict[str, float] = defaultdict(float)
+        for begin, end in swept.gaps:
+            at = bisect_right(begins, begin) - 1
+            if at >= 0 and end <= runs[at][1]:
+                found[IDLE] += end - begin
+                continue
+            waited = sum(max(0, min(end, last) - max(begin, first)) for first, last in self._inputs)
+            found[INPUT] += waited
+            found[HOST] += end - begin - waited
+        return found
+
+    def _extents(self, device: int) -> list[Span]:
+        """When each run began and ended on a device."""
+        spans: dict[int, Span] = {}
+        for each in self._devices[device]:
+            begin, end = spans.get(each.run, (each.begin, each.end))
+            spans[each.run] = min(begin, each.begin), max(end, each.end)
+        return sorted(spans.values())
+
+
+def _scaled(scale: float, times: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for name, time in times:
+        found[name] += time * scale
+    return found

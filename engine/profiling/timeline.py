@@ -1,0 +1,105 @@
+"""One step of some devices as spans: what each computes, and its collectives, merged below a resolution."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from ..wire.account import TICKS, DeviceTimeline
+from .sweep import Activity, Rank
+from .trace import Span
+
+MAX_DEVICES = 8
+"""Devices with a timeline: those that others wait for longest, and least."""
+MAX_SPANS = 1000
+"""Spans of a device: half of them of work. In JSON, one takes about ten bytes."""
+
+Named = tuple[int, int, str, bool]
+"""Begin and end in ticks, the operation that takes most of it, and whether it is one of several."""
+
+
+class DeviceSpans(Struct, frozen=True):
+    """The step of one device. Times are in ticks, of which `TICKS` make up the step."""
+
+    position: int
+    """Its position in the mesh."""
+    id: int
+    """Its id."""
+    work: list[Named]
+    """Operations, without asynchronous copies."""
+    waiting: list[Named]
+    """Collectives that others have not begun."""
+    collectives: list[Named]
+    """Collectives in progress after that, whether the device works or not."""
+
+
+def device_spans(position: int, id: int, activities: Sequence[Activity], window: Span) -> DeviceSpans:
+    """Returns the spans of a device in the window of one step. `activities`: what it does, in any order."""
+
+    def lane(rank: Rank, limit: int) -> list[Named]:
+        spans = ((each.begin, each.end, each.key) for each in activities if each.rank == rank)
+        return _merged_to(limit, _in_ticks(spans, window))
+
+    work = lane(Rank.WORK, MAX_SPANS // 2)
+    return DeviceSpans(position, id, work, lane(Rank.WAITING, MAX_SPANS // 4), lane(Rank.EXPOSED, MAX_SPANS // 4))
+
+
+def encoded(device: DeviceSpans, names: Sequence[str]) -> DeviceTimeline:
+    """Returns the spans as an account has them. `names`: of the operations that it lists."""
+    known = {name: at for at, name in enumerate(names)}
+    lanes = (_encoded(lane, known) for lane in (device.work, device.waiting, device.collectives))
+    return DeviceTimeline(device.id, *lanes)
+
+
+def _in_ticks(spans: Iterable[tuple[int, int, str]], window: Span) -> list[tuple[float, float, str]]:
+    """The spans within the window, in order and without overlaps: at any time, the one that began first."""
+    low, high = window
+    scale = TICKS / (high - low)
+    found: list[tuple[float, float, str]] = []
+    until = low
+    for begin, end, name in sorted(spans):
+        begin, end = max(begin, until), min(end, high)
+        if end > begin:
+            found.append(((begin - low) * scale, (end - low) * scale, name))
+            until = end
+    return found
+
+
+def _merged_to(limit: int, spans: Sequence[tuple[float, float, str]]) -> list[Named]:
+    """Merges neighbours at the finest resolution at which at most `limit` spans remain."""
+    resolution = 1
+    while len(found := _merged(spans, resolution)) > limit:
+        resolution *= 2
+    return found
+
+
+def _merged(spans: Sequence[tuple[float, float, str]], resolution: int) -> list[Named]:
+    """Merges spans that are shorter than the resolution with what follows them closer than it."""
+    found: list[Named] = []
+    first, last, name, longest, count = 0.0, 0.0, "", 0.0, 0
+
+    def close() -> None:
+        begin, end = round(first), max(round(last), round(first) + 1)
+        if count:
+            found.append((begin, end, name, count > 1))
+
+    for begin, end, other in spans:
+        if not count or begin - last >= resolution or last - first >= resolution:
+            close()
+            first, name, longest, count = begin, other, end - begin, 0
+        if end - begin > longest:
+            name, longest = other, end - begin
+        last, count = end, count + 1
+    close()
+    return found
+
+
+def _encoded(lane: Sequence[Named], known: dict[str, int]) -> list[int]:
+    flat: list[int] = []
+    until = 0
+    for begin, end, name, is_merged in lane:
+        begin, end = max(begin, until), min(max(end, until + 1), TICKS)
+        if begin < end:  # rounded, one may begin at the end of the step
+            at = known.get(name, -1)
+            flat += (begin - until, end - begin, -2 - at if is_merged and at >= 0 else at)
+            until = end
+    return flat

@@ -1,0 +1,53 @@
+"""Two real processes profile the same steps: one account has the devices of both."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ..conftest import SETTINGS
+from .test_hosts import coordinator, engines, history, named, train, wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = ["coordinator", "engines"]
+
+
+def test_one_account_has_the_devices_of_both_processes(home: Path) -> None:
+    events = train(*SETTINGS, "--preset=fsdp-tp2", "--processes=2", "--steps=8", "--profile=3")
+    (profiled,) = named(events, "Profiled")
+    account = profiled["account"]
+    assert account, profiled["problem"]
+    (ready,) = named(events, "EngineReady")
+    assert [device["device"] for device in account["devices"]] == [device["id"] for device in ready["devices"]]
+    assert (account["processes"], account["steps"]) == (2, 3)
+    assert 0 < account["clock_error_seconds"] < account["step_seconds"]
+    for device in account["devices"]:
+        assert sum(device["seconds"]) == pytest.approx(account["step_seconds"], rel=1e-3)
+    assert account["step_seconds"] == pytest.approx(account["clock_seconds"], rel=0.2), "and the error of the clocks"
+    said = {each["name"]: each["count"] for each in named(events, "PresetCompiled")[0]["collectives"]}
+    assert {each["name"]: each["count"] for each in account["collectives"]} == said
+    waited = {wait["device"] for wait in account["waits"]}
+    assert len(waited) > 4, "each process has four"
+    assert len(account["timeline"]["devices"]) == 8
+
+
+def test_training_continues_if_one_process_cannot_trace(
+    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
+) -> None:
+    member = ("--run=hosts", "--profile=2", f"--coordinator={coordinator}", "--num-processes=2")
+    both = [engines(*member, f"--process-id={number}") for number in range(2)]
+    blocked = home / "state/shardtui/runs/hosts/profile"
+    wait_for(lambda: named(history(home, "hosts"), "EngineReady"))
+    blocked.mkdir()
+    (blocked / "process-1").write_text("a file where a directory has to be")
+    (failed,) = wait_for(lambda: named(history(home, "hosts"), "ProfileFailed"))
+    assert "process 1" in failed["problems"][0]
+    before = named(history(home, "hosts"), "StepsDone")[-1]["step"]
+    wait_for(lambda: named(history(home, "hosts"), "StepsDone")[-1]["step"] > before)
+    os.kill(both[0].pid, signal.SIGTERM)
+    assert [engine.wait(timeout=240) for engine in both] == [0, 0]

@@ -1,0 +1,417 @@
+"""Where the wall time of a run went: of made-up events, and of a real run whose clock is known."""
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from shardtui.engine.spec.config import Restart
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.commands import (
+    AnyCommand,
+    Pause,
+    RestoreCheckpoint,
+    Resume,
+    SaveCheckpoint,
+    Stop,
+    SwitchPreset,
+)
+from shardtui.engine.wire.events import (
+    AnyEvent,
+    CheckpointSaved,
+    CheckpointSaving,
+    EngineLost,
+    EngineStarted,
+    EngineStopped,
+    Evaluated,
+    Failed,
+    MemoryMeasured,
+    Paused,
+    PresetCompiled,
+    PresetCompiling,
+    Profiled,
+    ProfileWriting,
+    Restored,
+    Resumed,
+    StepsDone,
+    Switched,
+    SwitchFailed,
+    Switching,
+)
+from shardtui.tui.cli.ls import list_runs
+from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.state.goodput import Goodput, Part, goodput_words
+from shardtui.tui.state.interpreter import apply, apply_all
+from shardtui.tui.state.run_state import RunState
+from shardtui.tui.state.wall_time import WallTime
+from shardtui.tui.widgets.status_bar import status_line
+
+from ..conftest import tiny_config
+from .test_run_state import START, steps, switched
+
+STARTED, COMPILING, COMPILED, TRAINING = START
+
+
+def saving(step: int, seconds: float) -> CheckpointSaving:
+    return CheckpointSaving(step=step, stall_seconds=seconds)
+
+
+def saved(step: int) -> CheckpointSaved:
+    return CheckpointSaved(step=step, bytes=1, arrays=1, seconds=1.0)
+
+
+def restored(step: int, seconds: float = 1.0) -> Restored:
+    return Restored(
+        step=step,
+        from_preset="dp",
+        from_devices=8,
+        preset="dp",
+        arrays=1,
+        seconds=seconds,
+        digests_equal=True,
+        rolled_back=[],
+    )
+
+
+def goodput(*events: tuple[float | None, AnyEvent], now: float | None = None) -> dict[str, float]:
+    """Returns the parts that are not 0 of a run whose events occur at the given seconds, or are made by a viewer."""
+    wall_time = WallTime()
+    wall_time.add_all(event if at is None else replace(event, time=1e9 + at) for at, event in events)
+    found = wall_time.until(None if now is None else 1e9 + now)
+    assert sum(found.parts.values()) == pytest.approx(found.wall_seconds)
+    return {part: seconds for part, seconds in found.parts.items() if seconds > 1e-5}
+
+
+def about(**seconds: float) -> object:
+    """These parts and no others, of which the clock says microseconds."""
+    return pytest.approx({name.replace("_", " "): value for name, value in seconds.items()}, abs=1e-5)
+
+
+BEGUN = ((0, STARTED), (3, COMPILING), (7, COMPILED), (8, TRAINING))
+"""4 s of starting and 4 s of compiling."""
+
+
+def done(last: int, count: int = 10) -> StepsDone:
+    """Steps of 0.1 s; 0.01 s of the report are a wait for input."""
+    return steps(last, *[1.0] * count)
+
+
+def test_steps_and_their_input() -> None:
+    found = goodput(*BEGUN, (9.5, done(10)))
+    assert found == about(starting=4, compiling=4, steps=0.99, input_wait=0.01, other=0.5)
+
+
+def test_what_is_reported_during_steps_divides_nothing() -> None:
+    memory = MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)
+    background = [PresetCompiling(preset="tp", ahead=True), COMPILED, saved(5), memory]
+    found = goodput(*BEGUN, *((8.5, event) for event in background), (9, done(10)))
+    assert found == about(starting=4, compiling=4, steps=0.99, input_wait=0.01)
+
+
+def test_a_checkpoint_counts_from_the_last_step_with_the_wait_for_the_one_before() -> None:
+    found = goodput(*BEGUN, (9, done(10)), (11, saved(5)), (12, saving(10, 0.5)), (13, done(20)), (15, saved(10)))
+    assert found == about(starting=4, compiling=4, steps=1.98, input_wait=0.02, checkpoints=3)
+
+
+def test_the_end_waits_for_the_last_checkpoint() -> None:
+    stopped = EngineStopped(step=10, reason="stopped")
+    found = goodput(*BEGUN, (9, done(10)), (10, saving(10, 1.0)), (13, saved(10)), (13.5, stopped))
+    assert found == about(starting=4, compiling=4, steps=0.99, input_wait=0.01, checkpoints=4, other=0.5)
+    pause = (9, Paused(step=10))
+    found = goodput(*BEGUN, (9, done(10)), pause, (12, saving(10, 1.0)), (15, saved(10)), (15, stopped))
+    assert found == about(starting=4, compiling=4, steps=0.99, input_wait=0.01, paused=2, checkpoints=4)
+
+
+def test_a_pause_is_without_the_steps_switches_and_saves_in_it() -> None:
+    found = goodput(
+        *BEGUN,
+        (8, Paused(step=0)),
+        (20, done(1, count=1)),
+        (30, Switching(to_preset="tp", step=1)),
+        (33, switched(stall_seconds=2.9)),
+        (43, saving(1, 2.0)),
+        (48, Resumed(step=1)),
+        (49, done(11)),
+    )
+    paused = 11.9 + 10 + 8 + 5
+    assert found == about(
+        starting=4, compiling=4, paused=paused, switching=3, checkpoints=2, steps=0.09 + 0.99, input_wait=0.02
+    )
+
+
+def test_a_switch_and_the_compilation_it_waited_for() -> None:
+    waited = goodput(*BEGUN, (9, done(10)), (14, Switching(to_preset="tp", step=10)), (16, switched()), (17, done(20)))
+    assert waited == about(starting=4, compiling=4 + 5, switching=2, steps=1.98, input_wait=0.02)
+    failed = SwitchFailed(to_preset="tp", step=10, problems=["no memory"])
+    found = goodput(*BEGUN, (9, done(10)), (9, Switching(to_preset="tp", step=10)), (12, failed), (13, done(20)))
+    assert found == about(starting=4, compiling=4, switching=3, steps=1.98, input_wait=0.02)
+
+
+def test_a_trace_that_is_written() -> None:
+    written = Profiled(step=10, steps=5, directory="profile")
+    found = goodput(*BEGUN, (9, done(10)), (9, ProfileWriting(step=10, steps=5)), (13, written), (14, done(20)))
+    assert found == about(starting=4, compiling=4, tracing=4, steps=1.98, input_wait=0.02)
+
+
+def test_steps_after_going_back_are_repeated_up_to_where_the_run_was() -> None:
+    found = goodput(*BEGUN, (9, done(10)), (11, restored(4, 2.0)), (12, done(14)))
+    assert found == about(
+        starting=4, compiling=4, checkpoints=2, steps=0.99 * 1.4, repeated_steps=0.99 * 0.6, input_wait=0.02
+    )
+
+
+def test_a_crash_counts_as_no_engine_from_the_last_event_on() -> None:
+    again = ((60, STARTED), (61, COMPILING), (62, COMPILED), (64, restored(6, 1.5)), (65, TRAINING), (66, done(16)))
+    crashed = (*BEGUN, (9, done(10)), (9.3, saved(6)))
+    found = goodput(*crashed, *again)
+    assert found == about(
+        starting=4 + 1 + 0.5 + 1,
+        compiling=5,
+        steps=0.99 * 1.6,
+        repeated_steps=0.99 * 0.4,
+        input_wait=0.02,
+        checkpoints=1.5,
+        other=0.3,
+        no_engine=60 - 9.3,
+    )
+    assert goodput(*crashed, (None, EngineLost(reason="SIGKILL")), *again) == found
+
+
+def test_a_live_run_counts_what_goes_on_until_now() -> None:
+    assert goodput(*BEGUN, (9, done(10)), (9, Paused(step=10)), now=20)["paused"] == 11
+    assert goodput(*BEGUN[:2], now=5)["compiling"] == 2
+    assert "other" not in goodput(*BEGUN, (9, done(10)), now=20), "steps that are not reported yet"
+    ended = (*BEGUN, (9, done(10)), (9, EngineStopped(step=10, reason="finished")))
+    assert goodput(*ended, now=99) == goodput(*ended)
+
+
+def test_input_is_unknown_if_a_report_does_not_say_it() -> None:
+    wall_time = WallTime()
+    wall_time.add_all([replace(STARTED, time=1e9), replace(done(10), time=1e9 + 1, input_wait_seconds=None)])
+    found = wall_time.until(None)
+    assert found.input_seconds is None
+    assert goodput_words(found) == "100 % steps · input wait unknown"
+
+
+def test_no_time_is_no_goodput() -> None:
+    assert WallTime().until(5e9).share is None
+    assert goodput_words(WallTime().until(None)) == ""
+    state = RunState()
+    apply_all(state, [*START, done(10)])  # events without a time
+    assert state.goodput.wall_seconds == 0
+
+
+MOMENTS = st.one_of(
+    st.sampled_from([STARTED, COMPILING, COMPILED, TRAINING, Paused(step=1), Resumed(step=1), saved(1)]),
+    st.sampled_from([Switching(to_preset="tp", step=1), switched(stall_seconds=3.0), ProfileWriting(step=1, steps=1)]),
+    st.sampled_from([EngineStopped(step=1, reason="stopped"), Failed(problems=[], refused=False)]),
+    st.sampled_from([SwitchFailed(to_preset="tp", step=1, problems=[]), Profiled(step=1, steps=1, directory="")]),
+    st.builds(saving, st.integers(1, 30), st.floats(0, 9)),
+    st.builds(restored, st.integers(1, 30), st.floats(0, 9)),
+    st.builds(done, st.integers(10, 30), st.integers(0, 10)),
+)
+HISTORIES = st.lists(st.tuples(st.floats(0, 5), MOMENTS), min_size=1, max_size=30)
+"""Events in any order, as in a damaged log, each some seconds after the one before."""
+
+
+def timed(history: list[tuple[float, AnyEvent]]) -> list[AnyEvent]:
+    times = itertools.accumulate((after for after, _ in history), initial=1e9)
+    return [replace(event, time=at) for at, (_, event) in zip(times, history, strict=False)]
+
+
+@given(HISTORIES)
+def test_the_parts_add_up_to_the_clock(history: list[tuple[float, AnyEvent]]) -> None:
+    wall_time, events = WallTime(), timed(history)
+    wall_time.add_all(events)
+    found = wall_time.until(None)
+    assert all(seconds >= 0 for seconds in found.parts.values())
+    assert sum(found.parts.values()) == pytest.approx(found.wall_seconds, abs=1e-5)
+    first = sum(events[0].step_seconds) if isinstance(events[0], StepsDone) else 0.0
+    clock = events[-1].time - events[0].time + first
+    assert found.wall_seconds <= clock + 1e-5  # less by what no event has ended yet
+    wall_time.add(EngineStarted(protocol=1, pid=1, config=tiny_config(), time=events[-1].time))
+    assert wall_time.until(None).wall_seconds == pytest.approx(clock, abs=1e-5)
+
+
+@given(HISTORIES, st.floats(0, 9))
+def test_a_pause_is_found_whole_and_takes_nothing_from_others(
+    history: list[tuple[float, AnyEvent]], pause: float
+) -> None:
+    wall_time, events = WallTime(), timed(history)
+    last = events[-1].time
+    wall_time.add_all([*events, *(replace(event, time=last) for event in (TRAINING, Resumed(step=1), Paused(step=1)))])
+    before = wall_time.until(None).parts
+    wall_time.add(Resumed(step=1, time=last + pause))
+    after = wall_time.until(None).parts
+    assert after == pytest.approx(before | {Part.PAUSED: before[Part.PAUSED] + pause}, abs=1e-5)
+
+
+@given(HISTORIES)
+def test_many_reports_at_once_are_the_same_as_one_by_one(history: list[tuple[float, AnyEvent]]) -> None:
+    """As far as steps do not take longer than the time between their reports, which they never do."""
+    events = timed([(max(after, 1.1), event) for after, event in history])
+    one_by_one, at_once = RunState(), RunState()
+    for event in events:
+        apply(one_by_one, event)
+    apply_all(at_once, events)
+    found = at_once.wall_time.until(None).parts
+    assert found == pytest.approx(one_by_one.wall_time.until(None).parts, abs=1e-5)
+
+
+@given(HISTORIES, st.integers(0, 29), st.floats(0, 1e5))
+def test_a_clock_that_is_set_back_makes_no_part_negative(
+    history: list[tuple[float, AnyEvent]], at: int, back: float
+) -> None:
+    events = timed(history)
+    moved = [*events[:at], *(replace(event, time=event.time - back) for event in events[at:])]
+    wall_time = WallTime()
+    wall_time.add_all(moved)
+    found = wall_time.until(None)
+    assert all(seconds >= 0 for seconds in found.parts.values())
+    assert found.wall_seconds <= events[-1].time - events[0].time + 1 + 1e-5
+
+
+def test_the_header_of_an_ended_run_says_it() -> None:
+    state = RunState()
+    at = [1e9, 1e9 + 1, 1e9 + 2, 1e9 + 3]
+    apply_all(state, [replace(event, time=time) for event, time in zip(START, at, strict=True)])
+    apply(state, replace(done(10), time=1e9 + 4))
+    assert "goodput" not in status_line(state, 80, 0.0).plain
+    apply(state, EngineStopped(step=10, reason="finished", time=1e9 + 4))
+    assert status_line(state, 80, 0.0).plain.endswith("goodput 25 %  step 10  ■ stopped")
+
+
+def test_the_time_of_an_evaluation_is_a_part_of_its_own() -> None:
+    state = RunState()
+    apply_all(state, [replace(event, time=1e9 + at) for at, event in enumerate(START)])
+    apply(state, replace(done(10), time=1e9 + 10))
+    before = state.wall_time.until(None)
+    apply(state, Evaluated(step=10, loss=2.0, batches=4, seconds=3.0, time=1e9 + 15))
+    found = state.wall_time.until(None)
+    assert (found.evaluation_seconds, found.other_seconds - before.other_seconds) == (3.0, 2.0)
+    assert found.wall_seconds == before.wall_seconds + 5
+
+
+def test_words_begin_with_steps_and_fit() -> None:
+    nothing = dict.fromkeys((f"{part.name.lower()}_seconds" for part in Part), 0.0)
+    seconds = {"checkpoints_seconds": 4.0, "compiling_seconds": 3.0, "paused_seconds": 2.0, "tracing_seconds": 0.3}
+    found = Goodput(wall_seconds=100.0, share=0.907, **{**nothing, "steps_seconds": 90.7, **seconds})
+    assert goodput_words(found) == "91 % steps · 4 % checkpoints · 3 % compiling · 2 % paused"
+    assert goodput_words(found, 50) == "91 % steps · 4 % checkpoints · 3 % compiling"
+    assert goodput_words(found, 5) == "91 % steps"
+
+
+class Followed:
+    """What a test sees of a run, by its own clock."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self.client = client
+        self.seen: list[tuple[float, AnyEvent]] = []
+        """Each event of the stream with the time at which it came."""
+
+    def start(self) -> None:
+        """Starts an engine, which resumes the run if there is a checkpoint."""
+        self.client.start_engine(Restart())
+        self.stream: AsyncIterator[list[AnyEvent]] = aiter(self.client.events())
+
+    async def until(self, kind: type[AnyEvent], is_it: Callable[[Any], bool] = lambda _: True) -> float:
+        """Follows the run until an event of this kind. Returns when it came."""
+        async with asyncio.timeout(120):
+            async for events in self.stream:
+                now = time.time()
+                self.seen += ((now, event) for event in events)
+                if any(isinstance(event, kind) and is_it(event) for event in events):
+                    return now
+        raise AssertionError(f"it ended without {kind.__name__}")
+
+    async def after(self, command: AnyCommand, kind: type[AnyEvent]) -> float:
+        """Sends a command and follows the run until an event of this kind. Returns when it came."""
+        await self.client.send(command)
+        return await self.until(kind)
+
+    async def train(self, steps: int) -> None:
+        """Follows the run for some steps more."""
+        goal = self.step + steps
+        await self.until(StepsDone, lambda event: event.step >= goal)
+
+    @property
+    def step(self) -> int:
+        """The last step."""
+        return next((event.step for _, event in reversed(self.seen) if isinstance(event, StepsDone | Restored)), 0)
+
+    def total(self, kind: type[AnyEvent], field: str) -> float:
+        """The sum of a field of all events of a kind."""
+        return sum(getattr(event, field) for _, event in self.seen if isinstance(event, kind))
+
+
+async def eventful(run: Followed) -> tuple[float, float, float]:
+    """Trains with a pause, a switch, a way back, an end and a resume. Returns the seconds of the whole, of the pause
+    and of the time without an engine."""
+    run.start()
+    began = await run.until(EngineStarted)
+    await run.train(20)
+    paused = await run.after(Pause(), Paused)
+    await asyncio.sleep(3)
+    resumed = await run.after(Resume(), Resumed)
+    await run.after(SwitchPreset("tp"), Switched)
+    await run.train(20)
+    await run.after(SaveCheckpoint(), CheckpointSaving)
+    kept = run.step
+    await run.train(60)
+    await run.after(RestoreCheckpoint(kept), Restored)
+    await run.train(100)
+    ended = await run.after(Stop(), EngineStopped)
+    assert await run.client.wait_for_exit()
+    await asyncio.sleep(2)
+    run.start()
+    again = await run.until(EngineStarted)
+    await run.train(50)
+    return await run.after(Stop(), EngineStopped) - began, resumed - paused, again - ended
+
+
+def test_the_wall_time_of_a_real_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Followed(EngineClient(run_directory.create(tiny_config())))
+    try:
+        clock, paused, without = asyncio.run(eventful(run))
+    finally:
+        run.client.kill_engine()
+    state = RunState()
+    apply_all(state, (event for _, event in run.seen))
+    found = state.goodput
+    assert sum(found.parts.values()) == pytest.approx(clock, rel=0.01)
+    assert found.paused_seconds == pytest.approx(paused, abs=0.3)
+    assert found.no_engine_seconds == pytest.approx(without, abs=0.3)
+    assert found.switching_seconds == pytest.approx(run.total(Switched, "stall_seconds"), abs=0.1)
+
+    reports = [event for _, event in run.seen if isinstance(event, StepsDone)]
+    by_step = [
+        (number, seconds)
+        for report in reports
+        for number, seconds in enumerate(report.step_seconds, report.step - len(report.step_seconds) + 1)
+    ]
+    first = dict(reversed(by_step))
+    waited = sum(report.input_wait_seconds or 0.0 for report in reports)
+    repeated = sum(seconds for _, seconds in by_step) - sum(first.values())
+    assert repeated > 0
+    assert found.repeated_steps_seconds == pytest.approx(repeated, rel=0.1)
+    assert found.input_seconds == pytest.approx(waited, abs=0.05)
+    assert found.steps_seconds == pytest.approx(sum(first.values()) - waited, rel=0.02, abs=0.1)
+
+    stalls = run.total(CheckpointSaving, "stall_seconds") + run.total(Restored, "seconds")
+    assert stalls < found.checkpoints_seconds < stalls + run.total(CheckpointSaved, "seconds") + 0.3
+    starts = [at for at, (_, event) in enumerate(run.seen) if isinstance(event, EngineStarted)]
+    compiled = [next(event for _, event in run.seen[at:] if isinstance(event, PresetCompiled)) for at in starts]
+    compilations = sum(event.compile_seconds or 0.0 for event in compiled)
+    assert compilations - 0.1 < found.compiling_seconds < compilations + 2
+    assert found.other_seconds < 0.05 * clock
+    list_runs(as_json=True)
+    (listed,) = json.loads(capsys.readouterr().out)["runs"]
+    assert listed["goodput"] == pytest.approx(msgspec.to_builtins(found), abs=0.01)

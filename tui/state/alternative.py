@@ -1,0 +1,97 @@
+"""Another preset that is known to take or to send less: what to try, with its figures."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from ...engine.base import figures
+from ...engine.planning.ranking import Cost, Row
+from ...engine.wire.rates import StepPrediction
+from .measured_rows import listed_presets, row_of
+from .predicted_words import predicted_step
+from .run_state import RunState
+
+LESS = 0.75
+"""A preset is worth trying if it sends at most this fraction of the bytes."""
+FASTER = 0.95
+"""The same of the time that its steps took in this run."""
+
+
+class Alternative(Struct, frozen=True):
+    """A preset, and why to try it."""
+
+    preset: str
+    """Its name."""
+    reason: str
+    """Its figure and that of the preset that runs."""
+
+
+def alternative(state: RunState, preset: str) -> Alternative | None:
+    """Returns a preset to try instead of `preset`: one that was faster in this run, or else one that sends less.
+
+    Times are compared first: those of steps in this run, then predicted ones. Of bytes, what was compiled here is
+    compared first, then estimates. Stages of a pipeline send little and wait for each other: bytes say nothing of them.
+    None if no such preset is known.
+    """
+    return _faster(state, preset) or _predicted_faster(state, preset) or _sends_less(state, preset)
+
+
+def _faster(state: RunState, preset: str) -> Alternative | None:
+    known = {name: seconds for name in listed_presets(state) if (seconds := state.seconds_under(name))}
+    own = known.pop(preset, None)
+    best = min(known, key=lambda name: known[name], default=None)
+    if own is None or best is None or known[best] > FASTER * own:
+        return None
+    return Alternative(
+        best, f"took {figures.seconds(known[best])} a step in this run, and this one {figures.seconds(own)}"
+    )
+
+
+def _predicted_faster(state: RunState, preset: str) -> Alternative | None:
+    """A compiled preset that did not run, if it is faster by more than the error of the prediction."""
+    own, found = state.seconds_under(preset), _predictions(state, preset)
+    best = min(found, key=lambda name: found[name].seconds, default=None)
+    if own is None or best is None or found[best].seconds + (found[best].error_seconds or 0.0) > FASTER * own:
+        return None
+    words = f"is predicted to take {predicted_step(found[best])} a step, and this one took {figures.seconds(own)}"
+    return Alternative(best, words)
+
+
+def _predictions(state: RunState, preset: str) -> dict[str, StepPrediction]:
+    others = [name for name in listed_presets(state) if name != preset and name not in state.timed]
+    return {name: predicted for name in others if (predicted := state.predicted(name))}
+
+
+def _sends_less(state: RunState, preset: str) -> Alternative | None:
+    presets = state.ready.presets if state.ready else []
+    listed = {*listed_presets(state), preset}
+    listed -= _slower(state, preset)
+    rows = {info.name: row_of(info, state) for info in presets if info.name in listed and not info.pipeline}
+    if (own := rows.pop(preset, None)) is None:
+        return None
+    compiled = {name: row.compiled for name, row in rows.items() if _fits(row, row.compiled)}
+    estimated = {name: row.estimate for name, row in rows.items() if _fits(row, row.estimate)}
+    return _least(own.compiled, compiled, "") or _least(own.estimate, estimated, " by formula")
+
+
+def _slower(state: RunState, preset: str) -> set[str]:
+    """Presets that would send less for nothing: they took longer, or are predicted to."""
+    own = state.seconds_under(preset)
+    times = {name: found.seconds for name, found in _predictions(state, preset).items()}
+    times |= {name: seconds for name in listed_presets(state) if (seconds := state.seconds_under(name))}
+    return {name for name, seconds in times.items() if own and seconds > own and name != preset}
+
+
+def _fits(row: Row, cost: Cost | None) -> bool:
+    if cost is None or row.problems:
+        return False
+    return cost.capacity_bytes is None or cost.peak_bytes <= cost.capacity_bytes
+
+
+def _least(own: Cost | None, others: Mapping[str, Cost | None], how: str) -> Alternative | None:
+    sent = {name: cost.bytes_sent for name, cost in others.items() if cost and cost.bytes_sent is not None}
+    best = min(sent, key=lambda name: sent[name], default=None)
+    if own is None or not own.bytes_sent or best is None or sent[best] > LESS * own.bytes_sent:
+        return None
+    amounts = figures.size(sent[best]), figures.size(own.bytes_sent)
+    return Alternative(best, f"sends {amounts[0]} per device and step{how}, and this one {amounts[1]}")

@@ -1,0 +1,171 @@
+"""One step as a timeline: for each device what it computes, and its collectives below; a cursor names what is there."""
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Click
+from textual.message import Message
+
+from ...engine.base import figures
+from ...engine.wire.account import TICKS, Account, OperationTime
+from ..bindings import identified
+from ..state.timeline_spans import DeviceLanes, Shown, device_lanes, in_words, widest
+from .lines import Lines, set_titles
+from .timeline_plot import LABEL_WIDTH, axis, lane_line
+
+LEAST = 20
+"""Least ticks that are shown."""
+BELOW = 3
+"""Lines below the lanes: the axis, and what is under the cursor in both."""
+
+
+class TimelineView(Lines, can_focus=True):
+    """The lanes of as many devices as there is room for, the chosen one among them."""
+
+    HELP = """\
+## Timeline
+
+One of the traced steps, with the signs of the bars above: for each device what it computes, and below it its
+collectives, `:` waiting and `=` in progress. **←** and **→** move a cursor that names the operation in both lanes,
+**↑** and **↓** choose the device, **+** and **-** zoom in and out around the cursor, **,** and **.** move to earlier
+and later times, **escape** shows the whole step. **enter** opens the collective under the cursor in Traffic. *mostly*:
+several short operations, of which this one is the longest.
+"""
+    BINDING_GROUP_TITLE = "Timeline"
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "timeline",
+        [
+            Binding("right", "move(1)", "Cursor", key_display="←→"),
+            Binding("left", "move(-1)", "Cursor left", show=False),
+            Binding("down", "choose(1)", "Device", key_display="↑↓"),
+            Binding("up", "choose(-1)", "Device before", show=False),
+            Binding("plus", "zoom(0.5)", "Zoom", key_display="+-"),
+            Binding("minus", "zoom(2)", "Zoom out", show=False),
+            Binding("full_stop", "pan(1)", "Pan", key_display=",."),
+            Binding("comma", "pan(-1)", "Pan back", show=False),
+            Binding("escape", "reset", "Whole step", show=False),
+            Binding("enter", "open", "Traffic", show=False),
+        ],
+    )
+
+    class Opened(Message):
+        """The user wants to see this collective in Traffic."""
+
+        def __init__(self, operation: OperationTime) -> None:
+            super().__init__()
+            self.operation = operation
+
+    def on_mount(self) -> None:
+        self.account: Account | None = None
+        self.devices: list[DeviceLanes] = []
+        self.chosen = 0
+        """Index of the chosen device."""
+        self.window = (0, TICKS)
+        self.cursor = 0.0
+        """Ticks."""
+
+    def show_account(self, account: Account) -> None:
+        """Shows the timeline of another account, from its beginning."""
+        if account is self.account:
+            return
+        self.account = account
+        self.devices = [device_lanes(account, each) for each in account.timeline.devices] if account.timeline else []
+        self.chosen = min(self.chosen, max(0, len(self.devices) - 1))
+        self.window = (0, TICKS)
+        self.cursor = next((span.begin for device in self.devices[self.chosen :] for span in device.work), 0.0)
+        self.draw()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.draw()
+
+    @property
+    def columns(self) -> int:
+        """Cells of a lane."""
+        return max(1, self.size.width - LABEL_WIDTH)
+
+    @property
+    def per_cell(self) -> float:
+        """Ticks of a cell."""
+        return (self.window[1] - self.window[0]) / self.columns
+
+    def draw(self) -> None:
+        """Draws the contents again, for example at another width."""
+        timeline = self.account.timeline if self.account else None
+        if timeline is None or not self.devices:
+            set_titles(self, "timeline")
+            self.show([Content("This account has no timeline: it was made by an older version.")])
+            return
+        set_titles(self, f"step {timeline.step:,}, which took {figures.seconds(timeline.seconds)}")
+        rows = max(1, (self.size.height - BELOW) // 2)
+        first = max(0, min(self.chosen - rows // 2, len(self.devices) - rows))
+        lines: list[Content] = []
+        for at, device in enumerate(self.devices[first : first + rows], first):
+            is_chosen = at == self.chosen
+            label = f"{'▸' if is_chosen else ' '}{device.device}"
+            lines.append(lane_line(label, device.work, self.window, self.columns, self.marked(is_chosen)))
+            lines.append(lane_line("", device.collectives, self.window, self.columns, self.marked(is_chosen)))
+        lines.append(axis(self.window, timeline.seconds / TICKS, self.columns, self.cell))
+        for name, span in zip(("compute", "comm"), self.under_cursor(), strict=True):
+            lines.append(Content.assemble((f"{name:<{LABEL_WIDTH}}", "$foreground 60%"), in_words(span, timeline)))
+        self.show(lines)
+
+    def marked(self, is_chosen: bool) -> int | None:
+        """Returns the cell that the cursor marks in the lanes of a device."""
+        return self.cell if is_chosen else None
+
+    @property
+    def cell(self) -> int:
+        """The cell of the cursor."""
+        return max(0, min(self.columns - 1, int((self.cursor - self.window[0]) / self.per_cell)))
+
+    def under_cursor(self) -> tuple[Shown | None, Shown | None]:
+        """Returns the spans under the cursor: work, and a collective."""
+        begin = self.window[0] + self.cell * self.per_cell
+        device = self.devices[self.chosen]
+        lanes = (device.work, device.collectives)
+        work, collective = (widest(lane, begin, begin + self.per_cell)[0] for lane in lanes)
+        return work, collective
+
+    def on_click(self, event: Click) -> None:
+        """Puts the cursor where the user clicked."""
+        offset = event.get_content_offset(self)
+        if offset and offset.x >= LABEL_WIDTH:
+            self.put_cursor(self.window[0] + (offset.x - LABEL_WIDTH + 0.5) * self.per_cell)
+
+    def put_cursor(self, tick: float) -> None:
+        """Moves the cursor to a time of the window."""
+        first, last = self.window
+        self.cursor = max(first, min(tick, last - self.per_cell / 2))
+        self.draw()
+
+    def action_move(self, cells: int) -> None:
+        self.put_cursor(self.window[0] + (self.cell + cells + 0.5) * self.per_cell)
+
+    def action_choose(self, by: int) -> None:
+        self.chosen = max(0, min(self.chosen + by, len(self.devices) - 1))
+        self.draw()
+
+    def action_zoom(self, factor: float) -> None:
+        length = (self.window[1] - self.window[0]) * factor
+        self.show_window(self.cursor - length / 2, length)
+
+    def action_pan(self, direction: int) -> None:
+        first, last = self.window
+        self.show_window(first + direction * (last - first) / 4, last - first)
+
+    def show_window(self, first: float, length: float) -> None:
+        """Shows `length` ticks from `first`, as far as they are within the step."""
+        whole = round(max(LEAST, min(length, TICKS)))
+        begin = round(max(0, min(first, TICKS - whole)))
+        self.window = (begin, begin + whole)
+        self.put_cursor(self.cursor)
+
+    def action_reset(self) -> None:
+        self.show_window(0, TICKS)
+
+    def action_open(self) -> None:
+        _, collective = self.under_cursor() if self.devices else (None, None)
+        if collective and collective.operation:
+            self.post_message(self.Opened(collective.operation))
