@@ -152,16 +152,27 @@ class Splash:
         return query * scale, key, value
 
 
-def splash_kernel(heads: int, tokens: int, is_causal: bool, interpret: bool, save_residuals: bool = False) -> Any:
-    """Returns jax's splash attention kernel for TPU, of queries, keys and values [n, t, H].
+def splash_kernel(
+    heads: int,
+    tokens: int,
+    is_causal: bool,
+    interpret: bool,
+    save_residuals: bool = False,
+    window: int = 0,
+    cap: float = 0.0,
+) -> Any:
+    """Returns jax's splash attention kernel for TPU, of queries [n, t, H], and keys and values of n heads or fewer.
 
-    It holds one block of scores at a time and computes none that the causal mask removes.
+    It holds one block of scores at a time and computes none that the causal mask, or the window, removes.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash  # a second to import
 
     names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
     blocks: dict[str, Any] = {f"block_{name}": tile_block(tokens) for name in names}
-    mask = splash.CausalMask((tokens, tokens)) if is_causal else splash.FullMask((tokens, tokens))
+    shape = tokens, tokens
+    mask: Any = splash.CausalMask(shape) if is_causal else splash.FullMask(shape)
+    if window:
+        mask = splash.LocalMask(shape, (window - 1, 0), 0)
     return splash.make_splash_mha(
         splash.MultiHeadMask([mask] * heads),
         block_sizes=splash.BlockSizes(**blocks),
@@ -170,6 +181,7 @@ def splash_kernel(heads: int, tokens: int, is_causal: bool, interpret: bool, sav
         residual_checkpoint_name=RESULT,
         interpret=interpret,
         save_residuals=save_residuals,
+        attn_logits_soft_cap=cap or None,
     )
 
 

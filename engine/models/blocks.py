@@ -1,95 +1,32 @@
-"""The decoder's blocks: attention, MLP and mixture of experts."""
+"""The decoder's blocks: their branches, of which the MLP and the mixture of experts are here, and the residuals."""
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.typing import PathParts
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from ..parallel.constraints import constrain, gathered, hinted, observe, out_sharding, shard
-from ..spec.config import ModelConfig
-from .attention_kernels import KEYS_AND_VALUES, OWN_KEYS_AND_VALUES, QUERY, attend, kernel_of
-from .routing import route
+from ..spec.model_config import ModelConfig
+from .attention import Attention
+from .norms import Norm, apply_norm, embed_norm
+from .projection import INIT_STDDEV, projection
+from .routing import route, weights_of_all
 from .sizes import AttentionKernels
 
 Module = TypeVar("Module", bound=nnx.Module)
 
-INIT_STDDEV = 0.02
-"""From Radford et al. 2019, as is the factor 1/√(2·layers) for projections into the residual stream."""
-
-
-def layer_norm(config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Returns a LayerNorm over `embed`, [B, T, D] to [B, T, D]."""
-    return nnx.LayerNorm(
-        config.embed,
-        epsilon=1e-5,
-        dtype=dtype,
-        scale_init=nnx.with_partitioning(nnx.initializers.ones_init(), ("embed",)),
-        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), ("embed",)),
-        rngs=rngs,
-    )
-
-
-def _projection(
-    sizes_in: tuple[int, ...],
-    sizes_out: tuple[int, ...],
-    axes_in: tuple[str, ...],
-    axes_out: tuple[str, ...],
-    stddev: float,
-    dtype: DTypeLike,
-    rngs: nnx.Rngs,
-    experts: int = 0,
-    use_bias: bool = True,
-) -> nnx.LinearGeneral:
-    """Returns a linear map from the input's last dims, named `axes_in`, to new dims named `axes_out`.
-
-    With experts there is one map per expert, and the first dim of the input is the expert.
-    """
-    axes = ("experts",) if experts else ()
-    return nnx.LinearGeneral(
-        sizes_in,
-        sizes_out,
-        axis=tuple(range(-len(sizes_in), 0)),
-        batch_axis={0: experts} if experts else {},
-        use_bias=use_bias,
-        dtype=dtype,
-        kernel_init=nnx.with_partitioning(nnx.initializers.normal(stddev), axes + axes_in + axes_out),
-        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), axes + axes_out),
-        rngs=rngs,
-    )
-
-
-class Attention(nnx.Module):
-    """Causal multi-head self-attention.
-
-    Query, key and value are one projection, so that their gradient is reduced once instead of three times.
-    """
-
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: AttentionKernels, rngs: nnx.Rngs) -> None:
-        self.kernels = kernels
-        width, heads = (config.embed,), (config.heads, config.head_dim)
-        stddev = INIT_STDDEV / (2 * config.layers) ** 0.5
-        self.qkv = _projection(width, (3, *heads), ("embed",), ("qkv", "heads", "head_dim"), INIT_STDDEV, dtype, rngs)
-        self.out = _projection(heads, width, ("heads", "head_dim"), ("embed",), stddev, dtype, rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps [B, T, D] to [B, T, D]."""
-        qkv_axes = ("batch", "seq", "qkv", "heads", "head_dim")
-        shape = (*x.shape[:2], 3, *self.qkv.out_features[1:])
-        qkv = self.qkv(x, out_sharding=out_sharding(shape, *qkv_axes))
-        qkv = shard(qkv, *qkv_axes, name="blocks.attention.qkv")
-        query, kv = qkv[:, :, 0], qkv[:, :, 1:]  # [B, T, N, H], [B, T, 2, N, H]
-        kernel = kernel_of(self.kernels, x.shape[1])
-        kv_axes = OWN_KEYS_AND_VALUES if kernel.startswith("ring") else KEYS_AND_VALUES
-        kv = shard(kv, *kv_axes, gradient=qkv_axes, name="blocks.attention.kv")
-        mixed = shard(attend(query, kv, kernel), *QUERY, name="blocks.attention.mixed")  # [B, T, N, H]
-        return self.out(mixed, out_sharding=out_sharding(x.shape, "batch", "seq", "activation_embed"))
+_examples: ContextVar[jax.Array | None] = ContextVar("examples of a micro-batch", default=None)
 
 
 class Mlp(nnx.Module):
-    """Two linear maps with a GELU (tanh form, as in GPT-2) in between.
+    """Two linear maps with a GELU (tanh form, as in GPT-2) in between, or with a product of a gate and the first one.
 
     With experts, it holds one such MLP per expert, each applied to that expert's tokens.
     """
@@ -97,16 +34,30 @@ class Mlp(nnx.Module):
     def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         width, hidden = (config.embed,), (config.mlp,)
         stddev = INIT_STDDEV / (2 * config.layers) ** 0.5
-        self.up = _projection(width, hidden, ("embed",), ("mlp",), INIT_STDDEV, dtype, rngs, config.experts)
-        self.down = _projection(hidden, width, ("mlp",), ("embed",), stddev, dtype, rngs, config.experts)
+        bias = config.biases == "all"
+        self.up = projection(width, hidden, ("embed",), ("mlp",), INIT_STDDEV, dtype, rngs, config.experts, bias)
+        self.down = projection(hidden, width, ("mlp",), ("embed",), stddev, dtype, rngs, config.experts, bias)
+        self.gate = (
+            projection(width, hidden, ("embed",), ("mlp",), INIT_STDDEV, dtype, rngs, config.experts, bias)
+            if config.is_gated
+            else None
+        )
+        self._gated_by = nnx.silu if config.activation == "swiglu" else nnx.gelu
         self._tokens = ("experts", "expert_batch", "capacity") if config.experts else ("batch", "seq")
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [B, T, D] to [B, T, D], with experts [E, B, C, D] to [E, B, C, D]."""
         sharding = out_sharding((*x.shape[:-1], *self.up.out_features), *self._tokens, "mlp")
         hidden = observe(self.up(x, out_sharding=sharding), *self._tokens, "mlp", name="blocks.mlp.up")
-        hidden = shard(nnx.gelu(hidden), *self._tokens, "mlp", name="blocks.mlp.hidden")
-        return self.down(hidden, out_sharding=out_sharding(x.shape, *self._tokens, "activation_embed"))
+        hidden = checkpoint_name(hidden, "mlpwi")
+        if self.gate is None:
+            hidden = nnx.gelu(hidden)
+        else:
+            gate = observe(self.gate(x, out_sharding=sharding), *self._tokens, "mlp", name="blocks.mlp.gate")
+            hidden = self._gated_by(checkpoint_name(gate, "mlpwi")) * hidden
+        hidden = shard(hidden, *self._tokens, "mlp", name="blocks.mlp.hidden")
+        sharding = out_sharding(x.shape, *self._tokens, "activation_embed")
+        return checkpoint_name(self.down(hidden, out_sharding=sharding), "mlpwo")
 
 
 class Mixture(nnx.Module):
@@ -114,13 +65,15 @@ class Mixture(nnx.Module):
 
     A router sends each token to its most probable experts (Lepikhin et al. 2020, "GShard"; Fedus et al. 2021, "Switch
     Transformers"). An expert takes a limited number of tokens per sequence and skips the rest. Each sequence is routed
-    separately, so that the mesh can change a token's route only through rounding.
+    separately, so that the mesh can change a token's route only through rounding. Without a limit (Jiang et al. 2024,
+    "Mixtral of Experts") each expert computes all tokens, which fits every mesh but takes `experts` ÷
+    `experts_per_token` times the FLOPs.
     """
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.config = config
         width, experts = (config.embed,), (config.experts,)
-        self.router = _projection(  # in float32, as in Fedus et al. 2021, section 2.4
+        self.router = projection(  # in float32, as in Fedus et al. 2021, section 2.4
             width, experts, ("embed",), ("router",), INIT_STDDEV, jnp.float32, rngs, use_bias=False
         )
         self.experts = Mlp(config, dtype, rngs)
@@ -134,6 +87,8 @@ class Mixture(nnx.Module):
             gradient=("batch", "seq", "router"),
             name="blocks.mlp.choices",
         )
+        if not self.config.capacity_factor:
+            return self._by_all(x, probabilities)
         routing = route(probabilities, self.config.experts_per_token, self.config.capacity(x.shape[1]))
         dispatch, combine = (
             shard(slots.astype(x.dtype), "batch", "seq", "router", "capacity", name=f"blocks.mlp.{name}")
@@ -156,38 +111,61 @@ class Mixture(nnx.Module):
         sharding = out_sharding(x.shape, "batch", "seq", "activation_embed")
         return jnp.einsum("BTEC,EBCD->BTD", combine, returned, out_sharding=sharding), routing.balance
 
+    def _by_all(self, x: jax.Array, probabilities: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Has all experts compute all tokens; those that a token was not routed to have no weight."""
+        weights, balance = weights_of_all(probabilities, self.config.experts_per_token)
+        weights = shard(weights.astype(x.dtype), "batch", "seq", "router", name="blocks.mlp.combine")  # [B, T, E]
+        sent_axes, expert_axes = (
+            (*dims, "capacity", "activation_embed") for dims in (("router", "batch"), ("experts", "expert_batch"))
+        )
+        shape = self.config.experts, *x.shape
+        sent = shard(
+            jnp.broadcast_to(x, shape, out_sharding=out_sharding(shape, *sent_axes)), *sent_axes, name="blocks.mlp.sent"
+        )
+        received = shard(sent, *expert_axes, name="blocks.mlp.received")
+        computed = shard(self.experts(received), *expert_axes, name="blocks.mlp.computed")
+        returned = shard(computed, *sent_axes, name="blocks.mlp.returned")  # [E, B, T, D]
+        sharding = out_sharding(x.shape, "batch", "seq", "activation_embed")
+        return jnp.einsum("BTE,EBTD->BTD", weights, returned, out_sharding=sharding), balance
+
 
 class Block(nnx.Module):
-    """A pre-LayerNorm transformer block: attention, then an MLP or a mixture of experts."""
+    """A transformer block: attention, then an MLP or a mixture of experts, with norms before or after them, or both."""
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: AttentionKernels, rngs: nnx.Rngs) -> None:
-        self.attention_norm = layer_norm(config, dtype, rngs)
+        has_pre, has_post = config.norm_places != "post", config.norm_places != "pre"
+        self.attention_norm = embed_norm(config, dtype, rngs) if has_pre else None
         self.attention = Attention(config, dtype, kernels, rngs)
-        self.mlp_norm = layer_norm(config, dtype, rngs)
+        self.attention_post_norm = embed_norm(config, dtype, rngs) if has_post else None
+        self.mlp_norm = embed_norm(config, dtype, rngs) if has_pre else None
         self.mlp = (Mixture if config.experts else Mlp)(config, dtype, rngs)
+        self.mlp_post_norm = embed_norm(config, dtype, rngs) if has_post else None
         self.dropout = nnx.Dropout(config.dropout)
-        self.splits_norms = config.remat and not config.experts
+        self.splits_norms = bool(config.remat) and not config.experts and not has_post
         """Whether each device computes norms for the part of the width that remat saves."""
 
-    def __call__(self, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None, examples: jax.Array, is_local: bool = False
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Maps the residual stream [B, T, D] to [B, T, D]; the balance loss [B] is None without experts.
 
         `examples` [B] are the indices of the examples in the global batch. Without a key there is no dropout.
+        `is_local`: the layer has a window.
         """
         attention_key, mlp_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("attention"):
-            x = self._add(
-                x,
-                self.attention(apply_norm(self.attention_norm, x, "blocks.attention_norm", self.splits_norms)),
-                attention_key,
-                examples,
-                "attention",
-            )
+            branch = self.attention(self._normed(self.attention_norm, x, "attention_norm"), is_local)
+            branch = self._normed(self.attention_post_norm, branch, "attention_post_norm")
+            x = self._add(x, branch, attention_key, examples, "attention")
         with jax.named_scope("mlp"):
             part = hinted(x, "batch", "seq", "saved_embed") if self.splits_norms else x
-            branch = self.mlp(apply_norm(self.mlp_norm, part, "blocks.mlp_norm", self.splits_norms))
+            branch = self.mlp(self._normed(self.mlp_norm, part, "mlp_norm"))
             branch, balance = branch if isinstance(branch, tuple) else (branch, None)
+            branch = self._normed(self.mlp_post_norm, branch, "mlp_post_norm")
             return self._add(x, branch, mlp_key, examples, "mlp"), balance
+
+    def _normed(self, norm: Norm | None, x: jax.Array, name: str) -> jax.Array:
+        return x if norm is None else apply_norm(norm, x, f"blocks.{name}", self.splits_norms)
 
     def _add(self, x: jax.Array, branch: jax.Array, key: jax.Array | None, examples: jax.Array, name: str) -> jax.Array:
         branch = shard(branch, "batch", "seq", "activation_embed", name=f"blocks.{name}.branch")
@@ -216,17 +194,6 @@ def with_gathered_biases(module: Module) -> Module:
         return nnx.merge(graph, parameters, rest)
 
 
-def apply_norm(norm: nnx.LayerNorm, x: jax.Array, name: str, is_split: bool = False) -> jax.Array:
-    """Applies `norm` to [B, T, D] and shards the result; `name` is the activation's.
-
-    `is_split`: let each device compute the part of the width that remat saves, and gather the result.
-    """
-    x = norm(x)
-    if is_split:
-        x = hinted(x, "batch", "seq", "saved_embed")
-    return shard(x, "batch", "seq", "activation_embed", name=name)
-
-
 def apply_dropout(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
     """Applies dropout to `x` [B, …] with one key per example, derived from its index in the global batch.
 
@@ -238,6 +205,17 @@ def apply_dropout(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None, exa
     return jax.vmap(lambda x, key: dropout(x, rngs=key))(x, keys)
 
 
+@contextlib.contextmanager
+def micro_batch(examples: jax.Array) -> Iterator[None]:
+    """Traces the model for a part of the global batch: `examples` [b] are its indices there."""
+    token = _examples.set(examples)
+    try:
+        yield
+    finally:
+        _examples.reset(token)
+
+
 def example_indices(x: jax.Array) -> jax.Array:
-    """Returns the indices [B] of the examples of a full batch [B, …]."""
-    return constrain(jnp.arange(len(x)), "batch")
+    """Returns the indices [B] in the global batch of the examples of [B, …], which is all of it or a micro-batch."""
+    examples = _examples.get()
+    return constrain(jnp.arange(len(x)) if examples is None else examples, "batch")

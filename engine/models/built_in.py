@@ -6,8 +6,9 @@ from flax import nnx
 
 from ..spec.config import ModelConfig, RunConfig
 from .array import Batch, text_batch
-from .decoder import BALANCE, Gpt, loss
-from .sizes import attention_kernels, compute_dtype, flops_per_token, parameter_count
+from .counts import flops_per_token, parameter_count
+from .decoder import Gpt, loss, z_loss
+from .sizes import attention_kernels, compute_dtype
 
 
 class BuiltIn:
@@ -50,11 +51,20 @@ class BuiltIn:
     def objective(self, module: Gpt, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         """Returns the minimised value and the mean cross-entropy, each float32 [].
 
-        With experts, the minimised value adds `BALANCE` × their balance loss. Without a key there is no dropout.
+        The minimised value adds `balance` × the balance loss of experts, and `z_loss` × the z-loss. Without a key there
+        is no dropout.
         """
         logits, balance = module.logits_and_balance(batch.inputs, key if self._config.dropout else None)
-        value = loss(logits, batch.targets)
-        return value if balance is None else value + BALANCE * balance, value
+        minimised = value = loss(logits, batch.targets)
+        if balance is not None:
+            minimised += self._config.balance * balance
+        if weight := self._training.z_loss:
+            minimised += weight * z_loss(logits)
+        return minimised, value
+
+    def held_out_loss(self, module: Gpt, batch: Batch) -> jax.Array:
+        """Returns the mean cross-entropy, float32 [], without dropout."""
+        return self.objective(module, batch, None)[1]
 
 
 def _capability(platform: str) -> str:

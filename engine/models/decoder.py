@@ -1,4 +1,4 @@
-"""A GPT-2 decoder in Flax NNX: pre-LayerNorm blocks, stacked and scanned, with logical axes on every array.
+"""The decoder in Flax NNX: blocks, stacked and scanned, with logical axes on every array.
 
 Dims: B batch, T sequence, D embed, N heads, H head_dim, F mlp, E experts, C capacity, V vocab, L layers, G groups that
 split the batch, S parts that split the sequence.
@@ -21,28 +21,19 @@ from ..parallel.constraints import (
     shard,
     token_groups,
 )
-from ..spec.config import ModelConfig
+from ..spec.model_config import ModelConfig, RematPolicy
 from .attention_tiles import RESULT
-from .blocks import (
-    INIT_STDDEV,
-    Block,
-    apply_dropout,
-    apply_norm,
-    example_indices,
-    layer_norm,
-    with_gathered_biases,
-)
+from .blocks import Block, apply_dropout, example_indices, with_gathered_biases
+from .layers import Apply, scan_layers
+from .norms import apply_norm, embed_norm
 from .pipeline import apply_stages, stack_keys, stack_stages
+from .projection import INIT_STDDEV
+from .remat import SAVED, policy
 from .sizes import PLAIN, AttentionKernels
-
-SAVED = "blocks.saved"
-"""The name of a block's input, which remat saves."""
-BALANCE = 0.01
-"""Weight of the balance loss: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
 
 
 class Gpt(nnx.Module):
-    """Maps tokens [B, T] to logits [B, T, V], V being `vocab_rows`, with a tied token table as in GPT-2.
+    """Maps tokens [B, T] to logits [B, T, V], V being `vocab_rows`.
 
     If a key is given, dropout is applied to the embedding and to each residual branch.
     """
@@ -51,21 +42,8 @@ class Gpt(nnx.Module):
         self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs, kernels: AttentionKernels = PLAIN
     ) -> None:
         self.config = config
-        table = nnx.initializers.normal(INIT_STDDEV)
-        self.token = nnx.Embed(
-            config.vocab_rows,
-            config.embed,
-            dtype=dtype,
-            embedding_init=nnx.with_partitioning(table, ("vocab", "embed")),
-            rngs=rngs,
-        )
-        self.position = nnx.Embed(
-            config.context,
-            config.embed,
-            dtype=dtype,
-            embedding_init=nnx.with_partitioning(table, ("positions", "embed")),
-            rngs=rngs,
-        )
+        self.token = _table(config, config.vocab_rows, "vocab", dtype, rngs)
+        self.position = None if config.rope else _table(config, config.context, "positions", dtype, rngs)
 
         @nnx.split_rngs(splits=config.layers)
         @nnx.vmap(in_axes=0, out_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
@@ -73,8 +51,9 @@ class Gpt(nnx.Module):
             return Block(config, dtype, kernels, rngs)
 
         self.blocks = stack(rngs)
-        self.norm = layer_norm(config, dtype, rngs)
+        self.norm = embed_norm(config, dtype, rngs)
         self.dropout = nnx.Dropout(config.dropout)
+        self.output = None if config.tied else _table(config, config.vocab_rows, "vocab", dtype, rngs)
 
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Returns float32 logits [B, T, V] for tokens [B, T]; those of padding rows are -inf."""
@@ -86,12 +65,12 @@ class Gpt(nnx.Module):
         The balance loss is summed over the blocks and averaged over the sequences.
         """
         table = _replicate_per_group(self.token, "vocab", name="token.table")  # [G, S, V, D]
-        positions = _replicate_per_group(self.position, "positions", name="position.table")  # [G, S, positions, D]
+        positions = None
+        if self.position is not None:
+            positions = _replicate_per_group(self.position, "positions", name="position.table")
         embedding_key, blocks_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("embed"):
-            rows = _look_up(table, _group(tokens, table))  # [G, S, B ÷ G, T ÷ S, D]
-            indices = _position_indices(tokens.shape[1], positions)
-            x = _ungroup(rows + _look_up(positions, indices)[:, :, None], "activation_embed")
+            x = _ungroup(self._embedding(tokens, table, positions), "activation_embed")
             x = shard(x, "batch", "seq", "activation_embed", name="embedding")
             x = apply_dropout(self.dropout, x, embedding_key, example_indices(x))
         with jax.named_scope("blocks"):
@@ -99,13 +78,26 @@ class Gpt(nnx.Module):
             x, balance = self._apply_blocks(x, keys)
         with jax.named_scope("logits"):
             x = apply_norm(with_gathered_biases(self.norm), x, "norm")
+            if self.output is not None:
+                table = _replicate_per_group(self.output, "vocab", name="output.table")
             x = _group(x, table, "activation_embed")
             shape = *x.shape[:-1], table.shape[2]
             sharding = out_sharding(shape, "batch", "seq", None, None, "vocab")
             logits = jnp.einsum("GSBTD,GSVD->GSBTV", x, table, out_sharding=sharding).astype(jnp.float32)
             logits = _ungroup(logits, "vocab")  # [B, T, V]
+            if cap := self.config.logit_cap:
+                logits = cap * jnp.tanh(logits / cap)
             logits = shard(self._mask_padding(logits), "batch", "seq", "vocab", name="logits")
         return logits, None if balance is None else balance.sum(axis=0).mean()
+
+    def _embedding(self, tokens: jax.Array, table: jax.Array, positions: jax.Array | None) -> jax.Array:
+        """Looks tokens [B, T] up in tables [G, S, rows, D]; returns them in groups, [G, S, B ÷ G, T ÷ S, D]."""
+        rows = _look_up(table, _group(tokens, table))
+        if self.config.embed_scaled:
+            rows *= jnp.asarray(self.config.embed**0.5, rows.dtype)
+        if positions is None:
+            return rows
+        return rows + _look_up(positions, _position_indices(tokens.shape[1], positions))[:, :, None]
 
     def _apply_blocks(self, x: jax.Array, keys: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
         """Returns the residual stream and the experts' balance losses [L, B]; a pipeline has no experts."""
@@ -130,10 +122,19 @@ class Gpt(nnx.Module):
     def _scan(
         self, blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array
     ) -> tuple[jax.Array, jax.Array | None]:
+        bodies = tuple(map(self._body, self.config.local_layers))
+        if not self.config.remat:
+            return scan_layers(bodies, blocks, x, keys, examples)
+        x, balance = scan_layers(bodies, blocks, resharded(x, "batch", "seq", "saved_embed"), keys, examples)
+        return resharded(x, "batch", "seq", "activation_embed"), balance
+
+    def _body(self, is_local: bool) -> Apply:
+        """Returns what applies a block, whose layer has a window if `is_local`."""
+
         def apply_block(
             block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
         ) -> tuple[jax.Array, jax.Array | None]:
-            return with_gathered_biases(block)(x, key, examples)
+            return with_gathered_biases(block)(x, key, examples, is_local)
 
         def apply_and_save(
             block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
@@ -145,17 +146,10 @@ class Gpt(nnx.Module):
             x, balance = apply_block(block, x, key, examples)
             return resharded(x, "batch", "seq", "saved_embed"), balance
 
-        body = nnx.remat(apply_and_save) if self.config.remat else apply_block
-        scan = nnx.scan(
-            body,
-            in_axes=(0, nnx.Carry, None if keys is None else 0, None),
-            out_axes=(nnx.Carry, 0),
-            transform_metadata={nnx.PARTITION_NAME: "layers"},
-        )
-        if not self.config.remat:
-            return scan(blocks, x, keys, examples)
-        x, balance = scan(blocks, resharded(x, "batch", "seq", "saved_embed"), keys, examples)
-        return resharded(x, "batch", "seq", "activation_embed"), balance
+        remat = self.config.remat
+        if not remat:
+            return apply_block
+        return nnx.remat(apply_and_save, policy=None if remat in (True, "full") else policy(remat))
 
     def _mask_padding(self, logits: jax.Array) -> jax.Array:
         if self.config.vocab_rows == self.config.vocab:
@@ -164,15 +158,23 @@ class Gpt(nnx.Module):
         return jnp.where(row < self.config.vocab, logits, -jnp.inf)
 
 
-def _saved_of_stages(remat: bool) -> Callable[..., bool]:
+def _table(config: ModelConfig, rows: int, axis: str, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Embed:
+    """Returns an embedding table [rows, D]."""
+    table = nnx.initializers.normal(INIT_STDDEV)
+    return nnx.Embed(
+        rows, config.embed, dtype=dtype, embedding_init=nnx.with_partitioning(table, (axis, "embed")), rngs=rngs
+    )
+
+
+def _saved_of_stages(remat: bool | RematPolicy) -> Callable[..., bool]:
     """Returns the policy of what a pipeline's stages save in every tick.
 
     They choose their layers anew in every tick, so if everything were saved, there would be a copy of them per tick.
-    With remat, the inputs of blocks are saved; without, the results of all matmuls, so that none runs twice.
+    With remat, what its policy keeps is saved; without, the results of all matmuls, so that none runs twice.
     """
     policies = jax.checkpoint_policies
     if remat:
-        return policies.save_only_these_names(SAVED)
+        return policy(remat)
     return policies.save_from_both_policies(policies.dots_saveable, policies.save_only_these_names(RESULT))
 
 
@@ -225,3 +227,8 @@ def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
     row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
     chosen = jnp.sum(jnp.where(row == targets[..., None], logits, 0.0), axis=-1)
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
+
+
+def z_loss(logits: jax.Array) -> jax.Array:
+    """Returns the mean square of log-sum-exp, float32 [], of logits [B, T, V]: small if softmax is near normalised."""
+    return jnp.mean(jnp.square(jax.nn.logsumexp(logits, axis=-1)))

@@ -39,13 +39,31 @@ def route(probabilities: jax.Array, per_token: int, capacity: int) -> Routing:
     order = masks.reshape(batch, -1, experts)  # [B, T·K, E]
     positions = jnp.sum((jnp.cumsum(order, axis=1) - order) * order, axis=-1).astype(jnp.int32)
     slots = jax.nn.one_hot(positions.reshape(batch, seq, per_token), capacity)  # [B, T, K, C], 0 beyond the capacity
-    weights = jnp.einsum("BTKE,BTE->BTK", masks, probabilities, precision="highest")
-    if per_token > 1:
-        weights /= weights.sum(axis=-1, keepdims=True)
+    weights = _weights(masks, probabilities)
     dispatch = jnp.einsum("BTKE,BTKC->BTEC", masks, slots)
     combine = jnp.einsum("BTKE,BTKC->BTEC", masks * weights[..., None], slots, precision="highest")
-    balance = experts * jnp.sum(masks[:, :, 0].mean(axis=1) * probabilities.mean(axis=1), axis=-1)
-    return Routing(dispatch, combine, balance)
+    return Routing(dispatch, combine, _balance(masks, probabilities))
+
+
+def weights_of_all(probabilities: jax.Array, per_token: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the weight of each expert for each token, float32 [B, T, E], and the balance loss [B].
+
+    They are those of `route` if all experts have slots for all tokens; 0 for experts that a token is not routed to.
+    """
+    masks = shard(_top_experts(probabilities, per_token), "batch", "keys", None, "router", name="blocks.mlp.masks")
+    weights = jnp.einsum("BTKE,BTK->BTE", masks, _weights(masks, probabilities), precision="highest")
+    return weights, _balance(masks, probabilities)
+
+
+def _weights(masks: jax.Array, probabilities: jax.Array) -> jax.Array:
+    """Returns the weights [B, T, K] of a token's experts."""
+    weights = jnp.einsum("BTKE,BTE->BTK", masks, probabilities, precision="highest")
+    return weights / weights.sum(axis=-1, keepdims=True) if masks.shape[2] > 1 else weights
+
+
+def _balance(masks: jax.Array, probabilities: jax.Array) -> jax.Array:
+    """Returns the balance loss [B]."""
+    return masks.shape[-1] * jnp.sum(masks[:, :, 0].mean(axis=1) * probabilities.mean(axis=1), axis=-1)
 
 
 def _top_experts(probabilities: jax.Array, per_token: int) -> jax.Array:

@@ -1,9 +1,9 @@
-"""What follows from the decoder's config: dtype, attention kernel, parameter count and FLOPs per token."""
+"""What follows from the decoder's config and the platform: dtype and attention kernel."""
 
 from dataclasses import dataclass
 
 from ..base.invalid import Invalid
-from ..spec.config import SPLASH_BLOCKS, AttentionKernel, ModelConfig
+from ..spec.model_config import SPLASH_BLOCKS, AttentionKernel, ModelConfig
 
 LEAST_CAPABILITY = 8
 """The compute capability from which on a GPU has cuDNN's attention: Ampere's."""
@@ -57,7 +57,7 @@ def attention_kernels(config: ModelConfig, platform: str, seq_len: int, capabili
     elif asked != "plain" and fits_cudnn:
         whole = "cudnn"
     split: AttentionKernel = "ring-splash" if platform == "tpu" else "ring"
-    if asked == "plain" or (asked == "auto" and platform == "cpu"):
+    if asked == "plain" or (asked == "auto" and platform == "cpu") or not config.fits_ring:
         split = "plain"
     elif whole == "splash-interpreted":
         split = "ring-splash-interpreted"
@@ -83,34 +83,3 @@ def query_block(seq_len: int) -> int:
 def compute_dtype(config: ModelConfig, platform: str) -> str:
     """Returns the dtype of activations: `auto` means float32 on CPU and bfloat16 elsewhere."""
     return ("float32" if platform == "cpu" else "bfloat16") if config.dtype == "auto" else config.dtype
-
-
-def parameter_count(config: ModelConfig) -> int:
-    """Returns the number of trainable elements, without the padding rows of the token table.
-
-    (V + context)·D, per layer 4·D² + 4·D (attention), 2·D·F + F + D (MLP, or each expert), D·E (router of E experts),
-    4·D (norms), and 2·D for the final norm.
-    """
-    d = config.embed
-    layer = 4 * d * d + 4 * d + (config.experts or 1) * _mlp_parameters(config) + d * config.experts + 4 * d
-    return (config.vocab + config.context) * d + config.layers * layer + 2 * d
-
-
-def active_parameter_count(config: ModelConfig) -> int:
-    """Returns the part of `parameter_count` that one token uses: only `experts_per_token` of the experts count."""
-    idle = config.experts - config.experts_per_token if config.experts else 0
-    return parameter_count(config) - config.layers * idle * _mlp_parameters(config)
-
-
-def _mlp_parameters(config: ModelConfig) -> int:
-    return 2 * config.embed * config.mlp + config.mlp + config.embed
-
-
-def flops_per_token(config: ModelConfig, seq_len: int) -> float:
-    """Returns the FLOPs of forward and backward pass: 6 per multiplying parameter + 12·L·D·T for attention.
-
-    The formula is from PaLM, appendix B. The position table and the token lookup multiply nothing; the tied output
-    layer does. The experts that a token is routed to count even if they have no capacity left for it.
-    """
-    multiplying = active_parameter_count(config) - config.context * config.embed
-    return 6.0 * multiplying + 12.0 * config.layers * config.embed * seq_len

@@ -1,6 +1,5 @@
 """The training task: its state, its train step, and a description of every array before it exists."""
 
-from collections import Counter
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -8,12 +7,17 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.sharding import AxisType
 
 from ..base.invalid import Invalid
 from ..parallel.constraints import inspect_sharding
-from ..spec.config import RunConfig, TrainingConfig, UserModel
+from ..spec.config import RunConfig, UserModel
+from .accumulation import accumulate
 from .array import Array, Batch, annotated_axes, gradient_name, name_of
+from .blocks import micro_batch
 from .built_in import BuiltIn
+from .moments import describe_moments
+from .optimizer import optimizer
 from .traces import Traces
 from .user_model import UserModule
 
@@ -38,15 +42,6 @@ class TrainState(NamedTuple):
     model has none."""
 
 
-def optimizer(config: TrainingConfig) -> optax.GradientTransformation:
-    """Returns the default optimizer: AdamW with linear warm-up and clipping by global norm."""
-    schedule = optax.linear_schedule(0.0, config.learning_rate, max(1, config.warmup_steps))
-    return optax.chain(
-        optax.clip_by_global_norm(config.grad_clip),
-        optax.adamw(lambda step: schedule(step + 1), b2=0.95, weight_decay=config.weight_decay),
-    )
-
-
 class Task:
     """What is trained, independent of mesh and devices: initial state, step function, descriptions of all arrays."""
 
@@ -63,10 +58,12 @@ class Task:
         """The dtype of activations; None if only the user's model knows it."""
         self.user_batches = self.model.batches
         """The batches of the user's `batch` function; None if the model trains on text."""
-        self._optimizer = self.model.optimizer() or optimizer(config.training)
         with nnx.use_eager_sharding(False):
             split = nnx.split(nnx.eval_shape(self.model.module), nnx.Param, nnx.RngState, ...)
         self._graph, self._params, self._rngs, self._variables = split
+        own = self.model.optimizer()
+        self._optimizer = own or optimizer(config.training, self._logical_axes)
+        self._is_muon = own is None and config.training.optimizer == "muon"
         self.explicit_problems: dict[str, list[str]] = {}
         """Cache of `explicit.refused`: what jax rejects under explicit axis types, by layout."""
         self._traces = None
@@ -108,21 +105,59 @@ class Task:
     ) -> tuple[TrainState, jax.Array]:
         """Returns the state after one step, and the loss before it, float32 [], without the experts' balance loss."""
         key = jax.random.fold_in(jax.random.key(state.seed), state.step)
-        outcome = jax.value_and_grad(self.outcome, has_aux=True)
-        (_, (value, variables)), gradients = outcome(state.params, state.variables, batch, key)
-        if gradient_shardings is not None:
-            gradients = jax.lax.with_sharding_constraint(gradients, gradient_shardings)
+        gradients, value, variables = self._gradients(state, batch, key, gradient_shardings)
         gradients = jax.tree.map_with_path(
             lambda path, gradient: inspect_sharding(gradient, gradient_name(name_of(path))), gradients
         )
         with jax.named_scope("optimizer"):
-            updates, opt_state = self._optimizer.update(gradients, state.opt_state, state.params)
+            updates, opt_state = self._updates(gradients, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
         return TrainState(params, opt_state, state.step + 1, state.seed, variables), value
+
+    def _updates(self, gradients: Tree, opt_state: Tree, params: Tree) -> tuple[Tree, Tree]:
+        """Returns the optimizer's updates and its new state. Muon's products have no `out_sharding`: the compiler lays
+        them out under explicit axis types, too."""
+        update: Any = self._optimizer.update
+        if self._is_muon and AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
+            shardings = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding, (params, opt_state))
+            update = jax.sharding.auto_axes(update, out_sharding=shardings)
+        return update(gradients, opt_state, params)
+
+    def _gradients(
+        self, state: TrainState, batch: Tree, key: jax.Array, shardings: Tree
+    ) -> tuple[Tree, jax.Array, Tree]:
+        """Returns the gradients, laid out by `shardings`, the loss and the updated variables."""
+
+        def of(variables: Tree, batch: Tree, key: jax.Array) -> tuple[Tree, jax.Array, Tree]:
+            outcome = jax.value_and_grad(self.outcome, has_aux=True)
+            (_, (value, variables)), gradients = outcome(state.params, variables, batch, key)
+            return _laid_out(gradients, shardings), value, variables
+
+        def of_micro_batch(
+            variables: Tree, batch: Tree, index: jax.Array, examples: jax.Array
+        ) -> tuple[Tree, jax.Array, Tree]:
+            if isinstance(self.model, BuiltIn):
+                with micro_batch(examples):  # dropout's keys are derived from the examples' indices
+                    return of(variables, batch, key)
+            return of(variables, batch, jax.random.fold_in(key, index))
+
+        if (count := self.config.training.accumulate_steps) == 1:
+            return of(state.variables, batch, key)
+        zeros = _laid_out(jax.tree.map(jnp.zeros_like, state.params), shardings)
+        return accumulate(of_micro_batch, state.variables, batch, self.batch_arrays, zeros, count)
 
     def loss(self, params: Tree, batch: Tree, key: jax.Array | None) -> jax.Array:
         """Returns the loss of a batch, float32 [], for a model without variables. Without a key there is no dropout."""
         return self.outcome(params, {}, batch, key)[1][0]
+
+    def held_out_loss(self, state: TrainState, batch: Tree) -> jax.Array:
+        """Returns the loss of a batch, float32 [], without dropout or the experts' balance loss; updates nothing."""
+        return self.model.held_out_loss(self._module(state.params, None, state.variables), batch)  # type: ignore[arg-type]
+
+    def logits(self, params: Tree, tokens: jax.Array) -> jax.Array:
+        """Returns float32 logits [B, T, V] of the built-in model for tokens [B, T], without dropout."""
+        module: Any = self._module(params, None, {})
+        return module(tokens)
 
     def outcome(
         self, params: Tree, variables: Tree, batch: Tree, key: jax.Array | None
@@ -160,6 +195,11 @@ class Task:
             raise Invalid(*(f"{problem}: a variable must keep its shape and dtype" for problem in changed))
         return nnx.to_pure_dict(nnx.from_flat_state(kept))
 
+    @property
+    def period(self) -> int:
+        """After how many layers the pattern of alternating ones repeats, 1 if all are alike."""
+        return 1 if isinstance(self.config.model, UserModel) else len(self.config.model.local_layers)
+
     def problems_on(self, axes: tuple[str, ...]) -> list[str]:
         """Returns why the step cannot be traced on a mesh with these axes, of any size; empty if it can."""
         return self._traces.problems_on(axes) if self._traces else []
@@ -192,20 +232,20 @@ class Task:
         """The state with a `ShapeDtypeStruct` in place of every array."""
         return jax.eval_shape(self.initial_state)
 
+    @property
+    def _logical_axes(self) -> Tree:
+        """The logical axes of every parameter, in a tree like the parameters."""
+        described = _describe(nnx.to_pure_dict(self._params), self._params, "parameter")
+        return jax.tree.map(lambda array: array.logical_axes, described)
+
     @cached_property
     def state_arrays(self) -> TrainState:
         """The state with an `Array` in place of every array."""
         state = self.abstract_state
         params = _describe(state.params, self._params, "parameter")
-        owners = optax.tree_utils.tree_map_params(
-            self._optimizer,
-            lambda leaf, owner: owner if leaf.shape == owner.shape else leaf,
-            state.opt_state,
-            params,
-        )
         step, seed = (Array((name,), "scalar", (), getattr(state, name).dtype, ()) for name in ("step", "seed"))
         variables = _describe(state.variables, self._variables, "variable")
-        return TrainState(params, _describe_moments(state.opt_state, owners), step, seed, variables)
+        return TrainState(params, describe_moments(state.opt_state, params), step, seed, variables)
 
     @property
     def batch_arrays(self) -> Tree:
@@ -228,6 +268,10 @@ class Task:
         return self.annotated if isinstance(self.model, BuiltIn) else None
 
 
+def _laid_out(gradients: Tree, shardings: Tree) -> Tree:
+    return gradients if shardings is None else jax.lax.with_sharding_constraint(gradients, shardings)
+
+
 def _describe(tree: Tree, state: nnx.State, kind: str) -> Tree:
     """Returns `tree` with an `Array` in place of every leaf; `state` holds the annotations."""
     axes = {name_of(path): annotated_axes(leaf) for path, leaf in nnx.to_flat_state(state)}
@@ -237,27 +281,6 @@ def _describe(tree: Tree, state: nnx.State, kind: str) -> Tree:
         return Array((name,), kind, leaf.shape, leaf.dtype, axes[name])
 
     return jax.tree_util.tree_map_with_path(array, tree)
-
-
-def _describe_moments(opt_state: Tree, owners: Tree) -> Tree:
-    """Returns `opt_state` with an `Array` in place of every leaf.
-
-    `owners` holds each moment's parameter as an `Array`. Names that would be equal get optax's chain indices.
-    """
-    counts = Counter(name_of(path) for path, _ in jax.tree.leaves_with_path(opt_state))
-
-    def describe(path: Any, leaf: Any, owner: Any) -> Array:
-        return _describe_moment(path, counts[name_of(path)] > 1, leaf, owner)
-
-    return jax.tree_util.tree_map_with_path(describe, opt_state, owners)
-
-
-def _describe_moment(path: Any, with_indices: bool, leaf: Any, owner: Any) -> Array:
-    if not isinstance(owner, Array):
-        name = f"opt_state{jax.tree_util.keystr(path)}"
-        return Array((name,), "scalar", leaf.shape, leaf.dtype, (None,) * leaf.ndim)
-    names = (name_of(path, with_indices), *owner.names)
-    return Array(names, "moment", leaf.shape, leaf.dtype, owner.logical_axes)
 
 
 def _reseed(rngs: nnx.State, key: jax.Array | None) -> nnx.State:

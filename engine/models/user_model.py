@@ -51,6 +51,11 @@ class UserModule:
             problems.append(f"{self._of('batch')} needs a loss(model, batch) in the same file: add one")
         if self._batch and config.data is not None:
             problems.append(f"--data {config.data}: {self._of('batch')} makes the batches: omit --data")
+        if self._batch and config.evaluation:
+            problems.append(
+                f"--eval-data and --eval-share: {self._of('batch')} makes the batches, so no text can be held out: "
+                "omit them"
+            )
         if problems:
             raise Invalid(*problems)
         self.batches = self._user_batches(config.training.batch_size) if self._batch else None
@@ -79,6 +84,14 @@ class UserModule:
         """Returns the minimised value and the loss, float32 []: for a user's model they are the same."""
         value = self._value(module, batch, key)
         return value, value
+
+    def held_out_loss(self, module: nnx.Module, batch: Tree) -> jax.Array:
+        """Returns the loss, float32 [], of a module in `eval` mode: without dropout, with BatchNorm's running means.
+
+        A `loss` that takes a key receives the same one for every batch.
+        """
+        module.eval()
+        return self._value(module, batch, jax.random.key(0))
 
     def _value(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> jax.Array:
         if self._loss is None:

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..spec.pipeline_info import PipelineInfo
-from ..spec.preset import Axes
+from ..spec.preset import Alternatives, Axes
 from .observed import Activation, Observed
-from .rules import LogicalAxes, axes_of, by_rules, spec_entry, with_derived
+from .rules import Decision, LogicalAxes, axes_of, by_rules, derived_alternatives, spec_entry, with_derived
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class _Active:
     rules: Mapping[str, Axes]
     observed: Observed | None
     pipeline: PipelineInfo | None
+    alternatives: Alternatives
     stage_of: "_Active | None" = None
     """Inside one stage of a pipeline and one group of the batch: the rules outside, for all stages and groups."""
 
@@ -35,6 +37,9 @@ class _Active:
     @property
     def is_explicit(self) -> bool:
         return AxisType.Explicit in self.mesh.axis_types
+
+    def decide(self, shape: Sequence[int], logical_axes: LogicalAxes) -> Decision:
+        return by_rules(shape, logical_axes, self.rules, self.sizes, self.alternatives)
 
     def axes(self, logical: str) -> Axes:
         return self.rules.get(logical, ())
@@ -52,13 +57,15 @@ def activation_rules(
     rules: Mapping[str, Axes],
     observed: Observed | None = None,
     pipeline: PipelineInfo | None = None,
+    alternatives: Alternatives = MappingProxyType({}),
 ) -> Iterator[None]:
     """Makes `shard` constrain activations by these rules while a step is traced in this context, in this thread.
 
     With `observed`, compiling the traced program records the layouts that the compiler chose. It computes the same,
     but its callbacks keep it out of the compilation cache.
     """
-    with _activated(_Active(mesh, with_derived(rules), observed, pipeline)):
+    others = derived_alternatives(rules, alternatives)
+    with _activated(_Active(mesh, with_derived(rules), observed, pipeline, others)):
         yield
 
 
@@ -81,7 +88,8 @@ def one_stage() -> Iterator[tuple[Axes, Axes]]:
     assert active is not None
     taken = {*active.axes("batch"), *active.axes("layers")}
     rules = {logical: axes for logical, axes in active.rules.items() if not taken & set(axes)}
-    with _activated(replace(active, rules=rules, stage_of=active)):
+    others = {logical: each for logical, each in active.alternatives.items() if logical in rules}
+    with _activated(replace(active, rules=rules, alternatives=others, stage_of=active)):
         yield active.axes("batch"), active.axes("layers")
 
 
@@ -208,7 +216,7 @@ def per_device(
 
 
 def _sharding(active: _Active, shape: Sequence[int], logical_axes: LogicalAxes) -> NamedSharding:
-    return NamedSharding(active.mesh, by_rules(shape, logical_axes, active.rules, active.sizes).spec)
+    return NamedSharding(active.mesh, active.decide(shape, logical_axes).spec)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -236,7 +244,7 @@ def _activation(x: jax.Array, logical_axes: LogicalAxes, active: _Active) -> Act
     if outer and outer.pipeline:
         active, logical_axes = outer, ("layers", *logical_axes)
         shape = (outer.pipeline.stages, outer.parts("batch") * shape[0], *shape[1:])
-    return Activation(shape, x.dtype, logical_axes, by_rules(shape, logical_axes, active.rules, active.sizes))
+    return Activation(shape, x.dtype, logical_axes, active.decide(shape, logical_axes))
 
 
 def inspect_sharding(x: jax.Array, name: str) -> jax.Array:

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from ..spec.indivisible import Indivisible
-from ..spec.preset import FOLLOWS, LOGICAL_AXES, Axes, Override, Preset
+from ..spec.preset import FOLLOWS, LOGICAL_AXES, Alternatives, Axes, Override, Preset
 
 LogicalAxes = tuple[str | None, ...]
 """The logical axis of each dim; None for a dim without one."""
@@ -55,17 +56,25 @@ class Decision:
 
 
 def by_rules(
-    shape: Sequence[int], logical_axes: LogicalAxes, rules: Mapping[str, Axes], mesh_axes: Mapping[str, int]
+    shape: Sequence[int],
+    logical_axes: LogicalAxes,
+    rules: Mapping[str, Axes],
+    mesh_axes: Mapping[str, int],
+    alternatives: Alternatives = MappingProxyType({}),
 ) -> Decision:
     """Decides an array's layout by rules, dims from left to right.
 
-    A mesh axis that an earlier dim uses, or that does not divide the dim, is a problem.
+    A mesh axis that an earlier dim uses, or that does not divide the dim, is a problem, unless one of the
+    `alternatives` to the rule can split the dim: the first that can is used.
     """
     dims: list[Dim] = []
     for size, logical in zip(shape, logical_axes, strict=True):
         taken = {axis for dim in dims for axis in dim.axes}
         if logical is None:
             dims.append(Dim((), "no logical axis: unsharded"))
+        elif logical in alternatives:
+            tried = (rules[logical], *alternatives[logical])
+            dims.append(_first_that_fits(logical, size, tried, mesh_axes, taken))
         elif logical not in rules:
             dims.append(_without_rule(logical, size, mesh_axes, taken))
         elif not rules[logical]:
@@ -126,7 +135,13 @@ def decide(
         for glob, override in preset.overrides.items():
             if shape and matches(glob, name, kind):
                 return by_override(shape, logical_axes, glob, override, mesh_axes)
-    return by_rules(shape, logical_axes, preset.rules, mesh_axes)
+    alternatives = derived_alternatives(preset.rules, preset.alternatives)
+    return by_rules(shape, logical_axes, _with_kv_heads(preset.rules), mesh_axes, alternatives)
+
+
+def _with_kv_heads(rules: Mapping[str, Axes]) -> Mapping[str, Axes]:
+    """Adds the only one of the rules that follow from others which parameters have."""
+    return {"kv_heads": rules["heads"], **rules} if "heads" in rules else rules
 
 
 def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[str] | None) -> list[str]:
@@ -149,6 +164,11 @@ def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[
         problems.append(
             f"{preset.name}: [rules] layers: blocks with experts cannot be pipeline stages: use a dense model"
         )
+    if preset.axis_types == "explicit" and preset.alternatives:
+        problems.append(
+            f"{preset.name}: [rules] {next(iter(preset.alternatives))}: explicit axis types take no alternatives: "
+            'keep one, or set axis_types = "auto"'
+        )
     if preset.axis_types == "explicit" and preset.rules.get("layers"):
         problems.append(
             f'{preset.name}: [rules] layers: explicit axis types cannot split blocks: set axis_types = "auto"'
@@ -170,19 +190,48 @@ def with_derived(rules: Mapping[str, Axes]) -> dict[str, Axes]:
     return {**derived, **rules}
 
 
-def flax_rules(rules: Mapping[str, Axes], logical_axes: set[str]) -> tuple[tuple[str, str | Axes | None], ...]:
+def derived_alternatives(rules: Mapping[str, Axes], alternatives: Alternatives) -> dict[str, tuple[Axes, ...]]:
+    """Adds the alternatives of logical axes that follow others, see `with_derived`."""
+    followed = {logical: other for logical, other in FOLLOWS.items() if other in alternatives and logical not in rules}
+    return {**{logical: alternatives[other] for logical, other in followed.items()}, **alternatives}
+
+
+def flax_rules(preset: Preset, logical_axes: set[str]) -> tuple[tuple[str, str | Axes | None], ...]:
     """Returns a preset's rules in Flax's form, for models that constrain activations with Flax's functions.
 
-    Every logical axis is listed, since Flax takes an unlisted one for a mesh axis.
+    Every logical axis is listed, since Flax takes an unlisted one for a mesh axis. Alternatives repeat it.
     """
-    names = dict.fromkeys([*rules, *LOGICAL_AXES, *sorted(logical_axes)])
-    return tuple((name, spec_entry(rules.get(name, ()))) for name in names)
+    names = dict.fromkeys([*preset.rules, *LOGICAL_AXES, *sorted(logical_axes)])
+    tried = {name: (preset.rules.get(name, ()), *preset.alternatives.get(name, ())) for name in names}
+    return tuple((name, spec_entry(axes)) for name, each in tried.items() for axes in each)
 
 
 def spec_of(sharding: Sharding, rank: int) -> list[list[str]]:
     """Returns the mesh axes of each dim of an array with `rank` dims, major first."""
     assert isinstance(sharding, NamedSharding), sharding
     return [list(axes_of(entry)) for entry in (*sharding.spec, *[None] * (rank - len(sharding.spec)))]
+
+
+def _first_that_fits(
+    logical: str, size: int, tried: Sequence[Axes], mesh_axes: Mapping[str, int], taken: set[str]
+) -> Dim:
+    """Decides a dim by the first of several splits that can be. If none can, the first one is the problem."""
+    passed_over: list[str] = []
+    for number, axes in enumerate(tried, 1):
+        origin = f"{logical}: alternative {number} of {len(tried)}"
+        dim = _split(origin, logical, size, axes, mesh_axes, taken) if axes else Dim((), f'{origin} → "": unsharded')
+        if not dim.problem:
+            return replace(dim, reason="; ".join([dim.reason, *(f"passed over {each}" for each in passed_over)]))
+        passed_over.append(_why_passed_over(axes, size, mesh_axes, taken))
+    text = f"{logical} {size}: no alternative fits: {'; '.join(passed_over)}: add [] to leave it unsharded then"
+    first = _split(logical, logical, size, tried[0], mesh_axes, taken)
+    return replace(first, reason=text, problem=text)
+
+
+def _why_passed_over(axes: Axes, size: int, mesh_axes: Mapping[str, int], taken: set[str]) -> str:
+    names, used = "+".join(axes), [axis for axis in axes if axis in taken]
+    count = math.prod(mesh_axes[axis] for axis in axes)
+    return f"{names} ({used[0]} splits another dim)" if used else f"{names} ({size} does not divide by {count})"
 
 
 def _split(origin: str, logical: str, size: int, axes: Axes, mesh_axes: Mapping[str, int], taken: set[str]) -> Dim:

@@ -24,6 +24,8 @@ from .kept_programs import KeptPrograms
 from .placement import describe_preset, place
 from .program import Program, compile_initial_state, compile_program
 from .reshard import Transfers
+from .sampling import Sampler, compile_sampler
+from .weights import with_weights
 
 MAX_PRESETS = 1000
 """Presets of a run, including those created during it."""
@@ -57,6 +59,8 @@ class Compiler:
         self._presets_folder = presets_folder
         self.devices = devices
         self._queue = CompileQueue()
+        self._sampler: tuple[str, Sampler] | None = None
+        """The last sampler, and the preset that it is for."""
         self._compiling: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """By preset: a thread waits for a program that the other thread is compiling."""
 
@@ -84,9 +88,14 @@ class Compiler:
 
         So it compiles alongside the run's first program.
         """
-        preset = self._preset(name)
+        preset, config = self._preset(name), self._task.config
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="initial state")
-        return thread.submit(lambda: compile_initial_state(self._task, place(self._task, preset, self.devices)))
+
+        def compiled() -> Callable[[], TrainState]:
+            create = compile_initial_state(self._task, place(self._task, preset, self.devices))
+            return create if config.weights is None else lambda: with_weights(create(), config)
+
+        return thread.submit(compiled)
 
     def _preset(self, name: str) -> Preset:
         return self._presets.get(name) or load_preset(name)
@@ -137,6 +146,14 @@ class Compiler:
         future = self._queue.submit(urgency, lambda: self._ready(source, name, on_phase))
         future.add_done_callback(lambda _: on_done())
         return future
+
+    def sampler(self, program: Program) -> tuple[Sampler, float]:
+        """Returns the sampler for a program's layout, and the seconds spent to compile it now; the last one is kept."""
+        if self._sampler and self._sampler[0] == program.name:
+            return self._sampler[1], 0.0
+        sampler = compile_sampler(self._task, program.placement)
+        self._sampler = program.name, sampler
+        return sampler, sampler.compile_seconds
 
     def inspect(self, name: str, on_done: Callable[[], None]) -> Future[PresetInspected]:
         """Runs `inspect_program` for a preset. `on_done` is called as for `first`."""

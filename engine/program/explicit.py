@@ -40,7 +40,7 @@ def _refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainStat
 
     arrays, inputs = jax.tree.map(abstract, (task.state_arrays, task.batch_arrays), (state, batch))
     gradients = jax.tree.map(lambda leaf: leaf.sharding, arrays.params)
-    rules = flax_rules(preset.rules, task.annotated - set(sizes))
+    rules = flax_rules(preset, task.annotated - set(sizes))
 
     def step(arrays: TrainState, inputs: Any) -> tuple[TrainState, jax.Array]:
         return task.train_step(arrays, inputs, gradients)

@@ -13,8 +13,8 @@ from ..base.invalid import Invalid
 from ..models.task import Array, Task, TrainState
 from ..parallel.mesh import build_mesh
 from ..parallel.rules import Decision, decide, preset_problems, spec_of
-from ..spec.config import AttentionKernel
 from ..spec.indivisible import Indivisible
+from ..spec.model_config import AttentionKernel
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.preset import Preset
 from ..wire.descriptions import ArrayInfo, PresetInfo
@@ -144,7 +144,8 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
 
     Raises Invalid with every problem; DoesNotDivide if indivisible dims are the only ones.
     """
-    sizes, batch_size = preset.sizes(devices), task.config.training.batch_size
+    training, sizes = task.config.training, preset.sizes(devices)
+    batch_size, accumulated = training.batch_size, training.accumulate_steps
 
     def decided(array: Array) -> Decision:
         return decide(array.names, array.kind, array.shape, array.logical_axes, preset, sizes)
@@ -155,7 +156,9 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
     problems = [
         *preset.problems,
         *filter(None, [preset.size_problem(devices), preset.microbatch_problem(devices, batch_size)]),
+        *filter(None, [preset.accumulation_problem(devices, batch_size, accumulated)]),
         *filter(None, [preset.repeat_problem(devices, batch_size, size) for size in layers]),
+        *filter(None, [preset.period_problem(devices, batch_size, size, task.period) for size in layers]),
         *preset_problems(preset, kinds, task.logical_axes),
         *(of_arrays := _array_problems(task, preset, state, batch)),
         *(f"{preset.name}: {problem}" for problem in task.problems_on(tuple(sizes))),

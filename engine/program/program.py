@@ -1,7 +1,8 @@
 """A compiled preset: the shardings of all arrays, and the train step compiled for them."""
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -9,6 +10,7 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh
 from jax.stages import Compiled, Traced
 
+from ..analysis.cycles import estimated_cycles
 from ..analysis.program_text import read
 from ..models.flops import flops_by_scope
 from ..models.task import Task, TrainState
@@ -16,13 +18,14 @@ from ..parallel.constraints import activation_rules
 from ..parallel.mesh import describe_mesh
 from ..parallel.observed import Observed
 from ..parallel.rules import flax_rules
+from ..profiling.step_work import step_work
 from ..spec.preset import Preset
 from ..wire.events import Phase, PresetCompiled
 from .compilation_cache import cache_hits, of_code_in
 from .digest import is_finite
 from .memory import predict
 from .placement import Placement, Tree, with_shardings
-from .state_function import StateFunction, digest_function
+from .state_function import StateFunction, digest_function, state_function
 
 HOST_BYTES_PER_CHARACTER = 40
 """Host memory of a compiled program and its jaxpr, per character of HLO text: 23 to 52 were measured on CPU
@@ -45,6 +48,8 @@ class Program:
     """Layout, collectives and memory of the compiled step."""
     host_bytes: int
     """Estimated host memory that the program uses."""
+    held_out_loss: StateFunction | None = None
+    """The loss of a state and a held-out batch; None for a run without evaluation."""
 
     @property
     def name(self) -> str:
@@ -52,9 +57,10 @@ class Program:
         return self.placement.preset.name
 
     def compile_state_functions(self) -> None:
-        """Compiles `digest` and `is_finite` ahead: a switch and a save call them while training is paused."""
-        self.digest.compile()
-        self.is_finite.compile()
+        """Compiles them ahead: a switch, a save and an evaluation call them while no step runs."""
+        for function in (self.digest, self.is_finite, self.held_out_loss):
+            if function:
+                function.compile()
 
 
 def compile_program(task: Task, placement: Placement, on_phase: Callable[[Phase], None] = lambda _: None) -> Program:
@@ -73,8 +79,9 @@ def compile_program(task: Task, placement: Placement, on_phase: Callable[[Phase]
     text = step.as_text() or ""
     written = flops_by_scope(traced.jaxpr)
     description = _describe(task, placement, step, text, written, time.perf_counter() - began, from_cache)
-    functions = digest_function(state), StateFunction(is_finite, state)
-    return Program(placement, step, *functions, description, HOST_BYTES_PER_CHARACTER * len(text))
+    functions = digest_function(state), state_function(is_finite, state)
+    held_out = StateFunction(lambda: trace_held_out(task, placement).lower()) if task.config.evaluation else None
+    return Program(placement, step, *functions, description, HOST_BYTES_PER_CHARACTER * len(text), held_out)
 
 
 def trace_step(task: Task, placement: Placement, observed: Observed | None = None) -> Traced:
@@ -84,16 +91,31 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
     def train_step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, jax.Array]:
         return task.train_step(arrays, inputs, state.params)
 
-    pipeline = placement.pipeline(task)
-    rules = flax_rules(placement.preset.rules, task.annotated - set(placement.mesh.shape))
-    with (
-        jax.set_mesh(placement.mesh),
-        nnx.logical_axis_rules(rules),  # for activations of a user's model
-        activation_rules(placement.mesh, placement.preset.rules, observed, pipeline),
-    ):
+    with _rules_of(task, placement, observed):
         return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).trace(
             placement.abstract_state(task), with_shardings(task.batch_arrays, batch)
         )
+
+
+def trace_held_out(task: Task, placement: Placement) -> Traced:
+    """Traces the loss of a held-out batch: a program of its own, so that the step is the same with and without it."""
+    with _rules_of(task, placement):
+        return jax.jit(task.held_out_loss).trace(
+            placement.abstract_state(task), with_shardings(task.batch_arrays, placement.batch_shardings)
+        )
+
+
+@contextlib.contextmanager
+def _rules_of(task: Task, placement: Placement, observed: Observed | None = None) -> Iterator[None]:
+    """Sets the mesh and the rules for activations, while a function is traced."""
+    preset = placement.preset
+    rules = flax_rules(preset, task.annotated - set(placement.mesh.shape))
+    with (
+        jax.set_mesh(placement.mesh),
+        nnx.logical_axis_rules(rules),  # for activations of a user's model
+        activation_rules(placement.mesh, preset.rules, observed, placement.pipeline(task), preset.alternatives),
+    ):
+        yield
 
 
 def compile_initial_state(task: Task, placement: Placement) -> Callable[[], TrainState]:
@@ -131,6 +153,8 @@ def _describe(
         pipeline=placement.pipeline(task),
         unused_rules=_unused_rules(task, placement.preset),
         attention=placement.attention(task),
+        work=step_work(report.module, mesh.axes) if report.module else [],
+        estimated_cycles=estimated_cycles(report.module) if report.module else None,
     )
 
 

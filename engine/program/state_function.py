@@ -1,4 +1,4 @@
-"""Compiled functions of the train state that a switch or a save calls."""
+"""Compiled functions of the train state that a switch, a save or an evaluation calls."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from functools import cached_property, partial
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
-from jax.stages import Compiled
+from jax.stages import Compiled, Lowered
 
 from ..models.task import TrainState
 from .digest import digests
@@ -17,28 +17,35 @@ from .digest import digests
 class StateFunction:
     """A function of the train state, compiled at the first call, or before that by `compile`."""
 
-    function: Callable[[TrainState], jax.Array]
-    """The function to compile; its result is replicated."""
-    state: TrainState
-    """The abstract state, with the shardings of the arguments."""
+    lower: Callable[[], Lowered]
+    """Lowers the function."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
     def _compiled(self) -> Compiled:
-        mesh = jax.tree.leaves(self.state)[0].sharding.mesh
-        return jax.jit(self.function, out_shardings=NamedSharding(mesh, PartitionSpec())).lower(self.state).compile()
+        return self.lower().compile()
 
     def compile(self) -> Compiled:
         """Compiles the function once, in the first thread that calls this."""
         with self._lock:
             return self._compiled
 
-    def __call__(self, state: TrainState) -> jax.Array:
+    def __call__(self, *arguments: object) -> jax.Array:
         """Calls the compiled function."""
-        return self.compile()(state)
+        return self.compile()(*arguments)
+
+
+def state_function(function: Callable[[TrainState], jax.Array], state: TrainState) -> StateFunction:
+    """Returns a function of states like the abstract `state`, which has shardings; its result is replicated."""
+
+    def lower() -> Lowered:
+        mesh = jax.tree.leaves(state)[0].sharding.mesh
+        return jax.jit(function, out_shardings=NamedSharding(mesh, PartitionSpec())).lower(state)
+
+    return StateFunction(lower)
 
 
 def digest_function(state: TrainState) -> StateFunction:
     """Returns `digests` as a function of states like the abstract `state`."""
-    return StateFunction(partial(digests, shardings=jax.tree.map(lambda leaf: leaf.sharding, state)), state)
+    return state_function(partial(digests, shardings=jax.tree.map(lambda leaf: leaf.sharding, state)), state)

@@ -1,21 +1,19 @@
 """Checks of a run's config, made before any device work."""
 
-import math
-
-from .config import CUDNN_HEADS, CUDNN_WIDEST, SPLASH_BLOCKS, ModelConfig, RunConfig, TrainingConfig
+from .config import EvaluationConfig, RunConfig
+from .model_checks import model_checks
+from .model_config import ModelConfig
+from .training_checks import training_checks
 
 
 def problems_of(config: RunConfig) -> list[str]:
     """Returns what is wrong with the numbers in `config`, one line each. Needs no device."""
     model, training, memory = config.model, config.training, config.device_memory
     every, minutes = config.checkpoints.every_steps, config.checkpoints.every_minutes
-    checks = _model_checks(model, training) if isinstance(model, ModelConfig) else []
+    checks = model_checks(model, training) if isinstance(model, ModelConfig) else []
+    checks += training_checks(training, is_built_in=isinstance(model, ModelConfig))
+    checks += _evaluation_checks(config.evaluation) if config.evaluation else []
     checks += [
-        (training.batch_size >= 1, f"--batch-size {training.batch_size}: must be at least 1"),
-        (training.seq_len >= 1, f"--seq-len {training.seq_len}: must be at least 1"),
-        (training.learning_rate > 0, f"learning_rate {training.learning_rate}: must be above 0"),
-        (training.warmup_steps >= 0, f"warmup_steps {training.warmup_steps}: must be 0 or more"),
-        (training.grad_clip > 0, f"grad_clip {training.grad_clip}: must be above 0"),
         (0 <= config.seed < 2**32, f"--seed {config.seed}: must be from 0 to {2**32 - 1}"),
         (config.devices is None or config.devices >= 1, f"--devices {config.devices}: must be at least 1"),
         (config.processes >= 1, f"--processes {config.processes}: must be at least 1"),
@@ -52,43 +50,15 @@ def _switch_problem(step: int, steps: int | None) -> str | None:
     return f"step {step} is not before the last one, {steps}: give --steps {step + 1} or more{earlier}"
 
 
-def _model_checks(model: ModelConfig, training: TrainingConfig) -> list[tuple[bool, str]]:
-    """Pairs of whether a condition holds and the problem to report if it does not."""
+def _evaluation_checks(evaluation: EvaluationConfig) -> list[tuple[bool, str]]:
+    data, share = evaluation.data, evaluation.share
     return [
-        (model.layers >= 1, f"layers {model.layers}: must be at least 1"),
-        (model.heads >= 1, f"heads {model.heads}: must be at least 1"),
-        (model.embed >= 1, f"embed {model.embed}: must be at least 1"),
-        (model.mlp >= 1, f"mlp {model.mlp}: must be at least 1"),
-        (model.vocab >= 256, f"vocab {model.vocab}: must be at least 256, since the tokens are bytes"),
-        (model.vocab_rows >= model.vocab, f"vocab_rows {model.vocab_rows}: must be at least vocab, {model.vocab}"),
-        (0 <= model.dropout < 1, f"dropout {model.dropout}: must be at least 0 and below 1"),
-        (model.experts >= 0, f"experts {model.experts}: must be 1 or more, or 0 for a dense MLP"),
         (
-            model.experts < 1 or 1 <= model.experts_per_token <= model.experts,
-            f"experts_per_token {model.experts_per_token}: must be from 1 to experts, {model.experts}",
+            data is not None or share is not None,
+            "--eval-every and --eval-batches: nothing is held out: add --eval-data PATH or --eval-share F",
         ),
-        (0 < model.capacity_factor < math.inf, f"capacity_factor {model.capacity_factor}: must be above 0"),
-        (
-            model.heads < 1 or model.embed % model.heads == 0,
-            f"embed {model.embed} does not divide by heads {model.heads}: change one of them",
-        ),
-        (
-            model.attention != "splash" or training.seq_len % min(SPLASH_BLOCKS) == 0,
-            f"--seq-len {training.seq_len}: splash attention takes multiples of {min(SPLASH_BLOCKS)}: "
-            "change it, or add --set attention=plain",
-        ),
-        (
-            model.attention != "cudnn" or model.heads < 1 or model.fits_cudnn,
-            f"embed {model.embed} ÷ heads {model.heads}: cuDNN's attention takes heads of a multiple "
-            f"of {CUDNN_HEADS} up to {CUDNN_WIDEST}: change heads, or add --set attention=plain",
-        ),
-        (
-            model.attention != "cudnn" or model.dtype != "float32",
-            "dtype float32: cuDNN's attention takes bfloat16: add --set dtype=bfloat16 or --set attention=plain",
-        ),
-        (
-            training.seq_len <= model.context,
-            f"--seq-len {training.seq_len} is longer than the model's context of {model.context}: "
-            f"add --set context={training.seq_len}",
-        ),
+        (data is None or share is None, f"--eval-data {data}: --eval-share {share} holds data out, too: omit one"),
+        (share is None or 0 < share < 1, f"--eval-share {share}: must be above 0 and below 1, such as 0.01"),
+        (evaluation.every_steps >= 1, f"--eval-every {evaluation.every_steps}: must be at least 1"),
+        (evaluation.batches >= 1, f"--eval-batches {evaluation.batches}: must be at least 1"),
     ]

@@ -1,10 +1,11 @@
 """The config of a run: its model, its training and where it runs. No jax here: the UI process reads this too."""
 
-import math
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from .model_config import ModelConfig
 
 SIMULATED_DEVICES = 8
 """CPU devices to simulate if there is no accelerator and `--devices` is not given."""
@@ -15,71 +16,8 @@ KEEP_PROGRAMS = 2_000_000_000
 STOP_SECONDS = 60.0
 """Seconds that a run may take to end after a stop command, by default."""
 
-AttentionKernel = Literal[
-    "plain", "splash", "splash-interpreted", "cudnn", "ring", "ring-splash", "ring-splash-interpreted"
-]
-"""How attention is computed: `ring-splash` is a ring whose devices use the TPU's kernel, and `interpreted` means that
-this kernel runs on another platform, which is slow."""
-
-SPLASH_BLOCKS = (512, 256, 128)
-"""Positions in a block of splash attention: the largest that divides the sequence. MaxText 0.2.5 uses 512."""
-
-CUDNN_HEADS, CUDNN_WIDEST = 8, 128
-"""`head_dim` for cuDNN's attention: a multiple of the first, at most the second on all GPUs that have it."""
-
 MOST_PROFILED = 1000
 """Steps in one trace at most: a trace is kept in memory until it is written."""
-
-
-class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="gpt"):
-    """A GPT-2 style decoder. Sizes are numbers of elements along the dim of that name."""
-
-    layers: int
-    """Blocks."""
-    embed: int
-    """Width of the residual stream."""
-    heads: int
-    """Attention heads in a block; `embed` is a multiple of it."""
-    mlp: int
-    """Hidden width of the MLP, or of each expert."""
-    vocab: int
-    """Distinct tokens."""
-    vocab_rows: int
-    """Rows of the token embedding, `vocab` or more. Padding rows make it divisible; their logits are masked."""
-    context: int
-    """Rows of the position embedding: the longest sequence that the model can read."""
-    dropout: float = 0.1
-    """Probability that an element is dropped in training."""
-    remat: bool = False
-    """Recompute each block's activations in the backward pass instead of keeping them."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """The dtype of the computation; parameters are float32. `auto`: bfloat16 on accelerators, float32 on CPU."""
-    attention: Literal["auto", "plain", "splash", "cudnn", "ring"] = "auto"
-    """`plain` holds all attention scores; `splash`, a kernel for TPU, and `cudnn`, one for NVIDIA's GPUs, a block of
-    them. `ring` does so for a sequence that is split over devices, and is `auto` for others. `auto`: splash on TPU if
-    the sequence is a multiple of 128 tokens, cudnn on a GPU of compute capability 8.0 or more in bfloat16 if `head_dim`
-    is a multiple of 8 and at most 128, plain otherwise. If the sequence is split, all but `plain` are ring, except that
-    `auto` is plain on CPU; and plain, if the shards have an odd number of tokens."""
-    experts: int = 0
-    """Expert MLPs in each block, to which tokens are routed; 0 for a dense MLP."""
-    experts_per_token: int = 1
-    """Experts that each token is routed to."""
-    capacity_factor: float = 1.25
-    """Tokens that an expert accepts, relative to its share if tokens were routed evenly."""
-
-    @property
-    def head_dim(self) -> int:
-        """The width of one attention head."""
-        return self.embed // self.heads
-
-    @property
-    def fits_cudnn(self) -> bool:
-        """Whether cuDNN's attention takes heads of this width."""
-        return self.head_dim % CUDNN_HEADS == 0 and self.head_dim <= CUDNN_WIDEST
-
-    def capacity(self, seq_len: int) -> int:
-        """Tokens of a sequence that an expert accepts (Fedus et al. 2021, "Switch Transformers", equation 3)."""
-        return min(seq_len, math.ceil(seq_len * self.experts_per_token * self.capacity_factor / self.experts))
 
 
 Setting = bool | int | float | str | list[bool | int | float | str]
@@ -112,10 +50,17 @@ class UserModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
         return f"{Path(self.place).name}:{self.function}"
 
 
-class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """AdamW with linear warm-up to a constant learning rate, on batches of `batch_size` × `seq_len` tokens.
+Schedule = Literal["constant", "cosine", "linear", "warmup-stable-decay"]
+"""The learning rate after the warm-up."""
 
-    A user's model may bring its own optimizer and batches; only `batch_size` then applies.
+OptimizerName = Literal["adamw", "adafactor", "lion", "muon"]
+"""An optimizer of optax."""
+
+
+class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """By default AdamW with linear warm-up to a constant learning rate, on batches of `batch_size` × `seq_len` tokens.
+
+    A user's model may bring its own optimizer and batches; only `batch_size` and `accumulate_steps` then apply.
     """
 
     batch_size: int
@@ -123,13 +68,36 @@ class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     seq_len: int
     """Tokens in a sequence."""
     learning_rate: float = 1e-3
-    """The constant rate after the warm-up."""
+    """The highest rate, after the warm-up. Adafactor multiplies it by each parameter's root mean square."""
     warmup_steps: int = 20
     """Steps over which the learning rate rises linearly from 0."""
+    schedule: Schedule = "constant"
+    """The learning rate after the warm-up. All but `constant` take `decay_steps` to fall to `final_share` of it, where
+    it stays; `warmup-stable-decay` falls linearly, after `stable_steps` at the highest rate."""
+    decay_steps: int = 0
+    """Steps over which the learning rate falls; every schedule but `constant` needs it."""
+    stable_steps: int = 0
+    """Steps between warm-up and decay, with `warmup-stable-decay`."""
+    final_share: float = 0.0
+    """The learning rate after the decay, relative to `learning_rate`."""
+    optimizer: OptimizerName = "adamw"
+    """An optimizer of optax. `muon` updates the matrices inside of blocks, with the root mean square of AdamW's
+    updates, and leaves all other parameters to AdamW."""
     weight_decay: float = 0.1
-    """AdamW's decoupled weight decay."""
+    """Decoupled weight decay: each step subtracts it × learning rate × parameter."""
+    decay_mask: Literal["all", "matrices"] = "all"
+    """The parameters that decay; `matrices` leaves out biases and the scales of norms."""
+    moment_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """The dtype of the first moment; `auto`: that of the parameter, which second moments always have. `adafactor` has
+    no first moment."""
     grad_clip: float = 1.0
     """The global norm that gradients are clipped to."""
+    z_loss: float = 0.0
+    """Weight of the mean square of log-sum-exp of the logits, added to what is minimised (Chowdhery et al. 2022,
+    "PaLM", section 5, use 1e-4). The reported loss is without it."""
+    accumulate_steps: int = 1
+    """Micro-batches of a step: gradients are summed over them before one update, so that a device holds the activations
+    of one. Losses are those of the whole batch up to rounding."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -154,11 +122,46 @@ class CheckpointConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     every_minutes: float | None = 10.0
     """Minutes between checkpoints; None for no checkpoints by time."""
     keep: int = 3
-    """Checkpoints to keep: the newest ones. The one with the lowest loss is kept in addition."""
+    """Checkpoints to keep: the newest ones. The best one is kept in addition: that of the
+    lowest held-out loss, or without one the lowest training loss."""
     directory: str | None = None
     """Where the run's checkpoint folder is created, also `gs://…`; None for the run directory."""
     at_end: bool = True
     """Save the state when the run ends."""
+
+
+class EvaluationConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is held out of training, and how often its loss is computed. One of `data` and `share` is set."""
+
+    data: str | None = None
+    """Held-out data, in the forms of the training data."""
+    share: float | None = None
+    """The fraction of the training data, at its end, that is held out."""
+    every_steps: int = 100
+    """Steps between evaluations."""
+    batches: int = 8
+    """Batches in an evaluation, of the size of a training batch; fewer if there is not enough data."""
+
+
+MOST_SAMPLED = 1024
+"""Tokens in one sample at most."""
+MOST_PROMPTED = 4096
+"""Characters of a prompt at most."""
+
+
+class Sampling(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How text is sampled from the model. Tokens are bytes."""
+
+    prompt: Annotated[str, Meta(max_length=MOST_PROMPTED)] = ""
+    """The text to continue; a line break if it is empty."""
+    tokens: Annotated[int, Meta(ge=1, le=MOST_SAMPLED)] = 64
+    """Tokens to sample."""
+    temperature: Annotated[float, Meta(ge=0)] = 1.0
+    """Divides the logits; 0 takes the most probable token."""
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+    """Seed of the sample."""
+    every_steps: Annotated[int, Meta(ge=1)] | None = None
+    """Steps between samples of a run; None for a sample by command."""
 
 
 class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -174,6 +177,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Batch and optimizer."""
     preset: str
     """The parallelism preset to start with: a name or a file."""
+    weights: str | None = None
+    """A directory of transformers whose `*.safetensors` are the initial parameters; None for random ones."""
     data: str | None = None
     """A text file or a directory of text files; None for the source code of Python's standard library."""
     seed: int = 0
@@ -190,6 +195,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Switches to other presets at given steps, `--switch`."""
     preset_files: tuple[str, ...] = ()
     """Files of presets that the run may switch to, in addition to those in the preset directories."""
+    evaluation: EvaluationConfig | None = None
+    """What is held out and how often it is evaluated; None for no evaluation."""
     checkpoints: CheckpointConfig = CheckpointConfig()
     """When and where checkpoints are saved."""
     low_memory: bool = False
@@ -198,6 +205,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bytes of host memory for compiled programs; the least recently used are dropped first."""
     stop_seconds: float | None = STOP_SECONDS
     """Seconds after a stop command until the run ends, even without its last checkpoint; None for no limit."""
+    sampling: Sampling | None = None
+    """What to sample every so many steps; None for nothing."""
     device_memory: int | None = None
     """Bytes that a device may use; a preset whose predicted peak is higher is rejected. None for all it has."""
 
@@ -252,5 +261,7 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Resume even if the corpus is not the one that the checkpoint was trained on."""
     profile: int | None = None
     """Steps to trace, after the first ones; None for no trace."""
+    profile_every: float | None = None
+    """Minutes between accounts of a step; None for none."""
     config: RunConfig | None = None
     """A config that replaces the run's own from now on; None keeps the run's."""

@@ -11,11 +11,17 @@ from msgspec import Struct
 from ..base.invalid import Invalid
 from ..base.suggestion import suggestion
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
+from .hf_config import architecture_of, read_config
+from .hf_weights import weight_problems
 from .preset_files import preset_files, read_toml
+from .safetensors import has_weights, stored_tensors
 from .wrong_value import wrong_value
 
+HF = "hf:"
+"""What a directory with a model of `transformers` is named by."""
+
 DEFAULT_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
-"""The training config of a user's model before `--set` and other options."""
+"""The training config of a user's model, or of one of `transformers`, before `--set` and other options."""
 
 
 class ModelPreset(Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,27 +39,54 @@ class ModelChoice(NamedTuple):
     """The model and training that `--model` and `--set` choose."""
 
     name: str
-    """The model preset's name, or `file.py:function`."""
+    """The model preset's name, `hf:` and a directory's name, or `file.py:function`."""
     model: ModelConfig | UserModel
     """The model with `--set` applied."""
     training: TrainingConfig
     """The training with `--set` applied."""
+    weights: str | None = None
+    """The directory of the initial parameters; None for random ones."""
 
     @property
     def run_name(self) -> str:
         """The name to derive a run's name from if `--run` is not given."""
-        if isinstance(self.model, ModelConfig):
+        if isinstance(self.model, ModelConfig) and not self.name.startswith(HF):
             return self.name
-        return re.sub(r"[^a-z0-9]+", "-", self.model.function.lower()).strip("-")[:48] or "model"
+        name = self.name.removeprefix(HF) if isinstance(self.model, ModelConfig) else self.model.function
+        return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "model"
 
 
 def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
-    """Returns a model preset, or a user's function if `name` has a colon or is a file. Raises Invalid."""
+    """Returns a model preset, a model of `transformers` if `name` is `hf:DIR`, or a user's function. Raises Invalid.
+
+    A function's name has a colon or is a file.
+    """
+    if name.startswith(HF):
+        return _hf_model(Path(name.removeprefix(HF)).expanduser().absolute(), settings)
     if ":" in name or "/" in name or name.endswith(".py"):
         model, training = user_model(name, settings)
         return ModelChoice(model.name, model, training)
     preset = load_model(name, settings)
     return ModelChoice(name, preset.model, preset.training)
+
+
+def _hf_model(directory: Path, settings: tuple[str, ...]) -> ModelChoice:
+    dropout = next(
+        (_value(text) for key, _, text in (each.partition("=") for each in settings) if key == "dropout"), None
+    )
+    model = read_config(directory, dropout)
+    tables = {"summary": "", "model": msgspec.to_builtins(model), "training": msgspec.to_builtins(DEFAULT_TRAINING)}
+    preset = with_settings(tables, settings, f"--set {' '.join(settings)} on {HF}{directory}")
+    choice = ModelChoice(f"{HF}{directory.name}", preset.model, preset.training)
+    if not has_weights(directory):
+        return choice
+    try:
+        problems = weight_problems(stored_tensors(directory), preset.model, architecture_of(directory))
+    except Invalid as error:
+        problems = list(error.problems)
+    if problems:
+        raise Invalid(*(f"--model {HF}{directory}: {problem}" for problem in problems))
+    return choice._replace(weights=str(directory))
 
 
 def user_model(

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +34,7 @@ LOGICAL_AXES = {
     "embed": "model width, in parameters",
     "qkv": "query, key and value",
     "heads": "attention heads",
+    "kv_heads": "heads of keys and values, if queries have more: split like `heads`",
     "head_dim": "width of one head",
     "mlp": "hidden width of the MLP, or of each expert",
     "experts": "experts, in their parameters and in the tokens sent to them",
@@ -45,7 +47,7 @@ LOGICAL_AXES = {
 }
 """Logical axes of the built-in models, with their meaning. A user's model may have others."""
 
-FOLLOWS = {"saved_embed": "heads", "expert_batch": "batch", "capacity": "seq"}
+FOLLOWS = {"saved_embed": "heads", "kv_heads": "heads", "expert_batch": "batch", "capacity": "seq"}
 """Logical axes that are split like another one unless a preset has a rule of their own."""
 
 ACTIVATION_AXES = ("batch", "seq", "activation_embed")
@@ -56,6 +58,12 @@ MICROBATCHES_PER_STAGE = 4
 
 Axes = tuple[str, ...]
 """The mesh axes that one dim is split over, major first; empty if the dim is unsharded."""
+
+Alternatives = Mapping[str, tuple[Axes, ...]]
+"""Logical axis to further splits, in the order in which they are tried after that of its rule."""
+
+SPLIT_ONCE = ("batch", "seq", "layers", "experts")
+"""Logical axes that a step splits in one way: its groups of tokens, its pipeline and its experts depend on it."""
 
 AxisTypes = Literal["auto", "explicit"]
 """Who propagates shardings: the compiler (`auto`) or jax while it traces (`explicit`)."""
@@ -96,6 +104,9 @@ class Preset(Struct, frozen=True):
     axis_types: AxisTypes = "auto"
     """`explicit`: shardings are part of array types, and jax rejects operations whose sharding is ambiguous."""
 
+    alternatives: dict[str, tuple[Axes, ...]] = {}
+    """Logical axis to the splits that are tried, in this order, for a dim that its rule cannot split."""
+
     @property
     def stage_axes(self) -> Axes:
         """The mesh axes over which the stacked blocks are pipeline stages; empty if they are not stages.
@@ -109,7 +120,8 @@ class Preset(Struct, frozen=True):
     @property
     def layout(self) -> tuple[object, ...]:
         """Everything that decides the layout of a step. Presets with equal layouts compile to the same step."""
-        return self.mesh, self.rules, self.overrides, self.microbatches, self.pipeline_repeats, self.axis_types
+        schedule = self.microbatches, self.pipeline_repeats
+        return self.mesh, self.rules, self.alternatives, self.overrides, schedule, self.axis_types
 
     @property
     def reference(self) -> str:
@@ -174,6 +186,26 @@ class Preset(Struct, frozen=True):
             f"it: use a divisor of {group}, or a batch of {fitting}"
         )
 
+    def accumulation_problem(self, device_count: int, batch_size: int, accumulate_steps: int) -> str | None:
+        """Returns why the batch cannot be accumulated in so many micro-batches; None if it can.
+
+        Also None if the batch does not divide by the devices: that is another problem.
+        """
+        if accumulate_steps == 1:
+            return None
+        origin = f"{self.name}: accumulate_steps = {accumulate_steps}"
+        if self.stage_axes:
+            return f"{origin}: a pipeline has micro-batches of its own: set microbatches, and accumulate_steps=1"
+        axes = self.rules.get("batch", ())
+        group, rest = divmod(batch_size, self._count(axes, device_count))
+        if rest or group % accumulate_steps == 0:
+            return None
+        parts = batch_size // group
+        return (
+            f"{origin}: batch {batch_size} ÷ {' × '.join(axes)} ({parts}) = {group} does not divide by it: "
+            f"use a divisor of {group}, or a batch of {-(-group // accumulate_steps) * accumulate_steps * parts}"
+        )
+
     def repeat_problem(self, device_count: int, batch_size: int, layers: int) -> str | None:
         """Returns why this many layers, or the batch, do not suffice for `pipeline_repeats`; None if they do.
 
@@ -195,6 +227,22 @@ class Preset(Struct, frozen=True):
                 f"would wait for the last: use {info.stages} micro-batches or more, or a single pass"
             )
         return None
+
+    def period_problem(self, device_count: int, batch_size: int, layers: int, period: int) -> str | None:
+        """Returns why pipeline stages cannot have whole periods of alternating layers; None if they can.
+
+        Also None if the layers do not divide by the stages: that is another problem.
+        """
+        info = self.pipeline(device_count, batch_size)
+        if info is None or layers % (info.stages * info.repeats):
+            return None
+        each = layers // (info.stages * info.repeats)
+        if each % period == 0:
+            return None
+        return (
+            f"{self.name}: [rules] layers: {each} layers in each pass of a stage are not whole periods of the model's "
+            f"{period} alternating layers: use fewer stages, or a model of {info.stages * info.repeats * period} layers"
+        )
 
     def _count(self, axes: Axes, device_count: int) -> int:
         sizes = self.sizes(device_count)

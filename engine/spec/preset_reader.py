@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from ..base.invalid import Invalid
 from ..base.suggestion import suggestion
-from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, Axes, AxisTypes, Override, Preset
+from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, SPLIT_ONCE, Axes, AxisTypes, Override, Preset
 from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml
 from .wrong_value import wrong_value
 
@@ -43,8 +43,13 @@ Dim = str | list[str]
 """The mesh axes that a dim is split over, as written in a file: one, several, or none (an empty string or list)."""
 
 
+RuleValue = str | list[str | list[str]]
+"""A rule as written in a file: as `Dim`, or a list of alternatives, each of which is a list."""
+
+
 def _rule_schemas() -> dict[str, Any]:
-    return {name: {"description": text.capitalize()} | msgspec.json.schema(Dim) for name, text in LOGICAL_AXES.items()}
+    rule = msgspec.json.schema(RuleValue)
+    return {name: {"description": text.capitalize()} | rule for name, text in LOGICAL_AXES.items()}
 
 
 class OverrideTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,9 +82,10 @@ class PresetFile(Struct, frozen=True, forbid_unknown_fields=True):
     1 interleaves the stages, which makes the bubble smaller: each has that many chunks of consecutive blocks."""
     axis_types: AxisTypes = "auto"
     """`explicit`: the type of an array holds its sharding, and jax rejects what it would have to guess."""
-    rules: Annotated[dict[str, Dim], Meta(extra_json_schema={"properties": _rule_schemas()})] = {}
+    rules: Annotated[dict[str, RuleValue], Meta(extra_json_schema={"properties": _rule_schemas()})] = {}
     """Logical axis to the mesh axis that splits it, or a list of them, major first; "" and axes without a rule are
-    unsharded. Your own model may have its own names."""
+    unsharded. A list of such lists are alternatives: a dim is split by the first that divides it and needs no axis that
+    splits another dim of the array. Your own model may have its own names."""
     overrides: dict[str, OverrideValue] = {}
     """Glob over array names to the spec of one layer's array, for what logical axes cannot express. The first match is
     used. Moments (`mu.*`, `nu.*`) have the layout of their parameter unless a glob matches them; only globs that begin
@@ -174,12 +180,13 @@ def _preset(path: Path, tables: dict[str, Any]) -> Preset:
         file.summary,
         file.teaches,
         file.mesh,
-        rules,
+        {logical: tried[0] for logical, tried in rules.items()},
         overrides,
         source,
         microbatches=file.microbatches,
         pipeline_repeats=file.pipeline_repeats,
         axis_types=file.axis_types,
+        alternatives={logical: tried[1:] for logical, tried in rules.items() if len(tried) > 1},
     )
     if not preset.stage_axes:
         given = {"microbatches": file.microbatches, "pipeline_repeats": file.pipeline_repeats > 1}
@@ -187,15 +194,33 @@ def _preset(path: Path, tables: dict[str, Any]) -> Preset:
     return msgspec.structs.replace(preset, problems=_invalid(path, problems).problems)
 
 
-def _rules(file: PresetFile, problems: list[str]) -> dict[str, Axes]:
-    """Returns the valid rules. Problems of the others are added to `problems`."""
-    rules: dict[str, Axes] = {}
+def _rules(file: PresetFile, problems: list[str]) -> dict[str, tuple[Axes, ...]]:
+    """Returns the valid rules with their alternatives. Problems of the others are added to `problems`."""
+    rules: dict[str, tuple[Axes, ...]] = {}
     for logical, value in file.rules.items():
-        wrong = _axis_problems(_axes(value), file.mesh)
-        problems += [f"[rules] {logical}: {text}" for text in wrong]
+        tried, wrong = _tried(logical, value)
+        wrong += [text for axes in tried for text in _axis_problems(axes, file.mesh)]
+        problems += [f"[rules] {logical}: {text}" for text in dict.fromkeys(wrong)]
         if not wrong:
-            rules[logical] = _axes(value)
+            rules[logical] = tried
     return rules
+
+
+def _tried(logical: str, value: RuleValue) -> tuple[tuple[Axes, ...], list[str]]:
+    """Returns the splits of a rule, in the order in which they are tried, and what is wrong with their form."""
+    entries = [value] if isinstance(value, str) else value
+    names = [entry for entry in entries if isinstance(entry, str)]
+    if len(names) == len(entries):
+        return (_axes(names),), []
+    tried = tuple(_axes(entry) for entry in entries)
+    wrong: list[str] = []
+    if names:
+        wrong.append(
+            'axes and lists are mixed: write each alternative as a list, such as [["model"], ["fsdp", "model"]]'
+        )
+    if len(tried) > 1 and logical in SPLIT_ONCE:
+        wrong.append(f"{len(tried)} alternatives, but the whole step splits {logical} in one way: keep one")
+    return tried, wrong
 
 
 def _overrides(globs: dict[str, Any], mesh: dict[str, int], problems: list[str]) -> dict[str, Override]:

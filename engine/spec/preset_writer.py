@@ -23,7 +23,7 @@ def preset_text(preset: Preset) -> str:
     tables = {
         "": {key: _string(text) for key, text in texts.items() if text} | given | axis_types,
         "[mesh]\n": {axis: str(size) for axis, size in preset.mesh.items()},
-        "[rules]\n": {logical: _axes(axes) for logical, axes in preset.rules.items()},
+        "[rules]\n": {logical: _rule(preset, logical) for logical in preset.rules},
         "[overrides]\n": {glob: _override(override) for glob, override in preset.overrides.items()},
     }
     return "\n".join(
@@ -40,6 +40,11 @@ def write_preset(path: Path, text: str) -> None:
         write_atomically(path, text.encode())
     except OSError as error:
         raise Invalid(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _rule(preset: Preset, logical: str) -> str:
+    axes, others = preset.rules[logical], preset.alternatives.get(logical, ())
+    return _list(_list(map(_string, each)) for each in (axes, *others)) if others else _axes(axes)
 
 
 def _axes(axes: Axes) -> str:

@@ -31,6 +31,8 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     """HBM bandwidth in bytes per second."""
     link_rate: float
     """Bandwidth of one ICI link to a neighbour, in bytes per second and direction."""
+    clock_rate: float
+    """Cycles per second."""
     torus: int
     """Dims of the torus: 2 or 3."""
     closes: int
@@ -39,6 +41,17 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     """What jax calls its devices."""
     chip_config: str = "default"
     """The TPU compiler's name for the configuration in which a chip's cores are one device."""
+
+
+class Peaks(Struct, frozen=True):
+    """The highest rates of one device."""
+
+    flops: float
+    """FLOP/s in bfloat16."""
+    memory_rate: float
+    """HBM bandwidth in bytes per second."""
+    ring_rate: float
+    """Bytes per second that it sends on a ring of ICI links, both directions."""
 
 
 class Topology(Struct, frozen=True):
@@ -91,10 +104,11 @@ def peak_flops(kind: str) -> float | None:
 
 
 @lru_cache
-def ring_rate(kind: str) -> float | None:
-    """Returns the bytes per second that a device of this kind sends on a ring of ICI links, both directions; None if
-    unknown."""
-    return next((2 * chip.link_rate for chip in chips().values() if kind in chip.kinds), None)
+def peaks(kind: str) -> Peaks | None:
+    """Returns the peak rates of a device of this kind, as jax or the profiler names it; None if unknown."""
+    named = kind.lower()
+    chip = next((chip for chip in chips().values() if named in map(str.lower, chip.kinds)), None)
+    return Peaks(chip.flops, chip.memory_rate, 2 * chip.link_rate) if chip else None
 
 
 def chips() -> dict[str, Chip]:

@@ -17,7 +17,8 @@ from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state, compile_program
 from shardtui.engine.spec.checks import problems_of
-from shardtui.engine.spec.config import AttentionKernel, RunConfig, TrainingConfig
+from shardtui.engine.spec.config import RunConfig, TrainingConfig
+from shardtui.engine.spec.model_config import AttentionKernel
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 

@@ -13,9 +13,9 @@ from flax import nnx
 from shardtui.engine.analysis.lint import lint
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.models.decoder import BALANCE, Gpt
+from shardtui.engine.models.counts import active_parameter_count, flops_per_token, parameter_count
+from shardtui.engine.models.decoder import Gpt
 from shardtui.engine.models.routing import route
-from shardtui.engine.models.sizes import active_parameter_count, flops_per_token, parameter_count
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.planning.estimate import Step
 from shardtui.engine.program.inspection import inspect_program
@@ -24,6 +24,7 @@ from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import TrainingConfig
 from shardtui.engine.spec.model_choice import load_model
+from shardtui.engine.spec.model_config import BALANCE
 from shardtui.engine.spec.preset_reader import load_preset
 
 from ..conftest import OF_EXPERTS, WIDE, tiny_config, tiny_model
@@ -162,7 +163,7 @@ def test_all_problems_of_a_mixture_are_reported_at_once() -> None:
     bad = tiny_config(model=tiny_model(experts=4, experts_per_token=5, capacity_factor=-1.0))
     assert problems_of(bad) == [
         "experts_per_token 5: must be from 1 to experts, 4",
-        "capacity_factor -1.0: must be above 0",
+        "capacity_factor -1.0: must be above 0, or 0 for no limit",
     ]
     assert problems_of(tiny_config(model=tiny_model(experts=-1)))[0].startswith("experts -1: must be 1 or more")
     assert problems_of(tiny_config(model=tiny_model(experts_per_token=5))) == [], "a dense model has no use for it"

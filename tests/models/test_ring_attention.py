@@ -17,7 +17,7 @@ from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.planning.estimate import Step
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_program
-from shardtui.engine.spec.config import AttentionKernel
+from shardtui.engine.spec.model_config import AttentionKernel
 from shardtui.engine.spec.preset import Axes, Preset
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 

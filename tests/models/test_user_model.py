@@ -19,9 +19,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.checkpoint import directory as checkpoint
+from shardtui.engine.data.batches import Batches
+from shardtui.engine.data.corpus import Corpus
+from shardtui.engine.models.counts import flops_per_token
 from shardtui.engine.models.flops import flops
-from shardtui.engine.models.sizes import flops_per_token
-from shardtui.engine.models.task import Task, TrainState, optimizer
+from shardtui.engine.models.optimizer import optimizer
+from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.planning.ranking import ranked
 from shardtui.engine.planning.search import search
@@ -34,7 +37,6 @@ from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.engine.spec.topology import load_topology
-from shardtui.engine.training.data import Batches, Corpus
 from shardtui.engine.wire import run_directory
 from shardtui.tui.state.recommendation import recommendation
 
@@ -146,7 +148,7 @@ def guides_losses(model: str, task: Task, count: int) -> list[float]:
     """Returns the losses of the example's own functions, with shardtui's text and default optimizer only."""
     example = read(FOLDER / model.partition(":")[0])
     make = getattr(example, model.partition(":")[2])
-    tx = example.optimizer() if hasattr(example, "optimizer") else optimizer(task.config.training)
+    tx = example.optimizer() if hasattr(example, "optimizer") else optimizer(task.config.training, {})
     structure, batches = jax.tree.structure(task.batch_arrays), batches_of(task)
     kept = [structure.unflatten(jax.tree.leaves(batches[n])) for n in range(count)]
     return guides_loop(lambda: make(**EXAMPLES[model], rngs=nnx.Rngs(0)), example.loss, tx, kept)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.spec.preset import Override, Preset
+from shardtui.engine.spec.preset import SPLIT_ONCE, Override, Preset
 from shardtui.engine.spec.preset_reader import REST, load_presets, parse_preset, read_preset
 from shardtui.engine.spec.preset_writer import preset_text, write_preset
 
@@ -33,7 +33,12 @@ def presets(draw: st.DrawFn) -> Preset:
 
     rules = draw(st.dictionaries(TEXT, axes, max_size=4))
     overrides = {glob: override() for glob in draw(st.sets(TEXT, max_size=3))}
-    return Preset("any", draw(TEXT), draw(TEXT), mesh, rules, overrides, "")
+    alternatives = {
+        logical: tuple(draw(st.lists(axes, min_size=1, max_size=3)))
+        for logical in rules
+        if logical not in SPLIT_ONCE and draw(st.booleans())
+    }
+    return Preset("any", draw(TEXT), draw(TEXT), mesh, rules, overrides, "", alternatives=alternatives)
 
 
 @given(presets())

@@ -1,0 +1,98 @@
+"""The attention of a block."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
+
+from ..parallel.constraints import out_sharding, shard
+from ..spec.model_config import ModelConfig
+from .attention_kernels import QUERY, Scores, attend, kernel_of, keys_and_values
+from .norms import heads_norm
+from .projection import INIT_STDDEV, projection
+from .rotary import rotated
+from .sizes import AttentionKernels
+
+
+class Attention(nnx.Module):
+    """Causal self-attention of several heads, of which some may share keys and values.
+
+    Query, key and value are one projection, so that their gradient is reduced once instead of three times; with grouped
+    heads the query has its own.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: AttentionKernels, rngs: nnx.Rngs) -> None:
+        self._config, self._kernels = config, kernels
+        width, heads = (config.embed,), (config.heads, config.head_dim)
+        keys = 2, config.key_heads, config.head_dim
+        stddev, has_bias = INIT_STDDEV / (2 * config.layers) ** 0.5, config.biases != "none"
+        self._key_axis = "kv_heads" if config.is_grouped else "heads"
+        if config.is_grouped:
+            self.query = projection(
+                width, heads, ("embed",), ("heads", "head_dim"), INIT_STDDEV, dtype, rngs, use_bias=has_bias
+            )
+            self.kv = projection(
+                width, keys, ("embed",), ("qkv", "kv_heads", "head_dim"), INIT_STDDEV, dtype, rngs, use_bias=has_bias
+            )
+        else:
+            self.qkv = projection(
+                width,
+                (3, *heads),
+                ("embed",),
+                ("qkv", "heads", "head_dim"),
+                INIT_STDDEV,
+                dtype,
+                rngs,
+                use_bias=has_bias,
+            )
+        self.out = projection(
+            heads,
+            width,
+            ("heads", "head_dim"),
+            ("embed",),
+            stddev,
+            dtype,
+            rngs,
+            use_bias=config.biases in ("all", "attention"),
+        )
+        self.query_norm = heads_norm(config, config.heads, "heads", dtype)
+        self.key_norm = heads_norm(config, config.key_heads, self._key_axis, dtype)
+
+    def __call__(self, x: jax.Array, is_local: bool = False) -> jax.Array:
+        """Maps [B, T, D] to [B, T, D]; `is_local`: the layer has a window."""
+        config = self._config
+        kernel = kernel_of(self._kernels, x.shape[1])
+        own_axes = "batch", "seq", "qkv", self._key_axis, "head_dim"
+        query, kv = self._projected(x)
+        if config.rope or self.query_norm:
+            query, kv = self._positioned(query, kv, is_local)
+        kv_axes = keys_and_values(self._key_axis, kernel)
+        kv = shard(kv, *kv_axes, gradient=own_axes, name="blocks.attention.kv")
+        scale = config.score_width**-0.5 if config.score_width else None
+        scores = Scores(scale, config.window if is_local else 0, config.score_cap)
+        mixed = shard(attend(query, kv, kernel, scores), *QUERY, name="blocks.attention.mixed")  # [B, T, N, H]
+        sharding = out_sharding(x.shape, "batch", "seq", "activation_embed")
+        return checkpoint_name(self.out(checkpoint_name(mixed, "context"), out_sharding=sharding), "out_proj")
+
+    def _projected(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns queries [B, T, N, H], and keys and values [B, T, 2, K, H]."""
+        axes = "batch", "seq", "qkv", self._key_axis, "head_dim"
+        if not self._config.is_grouped:
+            shape = (*x.shape[:2], 3, *self.qkv.out_features[1:])
+            qkv = self.qkv(x, out_sharding=out_sharding(shape, *axes))
+            qkv = checkpoint_name(shard(qkv, *axes, name="blocks.attention.qkv"), "qkv_proj")
+            return qkv[:, :, 0], qkv[:, :, 1:]
+        query = self.query(x, out_sharding=out_sharding((*x.shape[:2], *self.query.out_features), *QUERY))
+        kv = self.kv(x, out_sharding=out_sharding((*x.shape[:2], *self.kv.out_features), *axes))
+        query = checkpoint_name(shard(query, *QUERY, name="blocks.attention.query"), "qkv_proj")
+        return query, checkpoint_name(shard(kv, *axes, name="blocks.attention.own_kv"), "qkv_proj")
+
+    def _positioned(self, query: jax.Array, kv: jax.Array, is_local: bool) -> tuple[jax.Array, jax.Array]:
+        """Norms queries and keys and gives them their positions."""
+        config, key = self._config, kv[:, :, 0]
+        if self.query_norm and self.key_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if rope := (is_local and config.local_rope) or config.rope:
+            query, key = rotated(query, rope), rotated(key, rope)
+        return query, jnp.stack([key, kv[:, :, 1]], axis=2)

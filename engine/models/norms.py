@@ -1,0 +1,65 @@
+"""Norms: LayerNorm and RMSNorm, over the width of the model, and over queries and keys."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from ..parallel.constraints import hinted, shard
+from ..spec.model_config import ModelConfig
+
+
+class RmsNorm(nnx.Module):
+    """Divides by the root mean square over the last dims, in float32 (Zhang and Sennrich 2019).
+
+    The scale is 1 + the parameter with `norm_offset`, else the parameter.
+    """
+
+    def __init__(self, config: ModelConfig, shape: tuple[int, ...], axes: tuple[str, ...], dtype: DTypeLike) -> None:
+        self._epsilon, self._dtype, self._offset = config.norm_epsilon, dtype, 1.0 if config.norm_offset else 0.0
+        self.scale = nnx.Param(jnp.full(shape, 1.0 - self._offset), out_sharding=axes)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps […, *shape] to the same shape."""
+        scale, wide = self.scale[...], x.astype(jnp.float32)
+        square = jnp.mean(wide * wide, axis=tuple(range(-scale.ndim, 0)), keepdims=True)
+        return (wide * jax.lax.rsqrt(square + self._epsilon) * (scale + self._offset)).astype(self._dtype)
+
+
+Norm = nnx.LayerNorm | RmsNorm
+
+
+def embed_norm(config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> Norm:
+    """Returns a norm over `embed`, [B, T, D] to [B, T, D]."""
+    if config.norm == "rms":
+        return RmsNorm(config, (config.embed,), ("embed",), dtype)
+    return nnx.LayerNorm(
+        config.embed,
+        epsilon=config.norm_epsilon,
+        dtype=dtype,
+        scale_init=nnx.with_partitioning(nnx.initializers.ones_init(), ("embed",)),
+        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), ("embed",)),
+        rngs=rngs,
+    )
+
+
+def heads_norm(config: ModelConfig, heads: int, axis: str, dtype: DTypeLike) -> RmsNorm | None:
+    """Returns the norm of queries or keys [B, T, N, H], whose heads are named `axis`; None if the family has none."""
+    match config.query_norm:
+        case "head":
+            return RmsNorm(config, (config.head_dim,), ("head_dim",), dtype)
+        case "full":
+            return RmsNorm(config, (heads, config.head_dim), (axis, "head_dim"), dtype)
+        case "none":
+            return None
+
+
+def apply_norm(norm: Norm, x: jax.Array, name: str, is_split: bool = False) -> jax.Array:
+    """Applies `norm` to [B, T, D] and shards the result; `name` is the activation's.
+
+    `is_split`: let each device compute the part of the width that remat saves, and gather the result.
+    """
+    x = norm(x)
+    if is_split:
+        x = hinted(x, "batch", "seq", "saved_embed")
+    return shard(x, "batch", "seq", "activation_embed", name=name)

@@ -1,0 +1,104 @@
+"""The optimizer of a run: one of optax's, with its learning rate schedule."""
+
+from typing import Any
+
+import jax
+import optax
+
+from ..parallel.rules import LogicalAxes
+from ..spec.config import TrainingConfig
+
+Tree = Any
+
+STACKED = ("layers", "experts", "qkv")
+"""Logical axes along which a parameter holds several matrices, or several vectors."""
+TABLES = ("vocab", "positions")
+"""Logical axes of embedding tables, which Muon leaves to AdamW (Jordan et al. 2024, "Muon")."""
+B2 = 0.95
+"""Decay of AdamW's second moment, as in Brown et al. 2020, appendix B."""
+MUON_RMS = 0.2
+"""Root mean square of Muon's updates, about that of AdamW's, so that the same learning rate and weight decay serve both
+(Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2)."""
+
+
+def optimizer(config: TrainingConfig, logical_axes: Tree) -> optax.GradientTransformation:
+    """Returns the configured optimizer, after clipping by global norm.
+
+    `logical_axes` is a tree like the parameters that holds their `LogicalAxes`.
+    """
+    return optax.chain(optax.clip_by_global_norm(config.grad_clip), *_named(config, logical_axes))
+
+
+def learning_rate(config: TrainingConfig) -> optax.Schedule:
+    """Returns the learning rate of a step by the number of steps before it."""
+    highest, lowest = config.learning_rate, config.learning_rate * config.final_share
+    warmup = max(1, config.warmup_steps)
+    rise = optax.linear_schedule(0.0, highest, warmup)
+    match config.schedule:
+        case "constant":
+            return lambda step: rise(step + 1)
+        case "cosine":
+            fall, begin = optax.cosine_decay_schedule(highest, config.decay_steps, config.final_share), warmup
+        case "linear":
+            fall, begin = optax.linear_schedule(highest, lowest, config.decay_steps), warmup
+        case "warmup-stable-decay":
+            fall, begin = optax.linear_schedule(highest, lowest, config.decay_steps), warmup + config.stable_steps
+    schedule = optax.join_schedules([rise, fall], [begin])
+    return lambda step: schedule(step + 1)
+
+
+def _named(config: TrainingConfig, logical_axes: Tree) -> list[optax.GradientTransformation]:
+    rate, decay = learning_rate(config), config.weight_decay
+    dtype = None if config.moment_dtype == "auto" else config.moment_dtype
+    mask = None if config.decay_mask == "all" else _map(_is_matrix, logical_axes)
+    match config.optimizer:
+        case "adamw":
+            return [optax.adamw(rate, b2=B2, mu_dtype=dtype, weight_decay=decay, mask=mask)]
+        case "lion":
+            return [optax.lion(rate, mu_dtype=dtype, weight_decay=decay, mask=mask)]
+        case "adafactor":
+            return [optax.adafactor(rate), _decay(config, mask)]
+        case "muon":
+            muon = optax.contrib.muon(
+                rate,
+                mu_dtype=dtype,
+                adam_b2=B2,
+                muon_weight_dimension_numbers=_map(_muon_dims, logical_axes),
+                consistent_rms=MUON_RMS,
+            )
+            return [muon, _decay(config, mask)]
+
+
+def _decay(config: TrainingConfig, mask: Tree) -> optax.GradientTransformation:
+    """Decoupled weight decay for updates that are already scaled: optax's Adafactor would not scale it by the learning
+    rate, and its Muon has no mask for the parameters of AdamW."""
+    rate = learning_rate(config)
+    return optax.add_decayed_weights(lambda step: -config.weight_decay * rate(step), mask)
+
+
+def _map(function: Any, logical_axes: Tree) -> Tree:
+    return jax.tree.map(function, logical_axes, is_leaf=lambda leaf: isinstance(leaf, tuple))
+
+
+def _is_matrix(logical_axes: LogicalAxes) -> bool:
+    """Returns whether a parameter has matrices: not only biases or scales, one for each layer, expert or head."""
+    return len(_matrix_dims(logical_axes)) > 1
+
+
+def _matrix_dims(logical_axes: LogicalAxes) -> list[list[int]]:
+    """Returns the dims of each matrix in a parameter. `heads` and `head_dim` together are one dim of it."""
+    found: list[list[int]] = []
+    for index, logical in enumerate(logical_axes):
+        if logical == "head_dim" and found and logical_axes[found[-1][-1]] == "heads":
+            found[-1].append(index)
+        elif logical not in STACKED:
+            found.append([index])
+    return found
+
+
+def _muon_dims(logical_axes: LogicalAxes) -> optax.contrib.MuonDimensionNumbers | None:
+    """Returns the input and output dims of a parameter's matrices; None if AdamW updates it."""
+    dims = _matrix_dims(logical_axes)
+    if len(dims) != 2 or set(TABLES) & set(logical_axes):
+        return None
+    return optax.contrib.MuonDimensionNumbers(*map(tuple, dims))

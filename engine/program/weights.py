@@ -1,0 +1,62 @@
+"""Fills the parameters of a new state from the tensors of a model of transformers, shard by shard."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..models.array import name_of
+from ..models.task import TrainState
+from ..spec.config import RunConfig
+from ..spec.hf_config import architecture_of
+from ..spec.hf_tensors import Part, parts_of
+from ..spec.model_config import ModelConfig
+from ..spec.safetensors import Stored, stored_tensors
+
+DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
+"""numpy's dtypes, by their names in files."""
+
+
+def with_weights(state: TrainState, config: RunConfig) -> TrainState:
+    """Returns a new state with the parameters of the run's directory of weights, in the same layout.
+
+    A device's shard is read by itself, part by part, from mapped files. Each leaf of the state is freed when its
+    replacement is there. Raises Invalid if the files have changed since they were checked.
+    """
+    assert config.weights is not None and isinstance(config.model, ModelConfig)
+    tensors = stored_tensors(Path(config.weights))
+    parts: dict[str, list[Part]] = {}
+    for part in parts_of(config.model, architecture_of(Path(config.weights)), set(tensors)):
+        parts.setdefault(part.parameter, []).append(part)
+
+    def filled(path: Any, leaf: jax.Array) -> jax.Array:
+        shape, sharding, dtype = leaf.shape, leaf.sharding, leaf.dtype
+        leaf.delete()
+        own = parts[name_of(path)]
+        return jax.make_array_from_callback(shape, sharding, lambda index: _shard(own, tensors, index, shape, dtype))
+
+    return state._replace(params=jax.tree_util.tree_map_with_path(filled, state.params))
+
+
+def _shard(
+    parts: Iterable[Part], tensors: dict[str, Stored], index: Any, shape: tuple[int, ...], dtype: Any
+) -> np.ndarray:
+    """Returns one shard of a parameter: the elements `index`."""
+    bounds = [range(*each.indices(size)) for each, size in zip(index, shape, strict=True)]
+    shard = np.empty([len(bound) for bound in bounds], dtype)
+    for part in parts:
+        at = (*part.at, *[slice(None)] * (len(shape) - len(part.at)))
+        if all(isinstance(place, slice) or place in bound for place, bound in zip(at, bounds, strict=True)):
+            whole = (bound for place, bound in zip(at, bounds, strict=True) if isinstance(place, slice))
+            taken = tuple(slice(bound.start, bound.stop) for bound in whole)
+            here = tuple(p if isinstance(p, slice) else p - b.start for p, b in zip(at, bounds, strict=True))
+            shard[here] = part.from_file(_mapped(tensors[part.tensor])[part.rows])[taken]
+    return shard
+
+
+def _mapped(tensor: Stored) -> np.ndarray:
+    """Returns a tensor as a view of its file: only what is read of it takes memory."""
+    return np.memmap(tensor.file, DTYPES[tensor.dtype], "r", tensor.begin, tuple(tensor.shape))

@@ -1,0 +1,291 @@
+"""Reads the `config.json` of a model of Hugging Face's `transformers` as the config of the built-in decoder."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ..base.invalid import Invalid
+from .hf_fields import Fields, Table, merged
+from .hf_rope import rope, rope_table
+from .model_config import ModelConfig
+
+NAME = "config.json"
+
+
+def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
+    """Reads `config.json`; `dropout` replaces what it says about dropout. Raises Invalid with every problem."""
+    table = _table(directory / NAME)
+    architecture = _architecture(table)
+    if architecture not in ARCHITECTURES:
+        raise Invalid(
+            f"--model hf:{directory}: {NAME}: architectures {architecture!r}: not supported: choose a model of "
+            f"{', '.join(ARCHITECTURES)}"
+        )
+    fields = Fields(table, has_nested_rope=architecture == "Gemma3ForCausalLM")
+    usual = 0.1 if architecture == "GPT2LMHeadModel" else 0.0
+    values = merged(ARCHITECTURES[architecture](fields), {"dropout": _dropout(fields, dropout, usual)})
+    if problems := dict.fromkeys(fields.problems + fields.unread()):
+        raise Invalid(*(f"--model hf:{directory}: {NAME}: {problem}" for problem in problems))
+    return ModelConfig(**values)
+
+
+def architecture_of(directory: Path) -> str:
+    """Returns the architecture that `config.json` names. Raises Invalid if it cannot be read."""
+    return _architecture(_table(directory / NAME)) or ""
+
+
+def _table(path: Path) -> Table:
+    if not path.is_file():
+        raise Invalid(f"--model hf:{path.parent}: there is no {path}: name a directory with a {NAME}")
+    try:
+        table = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise Invalid(f"--model hf:{path.parent}: {path} cannot be read: {error}") from error
+    if not isinstance(table, dict):
+        raise Invalid(f"--model hf:{path.parent}: {path} is not a JSON object")
+    return table  # pyright: ignore[reportUnknownVariableType]
+
+
+def _architecture(table: Table) -> str | None:
+    """Returns the first architecture that the file names."""
+    named = table.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else None  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _dropout(fields: Fields, given: float | None, usual: float) -> float:
+    """Returns the dropout of embedding and branches. There is none of attention scores."""
+    names = ("embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout")
+    rates = {name: fields(name, usual if name.endswith("pdrop") else 0.0) for name in names}
+    embedding, branches, *scores = rates.values()
+    if given is None and (embedding != branches or any(scores)):
+        found = {name: rate for name, rate in rates.items() if rate}
+        fields.problems.append(
+            f"{', '.join(f'{name} {value}' for name, value in found.items())}: there is one dropout, of the embedding "
+            "and of the branches, and none of attention scores: add --set dropout=0, or another number"
+        )
+    return branches if given is None else given
+
+
+def _common(fields: Fields, theta: float = 10_000.0) -> Table:
+    """What all families but GPT-2 share with Llama."""
+    heads, embed, vocab = fields.size("num_attention_heads"), fields.size("hidden_size"), fields.size("vocab_size")
+    kv_heads, context = fields.size("num_key_value_heads", heads), fields.size("max_position_embeddings")
+    head_width = fields.size("head_dim", embed // heads or 1)
+    return {
+        "layers": fields.size("num_hidden_layers"),
+        "embed": embed,
+        "heads": heads,
+        "kv_heads": 0 if kv_heads == heads else kv_heads,
+        "head_width": 0 if head_width * heads == embed else head_width,
+        "mlp": fields.size("intermediate_size"),
+        "vocab": vocab,
+        "vocab_rows": vocab,
+        "context": context,
+        "norm": "rms",
+        "norm_epsilon": fields.number("rms_norm_eps", 1e-6),
+        "rope": rope(fields, rope_table(fields), fields.number("rope_theta", theta), context),
+        "biases": "none",
+        "tied": bool(fields("tie_word_embeddings", False)),
+    }
+
+
+def _swiglu(fields: Fields, theta: float = 10_000.0) -> Table:
+    fields.one_of("hidden_act", "silu", "silu")
+    return merged(_common(fields, theta), {"activation": "swiglu"})
+
+
+def _llama(fields: Fields) -> Table:
+    has_bias = bool(fields("attention_bias", False))
+    if (in_mlp := bool(fields("mlp_bias", False))) and not has_bias:
+        fields.problems.append("mlp_bias true: not supported without attention_bias")
+    return merged(_swiglu(fields), {"biases": "all" if in_mlp else "attention" if has_bias else "none"})
+
+
+def _mistral(fields: Fields) -> Table:
+    return merged(_swiglu(fields), {"window": _window(fields, 4096)})
+
+
+def _mixtral(fields: Fields) -> Table:
+    values = merged(_swiglu(fields, 1_000_000.0), _experts(fields))
+    return merged(values, {"window": _window(fields), "norm_epsilon": fields.number("rms_norm_eps", 1e-5)})
+
+
+def _experts(fields: Fields) -> Table:
+    """Experts as Mixtral and Qwen3 route them: without a limit, with normalised weights, and no balance loss."""
+    if (chosen := fields.size("num_experts_per_tok")) < 2:
+        fields.problems.append(f"num_experts_per_tok {chosen}: weights are normalised over 2 or more")
+    experts = fields.size("num_experts", fields("num_local_experts"))
+    return {"experts": experts, "experts_per_token": chosen, "capacity_factor": 0.0, "balance": 0.0}
+
+
+def _qwen2(fields: Fields) -> Table:
+    return merged(_swiglu(fields), _patterned(fields), {"biases": "qkv"})
+
+
+def _qwen3(fields: Fields) -> Table:
+    values = merged(_llama(fields), _patterned(fields), {"query_norm": "head"})
+    return _with_head_width(fields, values, 128)
+
+
+def _qwen3_moe(fields: Fields) -> Table:
+    if not fields("norm_topk_prob", False):
+        fields.problems.append("norm_topk_prob false: not supported: weights of experts are normalised")
+    return merged(
+        _llama(fields),
+        _unwindowed(fields),
+        _experts(fields),
+        {
+            "query_norm": "head",
+            "mlp": fields.size("moe_intermediate_size"),
+        },
+    )
+
+
+def _gemma(fields: Fields) -> Table:
+    """Gemma 1: its `hidden_act` of the first releases, gelu, meant the tanh form, as the library reads it."""
+    fields.one_of("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh", "gelu")
+    fields.one_of("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    values = merged(
+        _common(fields),
+        {
+            "norm_offset": True,
+            "activation": "geglu",
+            "embed_scaled": True,
+            "tied": bool(fields("tie_word_embeddings", True)),
+            "biases": "attention" if fields("attention_bias", False) else "none",
+        },
+    )
+    return _with_head_width(fields, values, 256)
+
+
+def _gemma2(fields: Fields, caps: tuple[float, float] = (50.0, 30.0), every: int = 2) -> Table:
+    return merged(
+        _gemma(fields),
+        _patterned(fields, every),
+        {
+            "norm_places": "both",
+            "score_width": float(fields.number("query_pre_attn_scalar", 256)),
+            "score_cap": _cap(fields, "attn_logit_softcapping", caps[0]),
+            "logit_cap": _cap(fields, "final_logit_softcapping", caps[1]),
+        },
+    )
+
+
+def _gemma3(fields: Fields) -> Table:
+    """The text model; a config of the one for images has `text_config`, which is refused as unknown."""
+    every = fields.size("sliding_window_pattern", 6)
+    values = merged(_gemma2(fields, (0.0, 0.0), every), {"query_norm": "head"})
+    local, context = rope_table(fields, "sliding_attention"), values["context"]
+    scaled = rope_table(fields, "full_attention")
+    if not fields("rope_parameters"):
+        scaled = fields("rope_scaling", {})
+    return merged(
+        values,
+        {
+            "rope": rope(fields, scaled, fields.number("rope_theta", 1_000_000.0), context),
+            "local_rope": rope(fields, local, fields.number("rope_local_base_freq", 10_000.0), context),
+        },
+    )
+
+
+def _olmo2(fields: Fields) -> Table:
+    return merged(
+        _llama(fields),
+        {
+            "norm_places": "post",
+            "query_norm": "full",
+            "norm_epsilon": fields.number("rms_norm_eps", 1e-5),
+        },
+    )
+
+
+def _phi3(fields: Fields) -> Table:
+    fields("original_max_position_embeddings")
+    values = merged(_swiglu(fields), {"window": _window(fields), "norm_epsilon": fields.number("rms_norm_eps", 1e-5)})
+    if values["rope"].scaling != "none":
+        fields.problems.append(f"rope type {values['rope'].scaling}: not supported: Phi-3 reads it as longrope")
+    return values
+
+
+def _gpt2(fields: Fields) -> Table:
+    embed, vocab = fields.size("n_embd"), fields.size("vocab_size")
+    fields.one_of("activation_function", "gelu_new", "gelu_new", "gelu_pytorch_tanh")
+    if not fields("tie_word_embeddings", True):
+        fields.problems.append("tie_word_embeddings false: not supported: GPT-2 ties them")
+    return {
+        "layers": fields.size("n_layer"),
+        "embed": embed,
+        "heads": fields.size("n_head"),
+        "mlp": fields.size("n_inner", 4 * embed),
+        "vocab": vocab,
+        "vocab_rows": vocab,
+        "context": fields.size("n_positions", 1024),
+        "norm_epsilon": fields.number("layer_norm_epsilon", 1e-5),
+    }
+
+
+def _with_head_width(fields: Fields, values: Table, default: int) -> Table:
+    """Returns the values of a family whose heads have this width by default."""
+    width = fields.size("head_dim", default)
+    return merged(values, {"head_width": 0 if width * values["heads"] == values["embed"] else width})
+
+
+def _cap(fields: Fields, name: str, default: float) -> float:
+    return float(fields.number(name, 0.0)) if fields.has(name) else default
+
+
+def _window(fields: Fields, default: int = 0) -> int:
+    """Returns the window; null is none, a missing one is the default."""
+    found = fields("sliding_window") if fields.has("sliding_window") else default
+    return fields.size("sliding_window", default) if found else 0
+
+
+def _unwindowed(fields: Fields) -> Table:
+    """A family that has windows only if its config asks for them."""
+    fields("sliding_window")
+    if fields("use_sliding_window", False):
+        fields.problems.append("use_sliding_window true: not supported for this architecture")
+    return {}
+
+
+def _patterned(fields: Fields, every: int = 0) -> Table:
+    """Windows in a pattern of layers: one in `every` has none, unless `layer_types` says otherwise."""
+    layers, types = fields.size("num_hidden_layers"), fields.names("layer_types")
+    if not every and not fields("use_sliding_window", False):
+        fields("sliding_window")
+        if "sliding_attention" in types:
+            fields.problems.append("layer_types: sliding_attention without use_sliding_window")
+        return {}
+    if not every and not types:
+        first = fields.number("max_window_layers", 28)
+        types = ["full_attention" if layer < first else "sliding_attention" for layer in range(layers)]
+    types = types or ["sliding_attention" if (layer + 1) % every else "full_attention" for layer in range(layers)]
+    local = [kind == "sliding_attention" for kind in types]
+    window, known = _window(fields, 4096), {"sliding_attention", "full_attention"}
+    if len(local) != layers or not set(types) <= known:
+        fields.problems.append(f"layer_types: not {layers} of {' and '.join(sorted(known))}")
+        return {}
+    if not any(local) or not window:
+        return {}
+    period = local.index(False) + 1 if False in local else 0
+    if local != [not period or bool((layer + 1) % period) for layer in range(layers)]:
+        fields.problems.append("layer_types: not supported: every n-th layer must have no window, and the others one")
+    return {"window": window, "global_every": period}
+
+
+ARCHITECTURES: dict[str, Callable[[Fields], Table]] = {
+    "LlamaForCausalLM": _llama,
+    "MistralForCausalLM": _mistral,
+    "MixtralForCausalLM": _mixtral,
+    "Qwen2ForCausalLM": _qwen2,
+    "Qwen3ForCausalLM": _qwen3,
+    "Qwen3MoeForCausalLM": _qwen3_moe,
+    "GemmaForCausalLM": _gemma,
+    "Gemma2ForCausalLM": _gemma2,
+    "Gemma3ForCausalLM": _gemma3,
+    "Olmo2ForCausalLM": _olmo2,
+    "Phi3ForCausalLM": _phi3,
+    "GPT2LMHeadModel": _gpt2,
+}
+"""How the config of each architecture is read."""

@@ -1,0 +1,41 @@
+"""Checks that the tensors of a model of transformers are the parameters of a model, each once."""
+
+from collections.abc import Mapping
+
+from .hf_tensors import parts_of, unused
+from .model_config import ModelConfig
+from .safetensors import SIZES, Stored
+
+MOST_NAMED = 5
+"""Tensors that a message names."""
+
+
+def weight_problems(tensors: Mapping[str, Stored], config: ModelConfig, architecture: str) -> list[str]:
+    """Returns why these tensors are not all parameters of the model, and no others; empty if they are."""
+    expected: dict[str, list[int]] = {}
+    for part in parts_of(config, architecture, set(tensors)):
+        rows, *rest = part.file_shape
+        expected[part.tensor] = [expected.get(part.tensor, [0])[0] + rows, *rest]
+    missing = [name for name in expected if name not in tensors]
+    others = [name for name in tensors if name not in expected and not unused(name, config)]
+    found = [(name, tensors[name], shape) for name, shape in expected.items() if name in tensors]
+    return [
+        *([f"{_named(missing)}: missing in the files"] if missing else []),
+        *([f"{_named(others)}: not a parameter of this model: remove it, or give its config.json"] if others else []),
+        *(
+            f"{name}: has shape {tensor.shape}, and the model needs {shape}: give the config.json of these files, "
+            "without --set for sizes"
+            for name, tensor, shape in found
+            if tensor.shape != shape
+        ),
+        *(
+            f"{name}: dtype {tensor.dtype}: must be one of {', '.join(SIZES)}"
+            for name, tensor, _ in found
+            if tensor.dtype not in SIZES
+        ),
+    ]
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"

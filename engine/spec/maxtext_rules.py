@@ -1,0 +1,170 @@
+"""Presets from MaxText's configuration files, and back: their `mesh_axes`, sizes and `logical_axis_rules`."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+from msgspec import Struct
+
+from ..base.invalid import Invalid
+from ..base.regular_file import open_regular
+from .preset import REST, SPLIT_ONCE, Axes, Preset
+from .preset_files import MAX_FILE_BYTES
+from .wrong_value import wrong_value
+
+OUR_NAMES = {
+    "activation_batch": "batch",
+    "activation_length": "seq",
+    "activation_kv_length": "keys",
+    "activation_embed": "activation_embed",
+    "embed": "embed",
+    "qkv": "qkv",
+    "heads": "heads",
+    "kv": "head_dim",
+    "mlp": "mlp",
+    "exp": "experts",
+    "vocab": "vocab",
+    "layers": "layers",
+}
+"""MaxText's logical axes by their name here; it has others, for parts that the built-in models do not have."""
+SIZE_NAMES = {"stage": "pipeline"}
+"""Axes whose size has another name in MaxText: that of `stage` is `ici_pipeline_parallelism`."""
+
+PARAMETERS = (
+    {"layers", "embed", "qkv", "heads", "head_dim"},
+    {"layers", "experts", "embed", "mlp"},
+    {"vocab", "embed"},
+)
+"""Logical axes that parameters have together. Dims of activations stay unsharded if their rule cannot apply, as in
+MaxText."""
+
+
+class MaxTextFile(Struct, frozen=True):
+    """What is read of a configuration file of MaxText's; the sizes of the axes are read by their names."""
+
+    mesh_axes: list[str]
+    logical_axis_rules: list[tuple[str, str | list[str] | None]]
+
+
+class Imported(NamedTuple):
+    """A preset made from a file, and what the file has that the preset has not."""
+
+    preset: Preset
+    left_out: list[str]
+    """Logical axes of MaxText's without a counterpart here."""
+    unused_axes: list[str]
+    """Mesh axes of size 1."""
+
+
+def read_maxtext(path: Path, name: str, sizes: Mapping[str, int]) -> Imported:
+    """Reads a preset from a YAML file; `sizes` replace those of the file's mesh axes. Raises Invalid."""
+    tables = _read_yaml(path)
+    try:
+        file = msgspec.convert(tables, MaxTextFile)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{path}: {wrong_value(error, MaxTextFile)}") from error
+    if not file.mesh_axes:
+        raise Invalid(f"{path}: mesh_axes is empty: name an axis")
+    if unknown := [axis for axis in sizes if axis not in file.mesh_axes]:
+        raise Invalid(f"--mesh {unknown[0]}: not an axis of {path}: choose from {', '.join(file.mesh_axes)}")
+    all_sizes = {axis: sizes.get(axis, _size(path, tables, axis)) for axis in file.mesh_axes}
+    mesh = {axis: size for axis, size in all_sizes.items() if size != 1} or {_default_axis(file): REST}
+    tried = _tried(file, mesh)
+    preset = Preset(
+        name,
+        f"The rules of {path.name}, which MaxText reads",
+        "",
+        mesh,
+        {logical: each[0] for logical, each in tried.items()},
+        {},
+        "",
+        alternatives={logical: each[1:] for logical, each in tried.items() if len(each) > 1},
+    )
+    left_out = dict.fromkeys(logical for logical, _ in file.logical_axis_rules if logical not in OUR_NAMES)
+    return Imported(preset, list(left_out), [axis for axis in file.mesh_axes if axis not in mesh])
+
+
+def maxtext_text(preset: Preset) -> str:
+    """Returns the lines of a MaxText configuration file for a preset. Raises Invalid if MaxText has no such rule."""
+    theirs = {ours: name for name, ours in OUR_NAMES.items()}
+    problems = [
+        f"{preset.name}: [rules] {logical}: MaxText has no such logical axis: remove the rule"
+        for logical in preset.rules
+        if logical not in theirs
+    ]
+    if preset.overrides:
+        problems.append(f"{preset.name}: [overrides]: MaxText's rules are by logical axis only: remove them")
+    if problems:
+        raise Invalid(*problems)
+    sizes = [f"ici_{SIZE_NAMES.get(axis, axis)}_parallelism: {size}\n" for axis, size in preset.mesh.items()]
+    rules = [
+        f"  {json.dumps([theirs[logical], list(axes)])},\n"
+        for logical, first in preset.rules.items()
+        for axes in (first, *preset.alternatives.get(logical, ()))
+    ]
+    return f"mesh_axes: {json.dumps(list(preset.mesh))}\nlogical_axis_rules: [\n{''.join(rules)}]\n{''.join(sizes)}"
+
+
+def _tried(file: MaxTextFile, mesh: Mapping[str, int]) -> dict[str, tuple[Axes, ...]]:
+    """Returns the splits that are tried for each logical axis. In MaxText a dim that none fits is unsharded."""
+    found: dict[str, list[Axes]] = {}
+    for logical, value in file.logical_axis_rules:
+        if ours := OUR_NAMES.get(logical):
+            axes = tuple(axis for axis in _listed(value) if axis in mesh)
+            found.setdefault(ours, []).append(axes)
+    once = {logical: each[:1] for logical, each in found.items() if logical in SPLIT_ONCE}
+    tried = {logical: tuple(dict.fromkeys(each)) for logical, each in (found | once).items()}
+    return {
+        logical: tuple(dict.fromkeys((*each, ()))) if _may_be_unsharded(logical, tried) else each
+        for logical, each in tried.items()
+        if each != ((),)
+    }
+
+
+def _may_be_unsharded(logical: str, tried: Mapping[str, tuple[Axes, ...]]) -> bool:
+    """Whether MaxText may leave a dim with a rule unsharded: there are alternatives, of which none may fit, or another
+    dim of the same parameter may need the same mesh axis."""
+    if logical in SPLIT_ONCE or len(tried[logical]) > 1:
+        return logical not in SPLIT_ONCE
+    own = {axis for axes in tried[logical] for axis in axes}
+    near = {name for together in PARAMETERS if logical in together for name in together} - {logical}
+    others = {axis for name in near for axes in tried.get(name, ()) for axis in axes}
+    return bool(own & others)
+
+
+def _default_axis(file: MaxTextFile) -> str:
+    """The axis that takes all devices in a file without sizes, which MaxText reads on top of its `base.yml`."""
+    return "fsdp" if "fsdp" in file.mesh_axes else file.mesh_axes[0]
+
+
+def _listed(value: str | Iterable[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _size(path: Path, tables: dict[str, Any], axis: str) -> int:
+    """The devices along an axis on one slice: of -1 slices, which are those there are, there is one."""
+    name = SIZE_NAMES.get(axis, axis)
+    inside, between = (tables.get(f"{network}_{name}_parallelism", 1) for network in ("ici", "dcn"))
+    if not isinstance(inside, int) or not isinstance(between, int):
+        raise Invalid(f"{path}: ici_{name}_parallelism and dcn_{name}_parallelism must be whole numbers")
+    return REST if inside == REST else inside * (1 if between == REST else between)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml  # flax and orbax bring it
+
+    try:
+        with open_regular(path) as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
+            raise Invalid(f"{path}: more than {MAX_FILE_BYTES:,} bytes, the limit for a file of rules")
+        tables = yaml.safe_load(text)
+    except OSError as error:
+        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Invalid(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tables, dict):
+        raise Invalid(f"{path}: no mesh_axes and logical_axis_rules: give a configuration file of MaxText's")
+    return cast(dict[str, Any], tables)

@@ -1,0 +1,76 @@
+"""What `shardtui data prepare` is asked for, and `data.json`, which describes what it wrote. No numpy here."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+FILE_NAME = "data.json"
+"""The description in a directory of prepared data. It is written last: without it, the preparation is not complete."""
+
+
+def rows_of(vocab: int) -> int:
+    """Returns the number of rows to suggest for the token embedding: the next multiple of 128."""
+    return -(-vocab // 128) * 128
+
+
+class PrepareRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What to prepare, and how."""
+
+    source: str
+    """A file or a directory of text, JSON lines or Parquet."""
+    out: str | None = None
+    """The directory to write; None for one in the cache, named by what is prepared: if it is complete, it is used."""
+    tokenizer: str | None = None
+    """A `tokenizer.json`; None for bytes."""
+    text_field: str = "text"
+    """The field, or the column, with the text of a document."""
+    end_of_text: str | None = None
+    """The token that ends a document; None for the tokenizer's own, of a known name."""
+
+
+class PreparedShard(Struct, frozen=True, kw_only=True):
+    """A file of tokens."""
+
+    file: str
+    """Its name."""
+    tokens: int
+    """Number of tokens in it."""
+    documents: int
+    """Number of documents that end in it."""
+    sha256: str
+    """SHA-256 of its bytes, in hexadecimal."""
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """Prepared data, which `--data` takes."""
+
+    schema: int = 1
+    """Schema version; increases when a field changes its meaning or is removed."""
+    vocab: int
+    """Size of the tokenizer's vocabulary; 256 for bytes."""
+    dtype: Literal["uint8", "uint16", "uint32"]
+    """Type of the tokens in the files, little-endian."""
+    tokens: int
+    """Number of tokens, those that end documents included."""
+    documents: int
+    """Number of documents."""
+    end_of_text: int
+    """The token after each document."""
+    tokenizer_sha256: str | None
+    """SHA-256 of `tokenizer.json`; null for bytes."""
+    shards: list[PreparedShard]
+    """The files, in order."""
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of a token embedding that covers the vocabulary, as a multiple that most meshes divide."""
+        return rows_of(self.vocab)
+
+
+class PrepareAnswer(Struct, frozen=True, kw_only=True):
+    """Where the prepared data are, and what they are."""
+
+    directory: str
+    """The directory, for `--data`."""
+    data: Prepared
+    """The content of its `data.json`."""

@@ -1,0 +1,114 @@
+"""Where the tensors of a directory's `*.safetensors` are, read from the headers of the files alone. No numpy here.
+
+A file is the length of its header (8 bytes, little-endian), the header (JSON: name to dtype, shape, and the begin and
+end of its bytes), and the bytes of all tensors.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..base.invalid import Invalid
+
+INDEX = "model.safetensors.index.json"
+"""Names the file of each tensor, if there are several."""
+
+SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+"""Bytes per element of the dtypes that parameters are read from."""
+
+METADATA = "__metadata__"
+"""The entry of a header that is no tensor."""
+
+LONGEST_HEADER = 100_000_000
+"""Bytes that the format allows for a header."""
+
+
+class Stored(Struct, frozen=True):
+    """Where a tensor is."""
+
+    file: str
+    """Its file."""
+    dtype: str
+    """A key of `SIZES`."""
+    shape: list[int]
+    """Its shape."""
+    begin: int
+    """Its first byte in the file."""
+
+
+class _Entry(Struct):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def has_weights(directory: Path) -> bool:
+    """Returns whether a directory holds tensors, besides a config."""
+    return (directory / INDEX).exists() or any(directory.glob("*.safetensors"))
+
+
+def stored_tensors(directory: Path) -> dict[str, Stored]:
+    """Returns all tensors of a directory by name. Raises Invalid with every problem."""
+    found: dict[str, Stored] = {}
+    problems: list[str] = []
+    for path in _files(directory):
+        try:
+            tensors = _read(path)
+        except Invalid as error:
+            problems += error.problems
+            continue
+        problems += [f"{path}: {name} is in {found[name].file}, too: remove one" for name in tensors if name in found]
+        found |= tensors
+    if problems:
+        raise Invalid(*problems)
+    return found
+
+
+def _files(directory: Path) -> list[Path]:
+    index = directory / INDEX
+    if not index.exists():
+        return sorted(directory.glob("*.safetensors"))
+    try:
+        table: Any = msgspec.json.decode(index.read_bytes())
+        names = sorted({str(name) for name in table["weight_map"].values()})
+    except (OSError, msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        raise Invalid(f"{index} is not an index of tensors: {error}") from error
+    if missing := [name for name in names if not (directory / name).is_file()]:
+        raise Invalid(*(f"{index} names {name}, and there is no such file: download it again" for name in missing))
+    return [directory / name for name in names]
+
+
+def _read(path: Path) -> dict[str, Stored]:
+    """Returns the tensors of one file. Raises Invalid."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(LONGEST_HEADER, size - 8):
+            raise Invalid(f"{path}: {size:,} bytes are not a safetensors file: it is truncated or damaged")
+        header = file.read(length)
+    try:
+        table = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
+        entries = {name: msgspec.json.decode(raw, type=_Entry) for name, raw in table.items() if name != METADATA}
+    except msgspec.DecodeError as error:
+        raise Invalid(f"{path}: its header cannot be read: {error}") from error
+    problems = [problem for name, entry in entries.items() if (problem := _problem(entry, name, size - 8 - length))]
+    if problems:
+        raise Invalid(*(f"{path}: {problem}" for problem in problems[:5]))
+    return {
+        name: Stored(str(path), entry.dtype, entry.shape, 8 + length + entry.data_offsets[0])
+        for name, entry in entries.items()
+    }
+
+
+def _problem(entry: _Entry, name: str, size: int) -> str | None:
+    begin, end = entry.data_offsets
+    if entry.dtype not in SIZES:
+        return None  # such as masks: an error only if it is read as a parameter
+    if not 0 <= begin <= end or end - begin != math.prod(entry.shape) * SIZES[entry.dtype]:
+        return f"{name}: {end - begin} bytes are not {entry.dtype} {entry.shape}: the file is damaged"
+    if end > size:
+        return f"{name} ends at byte {end:,} of {size:,}: the file is truncated: download it again"
+    return None

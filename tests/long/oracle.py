@@ -1,0 +1,62 @@
+"""Writes what `transformers` computes for tiny models, and compares: `python tests/long/oracle.py`.
+
+It needs the extra `oracle`. The answers go to tests/oracle/answers/, which tests/oracle/test_oracle.py compares with;
+`--record` also stores the table of docs/models.md. With `--compare` it only compares, which needs no extra.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.oracle.ours import ANSWERS, Model  # noqa: E402
+from tests.oracle.tiny import (  # noqa: E402
+    CONFIGS,
+    TRAINED,
+)
+from tests.suite import versions  # noqa: E402
+from tests.table import Table, arguments  # noqa: E402
+
+COLUMNS = {"architecture": "", "logits": "{:.1e}", "loss": "{:.1e}", "gradients": "{:.1e}", "ten steps": "{:.1e}"}
+
+
+def write_answers() -> None:
+    from tests.oracle.theirs import VERSIONS, answers  # torch is not needed to compare
+
+    for architecture in CONFIGS:
+        np.savez_compressed(ANSWERS / f"{architecture}.npz", **answers(architecture))
+    (ANSWERS / "versions.txt").write_text(VERSIONS)
+
+
+def compared(architecture: str) -> list[float | None]:
+    """The largest absolute difference of logits, loss, gradients and losses."""
+    with TemporaryDirectory() as folder:
+        model = Model(architecture, Path(folder))
+        forward = list(model.forward().values())
+        if architecture not in TRAINED:
+            return [*forward, None, None]
+        *gradients, losses = model.training().values()
+        return [*forward, max(gradients), losses]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--compare", action="store_true", help="keep the answers that are there")
+    options = arguments(parser)
+    if not options.compare:
+        write_answers()
+    print(f"{versions()}, {(ANSWERS / 'versions.txt').read_text()}")
+    with Table("long/oracle", COLUMNS, options.record) as table:
+        for architecture in CONFIGS:
+            table.add(f"`{architecture}`", *compared(architecture))
+
+
+if __name__ == "__main__":
+    main()

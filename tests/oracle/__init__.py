@@ -1,0 +1,1 @@
+"""Answers of `transformers` for tiny models of all architectures."""

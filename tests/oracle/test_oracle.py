@@ -1,0 +1,36 @@
+"""The built-in decoder against `transformers`, whose answers `tests/long/oracle.py` writes."""
+
+from pathlib import Path
+
+import pytest
+from shardtui.engine.spec.hf_config import ARCHITECTURES
+
+from .ours import Model
+from .tiny import CONFIGS
+
+MOST = 1e-4
+"""The largest absolute difference in float32."""
+
+
+def test_every_architecture_is_compared() -> None:
+    assert set(CONFIGS) == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_logits_and_loss_are_those_of_transformers(architecture: str, tmp_path: Path) -> None:
+    found = Model(architecture, tmp_path).forward()
+    assert max(found.values()) < MOST, found
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "LlamaForCausalLM",
+        pytest.param("Gemma3ForCausalLM", marks=pytest.mark.slow),
+        pytest.param("Qwen3MoeForCausalLM", marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_and_ten_steps_are_those_of_transformers(architecture: str, tmp_path: Path) -> None:
+    found = Model(architecture, tmp_path).training()
+    assert len(found) > 20
+    assert max(found.values()) < MOST, found

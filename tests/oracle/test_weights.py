@@ -1,0 +1,121 @@
+"""Weights of transformers, read into the shards of a new state; and what is wrong with files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+import pytest
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.program.compiler import Compiler
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.weights import with_weights
+from shardtui.engine.spec.hf_tensors import parts_of
+from shardtui.engine.spec.model_choice import choose_model
+from shardtui.engine.spec.preset_reader import load_preset
+
+from ..conftest import tiny_config
+from .files import write_file, write_files
+from .tiny import CONFIGS, Tensors, filled, in_files, tensors_of, write_config
+
+
+def written(architecture: str, folder: Path, change: Callable[[Tensors], Tensors] = dict) -> Tensors:
+    """Writes a model, and returns its tensors."""
+    tensors = change(tensors_of(write_config(architecture, folder), architecture))
+    write_file(folder / "model.safetensors", tensors)
+    return tensors
+
+
+def loaded(folder: Path, preset: str = "fsdp-tp2") -> tuple[Task, TrainState]:
+    """Returns the state of a run with these weights, on eight devices."""
+    choice = choose_model(f"hf:{folder}")
+    task = Task(tiny_config(model=choice.model), "cpu")
+    shardings = place(task, load_preset(preset), jax.devices()).state_shardings
+    state = jax.tree.map(lambda a, s: jax.device_put(jnp.zeros(a.shape, a.dtype), s), task.abstract_state, shardings)
+    return task, with_weights(state, msgspec.structs.replace(task.config, weights=choice.weights))
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_every_element_is_read_and_written_back_bit_by_bit(architecture: str, tmp_path: Path) -> None:
+    tensors = written(architecture, tmp_path)
+    task, state = loaded(tmp_path)
+    parts = list(parts_of(task.config.model, architecture))  # type: ignore[arg-type]
+    expected = filled(task.abstract_state.params, tensors, parts)
+    jax.tree.map(np.testing.assert_array_equal, state.params, expected)
+    back = in_files(state.params, tensors, parts)
+    assert all(np.array_equal(back[name], tensor) for name, tensor in tensors.items())
+    kernel = state.params["blocks"]["attention"]["out"]["kernel"]
+    assert kernel.sharding.shard_shape(kernel.shape) == (kernel.shape[0], kernel.shape[1] // 2, kernel.shape[2], 16)
+
+
+def test_several_files_half_precision_and_old_names(tmp_path: Path) -> None:
+    config = write_config("GPT2LMHeadModel", tmp_path)
+    tensors = {name: x.astype(jnp.bfloat16) for name, x in tensors_of(config, "GPT2LMHeadModel").items()}
+    old = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    old["h.0.attn.bias"] = np.zeros((1, 1, 32, 32), np.int64)  # a mask
+    write_files(tmp_path, old)
+    task, state = loaded(tmp_path, "dp")
+    wide = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+    expected = filled(task.abstract_state.params, wide, parts_of(config, "GPT2LMHeadModel"))
+    jax.tree.map(np.testing.assert_array_equal, state.params, expected)
+
+
+def problems(folder: Path, *settings: str) -> list[str]:
+    with pytest.raises(Invalid) as found:
+        choose_model(f"hf:{folder}", settings)
+    return [problem.removeprefix(f"--model hf:{folder}: ") for problem in found.value.problems]
+
+
+def test_missing_left_over_and_misshapen_tensors_are_named_at_once(tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> Tensors:
+        del tensors["model.norm.weight"]
+        tensors["model.layers.0.mlp.up_proj.weight"] = np.zeros((95, 64), np.float32)
+        return tensors | {"model.layers.2.mlp.up_proj.weight": np.zeros((96, 64), np.float32)}
+
+    written("LlamaForCausalLM", tmp_path, change)
+    assert problems(tmp_path) == [
+        "model.norm.weight: missing in the files",
+        "model.layers.2.mlp.up_proj.weight: not a parameter of this model: remove it, or give its config.json",
+        "model.layers.0.mlp.up_proj.weight: has shape [95, 64], and the model needs [96, 64]: give the config.json of "
+        "these files, without --set for sizes",
+    ]
+
+
+def test_settings_that_change_sizes_do_not_fit_the_files(tmp_path: Path) -> None:
+    written("LlamaForCausalLM", tmp_path)
+    (problem,) = problems(tmp_path, "layers=1")
+    assert problem.startswith("model.layers.1.input_layernorm.weight, ")
+    assert "and 11 more: not a parameter" in problem
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, -1])
+def test_a_truncated_file_is_refused(size: int, tmp_path: Path) -> None:
+    written("LlamaForCausalLM", tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    assert all("truncated" in problem for problem in problems(tmp_path))
+
+
+def test_an_index_that_names_a_missing_file_is_refused(tmp_path: Path) -> None:
+    write_files(tmp_path, tensors_of(write_config("LlamaForCausalLM", tmp_path), "LlamaForCausalLM"))
+    (tmp_path / "model-2.safetensors").unlink()
+    (problem,) = problems(tmp_path)
+    assert problem.endswith("names model-2.safetensors, and there is no such file: download it again")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weights": {}}))
+    (problem,) = problems(tmp_path)
+    assert "is not an index of tensors" in problem
+
+
+def test_a_run_starts_from_the_weights(tmp_path: Path) -> None:
+    tensors = written("LlamaForCausalLM", tmp_path)
+    choice = choose_model(f"hf:{tmp_path}")
+    compiler = Compiler(
+        Task(tiny_config(model=choice.model, weights=choice.weights), "cpu"), {}, jax.devices(), tmp_path
+    )
+    state = compiler.initial_state("dp").result()()
+    compiler.close()
+    np.testing.assert_array_equal(state.params["token"]["embedding"], tensors["model.embed_tokens.weight"])

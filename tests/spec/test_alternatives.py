@@ -1,0 +1,105 @@
+"""Rules with alternatives: the first that fits is used, and the reason names those that were passed over."""
+
+from pathlib import Path
+
+import jax
+import pytest
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.models.task import Task
+from shardtui.engine.parallel.rules import by_rules, flax_rules
+from shardtui.engine.planning.estimate import estimate_row
+from shardtui.engine.program.inspection import inspect_program
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_program
+from shardtui.engine.spec.preset import Preset
+from shardtui.engine.spec.preset_reader import parse_preset
+from shardtui.tui.state.draft import Draft
+
+from ..conftest import tiny_config, tiny_model
+
+MESH = """
+[mesh]
+fsdp = 4
+model = 2
+[rules]
+batch = "fsdp"
+embed = "fsdp"
+heads = "model"
+"""
+
+
+def preset(rules: str, head: str = "") -> Preset:
+    return parse_preset(Path("p.toml"), head + MESH + rules)
+
+
+def test_the_first_alternative_that_divides_and_is_free_is_used() -> None:
+    rules, mesh = {"embed": ("fsdp",), "mlp": ("fsdp",)}, {"fsdp": 4, "model": 2}
+    tried = {"mlp": (("fsdp", "model"), ("model",), ())}
+    kernel, bias, odd = (
+        by_rules(shape, axes, rules, mesh, tried).dims
+        for shape, axes in (((8, 16), ("embed", "mlp")), ((16,), ("mlp",)), ((8, 15), ("embed", "mlp")))
+    )
+    assert [dim.axes for dim in kernel] == [("fsdp",), ("model",)]
+    assert kernel[1].reason == (
+        "mlp: alternative 3 of 4 → model (2): 16 ÷ 2 = 8; passed over fsdp (fsdp splits another dim); "
+        "passed over fsdp+model (fsdp splits another dim)"
+    )
+    assert bias[0].reason == "mlp: alternative 1 of 4 → fsdp (4): 16 ÷ 4 = 4"
+    assert odd[1].axes == ()
+    assert odd[1].reason.endswith("passed over model (15 does not divide by 2)")
+    assert odd[1].problem is None
+
+
+def test_a_dim_that_no_alternative_fits_is_a_problem() -> None:
+    task = Task(tiny_config(model=tiny_model(mlp=63)), "cpu")
+    with pytest.raises(Invalid, match=r"mlp 63: no alternative fits: model \(63 does not divide by 2\); .*add \[\]"):
+        place(task, preset('mlp = [["model"], ["fsdp", "model"]]'), jax.devices())
+    assert place(task, preset('mlp = [["model"], []]'), jax.devices())
+
+
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ('mlp = ["model", ["fsdp"]]', "[rules] mlp: axes and lists are mixed"),
+        ('seq = [["model"], []]', "[rules] seq: 2 alternatives, but the whole step splits seq in one way"),
+        ('mlp = [["model"], ["tensor"]]', "[rules] mlp: no mesh axis 'tensor'"),
+    ],
+)
+def test_alternatives_that_cannot_be_are_refused(rules: str, problem: str) -> None:
+    assert problem in "\n".join(preset(rules).problems)
+
+
+def test_explicit_axis_types_and_formulas_take_no_alternatives() -> None:
+    task = Task(tiny_config(), "cpu")
+    with pytest.raises(Invalid, match="explicit axis types take no alternatives"):
+        place(task, preset('mlp = [["model"], []]', 'axis_types = "explicit"'), jax.devices())
+    row = estimate_row(task, preset('mlp = [["model"], []]'), 8, None)
+    assert row.no_estimate == "no formula for rules with alternatives, such as that for mlp"
+
+
+def test_flax_gets_alternatives_as_repeated_rules() -> None:
+    rules = flax_rules(preset('mlp = [["model"], ["fsdp", "model"], []]'), set())
+    assert [axes for name, axes in rules if name == "mlp"] == ["model", ("fsdp", "model"), None]
+
+
+def test_activations_and_moments_take_the_same_alternative() -> None:
+    task = Task(tiny_config(model=tiny_model(mlp=65, layers=1)), "cpu")
+    placement = place(task, preset('mlp = [["model"], []]'), jax.devices())
+    arrays = {array.name: array for array in compile_program(task, placement).description.arrays}
+    for name in ("blocks.mlp.up.kernel", "mu.blocks.mlp.up.kernel"):
+        assert arrays[name].compiled_spec == [[], ["fsdp"], []]
+        assert "passed over model (65 does not divide by 2)" in arrays[name].reasons[2]
+    activations = {array.name: array for array in inspect_program(task, placement).arrays}
+    assert "passed over model" in activations["blocks.mlp.hidden"].reasons[2]
+
+
+def test_an_edited_rule_has_no_alternatives_and_the_others_keep_theirs() -> None:
+    origin = preset('mlp = [["model"], []]\nvocab = [["model"], ["fsdp"]]')
+    draft = Draft(origin, origin, 8, frozenset())
+    assert draft.rule_words("mlp") == "model, else unsharded"
+    edited = draft.with_rule("mlp", ("fsdp",))
+    assert edited.edits == ["mlp = fsdp"]
+    assert edited.preset.alternatives == {"vocab": (("fsdp",),)}
+    without = draft.without_axis("model")
+    assert without.problems() == []
+    assert without.preset.alternatives == {"mlp": ((),)} or "mlp" not in without.preset.rules

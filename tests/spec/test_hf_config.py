@@ -1,0 +1,150 @@
+"""`config.json` of transformers: what is read, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.models.counts import parameter_count
+from shardtui.engine.spec.hf_config import read_config
+from shardtui.engine.spec.model_choice import choose_model, load_model
+from shardtui.engine.spec.model_config import ModelConfig
+
+from ..oracle.tiny import CONFIGS, write_config
+
+QWEN3 = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 28,
+    "model_type": "qwen3",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.51.0",
+    "use_cache": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+
+
+def read(folder: Path, **table: Any) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps(table))
+    return read_config(folder)
+
+
+def problems(folder: Path, **table: Any) -> list[str]:
+    with pytest.raises(Invalid) as found:
+        read(folder, **table)
+    start = f"--model hf:{folder}: "
+    assert all(problem.startswith(start) for problem in found.value.problems)
+    return [problem.removeprefix(start) for problem in found.value.problems]
+
+
+def test_a_file_of_the_hub_is_the_built_in_model_of_that_size(tmp_path: Path) -> None:
+    found, built_in = read(tmp_path, **QWEN3), load_model("qwen3-0.6b").model
+    assert found == msgspec.structs.replace(built_in, remat=False)
+    assert parameter_count(found) == 596_049_920
+
+
+def test_settings_apply_and_the_run_is_named_after_the_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "Tiny Llama"
+    folder.mkdir()
+    write_config("LlamaForCausalLM", folder)
+    choice = choose_model(f"hf:{folder}", ("layers=3", "seq_len=32", "batch_size=4"))
+    assert isinstance(choice.model, ModelConfig)
+    assert (choice.name, choice.run_name) == ("hf:Tiny Llama", "tiny-llama")
+    assert (choice.model.layers, choice.training.seq_len, choice.training.batch_size) == (3, 32, 4)
+
+
+def test_all_problems_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
+    table = {name: value for name, value in QWEN3.items() if name != "hidden_size"}
+    table |= {"hidden_act": "relu", "num_hidden_layers": "many", "clip_qkv": 8.0, "decoder_sparse_step": 2}
+    found = problems(tmp_path, **table)
+    assert [problem.removeprefix("config.json: ") for problem in found] == [
+        'hidden_act "relu": not supported: it must be silu',
+        "hidden_size: missing: it is needed for the size of the model",
+        'num_hidden_layers "many": must be a number',
+        "decoder_sparse_step 2: not supported: it must be 1",
+        "clip_qkv 8.0: unknown to shardtui, and it may change what is computed: remove it if it does not",
+    ]
+
+
+def test_other_architectures_are_refused_by_name(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, architectures=["MambaForCausalLM"])
+    assert problem.startswith("config.json: architectures 'MambaForCausalLM': not supported: choose a model of Llama")
+    (problem,) = problems(tmp_path, hidden_size=64)
+    assert problem.startswith("config.json: architectures None: not supported")
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b""])
+def test_a_file_that_is_no_object_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(Invalid, match=r"config\.json (cannot be read|is not a JSON object)"):
+        read_config(tmp_path)
+
+
+def test_a_directory_without_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"there is no .*config\.json: name a directory with a config\.json"):
+        choose_model(f"hf:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "change", "problem"),
+    [
+        ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "longrope"}}, "rope type longrope: not supported"),
+        ("LlamaForCausalLM", {"rope_parameters": {"rope_theta": 1e4, "mscale": 1.0}}, "rope mscale: unknown"),
+        ("LlamaForCausalLM", {"rope_parameters": {"factor": "two", "rope_type": "linear"}}, "rope: Expected `float`"),
+        ("LlamaForCausalLM", {"attention_bias": False}, "mlp_bias true: not supported without attention_bias"),
+        ("LlamaForCausalLM", {"attention_dropout": 0.1}, "attention_dropout 0.1: there is one dropout"),
+        ("LlamaForCausalLM", {"quantization_config": {"bits": 4}}, 'quantization_config {"bits": 4}: not supported'),
+        ("MixtralForCausalLM", {"router_jitter_noise": 0.1}, "router_jitter_noise 0.1: not supported"),
+        ("MixtralForCausalLM", {"output_router_logits": True}, "output_router_logits true: not supported"),
+        ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}, "norm_topk_prob false: not supported"),
+        ("Qwen3MoeForCausalLM", {"mlp_only_layers": [0]}, "mlp_only_layers [0]: not supported"),
+        ("Gemma2ForCausalLM", {"layer_types": ["full_attention", "sliding_attention"] * 2}, "layer_types: not 3 of"),
+        ("Gemma2ForCausalLM", {"layer_types": 3}, "layer_types 3: must be a list"),
+        ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention true: not supported"),
+        ("Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": 1}, "layer_types: not supported"),
+        ("Phi3ForCausalLM", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope type linear: not supported"),
+        ("GPT2LMHeadModel", {"attn_pdrop": None}, "attn_pdrop 0.1: there is one dropout"),
+        ("GPT2LMHeadModel", {"activation_function": "gelu"}, 'activation_function "gelu": not supported'),
+    ],
+)
+def test_what_would_change_the_arithmetic_is_refused_by_name(
+    architecture: str, change: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    table = CONFIGS[architecture] | {"architectures": [architecture]} | change
+    (found,) = problems(tmp_path, **table)
+    assert found.startswith(f"config.json: {problem}"), found
+
+
+def test_a_window_may_be_null_or_missing(tmp_path: Path) -> None:
+    table = CONFIGS["MistralForCausalLM"] | {"architectures": ["MistralForCausalLM"]}
+    assert read(tmp_path, **table | {"sliding_window": None}).window == 0
+    del table["sliding_window"]
+    assert read(tmp_path, **table).window == 4096
+
+
+def test_gpt_2_as_it_is_published_takes_a_dropout_that_is_given(tmp_path: Path) -> None:
+    table = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12}
+    (tmp_path / "config.json").write_text(json.dumps(table | {"n_positions": 1024, "attn_pdrop": 0.1}))
+    choice = choose_model(f"hf:{tmp_path}", ("dropout=0.1",))
+    assert isinstance(choice.model, ModelConfig)
+    assert choice.model == load_model("gpt2", ("vocab_rows=50257",)).model
