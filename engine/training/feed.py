@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 
+from ..data.batches import Batches
 from ..models.user_batches import UserBatches
 from ..program.program import Program
-from .data import Batches
 
 
 class Feed:

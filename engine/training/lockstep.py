@@ -19,7 +19,11 @@ class ReadPreset(Struct, frozen=True, tag=True):
     """Digest of the preset's text."""
 
 
-LockstepCommand = AnyCommand | SwitchNow | ReadPreset
+class MeasureParts(Struct, frozen=True, tag=True):
+    """Trace the next steps for the parts of a step: it is time."""
+
+
+LockstepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts
 
 
 class Lockstep(Struct, frozen=True):

@@ -9,6 +9,7 @@ import jax
 from ..base.invalid import Invalid
 from ..checkpoint.manifest import Manifest
 from ..checkpoint.saver import Saver
+from ..data.batches import Batches
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import Stranded
 from ..models.user_batches import UserBatches
@@ -18,12 +19,13 @@ from ..spec.config import RunConfig
 from ..wire.events import CheckpointFailed, Event, TrainingStarted
 from ..wire.inbox import Inbox
 from .background_compiles import BackgroundCompiles
-from .data import Batches
+from .evaluator import Evaluator
 from .feed import Feed
 from .pausing import Pausing
 from .profiler import WARM_UP, Profiler
 from .progress import Progress
 from .restorer import Restorer
+from .sampling import TextSampler
 from .step_boundary import StepBoundary
 from .step_reports import StepReports
 from .stopping import Stopping
@@ -46,9 +48,11 @@ class Loop:
         publish: Callable[[Event], None],
         inbox: Inbox,
         cluster: Cluster,
+        held_out: Batches | None = None,
     ) -> None:
         self._config = config
         self._feed = Feed(batches, cluster.count)
+        self._evaluator = Evaluator(config.evaluation, held_out, cluster.count, publish)
         self._compiler = compiler
         self._saver = saver
         self._profiler = profiler
@@ -70,6 +74,7 @@ class Loop:
             profiler,
             self._pausing,
             self._stopping,
+            TextSampler(config, compiler, publish),
         )
 
     def run(self, origin: Manifest | None, profile: int | None = None) -> int:
@@ -131,10 +136,8 @@ class Loop:
         self._pausing.begin_step(self.at)
         try:
             is_traced = self._dispatch_step()
-        except Invalid as error:  # a user's batch: the step was not dispatched
-            if self._cluster.count > 1:
-                raise Stranded(*error.problems) from error
-            self._pausing.pause(self.at, "; ".join(error.problems))
+        except Invalid as error:  # the step was not dispatched
+            self._pause_without_batch(error)
             return
         except jax.errors.JaxRuntimeError as error:
             self._switcher.undo(self.at, error)
@@ -144,8 +147,23 @@ class Loop:
             self.at.reports.restart_clock()
         if self.at.reports.became_nonfinite():
             self._pausing.pause(self.at, self._nonfinite_loss_hint())
-        elif self._saver.is_due(self.at.begun):
+            return
+        if self._evaluator.is_due(self.at.begun):
+            self._evaluate()
+        if self._saver.is_due(self.at.begun):
             self.at.save(self._saver)
+
+    def _evaluate(self) -> None:
+        try:
+            self._evaluator.evaluate(self.at)
+        except Invalid as error:
+            self._pause_without_batch(error)
+
+    def _pause_without_batch(self, error: Invalid) -> None:
+        """Pauses because a batch cannot be read or made. Raises Stranded if there are several processes."""
+        if self._cluster.count > 1:
+            raise Stranded(*error.problems) from error
+        self._pausing.pause(self.at, "; ".join(error.problems))
 
     def _dispatch_step(self) -> bool:
         """Dispatches one step, then reads the loss of the previous one. Returns True if it is the last of a trace.
@@ -164,7 +182,8 @@ class Loop:
             done = at.done
             at.reports.add(loss, waited)
         is_traced = self._profiler.is_over(at.begun)
-        if self._pausing.is_paused or at.previous or is_traced or self._saver.is_due(at.begun):
+        is_due = self._saver.is_due(at.begun) or self._evaluator.is_due(at.begun)
+        if self._pausing.is_paused or at.previous or is_traced or is_due:
             at.reports.flush()
             at.previous = None
         if done == at.origin < at.done:

@@ -24,6 +24,8 @@ class Progress:
     """The step of the checkpoint that was restored; 0 for a new state."""
     agree_at: int
     """The step before which the processes next agree on commands."""
+    eval_loss: float | None = None
+    """Held-out loss of the last evaluation since the origin; None before it, and if it was not finite."""
     previous: Program | None = None
     """The program before the last switch, until a step of the new one is done; else None."""
 
@@ -57,5 +59,5 @@ class Progress:
     def save(self, saver: Saver) -> None:
         """Waits for the step in flight and saves a checkpoint; the time this takes counts for no step."""
         self.reports.flush()
-        saver.save(self.state, self.program, self.done, self.reports.recent_loss)
+        saver.save(self.state, self.program, self.done, self.reports.recent_loss, self.eval_loss)
         self.reports.restart_clock()

@@ -15,6 +15,7 @@ from ..wire.commands import (
     ProfileSteps,
     RestoreCheckpoint,
     Resume,
+    SampleText,
     SaveCheckpoint,
     StepOnce,
     Stop,
@@ -22,11 +23,12 @@ from ..wire.commands import (
 )
 from ..wire.inbox import Inbox
 from .background_compiles import BackgroundCompiles, Pending
-from .lockstep import Lockstep, LockstepCommand, ReadPreset, SwitchNow
+from .lockstep import Lockstep, LockstepCommand, MeasureParts, ReadPreset, SwitchNow
 from .pausing import Pausing
-from .profiler import Profiler
+from .profiler import PERIODIC_STEPS, Profiler
 from .progress import Progress
 from .restorer import Restorer
+from .sampling import TextSampler
 from .stopping import Stopping
 from .switcher import Switcher
 
@@ -44,6 +46,7 @@ class StepBoundary:
     profiler: Profiler
     pausing: Pausing
     stopping: Stopping
+    sampler: TextSampler
 
     def cross(self, at: Progress) -> None:
         """Carries out everything that is due before the next step; while paused, waits for a command."""
@@ -55,6 +58,7 @@ class StepBoundary:
             self._switch(at, scheduled)
             self.compiles.compile_scheduled(at.program)
         self.saver.report()
+        self.sampler.sample_if_due(at)
 
     def _run_commands(self, at: Progress) -> None:
         """Carries out the commands of process 0, in every process before the same step."""
@@ -72,6 +76,8 @@ class StepBoundary:
             commands.append(SwitchNow(preset))
         if self.saver.is_overdue():
             commands.append(SaveCheckpoint())
+        if self.profiler.is_overdue():
+            commands.append(MeasureParts())
         return Lockstep(commands, self.cluster.stride(at.reports.step_seconds))
 
     def _for_all_processes(self, command: AnyCommand) -> LockstepCommand:
@@ -106,6 +112,10 @@ class StepBoundary:
                 at.save(self.saver)
             case ProfileSteps(steps):
                 self.profiler.request(at.begun, steps)
+            case SampleText():
+                self.sampler.sample(at, command)
+            case MeasureParts():
+                self.profiler.request(at.begun, PERIODIC_STEPS, is_periodic=True)
             case RestoreCheckpoint(step):
                 self._go_back(at, step)
             case Stop():

@@ -12,10 +12,9 @@ from ..base.versions import versions
 from ..checkpoint.directory import CheckpointDirectory, array_types
 from ..checkpoint.manifest import Manifest, edited_settings
 from ..checkpoint.saver import Saver
-from ..distributed.agreement import corpus_fact, differences, facts, fingerprints
+from ..distributed.agreement import differences, facts, fingerprints
 from ..distributed.cluster import Cluster
 from ..models.task import Task
-from ..models.user_batches import UserBatches
 from ..parallel.mesh import describe_device, fallback
 from ..planning.preview import preview
 from ..program.compiler import Compiler
@@ -24,13 +23,14 @@ from ..program.presets import describe_presets, known_presets, problems_of_reque
 from ..program.setup import devices_and_task
 from ..spec.checks import problems_of
 from ..spec.config import Restart, RunConfig, UserModel
-from ..wire.descriptions import CorpusInfo, PresetInfo
-from ..wire.events import EngineReady, Event
+from ..wire.descriptions import PresetInfo
+from ..wire.events import EngineReady, Event, RatesFitted
 from ..wire.hosts import HostInfo
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Answer
-from .data import Batches, read_corpus
+from .inputs import Inputs, inputs_of, text_inputs
+from .learned_rates import known_rates
 from .loop import Loop
 from .profiler import Profiler
 
@@ -54,14 +54,16 @@ def train(
     devices, task = cluster.together(lambda: devices_and_task(config, cluster.count))
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
-    batches, corpus = cluster.together(lambda: _checked_batches(config, task, devices, directory))
-    _compare(cluster, hosts, corpus_fact(corpus))
+    inputs = cluster.together(lambda: _checked_inputs(config, task, devices, directory))
+    _compare(cluster, hosts, inputs.facts)
 
     within = None if config.checkpoints.directory else directory.path
     place = CheckpointDirectory(epath.Path(directory.checkpoints(config)), within)
-    saver = Saver(place, config, task, corpus, devices, cluster, publish, inbox.wake)
+    saver = Saver(place, config, task, inputs.corpus, devices, cluster, publish, inbox.wake)
     origin = saver.newest(restart.step)
-    problems = origin.problems_with(config, array_types(task), corpus, devices[0].platform, restart) if origin else []
+    problems = (
+        origin.problems_with(config, array_types(task), inputs.corpus, devices[0].platform, restart) if origin else []
+    )
     edited = edited_settings(directory.config, config, origin) if origin and cluster.process == 0 else []
     config = _resumed_config(config, origin, restart)
     known, infos, preset_problems = describe_presets(config, task, devices, directory.presets)
@@ -73,12 +75,13 @@ def train(
 
     answer_with(partial(preview, task, devices))
     met = hosts if cluster.count > 1 else []
-    publish(_ready(config, task, devices, corpus, infos, preset_problems, edited, met))
+    publish(_ready(config, task, devices, inputs, infos, preset_problems, edited, met))
+    if rates := known_rates(devices):
+        publish(RatesFitted(rates=rates))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
-    loop = Loop(
-        config, batches, compiler, saver, Profiler(traces, publish, cluster.process == 0), publish, inbox, cluster
-    )
+    profiler = Profiler(traces, publish, cluster, restart.profile_every)
+    loop = Loop(config, inputs.batches, compiler, saver, profiler, publish, inbox, cluster, inputs.held_out)
     return loop.run(origin, restart.profile)
 
 
@@ -88,7 +91,7 @@ def _compare_inputs(
     """Raises Invalid if configuration, versions or presets differ between the processes."""
     given, _ = cluster.together(lambda: known_presets(config, directory.presets))
     if different := _differences(cluster, hosts, facts(config, restart, versions(), given)):
-        text = cluster.together(lambda: _text_fact(config))
+        text = cluster.together(lambda: _text_facts(config))
         raise Invalid(*different, *_differences(cluster, hosts, text))
 
 
@@ -103,18 +106,16 @@ def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, 
     return differences(hosts, cluster.process, own, found, cluster.fingerprint)
 
 
-def _text_fact(config: RunConfig) -> dict[str, str]:
-    """Returns the corpus of a built-in model; empty for a user's, whose code runs only once all else agrees."""
-    return {} if isinstance(config.model, UserModel) else corpus_fact(read_corpus(config.data).describe())
+def _text_facts(config: RunConfig) -> dict[str, str]:
+    """Returns the data of a built-in model; empty for a user's, whose code runs only once all else agrees."""
+    return {} if isinstance(config.model, UserModel) else text_inputs(config).facts
 
 
-def _checked_batches(
-    config: RunConfig, task: Task, devices: list[jax.Device], directory: RunDirectory
-) -> tuple[Batches | UserBatches, CorpusInfo]:
+def _checked_inputs(config: RunConfig, task: Task, devices: list[jax.Device], directory: RunDirectory) -> Inputs:
     """Returns the batches. Raises Invalid with every problem of the configuration, the data and the named presets."""
     problems = problems_of(config)
     try:
-        found = _batches(config, task)
+        found = inputs_of(config, task)
     except Invalid as error:
         problems += error.problems
     else:
@@ -123,15 +124,6 @@ def _checked_batches(
     raise Invalid(
         *problems, *problems_of_requested(config, describe_presets(config, task, devices, directory.presets)[1])
     )
-
-
-def _batches(config: RunConfig, task: Task) -> tuple[Batches | UserBatches, CorpusInfo]:
-    """Returns the user's batches, or batches of text, and a description of their source. Raises Invalid."""
-    if task.user_batches:
-        return task.user_batches, task.user_batches.describe()
-    corpus = read_corpus(config.data)
-    batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
-    return batches, corpus.describe()
 
 
 def _resumed_config(config: RunConfig, origin: Manifest | None, restart: Restart) -> RunConfig:
@@ -149,7 +141,7 @@ def _ready(
     config: RunConfig,
     task: Task,
     devices: list[jax.Device],
-    corpus: CorpusInfo,
+    inputs: Inputs,
     presets: list[PresetInfo],
     preset_problems: list[str],
     edited: list[str],
@@ -168,7 +160,8 @@ def _ready(
         tokens_per_step=config.training.tokens_per_step if is_text else config.training.batch_size,
         counted="tokens" if is_text else "examples",
         flops_per_step=task.flops_per_step,
-        corpus=corpus,
+        corpus=inputs.corpus,
+        held_out=inputs.held_out_corpus,
         presets=presets,
         preset_problems=preset_problems,
         hosts=hosts,

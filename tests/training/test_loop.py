@@ -14,22 +14,29 @@ import pytest
 from etils import epath
 from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.checkpoint.saver import Saver
+from shardtui.engine.data.batches import Batches
+from shardtui.engine.data.source import read_corpus
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.models.task import Task
-from shardtui.engine.program.program import Program
+from shardtui.engine.program.program import Program, trace_held_out
 from shardtui.engine.program.reshard import Transfers
-from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
-from shardtui.engine.training.data import Batches, read_corpus
+from shardtui.engine.program.state_function import StateFunction
+from shardtui.engine.spec.config import CheckpointConfig, EvaluationConfig, Sampling, ScheduledSwitch
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
 from shardtui.engine.wire.commands import AnyCommand, Pause, Resume
 from shardtui.engine.wire.events import (
     CheckpointSaved,
+    CheckpointsKept,
+    Evaluated,
     Event,
+    PartsMeasured,
     Paused,
     Profiled,
+    ProfileEvent,
     ProfileFailed,
     Profiling,
+    RatesFitted,
     Restored,
     Resumed,
     StepsDone,
@@ -49,17 +56,22 @@ def run(
     profile: int | None = None,
     low_memory: bool = False,
     answer: Callable[[Event], AnyCommand | None] = lambda _: None,
+    every: float | None = None,
+    evaluation: EvaluationConfig | None = None,
+    sampling: Sampling | None = None,
 ) -> list[Event]:
     """Trains six steps with a checkpoint after every second one; returns the events.
 
-    `answer`: the command that is sent when an event is published, if any.
+    `answer`: the command that is sent when an event is published, if any. `every`: minutes between accounts of a step.
+    `sampling`: what to sample, and how often.
     """
+    folder.mkdir(exist_ok=True)
     text = folder / "text"
     text.write_text("What is split comes together. " * 100)
     checkpoints = CheckpointConfig(every_steps=2, every_minutes=None)
-    config = msgspec.structs.replace(
-        task.config, steps=6, data=str(text), switches=switches, checkpoints=checkpoints, low_memory=low_memory
-    )
+    changes = {"switches": switches, "checkpoints": checkpoints, "low_memory": low_memory, "sampling": sampling}
+    changes |= {"evaluation": evaluation}
+    config = msgspec.structs.replace(task.config, steps=6, data=str(text), **changes)
     events: list[Event] = []
     corpus = read_corpus(config.data)
     place = CheckpointDirectory(epath.Path(folder / f"checkpoints-{len(switches)}"))
@@ -72,8 +84,8 @@ def run(
 
     saver = Saver(place, config, task, corpus.describe(), jax.devices(), Cluster(), publish, inbox.wake)
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
-    profiler = Profiler(folder / "profile", publish)
-    loop = Loop(config, batches, Known(task, programs), saver, profiler, publish, inbox, Cluster())
+    profiler = Profiler(folder / "profile", publish, Cluster(), every)
+    loop = Loop(config, batches, Known(task, programs), saver, profiler, publish, inbox, Cluster(), batches)
     assert loop.run(None, profile) == 6
     return events
 
@@ -189,6 +201,22 @@ def _steps_in(trace: Path) -> list[int]:
     return sorted(map(int, steps))
 
 
+def test_the_parts_of_the_step_are_measured_from_time_to_time(
+    task: Task, programs: dict[str, Program], tmp_path: Path
+) -> None:
+    """Due after every step, they are measured once: the second time would cost more than a hundredth of the time."""
+    plain = losses(run(task, programs, tmp_path))
+    events = run(task, programs, tmp_path, every=1e-9)
+    assert losses(events) == plain
+    announced = [event for event in events if isinstance(event, ProfileEvent)]
+    assert all(isinstance(event, PartsMeasured | RatesFitted) for event in announced), "no trace is announced"
+    (measured,) = [event for event in events if isinstance(event, PartsMeasured)]
+    assert measured.step_seconds and measured.preset == "dp", measured.problem
+    assert sum(part.seconds for part in measured.parts) == pytest.approx(measured.step_seconds, rel=1e-3)
+    assert measured.pause_seconds > 0
+    assert not list((tmp_path / "profile").rglob("*.pb")), "the trace is not kept"
+
+
 def test_training_continues_if_a_trace_cannot_be_written(
     task: Task, programs: dict[str, Program], tmp_path: Path
 ) -> None:
@@ -222,3 +250,27 @@ def test_the_end_of_the_run_ends_a_trace(task: Task, programs: dict[str, Program
     events = run(task, programs, tmp_path, profile=100)
     (profiled,) = [event for event in events if isinstance(event, Profiled)]
     assert (profiled.step, profiled.steps) == (6, 3)
+
+
+def test_evaluations_change_no_loss_and_agree_under_both_presets(
+    task: Task, programs: dict[str, Program], tmp_path: Path
+) -> None:
+    """The text is small: 1 batch of 16 windows is all that can be held out."""
+
+    def evaluating(name: str) -> Program:
+        placement = programs[name].placement
+        return replace(programs[name], held_out_loss=StateFunction(lambda: trace_held_out(task, placement).lower()))
+
+    known = {name: evaluating(name) for name in ("dp", "fsdp-tp2")}
+    evaluation = EvaluationConfig(share=0.5, every_steps=2, batches=100)
+    plain = run(task, programs, tmp_path, ())
+    found, expected = (
+        run(task, known, tmp_path / folder, switches, evaluation=evaluation)
+        for folder, switches in (("a", ()), ("b", (ScheduledSwitch(3, "fsdp-tp2"),)))
+    )
+    assert losses(found) == losses(plain), "equal to the bit"
+    evaluated, again = ([event for event in events if isinstance(event, Evaluated)] for events in (found, expected))
+    assert [(event.step, event.batches) for event in evaluated] == [(2, 1), (4, 1), (6, 1)]
+    assert [event.loss for event in evaluated] == pytest.approx([event.loss for event in again], rel=1e-5)
+    kept = [event for event in found if isinstance(event, CheckpointsKept)][-1].checkpoints
+    assert [(info.step, info.eval_loss) for info in kept] == [(event.step, event.loss) for event in evaluated]

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base import figures
+from shardtui.tui.state.evaluations import Evaluations
 from shardtui.tui.state.losses import BLOCK, Losses
-from shardtui.tui.widgets.loss_plot import Plot, draw_plot, right_edge
+from shardtui.tui.widgets.loss_plot import Curve, Plot, draw_plot, right_edge
 
 
 def drawn(losses: list[float], width: int = 60, height: int = 12, **options: object) -> list[str]:
@@ -94,3 +95,28 @@ def test_bytes_seconds_and_counts_have_three_digits_and_a_unit() -> None:
         "2 h 1 min",
     ]
     assert [figures.count(n) for n in (842_496, 124_439_808, 1_557_611_200)] == ["842 k", "124 M", "1.56 B"]
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.floats(0.5, 9) | st.none())), st.integers(0, 60), st.integers(0, 60))
+def test_evaluations_are_found_by_their_steps(added: list[tuple[int, float | None]], begin: int, end: int) -> None:
+    evaluations, kept = Evaluations(), dict[int, float | None]()
+    for step, loss in added:
+        evaluations.add(step, loss)
+        kept = {before: value for before, value in kept.items() if before < step} | {step: loss}
+    finite = [loss for step, loss in kept.items() if begin < step <= end and loss is not None]
+    assert evaluations.mean(begin, end) == (pytest.approx(sum(finite) / len(finite)) if finite else None)
+    assert len(evaluations) == max(kept, default=0)
+    before = max((step for step in kept if step <= end), default=None)
+    assert (evaluations.latest(end) or [None])[0] == before
+
+
+def test_held_out_losses_are_a_second_curve_with_a_letter_and_a_legend() -> None:
+    evaluations = Evaluations()
+    for step in (20, 40, 60, 80):
+        evaluations.add(step, 6 - step / 80)
+    lines = drawn([5 - n / 20 for n in range(80)], others=[Curve("eval", evaluations, "e", "$accent")])
+    assert lines[0] == "e eval 5"
+    ends = [(x, y) for y, line in enumerate(lines[1:]) for x, cell in enumerate(line) if cell == "e"]
+    assert [x for x, _ in ends] == [max(x for x, _ in braille(lines))]
+    own = [y for x, y in braille(lines) if x == ends[0][0]]
+    assert all(ends[0][1] + 1 < y for y in own), "the held-out loss is above that of the steps"

@@ -6,12 +6,18 @@ from textual.binding import Binding, BindingType
 from textual.events import Click
 
 from ..bindings import identified
+from ..state.evaluations import Evaluations
+from ..state.goodput import Goodput, goodput_words
 from ..state.losses import Losses
 from ..state.run_state import RunState
-from .lines import Lines, set_titles
+from .lines import TITLE_MARGIN, Lines, set_titles
 from .loss_plot import LABEL_WIDTH, MIN_STEPS, Curve, Mark, Plot, draw_plot, mean_loss, right_edge
 
 NATS = ", nats per token"
+HELD_OUT_LETTER, HELD_OUT_STYLE = "e", "$accent"
+"""Marks the curve of the held-out losses."""
+GOODPUT_AFTER_SECONDS = 60.0
+"""Wall time after which it is shown where it went: before, most of it is starting, and the shares change too often."""
 
 
 class LossChart(Lines, can_focus=True):
@@ -24,7 +30,8 @@ The loss of each step, and a line with the preset's name at each switch; `↺` m
 into the chart: **←** and **→** move a cursor that reads the loss of a step, **+** and **-** zoom in and out around it,
 **,** and **.** move to earlier and later steps, **escape** shows all steps again. **l** changes to a logarithmic axis,
 **S** smooths the curve: each loss is then the mean over 4 % of the shown steps. **i** draws the losses of other runs
-under it, each with a letter at its end and in the legend above.
+under it, each with a letter at its end and in the legend above; `e` marks the held-out losses of this run. The bottom
+line is the goodput: where the wall time went, of which steps should be nearly all.
 """
     BINDING_GROUP_TITLE = "Loss"
     BINDINGS: ClassVar[list[BindingType]] = identified(
@@ -42,8 +49,10 @@ under it, each with a letter at its end and in the legend above.
 
     def on_mount(self) -> None:
         self.losses = Losses()
+        self.evaluations = Evaluations()
         self.others: list[Curve] = []
         self.marks: list[Mark] = []
+        self.goodput: Goodput | None = None
         self.unit = NATS
         self.is_log = self.is_smooth = False
         self.window: tuple[int, int] | None = None
@@ -51,9 +60,10 @@ under it, each with a letter at its end and in the legend above.
 
     def show_state(self, state: RunState) -> None:
         """Draws the losses and switches of the run."""
-        self.losses = state.losses
+        self.losses, self.evaluations = state.losses, state.evaluations
         self.marks = [(0, state.first_preset), *state.marks]
         self.unit = "" if state.watched else NATS
+        self.goodput = state.goodput
         self.draw()
 
     def on_resize(self) -> None:
@@ -63,12 +73,18 @@ under it, each with a letter at its end and in the legend above.
     @property
     def plot(self) -> Plot:
         """What is drawn now."""
-        return Plot(self.losses, self.others, self.marks, self.window, self.cursor, self.is_log, self.is_smooth)
+        held_out = Curve("eval", self.evaluations, HELD_OUT_LETTER, HELD_OUT_STYLE)
+        curves = [held_out, *self.others] if self.evaluations else self.others
+        return Plot(self.losses, curves, self.marks, self.window, self.cursor, self.is_log, self.is_smooth)
 
     def draw(self) -> None:
         """Draws the chart again, for example at another size."""
         how = [*(["log axis"] if self.is_log else []), *(["smoothed"] if self.is_smooth else [])]
-        set_titles(self, f"loss{self.unit}" + (f" ({', '.join(how)})" if how else ""), self.cursor_text())
+        set_titles(
+            self,
+            f"loss{self.unit}" + (f" ({', '.join(how)})" if how else ""),
+            self.cursor_text() or self.goodput_text(),
+        )
         self.show(draw_plot(self.plot, self.size.width, self.size.height))
 
     def cursor_text(self) -> str:
@@ -79,7 +95,15 @@ under it, each with a letter at its end and in the legend above.
         curves = [("", self.losses), *((f" · {curve.letter} ", curve.losses) for curve in self.others)]
         values = ((letter, mean_loss(losses, step, step + 1, reach)) for letter, losses in curves if step < len(losses))
         texts = (f"{letter}{'not finite' if loss is None else f'{loss:.4f}'}" for letter, loss in values)
-        return f"step {step + 1:,}: {''.join(texts)}"
+        held_out = self.evaluations.latest(step + 1)
+        last = f" · eval {held_out[1]:.4f} at {held_out[0]:,}" if held_out else ""
+        return f"step {step + 1:,}: {''.join(texts)}{last}"
+
+    def goodput_text(self) -> str:
+        """Returns where the wall time went, in as many words as fit; empty in the first minute."""
+        if self.goodput is None or self.goodput.wall_seconds < GOODPUT_AFTER_SECONDS:
+            return ""
+        return goodput_words(self.goodput, self.outer_size.width - TITLE_MARGIN)
 
     def action_move(self, cells: int) -> None:
         if not self.losses:

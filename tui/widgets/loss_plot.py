@@ -7,6 +7,7 @@ from itertools import chain, groupby
 
 from textual.content import Content
 
+from ..state.evaluations import Evaluations
 from ..state.losses import Losses
 
 LABEL_WIDTH = 7
@@ -33,11 +34,11 @@ Mark = tuple[int, str]
 
 @dataclass(frozen=True)
 class Curve:
-    """The losses of another run, drawn under those of this one."""
+    """The held-out losses of this run, or the losses of another one, drawn under the losses of its steps."""
 
     name: str
-    """The run's name, for the legend."""
-    losses: Losses
+    """The run's name, for the legend, or `eval`."""
+    losses: Losses | Evaluations
     letter: str
     """Marks the curve's end and its entry in the legend: a colour alone may not be seen."""
     style: str
@@ -50,7 +51,7 @@ class Plot:
 
     losses: Losses
     others: Sequence[Curve] = ()
-    """Losses of other runs."""
+    """The held-out losses, and losses of other runs."""
     marks: Sequence[Mark] = ()
     """The one at step 0 names the first preset and has no line."""
     window: tuple[int, int] | None = None
@@ -146,12 +147,12 @@ def right_edge(steps: int) -> int:
     return next(int(edge * power) for edge in (*EDGES, 10) if edge * power >= steps)
 
 
-def mean_loss(losses: Losses, begin: int, end: int, reach: int = 0) -> float | None:
+def mean_loss(losses: Losses | Evaluations, begin: int, end: int, reach: int = 0) -> float | None:
     """Returns the mean loss of the steps in `[begin, end)` and `reach` steps around them; None if none is finite."""
     return losses.mean(max(0, begin - reach), min(len(losses), end + reach))
 
 
-def _points(plot: Plot, losses: Losses, dots: int) -> list[tuple[int, float]]:
+def _points(plot: Plot, losses: Losses | Evaluations, dots: int) -> list[tuple[int, float]]:
     """Returns (dot column, mean loss of its steps), without columns that have no finite loss."""
     points: list[tuple[int, float]] = []
     first, edge = plot.bounds

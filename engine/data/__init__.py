@@ -1,0 +1,1 @@
+"""The data: where the tokens come from, and the batch of each step."""

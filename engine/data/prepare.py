@@ -1,0 +1,152 @@
+"""Tokenizes documents with all cores and writes shards of tokens; a preparation that was killed goes on."""
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ..base.atomic_write import write_atomically
+from ..base.directories import cache_directory
+from ..base.figures import count
+from ..base.invalid import Invalid
+from ..spec.prepared import FILE_NAME, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
+from .documents import Part, parts_of, pieces
+from .tokenizer import Tokenizer, load_tokenizer
+
+PLAN = "plan"
+"""The file that says what an unfinished preparation is of."""
+PROGRESS_SECONDS = 2.0
+"""Least time between two lines of progress."""
+
+
+def prepare(request: PrepareRequest) -> PrepareAnswer:
+    """Writes the shards and then `data.json`. Raises Invalid; what is done stays, and the same request continues it."""
+    tokenizer = load_tokenizer(request.tokenizer, request.end_of_text)
+    parts = parts_of(request.source, request.text_field)
+    plan = _plan(request, tokenizer, parts)
+    out = Path(request.out) if request.out else cache_directory() / "data" / plan
+    if request.out is None and (out / FILE_NAME).exists():
+        content = (out / FILE_NAME).read_bytes()
+        return PrepareAnswer(directory=str(out), data=msgspec.json.decode(content, type=Prepared))
+    done = _begin(out, plan, len(parts))
+    shards = [shard for shard in _shards(request, parts, out, done) if shard.tokens]
+    if not shards:
+        raise Invalid(f"{request.source}: there is no text in it: give text, .jsonl or .parquet files")
+    found = Prepared(
+        vocab=tokenizer.vocab,
+        dtype=tokenizer.dtype,  # type: ignore[arg-type]
+        tokens=sum(shard.tokens for shard in shards),
+        documents=sum(shard.documents for shard in shards),
+        end_of_text=tokenizer.end_of_text,
+        tokenizer_sha256=tokenizer.sha256,
+        shards=shards,
+    )
+    write_atomically(out / FILE_NAME, msgspec.json.encode(found))
+    for path in (out / PLAN, *(_note(out, number) for number in range(len(parts)))):
+        path.unlink(missing_ok=True)
+    return PrepareAnswer(directory=str(out), data=found)
+
+
+def _plan(request: PrepareRequest, tokenizer: Tokenizer, parts: list[Part]) -> str:
+    """Returns a digest of all that decides what is written. Of the sources it has names, sizes and times of change."""
+    paths = dict.fromkeys(Path(span.path) for part in parts for span in part)
+    states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    how = (request.text_field, tokenizer.end_of_text, tokenizer.sha256, parts, states)
+    return hashlib.sha256(msgspec.json.encode(how)).hexdigest()
+
+
+def _begin(out: Path, plan: str, parts: int) -> int:
+    """Creates the directory, or finds the same preparation in it. Returns the number of shards that are done."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not any(out.iterdir()):
+            write_atomically(out / PLAN, plan.encode())
+        found = (out / PLAN).read_text() if (out / PLAN).exists() else ""
+    except OSError as error:
+        raise Invalid(f"{out}: cannot be written: {error.strerror}") from error
+    if found != plan:
+        what = "another preparation, or one of other files" if found else "other files"
+        raise Invalid(f"{out}: has {what}: name a new directory, or remove it")
+    return sum(_note(out, number).exists() for number in range(parts))
+
+
+def _shards(request: PrepareRequest, parts: list[Part], out: Path, done: int) -> Iterator[PreparedShard]:
+    """Yields the shards in order, as processes of their own write them, and reports the progress."""
+    if done:
+        print(f"{done} of {len(parts)} shards are done already", file=sys.stderr, flush=True)
+    began = reported = time.monotonic()
+    tokens, workers = 0, min(len(parts), os.cpu_count() or 1)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
+        try:
+            for number, shard in enumerate(pool.map(partial(_write, request, out), range(len(parts)), parts), 1):
+                yield shard
+                tokens += shard.tokens
+                if time.monotonic() - reported > PROGRESS_SECONDS:
+                    reported = time.monotonic()
+                    rate = f"{count(int(tokens / (reported - began)))} tokens/s"
+                    print(
+                        f"{number} of {len(parts)} shards: {count(tokens)} tokens, {rate}", file=sys.stderr, flush=True
+                    )
+        except BrokenProcessPool as error:
+            raise Invalid(
+                f"{out}: a process that tokenized was killed, perhaps for lack of memory: run the same command again"
+            ) from error
+        except Invalid:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Exits if the parent is killed: a worker would wait for its next part for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)
+
+
+def _write(request: PrepareRequest, out: Path, number: int, part: Part) -> PreparedShard:
+    """Tokenizes a part and writes its shard, unless that is done: its note is written after it."""
+    note, path = _note(out, number), out / f"shard-{number:05}.bin"
+    if note.exists():
+        return msgspec.json.decode(note.read_bytes(), type=PreparedShard)
+    tokenizer, arrays, documents = load_tokenizer(request.tokenizer, request.end_of_text), list[np.ndarray](), 0
+    dtype = np.dtype(tokenizer.dtype)
+    for span in part:
+        for text, ends in pieces(span, request.text_field):
+            arrays.append(tokenizer.encode(text).astype(dtype))
+            if ends:
+                arrays.append(np.array([tokenizer.end_of_text], dtype))
+                documents += 1
+    tokens = np.concatenate(arrays) if arrays else np.empty(0, dtype)
+    content = tokens.tobytes()
+    shard = PreparedShard(
+        file=path.name, tokens=tokens.size, documents=documents, sha256=hashlib.sha256(content).hexdigest()
+    )
+    try:
+        write_atomically(path, content)
+        write_atomically(note, msgspec.json.encode(shard))
+    except OSError as error:
+        raise Invalid(f"{path}: cannot be written: {error.strerror}") from error
+    return shard
+
+
+def _note(out: Path, number: int) -> Path:
+    return out / f"shard-{number:05}.json"

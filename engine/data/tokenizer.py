@@ -1,0 +1,81 @@
+"""Turns text into tokens: a `tokenizer.json` of Hugging Face's `tokenizers`, or bytes."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.invalid import Invalid
+from ..base.regular_file import read_regular
+
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|end▁of▁sentence|>", "</s>", "<eos>", "[SEP]")
+"""Names of the token that ends a document, of GPT-2, Llama 3, DeepSeek, Llama 2, Gemma and BERT."""
+BYTES = 256
+"""Byte values. The one that ends a document is 0, which text does not have."""
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer that is loaded."""
+
+    vocab: int
+    """Number of tokens."""
+    end_of_text: int
+    """The token after each document."""
+    sha256: str | None
+    """SHA-256 of its file; None for bytes."""
+    encode: Callable[[str], np.ndarray]
+    """Returns the tokens of a text, without special ones."""
+
+    @property
+    def dtype(self) -> str:
+        """The smallest type that holds all tokens."""
+        return "uint8" if self.vocab <= BYTES else "uint16" if self.vocab <= 1 << 16 else "uint32"
+
+
+def load_tokenizer(file: str | None, end_of_text: str | None = None) -> Tokenizer:
+    """Loads a `tokenizer.json`; None for bytes. Raises Invalid."""
+    if file is None:
+        return Tokenizer(BYTES, 0, None, lambda text: np.frombuffer(text.encode(), np.uint8))
+    try:
+        content = read_regular(Path(file).expanduser())
+    except OSError as error:
+        raise Invalid(f"--tokenizer {file}: cannot be read: {error.strerror}") from error
+    found = _parse(file, content)
+    end = _end_of_text(file, found, end_of_text)
+    sha256 = hashlib.sha256(content).hexdigest()
+
+    def encode(text: str) -> np.ndarray:
+        return np.asarray(found.encode(text, add_special_tokens=False).ids, np.uint32)
+
+    return Tokenizer(max(found.get_vocab().values()) + 1, end, sha256, encode)
+
+
+def _parse(file: str, content: bytes) -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise Invalid("--tokenizer: needs the package tokenizers: pip install 'shardtui[tokenizer]'") from error
+    try:
+        found = tokenizers.Tokenizer.from_str(content.decode())
+    except Exception as error:  # the package raises no other type
+        raise Invalid(f"--tokenizer {file}: not a tokenizer.json: {error}") from error
+    if not found.get_vocab():
+        raise Invalid(f"--tokenizer {file}: its vocabulary is empty: give another one")
+    found.no_truncation()
+    found.no_padding()
+    return found
+
+
+def _end_of_text(file: str, tokenizer: Any, name: str | None) -> int:
+    names = END_OF_TEXT if name is None else (name,)
+    found = next((found for each in names if (found := tokenizer.token_to_id(each)) is not None), None)
+    if found is None:
+        raise Invalid(
+            f"--tokenizer {file}: it has no token {' or '.join(names)}: name the one that ends a document with "
+            "--end-of-text TOKEN"
+        )
+    return found

@@ -1,0 +1,66 @@
+"""The batches of a run: those to train on, and the held-out ones."""
+
+from dataclasses import dataclass
+
+from ..base.invalid import Invalid
+from ..data.batches import Batches
+from ..data.corpus import Corpus
+from ..data.source import read_corpus
+from ..distributed.agreement import corpus_facts
+from ..models.task import Task
+from ..models.user_batches import UserBatches
+from ..spec.config import EvaluationConfig, RunConfig, UserModel
+from ..wire.descriptions import CorpusInfo
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where a run's batches come from."""
+
+    batches: Batches | UserBatches
+    """The batches to train on."""
+    corpus: CorpusInfo
+    """Their source."""
+    held_out: Batches | None = None
+    """The held-out batches; None for a run without evaluation."""
+    held_out_corpus: CorpusInfo | None = None
+    """Their source."""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What must be the same on every host."""
+        return corpus_facts(self.corpus, self.held_out_corpus)
+
+
+def inputs_of(config: RunConfig, task: Task) -> Inputs:
+    """Returns the user's batches, or batches of tokens. Raises Invalid."""
+    return Inputs(task.user_batches, task.user_batches.describe()) if task.user_batches else text_inputs(config)
+
+
+def text_inputs(config: RunConfig) -> Inputs:
+    """Returns batches of tokens. Raises Invalid."""
+    training, corpus = config.training, read_corpus(config.data)
+    vocab = None if isinstance(config.model, UserModel) else config.model.vocab
+
+    def batches(of: Corpus) -> Batches:
+        if vocab is not None:
+            of.check_samples(vocab)
+        return Batches(of, training.batch_size, training.seq_len, config.seed, vocab)
+
+    if config.evaluation is None:
+        return Inputs(batches(corpus), corpus.describe())
+    corpus, held_out = _split(corpus, config.evaluation)
+    evaluated = batches(held_out)
+    if not evaluated.full_batches:
+        raise Invalid(
+            f"{held_out.option} {held_out.source}: {held_out.size:,} {held_out.unit} are fewer than one batch of "
+            f"{training.batch_size} × {training.seq_len}: hold more out"
+        )
+    return Inputs(batches(corpus), corpus.describe(), evaluated, held_out.describe())
+
+
+def _split(corpus: Corpus, evaluation: EvaluationConfig) -> tuple[Corpus, Corpus]:
+    """Returns what to train on, and what is held out."""
+    if evaluation.share is not None:
+        return corpus.split(evaluation.share)
+    return corpus, read_corpus(evaluation.data, "--eval-data")

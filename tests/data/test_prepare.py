@@ -1,0 +1,223 @@
+"""`data prepare`: the tokens of documents, in order, however many processes; damaged records are named."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.data import documents, prepare
+from shardtui.engine.data.source import read_corpus
+from shardtui.engine.spec.prepared import Prepared, PrepareRequest
+from shardtui.engine.training.inputs import text_inputs
+from shardtui.tui.cli.main import _parser
+from shardtui.tui.cli.run_config import new_config
+from shardtui.tui.client.engine_command import engine_command
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from ..conftest import SHARDTUI, tiny_config, tiny_model
+from ..schemas import checked
+
+TEXTS = [f"Text {n}: what is split\ncomes together, élan {n * n}.\n" for n in range(400)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-pair tokenizer of 400 tokens, trained on the texts."""
+    found = Tokenizer(models.BPE())
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+    found.train_from_iterator(TEXTS, trainer)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    found.save(str(path))
+    return path
+
+
+def write(folder: Path, form: str) -> Path:
+    path = folder / f"source.{form}"
+    if form == "jsonl":
+        path.write_text("".join(json.dumps({"id": 1, "text": text}) + "\n" for text in TEXTS))
+    elif form == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"n": range(400), "text": TEXTS}), path, row_group_size=150)
+    else:
+        path.mkdir()
+        for number, text in enumerate(TEXTS):
+            (path / f"{number:03}.txt").write_text(text)
+    return path
+
+
+def prepared(asked: PrepareRequest) -> Prepared:
+    return prepare.prepare(asked).data
+
+
+def request(source: Path, out: Path, **changes: object) -> PrepareRequest:
+    return PrepareRequest(source=str(source), out=str(out), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["directory", "jsonl", "parquet"])
+def test_every_form_has_the_tokens_of_its_documents_in_order(
+    tmp_path: Path, tokenizer: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "PART_BYTES", 7_001)
+    out = tmp_path / "out"
+    found = prepared(request(write(tmp_path, form), out, tokenizer=str(tokenizer)))
+    encoder = Tokenizer.from_file(str(tokenizer))
+    expected = [token for text in TEXTS for token in [*encoder.encode(text).ids, found.end_of_text]]
+    corpus = read_corpus(str(out))
+    assert corpus.read(0, corpus.size).tolist() == expected
+    assert (found.vocab, found.dtype, found.documents, found.tokens) == (400, "uint16", 400, len(expected))
+    assert len(found.shards) > 1
+    assert sorted(path.name for path in out.iterdir()) == ["data.json", *(shard.file for shard in found.shards)]
+
+
+def test_one_text_is_one_document_however_it_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "PART_BYTES", 1_000)
+    monkeypatch.setattr(documents, "PIECE_BYTES", 300)
+    (tmp_path / "text.txt").write_text("".join(TEXTS))
+    spans = [span for part in documents.parts_of(str(tmp_path / "text.txt"), "text") for span in part]
+    read = [piece for span in spans for piece in documents.pieces(span, "text")]
+    assert "".join(text for text, _ in read) == "".join(TEXTS)
+    assert (len(spans) > 10, len(read) > 30, [ends for _, ends in read].count(True)) == (True, True, 1)
+    found = prepared(request(tmp_path / "text.txt", tmp_path / "out"))
+    assert (found.documents, found.dtype, found.end_of_text) == (1, "uint8", 0)
+    tokens = read_corpus(str(tmp_path / "out")).read(0, found.tokens)
+    assert tokens.tobytes() == "".join(TEXTS).encode() + b"\0"
+
+
+def test_a_preparation_that_was_killed_goes_on_and_ends_the_same(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One shard is lost, as if the processes had been killed before it was written."""
+    monkeypatch.setattr(documents, "PART_BYTES", 7_001)
+    asked = request(write(tmp_path, "jsonl"), tmp_path / "out", tokenizer=str(tokenizer))
+    (tmp_path / "out").mkdir()
+    parts = documents.parts_of(asked.source, "text")
+    loaded = prepare.load_tokenizer(asked.tokenizer)
+    plan = prepare._plan(asked, loaded, parts)
+    assert prepare._begin(tmp_path / "out", plan, len(parts)) == 0
+    first = prepare._write(asked, tmp_path / "out", 0, parts[0])
+    assert prepare._begin(tmp_path / "out", plan, len(parts)) == 1
+    written = (tmp_path / "out" / first.file).stat().st_mtime_ns
+    found = prepared(asked)
+    assert found.shards[0] == first
+    assert (tmp_path / "out" / first.file).stat().st_mtime_ns == written
+    fresh = prepared(request(Path(asked.source), tmp_path / "again", tokenizer=str(tokenizer)))
+    assert fresh == found
+    with pytest.raises(Invalid, match="out: has other files: name a new directory, or remove it"):
+        prepared(asked)
+
+
+def test_the_processes_of_a_killed_preparation_end(tmp_path: Path) -> None:
+    source = tmp_path / "source.txt"
+    with source.open("wb") as file:
+        for _ in range(170):
+            file.write((b"x" * 79 + b"\n") * 10_000)
+    command = engine_command("prepare", request(source, tmp_path / "out"))
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as engine:
+        until = time.monotonic() + 120
+        while len(children := _children(engine.pid)) < 2 and time.monotonic() < until and engine.poll() is None:
+            time.sleep(0.02)
+        engine.send_signal(signal.SIGKILL)
+    while any(map(_is_alive, children)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(_is_alive, children))
+    assert prepared(request(source, tmp_path / "out")).tokens == 170 * 800_000 + 1
+
+
+def _children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def _is_alive(pid: int) -> bool:
+    path = Path(f"/proc/{pid}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n\n{"text": \n', "a.jsonl: line 3: not JSON"),
+        ("a.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "a.jsonl: line 2: no text in text: its fields are body"),
+        ("a.jsonl", b"[1]\n", "a.jsonl: line 1: no text in text: it is no object"),
+        ("a.txt", b"good\n" * 10 + b"\xff\n", "a.txt: byte 50: not UTF-8"),
+        ("a.parquet", b"PAR1 and no more", "a.parquet: not a Parquet file, or damaged"),
+        ("a.bin", b"\0\0", "there is no text in it"),
+    ],
+)
+def test_damaged_records_are_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(Invalid) as raised:
+        prepared(request(tmp_path / name, tmp_path / "out"))
+    assert says in raised.value.problems[0]
+    assert not (tmp_path / "out" / "data.json").exists()
+
+
+def test_a_parquet_file_without_the_column_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    source = write(tmp_path, "parquet")
+    with pytest.raises(Invalid, match=r"it has no column body: choose --text-field from n, text"):
+        prepared(request(source, tmp_path / "out", text_field="body"))
+    with pytest.raises(Invalid, match="column n has int64, not text"):
+        prepared(request(source, tmp_path / "out", text_field="n"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path, tokenizer: Path) -> None:
+    source = write(tmp_path, "jsonl")
+    (tmp_path / "not.json").write_text("{}")
+    for file, end, says in (
+        (tmp_path / "not.json", None, "not a tokenizer.json"),
+        (tmp_path / "none.json", None, "cannot be read: No such file"),
+        (tokenizer, "<end>", "it has no token <end>: name the one that ends a document with --end-of-text"),
+    ):
+        with pytest.raises(Invalid, match=says):
+            prepared(request(source, tmp_path / "out", tokenizer=str(file), end_of_text=end))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_trains_on_prepared_data_of_a_vocabulary_that_fits(tmp_path: Path, tokenizer: Path) -> None:
+    command = [*SHARDTUI, "data", "prepare", str(write(tmp_path, "jsonl")), str(tmp_path / "out")]
+    run = subprocess.run([*command, f"--tokenizer={tokenizer}", "--json"], capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    found = msgspec.convert(checked("prepare", run.stdout), Prepared)
+    config = tiny_config(data=str(tmp_path / "out"), model=tiny_model(vocab=400, vocab_rows=512))
+    assert 256 < int(np.max(text_inputs(config).batches[0])) < 400
+    small = msgspec.structs.replace(config, model=tiny_model())
+    says = (
+        "its tokenizer has 400 tokens, but the model has a vocabulary of 256: add --set vocab=400 --set vocab_rows=512"
+    )
+    with pytest.raises(Invalid, match=says):
+        text_inputs(small)
+    shard = tmp_path / "out" / found.shards[0].file
+    os.truncate(shard, 100)
+    with pytest.raises(Invalid, match=r"shard-00000\.bin: 100 bytes, but was written with"):
+        text_inputs(config)
+    shard.unlink()
+    with pytest.raises(Invalid, match=r"shard-00000\.bin: missing"):
+        text_inputs(config)
+
+
+def test_the_data_of_a_run_are_tokenized_once(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = write(tmp_path, "jsonl")
+    given = ["train", "--steps=1", f"--data={source}", f"--eval-data={source}", f"--tokenizer={tokenizer}"]
+    options = _parser("train").parse_args([*given, "--set=vocab=400", "--set=vocab_rows=512"])
+    config = new_config(options)
+    assert config.data and config.evaluation and config.evaluation.data == config.data
+    written = (Path(config.data) / "data.json").stat().st_mtime_ns
+    assert new_config(options).data == config.data
+    assert (Path(config.data) / "data.json").stat().st_mtime_ns == written
+    assert text_inputs(config).held_out
+    source.write_text(source.read_text() * 2)
+    assert new_config(options).data != config.data
+    options.data = options.eval_data = None
+    with pytest.raises(Invalid, match="there is nothing to tokenize: add --data PATH"):
+        new_config(options)

@@ -1,0 +1,166 @@
+"""The loss of held-out data: the same under every preset, without dropout, and without any effect on training."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+import pytest
+from flax import nnx
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.data.batches import Batches
+from shardtui.engine.models.task import Batch, Task
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_initial_state, trace_held_out
+from shardtui.engine.spec.checks import problems_of
+from shardtui.engine.spec.config import EvaluationConfig, UserModel
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.training.inputs import text_inputs
+from shardtui.engine.wire.checkpoints import CheckpointInfo
+
+from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config, tiny_model
+from ..schemas import checked_lines
+
+TEXT = bytes(range(1, 251)) * 20
+SHARE = EvaluationConfig(share=0.1, every_steps=2, batches=2)
+
+
+def held_out_loss(task: Task, preset: str, batch: Batch) -> float:
+    """Returns the loss of a batch for the initial state under a preset, from the program that the loop calls."""
+    placement = place(task, load_preset(preset), jax.devices())
+    state = compile_initial_state(task, placement)()
+    on_devices = Batch(*map(jax.device_put, batch, placement.batch_shardings))
+    return float(trace_held_out(task, placement).lower().compile()(state, on_devices))
+
+
+def batch_of(task: Task) -> Batch:
+    size = task.config.training
+    tokens = np.random.default_rng(0).integers(0, 256, (size.batch_size, size.seq_len + 1), np.int32)
+    return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+def test_the_held_out_loss_is_that_of_a_plain_forward_pass_under_every_kind_of_preset() -> None:
+    task = Task(tiny_config(model=tiny_model(dropout=0.5), evaluation=SHARE), "cpu")
+    batch = batch_of(task)
+    state, on_device = jax.jit(task.initial_state)(), jax.device_put(batch)
+    expected = float(task.loss(state.params, on_device, None))
+    assert float(task.loss(state.params, on_device, jax.random.key(1))) != pytest.approx(expected, rel=1e-3), "dropout"
+    for preset in ("fsdp-tp2", "pp2", "sp2"):
+        assert held_out_loss(task, preset, batch) == pytest.approx(expected, rel=1e-5), preset
+
+
+MODEL = """
+from flax import nnx
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.table = nnx.Embed(256, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.out = nnx.Linear(8, 256, rngs=rngs)
+    def __call__(self, tokens):
+        return self.out(self.dropout(self.norm(self.table(tokens))))
+def model(rngs):
+    return Model(rngs)
+"""
+BATCHES = "def loss(model, batch): return model(batch['x']).mean()\ndef batch(step): return {'x': [[step]] * 8}\n"
+
+
+def user_task(folder: Path, code: str) -> Task:
+    path = folder / "lm.py"
+    path.write_text(code)
+    model = UserModel(reference=f"{path}:model", directory=str(folder))
+    return Task(tiny_config(model=model, data=None, evaluation=SHARE), "cpu")
+
+
+def test_a_users_module_is_evaluated_in_eval_mode(tmp_path: Path) -> None:
+    task = user_task(tmp_path, MODEL)
+    batch = batch_of(task)
+    module = task.model.module()
+    module.eval()
+    logits = module(batch.inputs)  # type: ignore[operator]
+    chosen = np.take_along_axis(np.asarray(nnx.log_softmax(logits)), batch.targets[..., None], -1)
+    assert held_out_loss(task, "dp", batch) == pytest.approx(-chosen.mean(), rel=1e-5)
+
+
+def test_a_user_who_makes_the_batches_cannot_hold_text_out(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"batch of lm\.py makes the batches, so no text can be held out: omit them"):
+        user_task(tmp_path, MODEL + BATCHES)
+
+
+def windows(batches: Batches) -> set[bytes]:
+    return {row.tobytes() for n in range(batches.full_batches) for row in batches[n][0]}
+
+
+def test_a_share_holds_out_the_end_of_the_data(tmp_path: Path) -> None:
+    data = tmp_path / "text"
+    data.write_bytes(np.random.default_rng(0).integers(1, 255, 6_000, np.uint8).tobytes())
+    inputs = text_inputs(tiny_config(data=str(data), evaluation=SHARE))
+    assert inputs.held_out and inputs.held_out_corpus
+    assert (inputs.corpus.bytes, inputs.held_out_corpus.bytes) == (5_400, 600)
+    assert not windows(inputs.batches) & windows(inputs.held_out)  # type: ignore[arg-type]
+    whole = text_inputs(tiny_config(data=str(data)))
+    assert inputs.corpus.sha256 != whole.corpus.sha256, "a resumed run must not train on what it evaluated"
+    other = msgspec.structs.replace(SHARE, share=None, data=str(data))
+    assert text_inputs(tiny_config(evaluation=other)).held_out_corpus == whole.corpus
+
+
+def test_too_little_held_out_data_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(TEXT)
+    data = str(tmp_path / "text")
+    for evaluation, says in (
+        (EvaluationConfig(share=0.01), "--eval-share 0.01 of --data .*: 50 bytes are fewer than one batch of 8 × 16"),
+        (EvaluationConfig(share=0.002), "--eval-share 0.002 of --data .*: 10 bytes are fewer than one sequence"),
+        (EvaluationConfig(data=str(tmp_path / "none")), "--eval-data .*/none: no such file"),
+    ):
+        with pytest.raises(Invalid, match=says):
+            text_inputs(tiny_config(data=data, evaluation=evaluation))
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "says"),
+    [
+        (EvaluationConfig(), "nothing is held out: add --eval-data PATH or --eval-share F"),
+        (EvaluationConfig(data="a", share=0.1), "--eval-data a: --eval-share 0.1 holds data out, too: omit one"),
+        (EvaluationConfig(share=1.0), "--eval-share 1.0: must be above 0 and below 1"),
+        (EvaluationConfig(share=0.1, every_steps=0), "--eval-every 0: must be at least 1"),
+        (EvaluationConfig(share=0.1, batches=0), "--eval-batches 0: must be at least 1"),
+    ],
+)
+def test_invalid_options_are_refused(evaluation: EvaluationConfig, says: str) -> None:
+    (problem,) = problems_of(tiny_config(evaluation=evaluation))
+    assert says in problem
+
+
+def test_the_best_checkpoint_is_that_of_the_lowest_held_out_loss() -> None:
+    def info(loss: float | None, eval_loss: float | None) -> CheckpointInfo:
+        return CheckpointInfo(step=1, time=0, preset="dp", devices=8, loss=loss, bytes=1, eval_loss=eval_loss)
+
+    infos = [info(2.0, 3.0), info(1.5, 3.5), info(1.0, None), info(0.5, 3.4)]
+    assert min(infos, key=lambda found: found.rank) is infos[0]
+    assert min([*infos[2:3], info(0.9, None)], key=lambda found: found.rank).loss == 0.9
+
+
+def evaluations(*arguments: str) -> tuple[list[dict[str, Any]], list[float]]:
+    """Returns the evaluations of a run, and the losses of its steps."""
+    command = [*SHARDTUI, "train", "--json", *SETTINGS, WITH_DROPOUT, "--steps=4", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    lines = checked_lines("train", run.stdout)
+    found = [line for line in lines if line["type"] == "Evaluated"]
+    return found, [line["loss"] for line in lines if line["type"] == "StepDone"]
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_together_and_a_resumed_run_goes_on(home: Path) -> None:
+    held_out = ("--eval-share=0.01", "--eval-every=2", "--eval-batches=2")
+    _, plain = evaluations("--eval-share=0.01", "--eval-every=100")
+    alone, losses = evaluations(*held_out)
+    assert losses == plain
+    together, _ = evaluations(*held_out, "--processes=2", "--preset=fsdp", "--switch=3:tp", "--run=two")
+    assert [found["step"] for found in together] == [2, 4]
+    assert [found["loss"] for found in together] == pytest.approx([found["loss"] for found in alone], rel=1e-5)
+    command = [*SHARDTUI, "train", "--json", "--resume=two", "--processes=1", "--steps=6"]
+    resumed = checked_lines("train", subprocess.run(command, capture_output=True, text=True, timeout=300).stdout)
+    assert [line["step"] for line in resumed if line["type"] == "Evaluated"] == [6]

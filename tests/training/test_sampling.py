@@ -1,0 +1,109 @@
+"""Text sampled between steps: under any layout the same, and no loss changes."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import pytest
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_initial_state
+from shardtui.engine.program.sampling import compile_sampler
+from shardtui.engine.spec.config import Sampling
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.wire.commands import AnyCommand, SampleText
+from shardtui.engine.wire.events import Event, Sampled, TrainingStarted
+from shardtui.tui.cli.main import main
+from shardtui.tui.state.interpreter import apply_all
+from shardtui.tui.state.log_lines import in_words
+from shardtui.tui.state.run_state import RunState
+from shardtui.tui.terminal.clean import clean
+
+from ..conftest import tiny_config
+from ..recorded import recorded_run
+from .test_loop import losses, run
+
+
+def sampled(task: Task, preset: str, prompt: bytes, count: int, heat: float = 0.0, seed: int = 0) -> bytes:
+    placement = place(task, load_preset(preset), jax.devices())
+    state = compile_initial_state(task, placement)()
+    return compile_sampler(task, placement).sample(state, prompt, count, heat, seed)
+
+
+def test_bytes_are_the_most_probable_ones_of_a_window_that_moves() -> None:
+    task, prompt, count = Task(tiny_config(), "cpu"), b"def f(x):", 20
+    params = jax.jit(task.initial_state)().params
+    logits = jax.jit(task.logits)
+    text = [*prompt]
+    for _ in range(count):
+        window = text[-15:]
+        tokens = jnp.array([window + [0] * (16 - len(window))], jnp.int32)
+        text.append(int(jnp.argmax(logits(params, tokens)[0, len(window) - 1])))
+    assert sampled(task, "fsdp-tp2", prompt, count) == bytes(text[len(prompt) :])
+
+
+@pytest.mark.parametrize(
+    "preset",
+    ["fsdp-tp2-explicit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pp2", "sp2", "hsdp", "tp"))],
+)
+def test_samples_are_the_same_under_every_layout(preset: str) -> None:
+    task = Task(tiny_config(), "cpu")
+    text = sampled(task, preset, b"import ", 24, 1.0, 7)
+    assert text == sampled(task, "dp", b"import ", 24, 1.0, 7)
+    assert text != sampled(task, "dp", b"import ", 24, 1.0, 8)
+
+
+def test_samples_leave_losses_as_they_are(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    asked = Sampling(prompt="What is ", tokens=3, every_steps=2)
+
+    def answer(event: Event) -> AnyCommand | None:
+        return SampleText(5, Sampling(tokens=2)) if isinstance(event, TrainingStarted) else None
+
+    plain = losses(run(task, programs, tmp_path))
+    events = run(task, programs, tmp_path, answer=answer, sampling=asked)
+    assert losses(events) == plain
+    found = [event for event in events if isinstance(event, Sampled)]
+    assert [(event.step, event.number, event.problem) for event in found] == [(0, 5, None), (2, 0, None), (4, 0, None)]
+    assert [bool(event.compile_seconds) for event in found] == [True, False, False]
+    assert all(event.text for event in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["sample", "any", "--tokens", "0"], "--tokens 0: must be from 1 to 1,024"),
+        (["sample", "any", "--temperature", "-1"], "--temperature -1.0: must be 0 or more"),
+        (["sample", "any"], "run any: no such run"),
+        (["train", "--steps", "2", "--sample-every", "0"], "--sample-every 0: must be at least 1"),
+        (["train", "--steps", "2", "--sample-prompt", "a"], "--sample-prompt a: add --sample-every N"),
+    ],
+)
+def test_bad_options_are_refused(
+    options: list[str], problem: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(options) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_sample_is_logged_with_what_it_cost() -> None:
+    event = Sampled(
+        step=4,
+        preset="dp",
+        number=0,
+        sampling=Sampling(prompt="def "),
+        text="f(x):\n",
+        seconds=0.5,
+        compile_seconds=0.0,
+    )
+    state = RunState()
+    apply_all(state, [event])
+    assert state.sampled == event
+    assert in_words(clean(event)) == 'step 4: "def " → "f(x): " in 500 ms'
+    assert in_words(msgspec.structs.replace(event, problem="out of memory")) == "step 4: no sample: out of memory"
+
+
+def test_only_a_living_run_is_sampled(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = recorded_run()
+    assert main(["sample", directory.name]) == 2
+    assert f"run {directory.name} has ended, and only an engine has the model" in capsys.readouterr().err

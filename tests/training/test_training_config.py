@@ -1,0 +1,217 @@
+"""What a training config asks for: schedules, optimizers and their state, z-loss, accumulated gradients."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.models.optimizer import MUON_RMS, learning_rate, optimizer
+from shardtui.engine.models.task import Batch, Task
+from shardtui.engine.planning.estimate import estimate_row
+from shardtui.engine.program.placement import argument_bytes, place
+from shardtui.engine.program.program import compile_initial_state, compile_program
+from shardtui.engine.spec.checks import problems_of
+from shardtui.engine.spec.config import RunConfig, TrainingConfig
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.tui.state.training_words import training_words
+
+from ..conftest import tiny_config, tiny_model
+
+SLOW = pytest.mark.slow
+OTHERS = ("adafactor", "lion", "muon")
+
+
+def config(model: dict[str, Any] | None = None, **training: Any) -> RunConfig:
+    changed = msgspec.structs.replace(tiny_config().training, **training)
+    return tiny_config(model=tiny_model(**(model or {})), training=changed)
+
+
+def batch(number: int, size: int = 8, seq: int = 16) -> Batch:
+    tokens = jax.random.randint(jax.random.key(number), (size, seq + 1), 0, 256)
+    return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+def rates(steps: int, **training: Any) -> np.ndarray[Any, Any]:
+    schedule = learning_rate(TrainingConfig(batch_size=1, seq_len=1, **training))
+    return np.array([schedule(jnp.asarray(step)) for step in range(steps)])
+
+
+def test_the_default_schedule_is_a_linear_warm_up_to_a_constant() -> None:
+    expected = optax.linear_schedule(0.0, 2e-3, 4)
+    np.testing.assert_array_equal(
+        rates(9, learning_rate=2e-3, warmup_steps=4), [expected(step + 1) for step in range(9)]
+    )
+
+
+def test_cosine_is_that_of_optax() -> None:
+    expected = optax.warmup_cosine_decay_schedule(0.0, 1e-3, 3, 3 + 8, 1e-4)
+    found = rates(15, warmup_steps=3, schedule="cosine", decay_steps=8, final_share=0.1)
+    np.testing.assert_allclose(found, [expected(step + 1) for step in range(15)], rtol=1e-6)
+
+
+def test_linear_and_warmup_stable_decay_fall_to_the_final_share() -> None:
+    found = rates(12, learning_rate=1.0, warmup_steps=2, schedule="linear", decay_steps=4, final_share=0.2)
+    np.testing.assert_allclose(found[:7], [0.5, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2], rtol=1e-6)
+    stable = {"schedule": "warmup-stable-decay", "stable_steps": 3, "decay_steps": 2}
+    found = rates(9, learning_rate=1.0, warmup_steps=2, **stable)
+    np.testing.assert_allclose(found, [0.5, 1, 1, 1, 1, 0.5, 0, 0, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"schedule": "cosine"}, "decay_steps is missing"),
+        ({"decay_steps": 5}, "a constant schedule has no decay"),
+        ({"schedule": "linear", "decay_steps": 5, "stable_steps": 2}, "schedule linear has none"),
+        ({"final_share": 2.0}, "final_share 2.0: must be from 0 to 1"),
+        ({"optimizer": "adafactor", "moment_dtype": "bfloat16"}, "adafactor has no first moment"),
+        ({"accumulate_steps": 3}, "--batch-size 8 does not divide by it: use a divisor of 8, or a batch of 9"),
+    ],
+)
+def test_settings_that_do_not_belong_together_are_refused(training: dict[str, Any], message: str) -> None:
+    problems = problems_of(config(**training))
+    assert len(problems) == 1
+    assert message in problems[0]
+
+
+def by_optax(name: str) -> optax.GradientTransformation:
+    """The optimizer of the default training, in optax's own terms, for one kernel [L, D, F] and one bias [L, F]."""
+    rate, decay = learning_rate(tiny_config().training), 0.1
+    mask = {"kernel": True, "bias": False}
+    scaled = optax.add_decayed_weights(lambda step: -decay * rate(step), mask)
+    dims = {"kernel": optax.contrib.MuonDimensionNumbers(1, 2), "bias": None}
+    named = {
+        "adamw": [optax.adamw(rate, b2=0.95, weight_decay=decay, mask=mask)],
+        "lion": [optax.lion(rate, weight_decay=decay, mask=mask)],
+        "adafactor": [optax.adafactor(rate), scaled],
+        "muon": [
+            optax.contrib.muon(rate, adam_b2=0.95, consistent_rms=MUON_RMS, muon_weight_dimension_numbers=dims),
+            scaled,
+        ],
+    }
+    return optax.chain(optax.clip_by_global_norm(1.0), *named[name])
+
+
+@pytest.mark.parametrize("name", ["adamw", *OTHERS])
+def test_optimizers_are_those_of_optax_and_only_matrices_decay(name: str) -> None:
+    axes = {"kernel": ("layers", "embed", "mlp"), "bias": ("layers", "mlp")}
+    own = optimizer(config(optimizer=name, decay_mask="matrices").training, axes)
+    params = {"kernel": jax.random.normal(jax.random.key(0), (2, 128, 256)), "bias": jnp.ones((2, 256))}
+    ends = []
+    for each in (own, by_optax(name)):
+        end, state = params, each.init(params)
+        for number in range(3):
+            keys = iter(jax.random.split(jax.random.key(number)))
+            gradients = jax.tree.map(lambda x, keys=keys: jax.random.normal(next(keys), x.shape), end)
+            updates, state = each.update(gradients, state, end)
+            end = optax.apply_updates(end, updates)
+        ends.append(end)
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_state_of_an_optimizer_is_laid_out_like_its_parameters(name: str) -> None:
+    task = Task(config({"embed": 128, "mlp": 256}, optimizer=name), "cpu")
+    placement = place(task, load_preset("fsdp-tp2"), jax.devices())
+    specs = {
+        array.names[0].rpartition("state.")[2]: (decision.spec, array.shape)
+        for array, decision in zip(task.arrays, jax.tree.leaves((placement.state, placement.batch)), strict=True)
+    }
+    up = specs["blocks.mlp.up.kernel"]
+    assert up == (PartitionSpec(None, "fsdp", "model"), (2, 128, 256))
+    if name == "adafactor":
+        assert specs["v_row.blocks.mlp.up.kernel"] == (PartitionSpec(None, "fsdp"), (2, 128))
+        assert specs["v_col.blocks.mlp.up.kernel"] == (PartitionSpec(None, "model"), (2, 256))
+        assert specs["v.blocks.mlp.up.bias"][0] == specs["blocks.mlp.up.bias"][0]
+    else:
+        assert specs["mu.blocks.mlp.up.kernel"] == up
+
+
+def test_planning_counts_every_optimizer_and_names_what_it_cannot_estimate() -> None:
+    sizes, reasons = {}, {}
+    for name in ("adamw", *OTHERS):
+        task = Task(config({"embed": 128, "mlp": 256}, optimizer=name), "cpu")
+        preset = load_preset("fsdp")
+        sizes[name] = argument_bytes(task, place(task, preset, jax.devices()))
+        row = estimate_row(task, preset, 8, None)
+        reasons[name] = row.no_estimate
+        assert bool(row.estimate) == (row.no_estimate == "")
+        if row.estimate:
+            assert row.estimate.argument_bytes == sizes[name]
+    assert sizes["adafactor"] < sizes["lion"] < sizes["muon"] < sizes["adamw"]
+    assert [name for name, reason in reasons.items() if reason] == ["adafactor", "muon"]
+    accumulated = Task(config(accumulate_steps=2, batch_size=16), "cpu")
+    assert "accumulated over 2" in estimate_row(accumulated, load_preset("fsdp"), 8, None).no_estimate
+
+
+def losses(task: Task, presets: tuple[str, ...], steps: int = 2) -> list[float]:
+    """Trains `steps` steps under each preset, moving the living state from one to the next."""
+    found: list[float] = []
+    state = None
+    for name in presets:
+        placement = place(task, load_preset(name), jax.devices())
+        program = compile_program(task, placement)
+        if state is None:
+            state = compile_initial_state(task, placement)()
+        else:
+            state = jax.device_put(state, placement.state_shardings)
+        for _ in range(steps):
+            inputs = jax.device_put(batch(len(found), task.config.training.batch_size), placement.batch_shardings)
+            state, value = program.step(state, inputs)
+            found.append(float(value))
+    return found
+
+
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=SLOW) for name in OTHERS[:2]), OTHERS[2]])
+def test_losses_of_every_optimizer_survive_a_live_switch(name: str) -> None:
+    task = Task(config(optimizer=name, learning_rate=1e-2, warmup_steps=1), "cpu")
+    np.testing.assert_allclose(losses(task, ("fsdp-tp2-explicit", "tp")), losses(task, ("dp",), 4), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "preset", [pytest.param("dp", marks=SLOW), "fsdp-tp2", pytest.param("fsdp-tp2-explicit", marks=SLOW)]
+)
+def test_accumulated_losses_are_those_of_the_large_batch(preset: str) -> None:
+    model, training = {"dropout": 0.1}, {"batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 1}
+    whole = losses(Task(config(model, **training), "cpu"), (preset,), 3)
+    parts = losses(Task(config(model, **training, accumulate_steps=4), "cpu"), (preset,), 3)
+    np.testing.assert_allclose(parts, whole, rtol=1e-5)
+
+
+def test_presets_that_cannot_accumulate_say_what_to_do() -> None:
+    task = Task(config(batch_size=16, accumulate_steps=4), "cpu")
+    with pytest.raises(Invalid, match=r"batch 16 ÷ data \(8\) = 2 does not divide by it: .* a batch of 32"):
+        place(task, load_preset("dp"), jax.devices())
+    with pytest.raises(Invalid, match="a pipeline has micro-batches of its own: set microbatches"):
+        place(task, load_preset("pp2"), jax.devices())
+
+
+def test_z_loss_is_minimised_and_not_reported() -> None:
+    plain, with_z = (Task(config(z_loss=weight), "cpu") for weight in (0.0, 0.5))
+    params = jax.jit(plain.initial_state)().params
+    minimised, (value, _) = jax.jit(with_z.outcome)(params, {}, batch(0), None)
+    assert value == pytest.approx(float(jax.jit(plain.loss)(params, batch(0), None)), rel=1e-6)
+    assert minimised == pytest.approx(float(value) + 0.5 * np.log(256) ** 2, rel=1e-2)
+
+
+def test_an_old_run_keeps_its_training() -> None:
+    old = b'{"batch_size":8,"seq_len":16,"learning_rate":0.001,"warmup_steps":20,"weight_decay":0.1,"grad_clip":1.0}'
+    assert msgspec.json.decode(old, type=TrainingConfig) == tiny_config().training
+
+
+def test_moments_have_the_dtype_asked_for() -> None:
+    task = Task(config(moment_dtype="bfloat16"), "cpu")
+    dtypes = {array.names[0].split(".")[0]: array.dtype.name for array in task.arrays if array.kind == "moment"}
+    assert dtypes == {"mu": "bfloat16", "nu": "float32"}
+
+
+def test_what_differs_from_the_defaults_is_named() -> None:
+    assert training_words(config()) == ""
+    assert training_words(config({"remat": "minimal"})) == "remat minimal"
+    changed = config(optimizer="lion", schedule="cosine", decay_steps=2000, final_share=0.1, accumulate_steps=4)
+    assert training_words(changed) == "lion, cosine to 10 % over 2,000 steps, 4 micro-batches"
