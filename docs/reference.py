@@ -23,15 +23,18 @@ from shardtui.tui.screens.log import LogScreen
 from shardtui.tui.screens.mesh import MeshScreen
 from shardtui.tui.screens.origin import OriginScreen
 from shardtui.tui.screens.plan import PlanScreen
+from shardtui.tui.screens.program import ProgramScreen
 from shardtui.tui.screens.rules import RulesScreen
 from shardtui.tui.screens.time import TimeScreen
 from shardtui.tui.screens.traffic import TrafficScreen
 from shardtui.tui.screens.watch import WatchScreen
 from shardtui.tui.widgets.loss_chart import LossChart
+from shardtui.tui.widgets.parts_history import PartsHistory
 from shardtui.tui.widgets.preset_list import PresetList
 from shardtui.tui.widgets.rule_list import RuleList
 from shardtui.tui.widgets.sharding_pane import ShardingPane
 from shardtui.tui.widgets.tab_bar import TABS
+from shardtui.tui.widgets.timeline import TimelineView
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
@@ -47,7 +50,7 @@ VIEWS: dict[str, tuple[type, ...]] = {
     "Compare": (CompareScreen,),
     "Plan": (PlanScreen,),
     "Rules": (RulesScreen, RuleList),
-    "Time": (TimeScreen,),
+    "Time": (TimeScreen, TimelineView, PartsHistory),
     "Log": (LogScreen,),
 }
 """The parts of each view that have keys or a help text of their own."""
@@ -127,9 +130,10 @@ def keys() -> Iterator[str]:
             heading, _, paragraphs = text.strip().partition("\n\n")
             yield f"{heading if heading == f'## {name}' else f'#{heading}'}\n\n{paragraphs}\n"
         yield from key_table(binding for part in parts for binding in bindings(vars(part).get("BINDINGS", ())))
-    heading, _, paragraphs = OriginScreen.HELP.strip().partition("\n\n")
-    yield f"{heading}\n\n{paragraphs}\n"
-    yield from key_table(bindings(OriginScreen.BINDINGS))
+    for screen in (OriginScreen, ProgramScreen):
+        heading, _, paragraphs = screen.HELP.strip().partition("\n\n")
+        yield f"{heading}\n\n{paragraphs}\n"
+        yield from key_table(bindings(screen.BINDINGS))
     yield "## The list of checkpoints\n"
     yield from key_table(bindings(CheckpointsScreen.BINDINGS))
 

@@ -20,23 +20,26 @@ import msgspec
 from msgspec import Struct
 from shardtui.engine.origins.explanation import Explanation
 from shardtui.engine.spec.model_choice import ModelPreset
+from shardtui.engine.spec.prepared import Prepared
 from shardtui.engine.spec.preset_reader import PresetFile
 from shardtui.engine.wire.checkpoints import Verification
 from shardtui.engine.wire.descriptions import PresetListing
-from shardtui.engine.wire.events import AnyEvent, StepsDone
+from shardtui.engine.wire.events import AnyEvent, Sampled, StepsDone
 from shardtui.tui.cli.compare_report import CompareReport
 from shardtui.tui.cli.explain import ExplanationDiff, WhyReport
 from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
 from shardtui.tui.cli.ls import RunListing
 from shardtui.tui.cli.plan_report import PlanReport
 from shardtui.tui.cli.profile_report import ProfileDiff, ProfileReport
-from shardtui.tui.cli.train import StepDone
+from shardtui.tui.cli.train import RunEnded, StepDone
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "json.md"
 MARK = "<!-- What follows is written by `python docs/schemas.py`. -->\n"
 
-LINES = functools.reduce(operator.or_, (StepDone, *(event for event in get_args(AnyEvent) if event is not StepsDone)))
+LINES = functools.reduce(
+    operator.or_, (StepDone, RunEnded, *(event for event in get_args(AnyEvent) if event is not StepsDone))
+)
 PRINTED = {
     "inspect": ("shardtui inspect --json", InspectReport),
     "inspect-diff": ("shardtui inspect --diff OTHER --json", DiffReport),
@@ -50,8 +53,10 @@ PRINTED = {
     "profile": ("shardtui profile RUN --json", ProfileReport),
     "profile-diff": ("shardtui profile RUN --diff OTHER --json", ProfileDiff),
     "presets": ("shardtui presets --json", PresetListing),
+    "sample": ("shardtui sample RUN --json", Sampled),
     "ls": ("shardtui ls --json", RunListing),
     "verify": ("shardtui verify --json", Verification),
+    "prepare": ("shardtui data prepare --json", Prepared),
     "train": ("a line of shardtui train --json", LINES),
     "events": ("a line of events.jsonl", AnyEvent),
 }

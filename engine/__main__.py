@@ -11,7 +11,9 @@ as one of several processes on this machine.
 `compile CONFIG TOPOLOGY PRESET`: compiles a preset ahead of time for a TPU slice.
 `explain PROGRAM`: explains a lowered program of the user's.
 `why STEP`: explains the step of a preset.
+`explain-kept FILE`: explains the step of an external loop.
 `search CONFIG TOPOLOGY`: estimates every mesh of a TPU slice.
+`prepare REQUEST`: tokenizes documents.
 `profile TRACE MESH HLO`: accounts for the steps in a trace of the profiler.
 """
 
@@ -27,7 +29,7 @@ from .spec.config import Membership, Restart, RunConfig
 from .wire.run_directory import RunDirectory
 from .wire.stdout import answered
 
-ON_CPU = ("verify", "plan", "search", "compile", "explain", "profile")
+ON_CPU = ("verify", "plan", "search", "compile", "explain", "explain-kept", "profile")
 """Commands that use only the CPU, even if there are other devices."""
 
 
@@ -47,6 +49,11 @@ def main() -> int:
             from .checkpoint.cli import verify
 
             return answered(verify, directory)
+        case ["prepare", request]:
+            from .data.cli import prepare_and_print
+            from .spec.prepared import PrepareRequest
+
+            return answered(prepare_and_print, _decoded(request, PrepareRequest))
         case ["profile", trace, mesh, hlo]:
             from .profiling.cli import profile
 
@@ -65,15 +72,17 @@ def main() -> int:
             from .origins.cli import inspect_with_origins
 
             return answered(inspect_with_origins, _decoded(config, RunConfig))
-        case ["explain" | "why" as command, about]:
+        case ["explain" | "explain-kept" | "why" as command, about]:
             from .base.parent_watchdog import end_with_parent
 
             end_with_parent()  # before jax is imported
             from .origins import cli as origins
-            from .origins.request import Program, Step
+            from .origins.request import KeptFile, Program, Step
 
             if command == "explain":
                 return answered(origins.explain_program, _decoded(about, Program))
+            if command == "explain-kept":
+                return answered(origins.explain_kept_step, _decoded(about, KeptFile))
             return answered(origins.why, _decoded(about, Step))
         case _:
             print(__doc__, file=sys.stderr)

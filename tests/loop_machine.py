@@ -26,6 +26,8 @@ from shardtui.engine.checkpoint import loader as loader_module
 from shardtui.engine.checkpoint import saver as saver_module
 from shardtui.engine.checkpoint.directory import DAMAGED, CheckpointDirectory, load_arrays, save_arrays
 from shardtui.engine.checkpoint.saver import Saver
+from shardtui.engine.data.batches import Batches
+from shardtui.engine.data.source import read_corpus
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.compile_queue import Urgency
@@ -37,7 +39,6 @@ from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import read_preset
-from shardtui.engine.training.data import Batches, read_corpus
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
 from shardtui.engine.wire.commands import (
@@ -437,7 +438,7 @@ class LoopMachine(RuleBasedStateMachine):
             self.inbox.wake,
         )
         self.batches = FailingBatches(shared.batches)
-        profiler = Profiler(self.home / "profile", self._record)
+        profiler = Profiler(self.home / "profile", self._record, cluster)
         self.loop = Loop(config, self.batches, compiler, saver, profiler, self._record, self.inbox, cluster)
         assert self.loop.begin(saver.newest())
         self.is_running = True

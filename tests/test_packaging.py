@@ -54,4 +54,7 @@ def test_programs_outside_pytest_import_modules_that_exist() -> None:
         (path.name, module) for path in texts for module in re.findall(r"^from (tests[.\w]+) import", texts[path], re.M)
     }
     assert named
-    assert [each for each in named if not (ROOT / each[1].replace(".", "/")).with_suffix(".py").exists()] == []
+    places = {each: ROOT / each[1].replace(".", "/") for each in named}
+    assert [
+        each for each, place in places.items() if not place.with_suffix(".py").exists() and not place.is_dir()
+    ] == []

@@ -42,6 +42,7 @@ from .messages import (
     DraftApplied,
     DraftChanged,
     EventsArrived,
+    OperationChosen,
     OriginRequested,
     PresetChosen,
     PresetHighlighted,
@@ -227,7 +228,17 @@ class ShardtuiApp(App[None]):
         await self.switch_mode("traffic")
         if isinstance(self.screen, TrafficScreen):
             self.screen.show_state(self.state)
-            self.screen.select(message.source)
+            self.screen.select(message.source, message.name)
+
+    @on(OperationChosen)
+    async def show_operation(self, message: OperationChosen) -> None:
+        """Opens the Time view at an operation."""
+        from .screens.time import TimeScreen
+
+        await self.switch_mode("time")
+        if isinstance(self.screen, TimeScreen):
+            self.screen.show_state(self.state)
+            self.screen.select(message.name)
 
     @on(OriginRequested)
     def show_origin(self, message: OriginRequested) -> None:
@@ -235,8 +246,8 @@ class ShardtuiApp(App[None]):
         from .screens.origin import OriginScreen
 
         if self.state.layout and isinstance(self.screen, RunScreen):
-            arrays = list(self.state.arrays)
-            self.push_screen(OriginScreen(message.page, self.state.layout, arrays, self.lookups.explain()))
+            step, arrays = self.state.layout, list(self.state.arrays)
+            self.push_screen(OriginScreen(message.page, step.preset, step.mesh, self.lookups.explain(), arrays))
 
     @on(PresetChosen)
     async def switch_to(self, message: PresetChosen) -> None:

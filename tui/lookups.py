@@ -9,6 +9,7 @@ from textual.app import App
 from textual.worker import Worker, WorkerError
 
 from ..engine.base.invalid import Invalid
+from ..engine.origins.request import KeptFile
 from ..engine.spec.config import RunConfig
 from ..engine.wire.commands import InspectPreset
 from ..engine.wire.events import AnyEvent, EngineReady, PresetAdded
@@ -61,17 +62,19 @@ class Lookups:
             self._estimating = self._app.run_worker(self._estimate(config, ready))
 
     def explain(self) -> "Explain":
-        """Returns what explains the active preset's step. It raises Invalid if the program is not known here."""
+        """Returns what explains the active preset's step. It raises Invalid if the step is not known."""
         from .client.explainer import Explainer, Explanation, Rules
-        from .state.explained_step import NOT_EXPLAINED, explained_step
+        from .state.explained_step import NO_RULES, NOT_KEPT, explained_step
 
-        step = explained_step(self._state)
+        step, kept = explained_step(self._state), self._client.directory.step
         explainer = self._explainer = self._explainer or Explainer()
 
         async def explain(rules: Rules) -> list[Explanation]:
-            if step is None:
-                raise Invalid(NOT_EXPLAINED)
-            return await explainer.explain(msgspec.structs.replace(step, rules=rules))
+            if step:
+                return await explainer.explain(msgspec.structs.replace(step, rules=rules))
+            if rules or not kept.exists():
+                raise Invalid(NO_RULES if rules else NOT_KEPT)
+            return await explainer.explain(KeptFile(path=str(kept)))
 
         return explain
 

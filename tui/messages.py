@@ -22,9 +22,20 @@ class EventsArrived(Message):
 
 @dataclass
 class CollectiveChosen(Message):
-    """The user wants to see the collective at this source line in Traffic."""
+    """The user wants to see a collective in Traffic."""
 
     source: str
+    """Its source line; if several have it, the first is meant unless `name` is given."""
+    name: str = ""
+    """Name of its instruction; empty if unknown."""
+
+
+@dataclass
+class OperationChosen(Message):
+    """The user wants to see the measured time of an operation in Time."""
+
+    name: str
+    """Name of its instruction."""
 
 
 @dataclass

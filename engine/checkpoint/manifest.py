@@ -47,6 +47,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Number of devices it was saved on."""
     loss: float | None
     """Mean of the last steps' losses; None if unknown or not finite."""
+    eval_loss: float | None = None
+    """Held-out loss of the last evaluation; None if there was none, or it was not finite."""
     config: RunConfig
     """Configuration of the run."""
     corpus: CorpusInfo
@@ -73,6 +75,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             preset=self.preset,
             devices=self.devices,
             loss=self.loss,
+            eval_loss=self.eval_loss,
             bytes=self.bytes,
             digest=self.digest,
         )

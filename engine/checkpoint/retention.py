@@ -18,7 +18,7 @@ def kept(directory: CheckpointDirectory) -> list[CheckpointInfo]:
 
 
 def prune(directory: CheckpointDirectory, newest: int) -> None:
-    """Deletes all checkpoints except the `newest` ones and the one with the lowest loss."""
+    """Deletes all checkpoints except the `newest` ones and the best one."""
     found = kept(directory)
     best = min(found, key=lambda info: info.rank)
     for info in found[:-newest]:

@@ -79,16 +79,18 @@ class Saver:
         every = self._config.checkpoints.every_minutes
         return every is not None and (time.monotonic() - self._saved_at) / 60 >= every
 
-    def save(self, state: TrainState, program: Program, step: int, loss: float | None) -> None:
+    def save(
+        self, state: TrainState, program: Program, step: int, loss: float | None, eval_loss: float | None = None
+    ) -> None:
         """Copies the state to the host and writes it in the background. Waits first if another save is running.
 
-        `loss`: None if unknown or not finite.
+        `loss` and `eval_loss`: None if unknown or not finite.
         """
         self.finish()
         self._saved_at = time.monotonic()
         try:
             if self._cluster.agree(lambda: self._is_wanted(step), bool):
-                self._cluster.collectively(lambda: self._begin(state, program, step, loss))
+                self._cluster.collectively(lambda: self._begin(state, program, step, loss, eval_loss))
         except UNSUCCESSFUL as error:
             self._failed(step, list(error.problems))
 
@@ -100,7 +102,9 @@ class Saver:
             )
         return step not in self._directory.steps()
 
-    def _begin(self, state: TrainState, program: Program, step: int, loss: float | None) -> None:
+    def _begin(
+        self, state: TrainState, program: Program, step: int, loss: float | None, eval_loss: float | None
+    ) -> None:
         began = time.perf_counter()
         digests = program.digest(state)
         if not program.is_finite(state):
@@ -113,6 +117,7 @@ class Saver:
             platform=self._devices[0].platform,
             devices=len(self._devices),
             loss=loss,
+            eval_loss=eval_loss,
             config=self._config,
             corpus=self._corpus,
             digest="mix64",

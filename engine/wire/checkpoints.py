@@ -27,11 +27,14 @@ class CheckpointInfo(Struct, frozen=True, kw_only=True):
     digest: Digest = "sum32"
     """How arrays were compared: `mix64`, a 64-bit digest that misses an accidental change with probability 2⁻⁶⁴, or
     `sum32`, the wrapping sum of older versions, which misses some changes."""
+    eval_loss: float | None = None
+    """Held-out loss of the last evaluation before it was saved; null if there was none, or it was not finite."""
 
     @property
-    def rank(self) -> float:
-        """Sort key, lowest first: the loss; infinity if it is unknown."""
-        return math.inf if self.loss is None else self.loss
+    def rank(self) -> tuple[bool, float]:
+        """Sort key, best first: the held-out loss, then, of checkpoints without one, the training loss."""
+        loss = self.loss if self.eval_loss is None else self.eval_loss
+        return self.eval_loss is None, math.inf if loss is None else loss
 
 
 class CheckedInfo(Struct, frozen=True, kw_only=True):

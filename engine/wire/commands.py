@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ..spec.config import MOST_PROFILED
+from ..spec.config import MOST_PROFILED, Sampling
 from ..spec.preset_files import FILE_NAME
 from .version import VERSION
 
@@ -95,6 +95,15 @@ class ProfileSteps(Command, frozen=True):
     """Number of steps to profile."""
 
 
+class SampleText(Command, frozen=True):
+    """Sample text from the model as it is; the answer is `Sampled`. Training waits meanwhile."""
+
+    number: int
+    """Chosen by the viewer, above 0; the answer repeats it."""
+    sampling: Sampling
+    """What to sample."""
+
+
 class Stop(Command, frozen=True):
     """Finish the current step, save a checkpoint, and exit."""
 
@@ -112,6 +121,7 @@ AnyCommand = (
     | SaveCheckpoint
     | RestoreCheckpoint
     | ProfileSteps
+    | SampleText
     | Pause
     | Resume
     | StepOnce

@@ -102,6 +102,9 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     """True if the result of an all-gather is an operand of a matrix product."""
     overlapped: bool = False
     """True if it is asynchronous, and the compiler scheduled computation between its start and its end."""
+    name: str = ""
+    """Name of the instruction, as traces have it: of a collective inside a fusion, the fusion. Empty in events of older
+    versions."""
 
 
 class ProductInfo(Struct, frozen=True, kw_only=True):
@@ -200,16 +203,18 @@ class PresetListing(Struct, frozen=True, kw_only=True):
 
 
 class CorpusInfo(Struct, frozen=True):
-    """Where batches come from: text files, or a user's function."""
+    """Where batches come from: files, or a user's function."""
 
     source: str
     """A path, or the function's name."""
     files: int
     """Number of files; 0 for a function, whose `bytes` and `sha256` describe its first batch."""
     bytes: int
-    """Total size of the files."""
+    """Total size of the tokens."""
     sha256: str
-    """SHA-256 of all bytes, in hexadecimal."""
+    """SHA-256 in hexadecimal: of all bytes of text up to 4 GiB, otherwise of the sizes of the files and of samples."""
+    tokens: int = 0
+    """Number of tokens in token files; 0 for text, where each byte is one, and for a function."""
 
 
 class Preview(Struct, frozen=True, kw_only=True):

@@ -4,9 +4,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..spec.config import AttentionKernel, RunConfig, WatchedRun
+from ..spec.config import RunConfig, Sampling, WatchedRun
+from ..spec.model_config import AttentionKernel
 from ..spec.pipeline_info import PipelineInfo
-from .account import Account
+from .account import Account, PartTime
 from .checkpoints import CheckpointInfo, Digest
 from .descriptions import (
     ArrayInfo,
@@ -21,6 +22,7 @@ from .descriptions import (
     RematerializationInfo,
 )
 from .hosts import HostInfo, HostStatus
+from .rates import KindOfWork, Rates
 from .version import VERSION
 
 
@@ -93,6 +95,8 @@ class EngineReady(Event, frozen=True):
     """The processes if there are several; else empty."""
     counted: Literal["tokens", "examples"] = "tokens"
     """What `tokens_per_step` counts: `examples` if a user's function makes the batches."""
+    held_out: CorpusInfo | None = None
+    """The held-out data; null if there are none."""
 
 
 Phase = Literal["wait", "trace", "lower", "compile", "transfers"]
@@ -146,6 +150,10 @@ class PresetCompiled(Event, frozen=True):
     """Matrix products by scope, most FLOPs first; empty with an external loop, or if the HLO cannot be parsed."""
     attention: AttentionKernel | None = None
     """How attention is computed; null for a user's model."""
+    work: list[KindOfWork] = []
+    """What a step does on one device, by kind; empty with an external loop, and if the HLO cannot be parsed."""
+    estimated_cycles: int | None = None
+    """Cycles of a step as the TPU compiler estimates them, of its fusions and matrix products; null for others."""
 
 
 class ProgramsKept(Event, frozen=True):
@@ -214,6 +222,21 @@ class StepsDone(Event, frozen=True, gc=False):
     input_wait_seconds: float | None
     """Upper bound of the time that devices waited for these steps' batches; prefetching during a step counts as 0. Null
     with an external loop."""
+    nonfinite: list[str] = []
+    """Names of fields in which null replaces a NaN or infinity."""
+
+
+class Evaluated(Event, frozen=True):
+    """The held-out data are evaluated, without dropout. Training was paused meanwhile and is not affected."""
+
+    step: int
+    """Number of completed steps."""
+    loss: float | None
+    """Mean loss of the held-out batches; null if it is NaN or infinite: then `nonfinite` names the field."""
+    batches: int
+    """Number of held-out batches, the same ones in every evaluation."""
+    seconds: float
+    """Seconds that training was paused."""
     nonfinite: list[str] = []
     """Names of fields in which null replaces a NaN or infinity."""
 
@@ -415,8 +438,7 @@ class Profiled(Event, frozen=True):
     preset: str = ""
     """The preset of the profiled steps; empty in events of older versions."""
     account: Account | None = None
-    """Where the time of a step went, of the devices of process 0; null if the trace cannot be read, or nobody reads
-    it."""
+    """Where the time of a step went, on all devices; null if a trace cannot be read."""
     problem: str | None = None
     """Why there is no account; null if there is one."""
 
@@ -428,6 +450,53 @@ class ProfileFailed(Event, frozen=True):
     """Number of completed steps."""
     problems: list[str]
     """What went wrong, one line each."""
+
+
+class PartsMeasured(Event, frozen=True):
+    """Where the time of a step went, measured from time to time because of `--profile-every`."""
+
+    step: int
+    """The last of the measured steps."""
+    preset: str
+    """Their preset."""
+    step_seconds: float | None
+    """Seconds per step; null if the trace cannot be read."""
+    parts: list[PartTime]
+    """Parts of the step, which add up to it; empty if the trace cannot be read."""
+    pause_seconds: float
+    """Seconds that training paused for this."""
+    problem: str | None = None
+    """Why the trace cannot be read; null if it was."""
+
+
+class RatesFitted(Event, frozen=True):
+    """The rates at which these devices do the work of a step, from the accounts of this run and of earlier ones.
+
+    Reported at the start of a run, if they are known, and after each account."""
+
+    rates: Rates
+    """Rates by kind of work."""
+
+
+class Sampled(Event, frozen=True):
+    """Text sampled from the model between two steps, by a command or every so many steps."""
+
+    step: int
+    """Number of completed steps."""
+    preset: str
+    """The active preset."""
+    number: int
+    """That of the command; 0 for a sample that was due."""
+    sampling: Sampling
+    """What was to be sampled."""
+    text: str
+    """What follows the prompt; bytes that are not UTF-8 are replaced. Empty with a problem."""
+    seconds: float
+    """Seconds that training waited, without compiling."""
+    compile_seconds: float
+    """Seconds that training waited for the sampler to compile; 0 after the first sample under a preset."""
+    problem: str | None = None
+    """Why there is no text; null if there is."""
 
 
 class Paused(Event, frozen=True):
@@ -514,7 +583,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
     """Layouts of gradients and activations, and the compiler's warnings."""
 
 
-StepEvent = TrainingStarted | StepsDone | MemoryMeasured | Paused | Resumed | Stalled
+StepEvent = TrainingStarted | StepsDone | Evaluated | MemoryMeasured | Sampled | Paused | Resumed | Stalled
 SwitchEvent = Switching | Switched | SwitchFailed | SwitchCancelled
 PresetEvent = (
     PresetAdded | PresetCompiling | PresetCompiled | AheadEnded | ProgramsKept | PresetInspected | PresetPreviewed
@@ -528,7 +597,7 @@ CheckpointEvent = (
     | Restored
     | RestoreFailed
 )
-ProfileEvent = Profiling | ProfileWriting | Profiled | ProfileFailed
+ProfileEvent = Profiling | ProfileWriting | Profiled | ProfileFailed | PartsMeasured | RatesFitted
 HostEvent = HostsMeasured | HostsLost
 ConnectionEvent = Welcome | CommandRefused | Disconnected
 EngineEvent = EngineStarted | EngineReady | Failed | EngineStopped | EngineLost

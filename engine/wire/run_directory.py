@@ -1,8 +1,8 @@
 """The directory of a run's files, its lock, and the path of its socket.
 
 `$XDG_STATE_HOME/shardtui/runs/RUN/` contains `run.json`, `events.jsonl`, `engine.log` and `lock`, and `checkpoints`,
-`profile` and `presets` if there are any. The socket is in `/tmp/shardtui-UID/`, because paths of Unix sockets must be
-short.
+`profile`, `presets` and `step.json` if there are any. The socket is in `/tmp/shardtui-UID/`, because paths of Unix
+sockets must be short.
 """
 
 import contextlib
@@ -79,6 +79,11 @@ class RunDirectory:
     def profile(self) -> Path:
         """Returns the directory of profiler traces."""
         return self.path / "profile"
+
+    @property
+    def step(self) -> Path:
+        """Returns the path of the lowered step of an external loop."""
+        return self.path / "step.json"
 
     @property
     def presets(self) -> Path:

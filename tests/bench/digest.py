@@ -15,7 +15,7 @@ from shardtui.engine.program.digest import is_finite, linear_sums
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state
 from shardtui.engine.program.reshard import Transfers
-from shardtui.engine.program.state_function import StateFunction, digest_function
+from shardtui.engine.program.state_function import digest_function, state_function
 from shardtui.engine.spec.preset_reader import load_preset
 
 from .figure import Figure, at_most
@@ -33,12 +33,12 @@ def run() -> list[Figure]:
     placements = [place(task, load_preset(name), jax.devices()) for name in ROUTE]
     abstract = [placement.abstract_state(task) for placement in placements]
     digests = [digest_function(state).compile() for state in abstract]
-    sums = [StateFunction(linear_sums, state).compile() for state in abstract]
+    sums = [state_function(linear_sums, state).compile() for state in abstract]
     state = compile_initial_state(task, placements[0])()
     return [
         *_alone(state, digests[0], sums[0]),
         *_switched(state, placements[1].state_shardings, digests, sums),
-        *_saved(state, digests[0], sums[0], StateFunction(is_finite, abstract[0]).compile()),
+        *_saved(state, digests[0], sums[0], state_function(is_finite, abstract[0]).compile()),
     ]
 
 

@@ -4,7 +4,6 @@ Needs MaxText beside this package, on Python 3.12, but no TPU: `pip install 'max
 """
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -14,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shardtui.engine.analysis.collectives import inventory
-from shardtui.engine.analysis.execution_counts import runs
-from shardtui.engine.analysis.hlo import Module, parse
+from shardtui.engine.analysis.cycles import estimated_cycles
+from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.analysis.traffic import flows
 
 from .figure import Figure, at_most
@@ -28,7 +27,6 @@ ROWS = (
 )
 BARS = {"splash": 1.02, "plain": 1.0}
 """Cycles to reach, as a part of MaxText's, by attention."""
-CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
 @dataclass(frozen=True)
@@ -83,14 +81,4 @@ def _read(folder: Path, row: tuple[int, int, int, int]) -> Step:
     module = parse((folder / "step.hlo").read_text())
     collectives = inventory(module, {"fsdp": row[0], "tensor": row[1]})
     sent = sum(flow.bytes_sent for flow in flows(collectives))
-    return Step(float((folder / "peak").read_text()), sent, cycles(module))
-
-
-def cycles(module: Module) -> int:
-    """Returns the compiler's estimates of all instructions × how often they run. Most collectives have none."""
-    times = runs(module)
-    return sum(
-        int(found[1]) * (times[where.name] or 0)
-        for where, instruction in module.instructions()
-        if (found := CYCLES.search(instruction.rest))
-    )
+    return Step(float((folder / "peak").read_text()), sent, estimated_cycles(module) or 0)

@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 
 import jax
+from shardtui.engine.data.batches import Batches
+from shardtui.engine.data.source import read_corpus
 from shardtui.engine.models.task import Batch, Task, TrainState
 from shardtui.engine.program.placement import Placement, place
 from shardtui.engine.program.program import compile_initial_state, trace_step
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
-from shardtui.engine.training.data import Batches, read_corpus
 
 
 def config(*settings: str, preset: str = "dp", devices: int | None = None) -> RunConfig:

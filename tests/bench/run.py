@@ -23,6 +23,7 @@ NAMES = (
     "hosts",
     "step",
     "account",
+    "origins",
     "switch",
     "digest",
     "memory",

@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from shardtui.engine.models.decoder import Gpt, loss
-from shardtui.engine.models.task import Batch, optimizer
+from shardtui.engine.models.optimizer import optimizer
+from shardtui.engine.models.task import Batch
 from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.program.memory import keep_freed_blocks
 
@@ -96,7 +97,7 @@ def _guides(plain: Plain) -> Step:
     @nnx.jit
     def create() -> tuple[Gpt, nnx.Optimizer]:
         model = Gpt(task.config.model, jnp.dtype(task.dtype), nnx.Rngs(task.config.seed))
-        return model, nnx.Optimizer(model, optimizer(task.config.training), wrt=nnx.Param)
+        return model, nnx.Optimizer(model, optimizer(task.config.training, {}), wrt=nnx.Param)
 
     @nnx.jit
     def train_step(model: Gpt, adam: nnx.Optimizer, batch: Batch, key: jax.Array) -> jax.Array:

@@ -14,9 +14,9 @@ from threading import Thread
 from etils import epath
 from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.checkpoint.saver import Saver
+from shardtui.engine.data.source import read_corpus
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.program.compiler import Compiler
-from shardtui.engine.training.data import read_corpus
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
 from shardtui.engine.wire import run_directory
@@ -128,7 +128,7 @@ class EngineLoop:
             bare.batches,
             Compiler(task, {}, devices, directory.presets),
             saver,
-            Profiler(directory.profile, publish),
+            Profiler(directory.profile, publish, Cluster()),
             publish,
             self._inbox,
             Cluster(),

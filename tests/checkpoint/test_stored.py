@@ -78,7 +78,7 @@ def config_of(path: Path, optimizer: str = "") -> RunConfig:
     own = f"\ndef optimizer():\n    return {optimizer}\n" if optimizer else ""
     path.parent.mkdir(exist_ok=True)
     path.write_text(MODEL + own)
-    name, model, training = choose_model(f"{path}:Model", ("batch_size=8",))
+    name, model, training, _ = choose_model(f"{path}:Model", ("batch_size=8",))
     return tiny_config(model_name=name, model=model, training=training, data=None)
 
 
@@ -125,7 +125,7 @@ def test_every_array_of_a_users_model_is_found(tmp_path: Path, optimizer: str) -
 
 @pytest.mark.parametrize(("model", "preset"), [("nano-moe", "ep2-tp2"), ("nano", "dp-tp2-pp2"), ("nano", "fsdp-tp2")])
 def test_every_array_of_a_built_in_model_is_found(tmp_path: Path, model: str, preset: str) -> None:
-    name, chosen, training = choose_model(model, TINY)
+    name, chosen, training, _ = choose_model(model, TINY)
     config = tiny_config(model_name=name, model=chosen, training=training)
     manifest = save(tmp_path, config, preset)
     assert problems(tmp_path, config) == []

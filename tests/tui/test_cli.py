@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from shardtui.engine.wire.run_directory import find
+from shardtui.tui.cli.main import _parser
 
 from ..conftest import OF_EXPERTS, SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after
 from ..schemas import checked, checked_lines
@@ -51,7 +52,10 @@ def test_switches_change_no_loss(home: Path) -> None:
     ]
     assert all(r["digests_equal"] and r["compile_seconds"] > 0 and r["stall_seconds"] > 0 for r in receipts)
     assert [r["bytes_moved"] > 0 for r in receipts] == [False, True, True, True]
-    assert switched[-1]["type"] == "EngineStopped"
+    assert [event["type"] for event in switched[-2:]] == ["EngineStopped", "RunEnded"]
+    goodput = switched[-1]["goodput"]
+    assert 0 < goodput["share"] < 1
+    assert 0 < goodput["switching_seconds"] < goodput["wall_seconds"]
     assert [event["seq"] for event in plain] == sorted(event["seq"] for event in plain)
     for path in home.glob("state/shardtui/runs/*/events.jsonl"):
         recorded = checked_lines("events", path.read_text())
@@ -137,9 +141,9 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
             break
     process.send_signal(signal.SIGINT)
     with killed_after(240, process.pid):
-        last = [json.loads(line) for line in process.stdout][-1]
+        *_, stopped, ended = (json.loads(line) for line in process.stdout)
         assert process.wait() == 130
-    assert (last["type"], last["reason"]) == ("EngineStopped", "stopped")
+    assert (stopped["type"], stopped["reason"], ended["type"]) == ("EngineStopped", "stopped", "RunEnded")
 
 
 @pytest.mark.parametrize(
@@ -355,3 +359,10 @@ def test_findings_for_people(home: Path) -> None:
     assert told.returncode == 1
     assert "S105" in re.findall(r"\bS\d{3}\b", told.stdout)
     assert "idle-axis" in told.stdout
+
+
+def test_an_optional_argument_may_stand_after_options() -> None:
+    arguments = ["explain", "network.py:program", "--mesh", "data=4,model=2", "hidden"]
+    assert _parser("explain").parse_args(arguments).name == "hidden"
+    with pytest.raises(SystemExit):
+        _parser("explain").parse_args([*arguments, "more"])

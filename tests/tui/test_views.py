@@ -28,6 +28,7 @@ from shardtui.tui.state.sort_value import sort_value
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.array_table import ArrayTable
 from shardtui.tui.widgets.device_details import DeviceDetails
+from shardtui.tui.widgets.finding_list import FindingList
 from shardtui.tui.widgets.flows import Flows
 from shardtui.tui.widgets.mesh_pane import MeshPane
 from shardtui.tui.widgets.sharding_pane import ShardingPane
@@ -227,8 +228,8 @@ def test_enter_on_a_finding_selects_its_array(home: Path, described: list[Inspec
         assert "S105 redundant-compute" in text
         assert "FLOP of matrix products, but a step needs" in text
         options = app.screen.query_one(OptionList)
-        found = next(at for at, finding in app.screen.findings.items() if finding.code == "S106")
-        array = app.screen.findings[found].arrays[0]
+        found = next(at for at, finding in app.screen.query_one(FindingList).findings.items() if finding.code == "S106")
+        array = app.screen.query_one(FindingList).findings[found].arrays[0]
         options.highlighted = options.get_option_index(found)
         await press(pilot, "enter")
         await until(lambda: app.current_mode == "arrays", "the Arrays view")

@@ -50,10 +50,11 @@ def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], N
         errors = process.stderr.read()
         assert process.wait() == 1
     assert SAYS in errors
-    assert events[-1]["type"] == "Failed"
-    assert not events[-1]["refused"]
+    failed, ended = events[-2:]
+    assert (failed["type"], ended["type"]) == ("Failed", "RunEnded")
+    assert not failed["refused"]
     step = next(event["step"] for event in reversed(events) if event["type"] == "StepDone")
-    assert events[-1]["problems"][0].endswith(f"the run ended after step {step:,}")
+    assert failed["problems"][0].endswith(f"the run ended after step {step:,}")
     assert _names(path) == before, "nothing is saved where the directory was"
     assert [path.name for path in kept.glob("mine/*")] == ([str(step)] if elsewhere else [])
     with pytest.raises(ProcessLookupError):

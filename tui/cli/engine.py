@@ -26,7 +26,7 @@ def become_engine(options: argparse.Namespace) -> int:
         problems.append(
             "engine: --run NAME is missing: give the same name on every host, or --resume NAME to resume a run"
         )
-    config, restart = None, Restart(profile=options.profile)
+    config, restart = None, Restart(profile=options.profile, profile_every=options.profile_every)
     try:
         if not options.resume:
             config = new_config(options)

@@ -10,8 +10,9 @@ from ...engine.spec.config import RunConfig
 from ...engine.wire.descriptions import PresetListing
 from ...engine.wire.run_directory import RunDirectory, all_runs, state_home
 from ..client.engine_client import ask_engine
+from ..state.goodput import Goodput, share_words
 from ..state.pipeline_words import pipeline_words
-from ..state.run_summary import summarise
+from ..state.run_summary import recorded_goodput, summarise
 from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
@@ -35,6 +36,8 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """Process that trains it; null if there is none, or it runs on another host or in another container."""
     directory: str
     """Path of its files."""
+    goodput: Goodput
+    """Where its wall time went."""
 
 
 class RunListing(Struct, frozen=True, kw_only=True):
@@ -60,9 +63,10 @@ def list_runs(as_json: bool) -> None:
     if not runs:
         print(printable(f"no runs in {state_home()}: start one with `shardtui`"))
         return
-    table = plain_table("run", "state", "model", "preset", right("step"), "process")
+    table = plain_table("run", "state", "model", "preset", right("step"), right("goodput"), "process")
     for run in map(clean, runs):
-        table.add_row(run.run, run.state, run.model, run.preset, f"{run.step:,}", str(run.pid or "–"))
+        step, process = f"{run.step:,}", str(run.pid or "–")
+        table.add_row(run.run, run.state, run.model, run.preset, step, share_words(run.goodput), process)
     table_console().print(table)
 
 
@@ -92,4 +96,5 @@ def _run_info(directory: RunDirectory) -> RunInfo:
         step=summary.step,
         pid=summary.pid,
         directory=str(directory.path),
+        goodput=recorded_goodput(summary),
     )

@@ -18,8 +18,8 @@ from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED, REFUSED
 from ..terminal.splash import COMPLETING
 from .options import add_options
 from .parser import Parser, Version
-from .run import attach, client_for, run
-from .run_config import compared, explained, new_config, planned
+from .run import attach, client_for, has_terminal, run
+from .run_config import compared, explained, new_config, planned, sampling
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,6 +102,12 @@ def _ls(options: argparse.Namespace) -> int:
     return FINE
 
 
+def _data(options: argparse.Namespace) -> int:
+    from .data import prepare
+
+    return prepare(options)
+
+
 def _stop(options: argparse.Namespace) -> int:
     from ..client.engine_client import EngineClient
     from .train import stop
@@ -115,7 +121,17 @@ def _verify(options: argparse.Namespace) -> int:
     return verify(run_directory.find(options.run), options.json)
 
 
+def _sample(options: argparse.Namespace) -> int:
+    from .sample import sample
+
+    return sample(options.run, sampling(options), options.json)
+
+
 def _presets(options: argparse.Namespace) -> int:
+    if options.action:
+        from .preset_exchange import exchange
+
+        return exchange(options)
     from .ls import list_presets
 
     list_presets(new_config(options), options.json)
@@ -150,9 +166,12 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from .explain import explain
+    from .explain import explain, show
 
-    return explain(explained(options), options.name, options.save, options.saved, options.json)
+    program = explained(options)
+    if options.name or options.save or options.saved or options.json or options.text or not has_terminal():
+        return explain(program, options.name, options.save, options.saved, options.json)
+    return show(program)
 
 
 def _why(options: argparse.Namespace) -> int:
@@ -200,8 +219,15 @@ COMMANDS = {
     "ls": Command(_ls, "list the runs", "--json"),
     "stop": Command(_stop, "stop a run after its current step; its state is saved", "nano-1"),
     "train": Command(_train, "train without the UI", "--steps 100 --preset dp --switch 50:fsdp"),
+    "sample": Command(
+        _sample, "print text sampled from the model of a run that trains", "nano-1 --prompt 'def ' --tokens 100"
+    ),
     "verify": Command(_verify, "check every checkpoint of a run; exit 1 if one is damaged", "nano-1"),
-    "presets": Command(_presets, "list the presets and whether each fits these devices", "--model gpt2 --devices 16"),
+    "presets": Command(
+        _presets,
+        "list the presets and whether each fits these devices; import MaxText's rules as one, or export them",
+        "--model gpt2 --devices 16",
+    ),
     "inspect": Command(
         _inspect, "show arrays, collectives and memory of a preset, without training", "--preset fsdp-tp2 --diff fsdp"
     ),
@@ -222,6 +248,11 @@ COMMANDS = {
         _explain,
         "show why a program of your own is laid out as it is, and why it needs its collectives, without compiling it",
         "train.py:program --mesh data=4,model=2",
+    ),
+    "data": Command(
+        _data,
+        "tokenize documents with all cores, for training on them",
+        "prepare texts tokens --tokenizer tokenizer.json",
     ),
     "completion": Command(_completion, "print the script for tab completion in a shell", "bash"),
 }

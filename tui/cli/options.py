@@ -1,8 +1,9 @@
 """The options of each command, for argparse."""
 
 import argparse
+import math
 
-from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, STOP_SECONDS, ScheduledSwitch
+from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, MOST_SAMPLED, STOP_SECONDS, ScheduledSwitch
 from ...engine.spec.preset_files import preset_files
 from .explain_options import add_explain_options, add_why_options, mesh
 from .run_config import absolute
@@ -26,12 +27,18 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("run", nargs="?", metavar="RUN", help="name of the run; see `shardtui ls`")
     if command == "replay":
         _add_replay_options(parser)
-    if command in ("stop", "verify"):
+    if command in ("stop", "verify", "sample"):
         parser.add_argument("run", metavar="RUN", help="name of the run; see `shardtui ls`")
+    if command == "data":
+        _add_prepare_options(parser)
     if command == "profile":
         _add_profile_options(parser)
+    if command == "sample":
+        _add_sample_options(parser)
     if command == "why":
         add_why_options(parser)
+    if command == "presets":
+        _add_exchange_options(parser)
     if command in (*TRAINING, "inspect", "lint", "why"):
         parser.add_argument("--preset", metavar="P", help="name or .toml file; default dp; see `shardtui presets`")
     if command in TRAINING:
@@ -44,6 +51,8 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         add_explain_options(parser)
     if command in (*TRAINING, "compare"):
         _add_data_options(parser)
+    if command in TRAINING:
+        _add_evaluation_options(parser)
     if command in ("presets", "inspect", "lint", "why"):
         _accept_training_options(command, parser)
     if command in (*TRAINING, "presets", "inspect", "lint", "why", "compare"):
@@ -53,6 +62,8 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
     if command in TRAINING:
         _add_checkpoint_options(parser)
         _add_engine_options(parser)
+        parser.add_argument("--sample-every", type=int, metavar="N", help="sample text after every N steps")
+        parser.add_argument("--sample-prompt", metavar="TEXT", help="with --sample-every: the text to continue")
     if command in ("run", "train"):
         parser.add_argument(
             "--processes", type=int, metavar="N", help="split the simulated devices among N processes, as on N hosts"
@@ -99,10 +110,45 @@ def _add_profile_options(parser: argparse.ArgumentParser) -> None:
     add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with TRACE: the mesh of its program, to name the axes")
 
 
+def _add_prepare_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("action", choices=["prepare"], help="tokenize documents; a preparation that was killed goes on")
+    add("source", metavar="SRC", help="a file or a directory of text, .jsonl or .parquet files")
+    add("out", metavar="OUT", help="the directory to write, which --data takes")
+    add("--tokenizer", metavar="FILE", help="a tokenizer.json; default: bytes")
+    _add_text_options(parser)
+
+
+def _add_text_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--text-field", default="text", metavar="F", help="field of .jsonl, or column of .parquet; default text")
+    add("--end-of-text", metavar="TOKEN", help="the token that ends a document; default: the tokenizer's, if known")
+
+
+def _add_sample_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--prompt", default="", metavar="TEXT", help="the text to continue; default: a line break")
+    add("--tokens", type=int, default=64, metavar="N", help=f"bytes to sample, {MOST_SAMPLED:,} at most; default 64")
+    add("--temperature", type=float, default=1.0, metavar="T", help="divides the logits; 0: the most probable byte")
+    add("--seed", type=int, default=0, metavar="S", help="seed of the sample; default 0")
+
+
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--data", metavar="PATH", help="text file, or directory of them; default: the sources of Python's library")
+    add("--data", metavar="PATH", help="text, or tokens; default: the sources of Python's library")
+    add("--tokenizer", metavar="FILE", help="tokenize the data first with this tokenizer.json, once; default: bytes")
+    _add_text_options(parser)
     add("--seed", type=int, metavar="N", help="seed of parameters, data order and dropout; default 0")
+
+
+def _add_evaluation_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--eval-data", metavar="PATH", help="held-out data, whose loss is computed every so often")
+    add("--eval-share", type=float, metavar="F", help="hold out this fraction of the data, at its end, such as 0.01")
+    add("--eval-every", type=int, metavar="N", help="steps between evaluations of the held-out data; default 100")
+    add(
+        "--eval-batches", type=int, metavar="K", help="held-out batches in an evaluation, the same each time; default 8"
+    )
 
 
 def _accept_training_options(command: str, parser: argparse.ArgumentParser) -> None:
@@ -125,7 +171,8 @@ def _add_device_options(parser: argparse.ArgumentParser) -> None:
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     known = ", ".join(preset_files("models"))
-    add("--model", metavar="M", help=f"one of {known} (default nano), or your own MODULE:FUNCTION or FILE.py:FUNCTION")
+    own = "hf:DIR with a config.json of transformers, or your own MODULE:FUNCTION or FILE.py:FUNCTION"
+    add("--model", metavar="M", help=f"one of {known} (default nano), {own}")
     add("--batch-size", type=int, metavar="N", help="sequences (or examples) in the global batch")
     add("--seq-len", type=int, metavar="N", help="tokens per sequence")
     add(
@@ -165,6 +212,12 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="STEPS",
         help="trace this many steps, after the first few, and show where their time went; for xprof, the trace is "
         "stored in the run directory",
+    )
+    add(
+        "--profile-every",
+        type=_minutes,
+        metavar="MINUTES",
+        help="measure every so often how long the parts of a step take, in 1 %% of the time at most; Time shows it",
     )
     add(
         "--low-memory",
@@ -224,6 +277,26 @@ def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh of that program")
 
 
+def _add_exchange_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("action", nargs="?", choices=("import", "export"), help="omitted: list the presets")
+    add(
+        "subject",
+        nargs="?",
+        metavar="FILE.yml|PRESET",
+        help="import: a configuration file of MaxText's, whose mesh and logical_axis_rules become a preset of yours; "
+        "export: a preset, whose rules are printed in MaxText's form",
+    )
+    add("--name", metavar="NAME", help="with import: name of the preset; default: that of the file")
+    add(
+        "--mesh",
+        type=_sizes,
+        dest="sizes",
+        metavar="AXIS=SIZE,…",
+        help="with import: sizes of mesh axes in place of the file's; -1 for the remaining devices",
+    )
+
+
 def _add_compare_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "presets",
@@ -255,6 +328,13 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
 
 
+def _sizes(text: str) -> dict[str, int]:
+    try:
+        return {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as fsdp=-1,tensor=4") from error
+
+
 def _bytes(text: str) -> int:
     try:
         return int(float(text))
@@ -266,6 +346,16 @@ def _steps_to_trace(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_PROFILED:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps from 1 to {MOST_PROFILED:,}")
     return int(text)
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes, such as 10")
+    return minutes
 
 
 def _scheduled_switch(text: str) -> ScheduledSwitch:

@@ -10,7 +10,18 @@ from ..terminal.clean import printable
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints usage errors without control characters."""
+    """Prints usage errors without control characters, and takes an optional argument after options, too."""
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] # it has overloads
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As argparse, which before Python 3.12.7 takes an optional argument only right after the one before it."""
+        found, extras = super().parse_known_args(args, namespace)
+        for action in actions(self):
+            is_missing = action.nargs == "?" and not action.option_strings and getattr(found, action.dest, 0) is None
+            if is_missing and extras and not extras[0].startswith("-"):
+                setattr(found, action.dest, extras.pop(0))
+        return found, extras
 
     def error(self, message: str) -> NoReturn:
         """Prints the usage, the error and, for a mistyped option, the closest one; exits with 2."""

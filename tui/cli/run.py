@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ...engine.base.directories import config_directory
 from ...engine.base.invalid import Invalid
@@ -19,9 +19,13 @@ from ..terminal.exit_codes import FINE
 from .run_config import new_config, resumed
 
 if TYPE_CHECKING:
-    from ..app import ShardtuiApp
+    from textual.app import App
+
     from ..client.engine_client import EngineClient
     from ..state.tour import Tour
+
+
+T = TypeVar("T")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,7 +56,7 @@ def client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
         return client_of(directory), resumed(directory, options)
     if options.from_step is not None or options.other_data:
         raise Invalid("--from-step and --other-data apply to a resumed run: add --resume RUN")
-    return client_of(_new_run(options)), Restart(profile=options.profile)
+    return client_of(_new_run(options)), Restart(profile=options.profile, profile_every=options.profile_every)
 
 
 def _new_run(options: argparse.Namespace) -> RunDirectory:
@@ -80,7 +84,7 @@ def show(
     from ..app import ShardtuiApp
 
     app = ShardtuiApp(client, starts, restart, keymap, new_run, tour)
-    asyncio.run(_run_app(app))
+    asyncio.run(run_app(app))
     with contextlib.suppress(OSError):  # the terminal may be gone
         for line in app.exit_lines():
             print(printable(line), file=sys.stderr)
@@ -97,19 +101,32 @@ def user_keymap() -> dict[str, str]:
     return load_keymap(path)
 
 
-async def _run_app(app: "ShardtuiApp") -> None:
+async def run_app(app: "App[T]") -> T | None:
+    """Runs an app and returns its result. Signals and the loss of the terminal end it."""
     from ..terminal.ending import Ending
 
     Ending(app.exit)
-    await app.run_async()
+    return await app.run_async()
+
+
+def has_terminal() -> bool:
+    """Returns whether there is a terminal that the UI can control, and that shows its errors, too."""
+    return sys.stderr.isatty() and not _terminal_problem()
 
 
 def require_terminal(instead: str) -> None:
     """Raises Invalid if there is no terminal that the UI can control. `instead`: the command to use without one."""
+    if problem := _terminal_problem():
+        raise Invalid(f"{problem} use `{instead}`")
+
+
+def _terminal_problem() -> str:
+    """Returns what the UI lacks, to be followed by what to use instead; empty if it lacks nothing."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Invalid(f"the UI needs a terminal, but stdin or stdout is not one: use `{instead}`")
+        return "the UI needs a terminal, but stdin or stdout is not one:"
     encoding = sys.stderr.encoding
     if "●".encode(encoding, "replace") == b"?":
-        raise Invalid(f"the UI needs characters that {encoding} does not have: set LC_ALL=C.UTF-8, or use `{instead}`")
+        return f"the UI needs characters that {encoding} does not have: set LC_ALL=C.UTF-8, or"
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
-        raise Invalid(f"the UI needs a terminal that can move its cursor, but TERM is dumb or unset: use `{instead}`")
+        return "the UI needs a terminal that can move its cursor, but TERM is dumb or unset:"
+    return ""

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,10 +13,14 @@ from ...engine.base.invalid import Invalid
 from ...engine.origins.request import Program
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
+    MOST_PROMPTED,
+    MOST_SAMPLED,
     CheckpointConfig,
+    EvaluationConfig,
     ModelConfig,
     Restart,
     RunConfig,
+    Sampling,
     ScheduledSwitch,
     TrainingConfig,
     UserModel,
@@ -25,6 +30,7 @@ from ...engine.spec.preset_reader import is_file, load_preset, name_of
 from ...engine.spec.topology import load_topology
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
+from .data import tokenized
 
 T = TypeVar("T")
 
@@ -41,6 +47,7 @@ def new_config(options: argparse.Namespace) -> RunConfig:
             model_name=model.name,
             model=model.model,
             training=model.training,
+            weights=model.weights,
             preset=preset,
             seed=options.seed or 0,
             **_run_settings(options),
@@ -50,7 +57,7 @@ def new_config(options: argparse.Namespace) -> RunConfig:
     problems += problems_of(config)
     if problems:
         raise Invalid(*problems)
-    return config
+    return tokenized(config, options)
 
 
 def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
@@ -82,14 +89,19 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     problems += problems_of(config)
     if problems:
         raise Invalid(*problems)
-    return restart_of(options, config)
+    return restart_of(options, tokenized(config, options))
 
 
 def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
     """Returns how a run resumes with this configuration."""
     preset = absolute(options.preset) if options.preset else None
     return Restart(
-        step=options.from_step, preset=preset, other_data=options.other_data, profile=options.profile, config=config
+        step=options.from_step,
+        preset=preset,
+        other_data=options.other_data,
+        profile=options.profile,
+        profile_every=options.profile_every,
+        config=config,
     )
 
 
@@ -119,6 +131,36 @@ def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     if problems or config is None:
         raise Invalid(*problems)
     return config, presets
+
+
+def sampling(options: argparse.Namespace) -> Sampling:
+    """Returns what to sample. Raises Invalid with every problem."""
+    found = Sampling(prompt=options.prompt, tokens=options.tokens, temperature=options.temperature, seed=options.seed)
+    checks = [
+        (1 <= found.tokens <= MOST_SAMPLED, f"--tokens {found.tokens}: must be from 1 to {MOST_SAMPLED:,}"),
+        (0 <= found.temperature < math.inf, f"--temperature {found.temperature}: must be 0 or more"),
+        (0 <= found.seed < 2**32, f"--seed {found.seed}: must be from 0 to {2**32 - 1}"),
+        (len(found.prompt) <= MOST_PROMPTED, f"--prompt: {len(found.prompt):,} characters: at most {MOST_PROMPTED:,}"),
+    ]
+    if problems := [text for holds, text in checks if not holds]:
+        raise Invalid(*problems)
+    return found
+
+
+def _sampling(options: argparse.Namespace, before: Sampling | None) -> Sampling | None:
+    """Returns what a run samples every so many steps. Raises Invalid."""
+    every, prompt = getattr(options, "sample_every", None), getattr(options, "sample_prompt", None)
+    if every is None and prompt is None:
+        return before
+    if every is None and before is None:
+        raise Invalid(f"--sample-prompt {prompt}: add --sample-every N, the steps between samples")
+    problems = [] if every is None or every >= 1 else [f"--sample-every {every}: must be at least 1"]
+    if prompt and len(prompt) > MOST_PROMPTED:
+        problems.append(f"--sample-prompt: {len(prompt):,} characters: at most {MOST_PROMPTED:,}")
+    if problems:
+        raise Invalid(*problems)
+    given = {key: value for key, value in {"every_steps": every, "prompt": prompt}.items() if value is not None}
+    return msgspec.structs.replace(before or Sampling(), **given)
 
 
 def explained(options: argparse.Namespace) -> Program:
@@ -189,12 +231,29 @@ def _run_settings(options: argparse.Namespace, before: RunConfig | None = None) 
         "low_memory": getattr(options, "low_memory", None),
         "keep_programs": getattr(options, "keep_programs", None),
         "steps": getattr(options, "steps", None),
+        "sampling": _sampling(options, before.sampling if before else None),
         "switches": tuple(getattr(options, "switch", ())) or None,
+        "evaluation": _evaluation(options, before.evaluation if before else None),
         "checkpoints": _checkpoints(options, before.checkpoints if before else CheckpointConfig()),
     }
     changes = {key: value for key, value in given.items() if value is not None}
     stop = getattr(options, "stop_timeout", None)
     return changes if stop is None else changes | {"stop_seconds": stop or None}
+
+
+def _evaluation(options: argparse.Namespace, before: EvaluationConfig | None) -> EvaluationConfig | None:
+    """Returns what is held out; None if nothing is and no option about it is given."""
+    data: str | None = getattr(options, "eval_data", None)
+    given = {
+        "data": data and str(Path(data).absolute()),
+        "share": getattr(options, "eval_share", None),
+        "every_steps": getattr(options, "eval_every", None),
+        "batches": getattr(options, "eval_batches", None),
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    if {"data", "share"} & changes.keys():  # they replace what was held out before
+        changes = {"data": None, "share": None, **changes}
+    return msgspec.structs.replace(before or EvaluationConfig(), **changes) if changes else before
 
 
 def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> CheckpointConfig:

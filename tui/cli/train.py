@@ -28,6 +28,7 @@ from ...engine.wire.events import (
 )
 from ..client import stopping
 from ..client.engine_client import EngineClient
+from ..state.goodput import Goodput, goodput_words
 from ..state.interpreter import apply
 from ..state.log_lines import in_words
 from ..state.run_state import Phase, RunState
@@ -57,17 +58,30 @@ class StepDone(Struct, frozen=True, tag=True, kw_only=True):
     """Names of the fields that are null because the number was not finite."""
 
 
+class RunEnded(Struct, frozen=True, tag=True, kw_only=True):
+    """The last line of a run that was not refused, however it ended."""
+
+    seq: int
+    """Sequence number of the last event in `events.jsonl`."""
+    time: float
+    """Time of that event, in seconds since the epoch."""
+    goodput: Goodput
+    """Where the wall time of the run went, with that before it was resumed."""
+
+
 async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     """Starts the engine, reports its events, and returns the exit code. Raises Invalid if the engine refuses."""
     interrupts = Interrupts(client, "saving after this step, then stopping; press again to kill the engine")
     report = _print_json if as_json else _Progress().report
     state = RunState()
     code = FINE
+    last = 0, 0.0
     client.start_engine(restart)
     audience = Audience(client, "saving after this step, then stopping")
     async for events in client.events(cleaned=not as_json):
         for event in events:
             apply(state, event)
+            last = (event.seq, event.time) if event.seq else last
             if client.is_old(event):
                 continue
             with audience.reads():
@@ -84,9 +98,13 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     await client.wait_for_exit()  # the run can be resumed at once
     if audience.is_gone:
         return INTERRUPTED if interrupts.by_keyboard else FAILED
-    if not as_json and state.phase == Phase.STOPPED:
-        _print_summary(state)
-        _print_account(state)
+    with audience.reads():
+        if as_json:
+            seq, ended = last
+            print(json_line(RunEnded(seq=seq, time=ended, goodput=state.goodput)), flush=True)
+        elif state.phase == Phase.STOPPED:
+            _print_summary(state)
+            _print_account(state)
     if code and state.checkpoints:
         step = state.checkpoints[-1].step
         warn(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
@@ -173,10 +191,13 @@ class _Progress:
 
 def _print_account(state: RunState) -> None:
     if state.profiled and state.profiled.account:
+        from ..state.alternative import alternative
         from ..terminal.plain_console import table_console
         from .profile_report import profile_tables
 
-        table_console().print(*profile_tables(state.profiled.preset, state.profiled.account), sep="\n")
+        console, preset = table_console(), state.profiled.preset
+        tables = profile_tables(preset, state.profiled.account, console.width, alternative(state, preset))
+        console.print(*tables, sep="\n")
 
 
 def _print_summary(state: RunState) -> None:
@@ -194,3 +215,6 @@ def _print_summary(state: RunState) -> None:
     table_console().print(table)
     if state.losses:
         print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")
+    if (last := state.evaluations.latest(state.step)) and (best := state.evaluations.best):
+        print(f"held-out loss {last[1]:.4f} at step {last[0]:,}, best {best[1]:.4f} at step {best[0]:,}")
+    print(f"goodput of {figures.seconds(state.goodput.wall_seconds)}: {goodput_words(state.goodput)}")

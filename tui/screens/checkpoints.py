@@ -14,6 +14,7 @@ from textual.widgets.option_list import Option
 from ...engine.base import figures
 from ...engine.spec.preset_reader import name_of
 from ...engine.wire.checkpoints import CheckpointInfo
+from ..state.log_lines import loss_words
 from ..state.run_state import RunState
 from ..widgets.choices import Choices
 from .dialog import Dialog
@@ -49,11 +50,10 @@ def checkpoint_row(info: CheckpointInfo, is_best: bool) -> Content:
 
     For example `1,200    2.8165 best  10.1 MB  14:03:12  dp-tp2 on 8`.
     """
-    loss = "" if info.loss is None else f"{info.loss:.4f}"
     clock = time.strftime("%H:%M:%S", time.localtime(info.time))
     return Content.assemble(
         (f"{info.step:>9,}", "bold"),
-        f"  {loss:>8}",
+        f"  {loss_words(info):>8}",
         (" best " if is_best else "      ", "$success"),
         f"{figures.size(info.bytes):>8}  ",
         (f"{clock}  {name_of(info.preset)} on {info.devices}", "$foreground 60%"),

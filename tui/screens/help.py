@@ -1,17 +1,17 @@
 """The help of a view: its keys and what it shows, over the view, with a search."""
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.screen import Screen
 from textual.widgets import Input, Markdown, Static
 
 from .dialog import Dialog
-from .run_screen import RunScreen
 
 KEY_WIDTH = 12
 
@@ -27,7 +27,7 @@ class HelpScreen(Dialog[None]):
         ("pagedown", "scroll(10)", "Page down"),
     ]
 
-    def __init__(self, view: RunScreen) -> None:
+    def __init__(self, view: Screen[Any]) -> None:
         super().__init__()
         self.texts = list(help_texts(view))
         self.keys = list(keys_of(view))
@@ -56,12 +56,12 @@ class HelpScreen(Dialog[None]):
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
 
-def help_texts(view: RunScreen) -> Iterable[str]:
+def help_texts(view: Screen[Any]) -> Iterable[str]:
     """Yields the help of a view and of its widgets, as Markdown."""
     return dict.fromkeys(node.HELP for node in view.walk_children(with_self=True) if getattr(node, "HELP", None))  # type: ignore[attr-defined,misc] # a DOM node that is no widget has none
 
 
-def keys_of(view: RunScreen) -> Iterable[tuple[str, str]]:
+def keys_of(view: Screen[Any]) -> Iterable[tuple[str, str]]:
     """Yields the keys that do something now, as they are written, with their descriptions."""
     for _, binding, enabled, tooltip in view.active_bindings.values():
         if enabled and not binding.system and binding.description:

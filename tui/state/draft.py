@@ -69,7 +69,7 @@ class Draft:
         gone = [f"no axis {axis}" for axis in before.mesh if axis not in after.mesh]
         sizes = [f"{axis} = {size}" for axis, size in after.mesh.items() if before.mesh.get(axis) != size]
         logical = dict.fromkeys((*before.rules, *after.rules))
-        rules = [f"{name} = {in_words(self.rule(name))}" for name in logical if self.is_rule_changed(name)]
+        rules = [f"{name} = {self.rule_words(name)}" for name in logical if self.is_rule_changed(name)]
         kept = [axis for axis in before.mesh if axis in after.mesh]
         order = [f"{' × '.join(after.mesh)}"] if kept != [axis for axis in after.mesh if axis in before.mesh] else []
         return [*gone, *sizes, *order, *rules]
@@ -85,7 +85,15 @@ class Draft:
 
     def is_rule_changed(self, logical: str) -> bool:
         """Returns whether the rule of a logical axis differs from the origin's."""
-        return self.preset.rules.get(logical) != self.origin.rules.get(logical)
+        return self._tried(self.preset, logical) != self._tried(self.origin, logical)
+
+    @staticmethod
+    def _tried(preset: Preset, logical: str) -> tuple[Axes | None, ...]:
+        return preset.rules.get(logical), *preset.alternatives.get(logical, ())
+
+    def rule_words(self, logical: str) -> str:
+        """Returns the rule of a logical axis as text, with its alternatives: `model, else unsharded`."""
+        return ", else ".join(map(in_words, (self.rule(logical), *self.preset.alternatives.get(logical, ()))))
 
     def is_size_changed(self, axis: str) -> bool:
         """Returns whether the size of a mesh axis differs from the origin's."""
@@ -115,7 +123,8 @@ class Draft:
         rules = {**self.preset.rules, logical: axes}
         if not axes and logical not in FOLLOWS and self.origin.rules.get(logical) != axes:
             del rules[logical]
-        return self._with(rules=rules)
+        others = {name: each for name, each in self.preset.alternatives.items() if name != logical}
+        return self._with(rules=rules, alternatives=others)
 
     def next_rule(self, logical: str, by: int) -> "Draft":
         """Returns the draft with the next suggested rule (`by` = 1), or the previous one (`by` = -1)."""
@@ -172,7 +181,12 @@ class Draft:
         draft = self._with(mesh=mesh)
         for logical, axes in self.preset.rules.items():
             draft = draft.with_rule(logical, tuple(other for other in axes if other != axis))
-        return draft
+        kept = {
+            logical: rest
+            for logical, each in self.preset.alternatives.items()
+            if logical in draft.preset.rules and (rest := tuple(axes for axes in each if axis not in axes))
+        }
+        return draft._with(alternatives=kept)
 
     def _with(self, **changes: object) -> "Draft":
         return replace(self, preset=msgspec.structs.replace(self.preset, **changes))

@@ -23,11 +23,13 @@ from ...engine.wire.events import (
     EngineReady,
     EngineStarted,
     EngineStopped,
+    Evaluated,
     Failed,
     HostEvent,
     HostsLost,
     HostsMeasured,
     MemoryMeasured,
+    PartsMeasured,
     Paused,
     PresetAdded,
     PresetCompiled,
@@ -40,9 +42,11 @@ from ...engine.wire.events import (
     ProfileWriting,
     Profiling,
     ProgramsKept,
+    RatesFitted,
     Restored,
     RestoreFailed,
     Resumed,
+    Sampled,
     Stalled,
     StepEvent,
     StepsDone,
@@ -53,6 +57,7 @@ from ...engine.wire.events import (
     Switching,
     TrainingStarted,
 )
+from .measured_parts import measured_parts
 from .run_state import RECENT_STEPS, Phase, RunState
 
 NOT_LOGGED = StepsDone | MemoryMeasured | HostsMeasured | PresetPreviewed
@@ -77,6 +82,8 @@ def apply(state: RunState, event: AnyEvent) -> None:
         state.events.append(event)
     if not isinstance(event, ANSWERS):
         state.stalled = event if isinstance(event, Stalled) else None
+    if not isinstance(event, StepsDone):
+        state.wall_time.add(event)
     if isinstance(event, StepEvent):
         _apply_step(state, event)
     elif isinstance(event, SwitchEvent):
@@ -86,8 +93,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
     elif isinstance(event, CheckpointEvent):
         _apply_checkpoint(state, event)
     elif isinstance(event, ProfileEvent):
-        state.profiling = event if isinstance(event, Profiling | ProfileWriting) else None
-        state.profiled = event if isinstance(event, Profiled) else state.profiled
+        _apply_profile(state, event)
     elif isinstance(event, HostEvent):
         _apply_hosts(state, event)
     elif isinstance(event, EngineEvent):
@@ -96,17 +102,32 @@ def apply(state: RunState, event: AnyEvent) -> None:
         _apply_connection(state, event)
 
 
+def _apply_profile(state: RunState, event: ProfileEvent) -> None:
+    if isinstance(event, PartsMeasured | Profiled):
+        state.measured += measured_parts(event)
+    if isinstance(event, RatesFitted):
+        state.rates = event.rates
+    elif not isinstance(event, PartsMeasured):
+        state.profiling = event if isinstance(event, Profiling | ProfileWriting) else None
+        state.profiled = event if isinstance(event, Profiled) else state.profiled
+
+
 def _apply_step(state: RunState, event: StepEvent) -> None:
     match event:
         case TrainingStarted():
             if not event.step:
                 _rewind(state, 0)
             state.losses.rewind_to(event.step)
+            state.evaluations.rewind_to(event.step)
             _train(state, event.preset)
         case StepsDone():
             _add_steps(state, [event])
+        case Evaluated():
+            state.evaluations.add(event.step, event.loss)
         case MemoryMeasured():
             state.memory = event
+        case Sampled():
+            state.sampled = event
         case Paused():
             state.is_paused, state.phase, state.paused_by = True, Phase.PAUSED, event.problem
         case Resumed():
@@ -208,6 +229,7 @@ def _rewind(state: RunState, step: int) -> None:
     """Drops everything after that step."""
     state.step = step
     state.losses.rewind_to(step)
+    state.evaluations.rewind_to(step)
     state.marks = [mark for mark in state.marks if mark[0] < step]
     state.recent = deque(maxlen=RECENT_STEPS)
     state.paused_by = None
@@ -247,6 +269,7 @@ def _lose_engine(state: RunState, process: int, reason: str) -> None:
 def _add_steps(state: RunState, reports: Sequence[StepsDone]) -> None:
     last = reports[-1]
     state.step, state.stalled = last.step, None
+    state.wall_time.add_steps(reports)
     _add_losses(state, reports)
     state.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
     if state.compiling is None or state.preset not in state.timed:

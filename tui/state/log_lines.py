@@ -4,6 +4,7 @@ import shlex
 
 from ...engine.base import figures
 from ...engine.spec.preset_reader import name_of
+from ...engine.wire.checkpoints import CheckpointInfo
 from ...engine.wire.descriptions import CorpusInfo
 from ...engine.wire.events import (
     AheadEnded,
@@ -22,11 +23,13 @@ from ...engine.wire.events import (
     EngineReady,
     EngineStarted,
     EngineStopped,
+    Evaluated,
     Failed,
     HostEvent,
     HostsLost,
     HostsMeasured,
     MemoryMeasured,
+    PartsMeasured,
     Paused,
     PresetAdded,
     PresetCompiled,
@@ -40,9 +43,11 @@ from ...engine.wire.events import (
     ProfileWriting,
     Profiling,
     ProgramsKept,
+    RatesFitted,
     Restored,
     RestoreFailed,
     Resumed,
+    Sampled,
     Stalled,
     StepEvent,
     StepsDone,
@@ -54,7 +59,10 @@ from ...engine.wire.events import (
     TrainingStarted,
     Welcome,
 )
+from .training_words import training_words
 
+MAX_PARTS = 4
+"""Parts of a step in a line, the largest."""
 PHASES = {
     "wait": "waiting for the compiler",
     "trace": "tracing",
@@ -97,14 +105,28 @@ def _step(event: StepEvent) -> str:
         case StepsDone():
             loss = event.losses[-1]
             return f"step {event.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}"
+        case Evaluated():
+            loss = "not finite" if event.loss is None else f"{event.loss:.4f}"
+            over = f"{event.batches} batches in {figures.seconds(event.seconds)}"
+            return f"step {event.step:,}: held-out loss {loss} over {over}"
         case MemoryMeasured():
             return f"memory in use per device: {figures.size(event.bytes_in_use)} ({event.source})"
+        case Sampled():
+            return _sampled(event)
         case Paused():
             return f"paused at step {event.step:,}" + (f": {event.problem}" if event.problem else "")
         case Resumed():
             return f"resumed at step {event.step:,}"
         case Stalled():
             return f"stalled for {figures.seconds(event.seconds)} in {event.where}"
+
+
+def _sampled(event: Sampled) -> str:
+    if event.problem:
+        return f"step {event.step:,}: no sample: {event.problem}"
+    waited = figures.seconds(event.seconds)
+    compiled = f" after compiling for {figures.seconds(event.compile_seconds)}" if event.compile_seconds else ""
+    return f'step {event.step:,}: "{event.sampling.prompt}" → "{event.text}" in {waited}{compiled}'
 
 
 def _switch(event: SwitchEvent) -> str:
@@ -170,8 +192,28 @@ def _profile(event: ProfileEvent) -> str:
         case Profiled():
             problem = f", but not read: {event.problem}" if event.problem else ""
             return f"{profile(event)}{problem}; to open it in xprof: {opened_by(event)}"
+        case PartsMeasured():
+            return _parts(event)
+        case RatesFitted():
+            return _rates(event)
         case ProfileFailed():
             return f"no profile at step {event.step:,}: {'; '.join(event.problems)}"
+
+
+def _parts(event: PartsMeasured) -> str:
+    if event.problem:
+        return f"no parts of step {event.step:,}: {event.problem}"
+    largest = sorted(event.parts, key=lambda part: -part.share)[:MAX_PARTS]
+    parts = ", ".join(f"{part.name} {figures.percent(part.share)}" for part in largest)
+    paused = f"paused {figures.seconds(event.pause_seconds)} to measure"
+    return f"step {event.step:,} of {figures.seconds(event.step_seconds or 0.0)}: {parts}; {paused}"
+
+
+def _rates(event: RatesFitted) -> str:
+    programs = f"{event.rates.accounts} program{'s' * (event.rates.accounts != 1)}"
+    error = event.rates.error
+    within = "the error is not known yet" if error is None else f"typically within {figures.percent(error)}"
+    return f"step times are predicted from accounts of {programs} on such devices: {within}"
 
 
 def _hosts(event: HostEvent) -> str:
@@ -186,7 +228,9 @@ def _engine(event: EngineEvent) -> str:
     match event:
         case EngineStarted():
             begun = "watching" if event.watched else "engine started: run"
-            return f"{begun} {event.about.run}, process {event.pid}{'' if event.watched else '; loading jax'}"
+            words = training_words(event.about)
+            loading = "" if event.watched else "; loading jax"
+            return f"{begun} {event.about.run}, process {event.pid}{words and f'; {words}'}{loading}"
         case EngineReady():
             return _ready(event)
         case Failed():
@@ -256,4 +300,13 @@ def _corpus(corpus: CorpusInfo) -> str:
     if not corpus.files:
         return f"batches from {corpus.source} (the first: {figures.size(corpus.bytes)}, sha256 {corpus.sha256[:12]})"
     read = f"{corpus.files} files, sha256 {corpus.sha256[:12]}"
+    if corpus.tokens:
+        return f"{figures.count(corpus.tokens)} tokens from {corpus.source} ({read})"
     return f"{figures.size(corpus.bytes)} of text from {corpus.source} ({read})"
+
+
+def loss_words(info: CheckpointInfo) -> str:
+    """Returns the loss by which checkpoints are ranked: `e 2.3146` if it is held out, else `2.3146`, or nothing."""
+    if info.eval_loss is not None:
+        return f"e {info.eval_loss:.4f}"
+    return "" if info.loss is None else f"{info.loss:.4f}"

@@ -16,6 +16,7 @@ from ...engine.wire.events import (
     AnyEvent,
     EngineReady,
     MemoryMeasured,
+    PartsMeasured,
     PresetCompiled,
     PresetCompiling,
     PresetInspected,
@@ -24,16 +25,21 @@ from ...engine.wire.events import (
     ProfileWriting,
     Profiling,
     ProgramsKept,
+    Sampled,
     Stalled,
     Switched,
     SwitchFailed,
 )
 from ...engine.wire.hosts import HostStatus
+from ...engine.wire.rates import Rates, StepPrediction
+from .evaluations import Evaluations
 from .losses import Losses
+from .wall_time import WallTime
 
 if TYPE_CHECKING:  # the first frame does not wait for them
     from ...engine.planning.ranking import Row
     from .comparison import Comparison
+    from .goodput import Goodput
     from .playback import Playback
     from .tour import Tour
 
@@ -77,6 +83,10 @@ class RunState:
     """Steps done."""
     losses: Losses = field(default_factory=Losses)
     """Loss of each step."""
+    evaluations: Evaluations = field(default_factory=Evaluations)
+    """Held-out losses."""
+    wall_time: WallTime = field(default_factory=WallTime)
+    """The time since the run's first event, divided into parts."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """Seconds of each of the last steps under the active preset."""
     timed: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
@@ -123,6 +133,12 @@ class RunState:
     """The trace that is being recorded or written; None for none."""
     profiled: Profiled | None = None
     """The last profile, with the account of a step; None before the first."""
+    measured: list[PartsMeasured] = field(default_factory=list[PartsMeasured])
+    """The parts of the step whenever they were measured, in order."""
+    rates: Rates | None = None
+    """Rates of these devices, fitted to accounts; None until one was made on such devices."""
+    sampled: Sampled | None = None
+    """The last sample of text; None before the first."""
     is_paused: bool = False
     """Stays set during another phase, such as a switch."""
     paused_by: str | None = None
@@ -158,6 +174,11 @@ class RunState:
     def now(self) -> float:
         """Seconds since the epoch, on the clock by which the events are shown."""
         return self.playback.now if self.playback else time.time()
+
+    @property
+    def goodput(self) -> "Goodput":
+        """Where the wall time went, of all engines of the run."""
+        return self.wall_time.until(self.now if self.is_live else None)
 
     @property
     def is_quiet(self) -> bool:
@@ -265,6 +286,13 @@ class RunState:
     def seconds_under(self, preset: str) -> float | None:
         """Returns the median step time under a preset; None if it did not run."""
         return median(self.timed[preset]) if preset in self.timed else None
+
+    def predicted(self, preset: str) -> StepPrediction | None:
+        """Returns the time of a step under a compiled preset, by rates of these devices; None if unknown."""
+        from ...engine.profiling.prediction import predict  # the first frame does not wait for it
+
+        compiled = self.compiled.get(preset)
+        return predict(compiled.work, self.rates) if compiled and self.rates else None
 
     def is_compiled(self, preset: str) -> bool:
         """Returns whether a switch to the preset needs no compilation."""

@@ -1,14 +1,17 @@
 """How a run is now, in a few figures, from its `run.json`, its lock and the end of its events."""
 
 import math
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ...engine.wire.event_log import deciding_events
+from ...engine.wire.event_log import LogReader, deciding_events
 from ...engine.wire.run_directory import RunDirectory
+from .goodput import Goodput
 from .interpreter import apply_all
 from .run_state import OVER, Phase, RunState
+from .wall_time import WallTime
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,15 @@ def summarise(directory: RunDirectory) -> RunSummary:
         is_live=is_live,
         is_external=directory.watched is not None,
     )
+
+
+def recorded_goodput(summary: RunSummary) -> Goodput:
+    """Returns where the wall time of a run went. Reads its whole history. Raises Invalid if that cannot be read."""
+    wall_time = WallTime()
+    with suppress(FileNotFoundError):  # it has recorded nothing yet
+        for events in LogReader(summary.directory.events).read():
+            wall_time.add_all(events)
+    return wall_time.until(time.time() if summary.is_live else None)
 
 
 def active_at(directory: RunDirectory) -> float:

@@ -4,7 +4,7 @@ import re
 
 from textual.content import Content
 
-UNIT = r"(?:[kMGTP]?B|[kMGTP]?FLOP(?:/s)?|µs|ms|s|min|h|%|[kMBT]|ops?)(?!\w)"
+UNIT = r"(?:[kMGTP]?B|[kMGTP]?FLOP(?:/s)?|µs|ms|s|min|h|%|[kMGBTP]|ops?)(?!\w)"
 NUMBER = re.compile(rf"(?<![\w.])[+−-]?\d[\d.,:]*(?: ?(?:×|÷|…|of) ?\d[\d.,:]*)*(?: {UNIT})?(?:/s)?(?: \d+ {UNIT})*")
 """Matches a number with its unit: `1,204`, `4.72 MB`, `3 min 20 s`, `4 × 128`, `12 of 64`, `205…230 ms`."""
 ELLIPSIS = "…"

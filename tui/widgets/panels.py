@@ -94,7 +94,8 @@ class LastSwitch(Panel):
 
 
 class ThisStep(Panel):
-    """What the headline has no room for: time spent waiting for batches, model FLOP/s, the bubble of a pipeline."""
+    """What the headline has no room for: time spent waiting for batches, model FLOP/s, the bubble of a pipeline, the
+    last sample of text."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
         set_titles(self, "this step")
@@ -107,7 +108,11 @@ class ThisStep(Panel):
         ]
         if state.layout and state.layout.pipeline:
             rows.append(("bubble", figures.percent(state.layout.pipeline.bubble)))
-        return [_row(label, value, width) for label, value in rows if value]
+        lines = [_row(label, value, width) for label, value in rows if value]
+        if state.sampled and not state.sampled.problem:
+            sampled = state.sampled.sampling.prompt + state.sampled.text
+            lines += [Content(f"sample of step {state.sampled.step:,}"), *_wrapped(" ".join(sampled.split()), width)]
+        return lines
 
 
 class MemoryPerDevice(Panel):

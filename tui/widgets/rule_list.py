@@ -16,7 +16,7 @@ from ...engine.base import figures
 from ...engine.spec.preset import FOLLOWS, LOGICAL_AXES
 from ...engine.spec.preset_reader import REST
 from ..bindings import identified
-from ..state.draft import Draft, in_words
+from ..state.draft import Draft
 from ..terminal.clean import printable
 from .choices import Choices
 from .cut import cut
@@ -148,7 +148,7 @@ def value_of(row: Row, draft: Draft) -> str:
             return str(draft.sizes[row.key])
         case "rule":
             is_derived = row.key in FOLLOWS and row.key not in draft.preset.rules
-            return f"like {FOLLOWS[row.key]}" if is_derived else in_words(draft.rule(row.key))
+            return f"like {FOLLOWS[row.key]}" if is_derived else draft.rule_words(row.key)
         case "override":
             override = draft.preset.overrides[row.key]
             return figures.spec(override.spec) + (f", min_size {override.min_size:,}" if override.min_size else "")

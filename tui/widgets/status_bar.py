@@ -4,8 +4,10 @@ from textual.content import Content
 
 from ...engine.base import figures
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
+from ..state.goodput import share_words
 from ..state.log_lines import PHASES
 from ..state.run_state import Phase, RunState
+from ..state.training_words import training_words
 from .cut import cut
 from .lines import Lines
 
@@ -77,6 +79,8 @@ def _left(state: RunState) -> list[Content]:
         parts.append(Content(model))
     if state.about:
         parts.append(Content.styled(state.about.run, "$foreground 60%"))
+        if words := training_words(state.about):
+            parts.append(Content.styled(words, "$foreground 60%"))
     return parts
 
 
@@ -96,6 +100,8 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         parts.append(("external loop  ", "$accent"))
     if state.playback:
         parts.append((f"{state.playback.label}  ", "$accent"))
+    if state.is_over and state.step and state.goodput.share is not None:
+        parts.append((f"goodput {share_words(state.goodput)}  ", "$foreground 60%"))
     if state.step:
         parts.append(f"step {state.step:,}  ")
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value
