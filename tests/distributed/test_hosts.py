@@ -115,6 +115,7 @@ def test_a_killed_process_is_reported_and_the_run_resumes_on_one(
     assert named(resumed, "Restored")[0]["step"] == kept
 
 
+@pytest.mark.slow
 def test_a_stop_signal_to_any_host_saves_and_ends_all(
     home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_coordinator_that_other_hosts_reach_is_refused_without_a_secret(home: 
     assert "other hosts can reach it, and this run has no secret" in engine.stderr.read()
 
 
+@pytest.mark.slow
 def test_processes_of_one_machine_listen_only_on_loopback_and_a_private_socket(home: Path) -> None:
     train_two = [*SHARDTUI, "train", *SETTINGS, "--run=hosts", "--processes=2", "--steps=1000000"]
     with subprocess.Popen(train_two, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:

@@ -53,6 +53,7 @@ def test_an_error_of_process_0_is_raised_in_all() -> None:
                          "elsewhere with --checkpoint-dir"]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_failure_while_others_hang_in_a_collective_is_reported_and_ends_all(failing: int) -> None:
     found = _answers(f"collectively-{failing}")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["coordinator", "engines"]
 
 
+@pytest.mark.slow
 def test_one_account_has_the_devices_of_both_processes(home: Path) -> None:
     events = train(*SETTINGS, "--preset=fsdp-tp2", "--processes=2", "--steps=8", "--profile=3")
     (profiled,) = named(events, "Profiled")

@@ -44,6 +44,7 @@ def test_attention_scores_cover_only_the_devices_own_queries(
     assert scores.format(BATCHES.seq_len) not in text
 
 
+@pytest.mark.slow
 def test_switches_to_sequence_parallelism_and_back_change_no_loss(
     task: Task, programs: dict[str, Program], tmp_path: Path
 ) -> None:

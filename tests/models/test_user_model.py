@@ -544,6 +544,7 @@ def reported_losses(result: subprocess.CompletedProcess[str]) -> list[float]:
     return [event["loss"] for event in events if event["type"] == "StepDone"]
 
 
+@pytest.mark.slow
 def test_a_run_switches_saves_and_resumes_from_another_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model in a package that imports a sibling module. The losses match those of an unsharded run."""
     path = written(home, TOY, "toys/models.py")

@@ -31,8 +31,8 @@ USERS = UserModel(
     directory=str(EXAMPLES),
     arguments={"blocks": 2, "dropout": 0.0},
 )
-FAST = [("nano", "fsdp-tp2"), ("nano-moe", "ep2-tp2")]
-SLOW = [("nano", "dp"), ("nano", "dp-tp2-pp2"), ("nano", "sp2"), ("user's", "dp")]
+FAST = [("nano", "fsdp-tp2")]
+SLOW = [("nano-moe", "ep2-tp2"), ("nano", "dp"), ("nano", "dp-tp2-pp2"), ("nano", "sp2"), ("user's", "dp")]
 CASES = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)]
 
 

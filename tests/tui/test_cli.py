@@ -293,6 +293,7 @@ def test_inspect_compares_two_presets(home: Path) -> None:
     assert "norm.scale" not in changed
 
 
+@pytest.mark.slow
 def test_inspect_for_people_and_as_a_picture(home: Path) -> None:
     picture = home / "out.svg"
     assert run("inspect", *SETTINGS, "--preset=tp", f"--svg={picture}").returncode == 0
@@ -342,6 +343,7 @@ def test_what_cannot_be_inspected_is_refused(home: Path, arguments: list[str], s
     assert result.stdout == ""
 
 
+@pytest.mark.slow
 def test_lint_exits_by_what_it_finds(home: Path) -> None:
     """On nano itself: a smaller model has too little to compute for its traffic."""
     good = run("lint", "--preset=dp", "--json")

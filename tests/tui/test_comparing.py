@@ -38,6 +38,7 @@ def until_it_says(process: "subprocess.Popen[str]", text: str) -> None:
     assert any(text in line for line in process.stderr), text
 
 
+@pytest.mark.slow
 def test_compare_measures_presets_and_leaves_no_files(home: Path) -> None:
     (home / "wide.toml").write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
     (home / "mine.toml").write_text('[mesh]\ndata = -1\n[rules]\nbatch = "data"\nembed = "data"\n')

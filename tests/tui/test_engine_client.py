@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 
+import pytest
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Stop
 from shardtui.engine.wire.events import AnyEvent, EngineLost, EngineStopped, StepsDone
@@ -51,6 +52,7 @@ def test_the_end_of_one_engine_is_not_reported_for_another(home: object) -> None
         client.kill_engine()
 
 
+@pytest.mark.slow
 def test_a_suspended_engine_blocks_neither_sending_nor_leaving(home: object) -> None:
     directory = run_directory.create(tiny_config())
     client = EngineClient(directory)

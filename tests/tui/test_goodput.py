@@ -377,6 +377,7 @@ async def eventful(run: Followed) -> tuple[float, float, float]:
     return await run.after(Stop(), EngineStopped) - began, resumed - paused, again - ended
 
 
+@pytest.mark.slow
 def test_the_wall_time_of_a_real_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Followed(EngineClient(run_directory.create(tiny_config())))
     try:
