@@ -70,7 +70,7 @@ class KnownSteps(Struct, frozen=True):
     def including(self, work: Sequence[KindOfWork], account: Account) -> "KnownSteps":
         """Returns these with the step of another account, which replaces an older one of the same program."""
         program = hashlib.sha256(msgspec.json.encode(work)).hexdigest()[:16]
-        step = measured_step(program, account, self.devices.cores is not None)
+        step = measured_step(program, account, work, self.devices.cores is not None)
         others = [known for known in self.steps if known.step.program != program]
         return KnownSteps(self.devices, [*others, KnownStep(step, list(work))][-MAX_PROGRAMS:])
 

@@ -2,11 +2,12 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from ..wire.account import Account, OperationTime
+from ..wire.rates import KindOfWork
 from .program import COPIES, FUSIONS, PRODUCTS
 from .recording import HOST, IDLE, INPUT, OTHER_PROGRAMS
 from .step_work import is_small
@@ -40,8 +41,12 @@ class MeasuredStep(Struct, frozen=True):
     """The rest, by kind and size."""
 
 
-def measured_step(program: str, account: Account, shares_cores: bool) -> MeasuredStep:
+def measured_step(program: str, account: Account, work: Sequence[KindOfWork], shares_cores: bool) -> MeasuredStep:
     """Returns the times of an account, so divided that they add up to the step.
+
+    `work`: of the program by its text. Where a trace has fewer executions, because a device runs a small loop as one
+    operation, and where an account does not list all operations, the times are those of the text's work: only with
+    that are they compared.
 
     On accelerators, waiting counts as part of the collective that waits; idle time and the host's are the rest. What is
     hidden behind work counts as that work.
@@ -53,7 +58,7 @@ def measured_step(program: str, account: Account, shares_cores: bool) -> Measure
     """
     step = account.clock_seconds or account.step_seconds
     waiting = {each.name: 0.0 if shares_cores else each.waiting_seconds for each in account.collectives}
-    found = list(_samples(account, waiting))
+    found = list(_as_in_text(list(_samples(account, waiting)), work))
     rest = sum(part.seconds for part in account.parts if part.name in (INPUT, HOST, IDLE, OTHER_PROGRAMS))
     other = 0.0 if shares_cores else rest
     scale = (step - other) / (sum(each.seconds for each in found) or 1.0)
@@ -74,6 +79,15 @@ def _samples(account: Account, waiting: dict[str, float]) -> Iterator[Sample]:
             for at, value in enumerate((each.count, amount, seconds)):
                 total[at] += value
     return (Sample(kind, *total) for (kind, _), total in sorted(sums.items()))
+
+
+def _as_in_text(samples: Sequence[Sample], work: Sequence[KindOfWork]) -> Iterator[Sample]:
+    """Scales counts and amounts so that the sums by kind are those of the text."""
+    for kind in sorted({each.kind for each in samples} & {each.kind for each in work}):
+        same, text = [each for each in samples if each.kind == kind], next(each for each in work if each.kind == kind)
+        by_count = text.count / sum(each.count for each in same)
+        by_amount = text.amount / (sum(each.amount for each in same) or 1.0)
+        yield from (Sample(kind, s.count * by_count, s.amount * by_amount, s.seconds) for s in same)
 
 
 def _amount(each: OperationTime) -> float:

@@ -148,6 +148,14 @@ def test_known_rates_are_recovered_and_predict_a_step_that_was_not_measured(devi
     assert predicted.accounts == 2
 
 
+@pytest.mark.parametrize("devices", [SIMULATED, CHIPS])
+def test_a_step_is_predicted_as_measured_if_a_trace_has_fewer_executions_than_the_text(devices: Devices) -> None:
+    text = [KindOfWork(each.kind, 3 * each.count, 2 * each.amount) for each in LARGE.work]
+    rates = KnownSteps(devices).including(text, LARGE.account).rates
+    predicted = predict(text, rates) if rates else None
+    assert predicted and predicted.seconds == pytest.approx(LARGE.seconds)
+
+
 def test_an_outlier_moves_the_rates_little() -> None:
     usual = [Step({"other fusions": [(n, 1e5), (n, 1e6)]}) for n in range(10, 60, 10)]
     slow = Step({"other fusions": [(11, 1e5), (11, 1e6)]}, slow=8.0)
