@@ -12,9 +12,11 @@ as one of several processes on this machine.
 `explain PROGRAM`: explains a lowered program of the user's.
 `why STEP`: explains the step of a preset.
 `explain-kept FILE`: explains the step of an external loop.
+`schedule CONFIG TOPOLOGY PRESET`: the same, and says where the time of a step goes.
 `search CONFIG TOPOLOGY`: estimates every mesh of a TPU slice.
 `prepare REQUEST`: tokenizes documents.
 `profile TRACE MESH HLO`: accounts for the steps in a trace of the profiler.
+`predict HLO MESH TOPOLOGY`: predicts where the time of a step goes, from the text of a program for a TPU slice.
 """
 
 import os
@@ -29,7 +31,7 @@ from .spec.config import Membership, Restart, RunConfig
 from .wire.run_directory import RunDirectory
 from .wire.stdout import answered
 
-ON_CPU = ("verify", "plan", "search", "compile", "explain", "explain-kept", "profile")
+ON_CPU = ("verify", "plan", "search", "compile", "schedule", "explain", "explain-kept", "profile")
 """Commands that use only the CPU, even if there are other devices."""
 
 
@@ -58,16 +60,25 @@ def main() -> int:
             from .profiling.cli import profile
 
             return answered(profile, trace, mesh, hlo)
+        case ["predict", hlo, mesh, topology]:
+            from .profiling.cli import predict
+
+            return answered(predict, hlo, mesh, topology)
         case ["presets" | "inspect" as command, config, *others]:
             from .program import cli as programs
 
             answer = {"presets": programs.presets, "inspect": programs.inspect}[command]
             return answered(answer, _decoded(config, RunConfig), *others)
-        case ["plan" | "search" | "compile" as command, config, target, *names]:
+        case ["plan" | "search" | "compile" | "schedule" as command, config, target, *names]:
             from .planning import cli as plans
 
-            answer = {"plan": plans.plan, "search": plans.search, "compile": plans.compile_one}[command]
-            return answered(answer, _decoded(config, RunConfig), target, *names)
+            answers = {
+                "plan": plans.plan,
+                "search": plans.search,
+                "compile": plans.compile_one,
+                "schedule": plans.schedule_one,
+            }
+            return answered(answers[command], _decoded(config, RunConfig), target, *names)
         case ["inspect-origins", config]:
             from .origins.cli import inspect_with_origins
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond", "shard_map", "vmap(vmap())")
+WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond", "shard_map", "eval_jaxpr", "vmap(vmap())")
 """Parts that jax adds to an op name for its own control flow and transformations."""
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 

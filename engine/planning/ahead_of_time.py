@@ -5,12 +5,15 @@ import re
 
 import jax
 from jax.experimental import topologies
+from msgspec.structs import replace
 
+from ..analysis.hlo import parse
 from ..analysis.traffic import flows
 from ..base.advice import first_line
 from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import canonical_order
+from ..profiling.predicted import predicted_account
 from ..program.placement import argument_bytes, place
 from ..program.program import compile_program
 from ..spec.config import UserModel
@@ -62,7 +65,9 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return _too_large(str(error), argument_bytes(task, placement), topology)
-    return _cost(program.description, step, topology)
+    cost = _cost(program.description, step, topology)
+    module = parse(program.step.as_text() or "")
+    return replace(cost, account=predicted_account(module, program.description.mesh.axes, topology))
 
 
 def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Cost:

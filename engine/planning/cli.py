@@ -11,7 +11,7 @@ from ..spec.topology import load_topology
 from ..wire.stdout import print_answer
 from . import cache
 from .at_hand import predicted_on
-from .ranking import Board
+from .ranking import Board, Cost
 
 
 def plan(config: RunConfig, target: str, *names: str) -> None:
@@ -45,6 +45,16 @@ def search(config: RunConfig, target: str) -> None:
 
 def compile_one(config: RunConfig, target: str, name: str) -> None:
     """Prints what the TPU compiler reports for one preset on a slice: a `Cost`, as JSON. Exits if its parent does."""
+    print_answer(replace(_compiled(config, target, name), account=None))
+
+
+def schedule_one(config: RunConfig, target: str, name: str) -> None:
+    """Prints the same with its account: where the time of a step goes by the compiler's schedule."""
+    print_answer(_compiled(config, target, name))
+
+
+def _compiled(config: RunConfig, target: str, name: str) -> Cost:
+    """The cost of a compiled preset, from the cache if it is there."""
     end_with_parent()
     topology, preset = load_topology(target), load_preset(name)
     cost = cache.load(config, preset, topology)
@@ -57,4 +67,4 @@ def compile_one(config: RunConfig, target: str, name: str) -> None:
             cache.store(config, preset, topology, cost)
         except OSError as error:
             print(f"shardtui: cannot cache the compiler's answer: {error}", file=sys.stderr)
-    print_answer(replace(cost, predicted=predicted_on(topology, cost)))
+    return replace(cost, predicted=predicted_on(topology, cost))

@@ -11,6 +11,7 @@ from ..base import figures
 from ..spec.indivisible import Indivisible
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.topology import Topology, Wiring, wiring
+from ..wire.account import Account
 from ..wire.rates import KindOfWork, StepPrediction
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
@@ -66,6 +67,9 @@ class Cost(Struct, frozen=True, kw_only=True):
     """Time of the cycles that the TPU compiler estimates for a step, at the chip's clock: of fusions and matrix
     products, in sequence. Collectives mostly have no estimate, and are left out. Null by formula, and for other
     compilers."""
+    account: Account | None = None
+    """Where the time of a step goes by the compiler's schedule and estimates; null unless `plan --profile` asks for
+    it, by formula, and for a program that is too large."""
 
     @property
     def bound(self) -> Bound | None:

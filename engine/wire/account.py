@@ -153,7 +153,8 @@ class Account(Struct, frozen=True, kw_only=True):
     waits: list[WaitTime]
     """The devices that others waited for, longest first."""
     skipped: list[str]
-    """Planes and lines of the trace that this version does not know, and that were skipped."""
+    """Planes and lines of the trace that this version does not know, and that were skipped; of a prediction, operations
+    without an estimate."""
     processes: int = 1
     """Processes whose traces are merged here, by the numbers of their steps."""
     clock_error_seconds: float | None = None
@@ -162,3 +163,6 @@ class Account(Struct, frozen=True, kw_only=True):
     processes that share no collective."""
     timeline: Timeline | None = None
     """One of the steps; null in accounts of older versions."""
+    predicted_for: str = ""
+    """The slice, such as `v5p:4x4x4`, for which all of this is predicted, not measured: operations take the cycles that
+    the TPU compiler estimates, collectives their bytes by the rate of their links. Empty if measured."""

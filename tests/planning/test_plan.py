@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.analysis.traffic import Flow
+from shardtui.engine.base import figures
 from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ranking import Cost, Row
+from shardtui.engine.profiling.predicted import predicted_account
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import is_pitfall
 from shardtui.engine.spec.preset_reader import load_preset, load_presets
@@ -37,6 +40,7 @@ from ..schemas import checked
 from ..tui.test_app import shown, until
 
 TINY = [*SETTINGS, "--topology=v5e:2x4"]
+HLO = Path(__file__).parents[1] / "hlo"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -320,6 +324,34 @@ def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, com
 
     in_plan_view("background", scenario)
     assert compilers.all_gone(0)
+
+
+def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    target, module = load_topology("v5e:2x4"), parse((HLO / "tpu-fsdp.hlo").read_text())
+    account = predicted_account(module, {"data": 8}, target)
+    kept = Cost(argument_bytes=1, peak_bytes=9, capacity_bytes=10**9, step_seconds=1e-7, account=account)
+    for preset in built_in_presets():
+        plan_cache.store(tiny_config(), preset, target, kept)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await request_plan(app, pilot, "v5e:2x4")
+        await until(lambda: view(app).status == "compiled", "the end")
+        view(app).table.select("dp")
+        await pilot.press("enter")
+        step = figures.seconds(account.step_seconds)
+        await until(lambda: f"dp on v5e:2x4: a step of {step}, predicted" in screen_text(app), "the prediction")
+        await until(lambda: account.operations[0].name in screen_text(app), "the operations")
+        await pilot.press("t")
+        await until(lambda: "compute" in screen_text(app), "the timeline")
+        await pilot.press("escape")
+        await until(lambda: isinstance(app.screen, PlanScreen), "the plan")
+        view(app).table.select("dp-ep4")
+        await pilot.press("enter")
+        await pilot.pause(0.5)
+        assert isinstance(app.screen, PlanScreen), "not compiled: nothing to predict"
+
+    in_plan_view("predicted", scenario)
 
 
 def test_compiled_presets_are_ranked_by_the_compilers_figures(home: Path, compilers: Compilers) -> None:

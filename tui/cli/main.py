@@ -57,9 +57,10 @@ def _with_command(arguments: list[str]) -> list[str]:
 
 
 def _profile(options: argparse.Namespace) -> int:
-    from .profile import profile
+    from .profile import TraceProgram, profile
 
-    return profile(options.subject, options.diff, options.profiled, options.hlo or "", options.mesh or {}, options.json)
+    about = TraceProgram(options.mesh or {}, options.hlo or "", options.topology or "")
+    return profile(options.subject, options.diff, options.profiled, about, options.json)
 
 
 def _completion(options: argparse.Namespace) -> int:
@@ -154,7 +155,7 @@ def _plan(options: argparse.Namespace) -> int:
     from .plan import plan
 
     config, presets = planned(options)
-    return plan(config, options.topology, presets, not options.estimate, options.search, options.json)
+    return plan(config, options.topology, presets, not options.estimate, options.search, options.accounts, options.json)
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -96,7 +96,11 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_profile_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("subject", metavar="RUN|TRACE", help="name of a run, or an .xplane.pb, or a directory with some: the newest")
+    add(
+        "subject",
+        metavar="RUN|TRACE",
+        help="name of a run, or an .xplane.pb, or a directory with some: the newest; with --topology, HLO text",
+    )
     add(
         "--steps",
         type=_steps_to_trace,
@@ -107,7 +111,13 @@ def _add_profile_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--diff", metavar="OTHER", help="compare with another run or trace")
     add("--hlo", metavar="FILE", help="with TRACE: HLO text of its program; default: the text that the trace contains")
-    add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with TRACE: the mesh of its program, to name the axes")
+    add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with TRACE or --topology: the program's mesh, to name axes")
+    add(
+        "--topology",
+        metavar="T",
+        help="the subject is the HLO text of a program compiled for this TPU slice, which never ran: predict where its "
+        "time goes, by the compiler's estimates",
+    )
 
 
 def _add_prepare_options(parser: argparse.ArgumentParser) -> None:
@@ -326,6 +336,12 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--search", action="store_true", help="also try every mesh of the slice, and compile the best")
     add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
+    add(
+        "--profile",
+        action="store_true",
+        dest="accounts",
+        help="also predict where the time of a step goes, by the compiler's schedule and its estimates",
+    )
 
 
 def _sizes(text: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import figures
+from ...engine.base.invalid import Invalid
 from ...engine.planning import tpu_compiler
 from ...engine.planning.ranking import Board, Row, ranked
 from ...engine.spec.config import RunConfig
@@ -25,16 +26,25 @@ from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
 from .plan_report import plan_report
+from .profile_report import profile_tables
 
 UNLIMITED_WIDTH = 10_000
 """Width at which any table fits."""
 
 
 def plan(
-    config: RunConfig, topology: str, presets: Sequence[str], compiles: bool, searches: bool, as_json: bool
+    config: RunConfig,
+    topology: str,
+    presets: Sequence[str],
+    compiles: bool,
+    searches: bool,
+    accounts: bool,
+    as_json: bool,
 ) -> int:
     """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises Invalid."""
-    planner = Planner(config, topology, presets, compiles, searches)
+    if accounts and not compiles:
+        raise Invalid("--profile needs the compiler's schedule: leave out --estimate")
+    planner = Planner(config, topology, presets, compiles, searches, accounts=accounts)
     warn(*planner.preset_problems)
     if compiles and not tpu_compiler.is_installed():
         warn(f"estimates only: {tpu_compiler.NO_COMPILER}")
@@ -87,6 +97,8 @@ def _tables(board: Board, config: RunConfig, console: Console) -> list[Renderabl
     left_out = [row.preset for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]
     if left_out and any(row.compiled for row in rows):
         tables.append(Text(f"far too large by formula, so not compiled: {', '.join(left_out)}", "dim"))
+    accounts = [(row.preset, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
+    tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
     return [*tables, Text(f"→ {recommendation(board.rows, board.topology)}", "bold")]
 
 

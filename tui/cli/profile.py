@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...engine.base.invalid import Invalid
@@ -23,14 +24,32 @@ from ..terminal.plain_console import table_console
 from .profile_report import decoded, diff_tables, profile_diff, profile_report, profile_tables
 
 
-def profile(subject: str, other: str | None, steps: int, hlo: str, mesh: dict[str, int], as_json: bool) -> int:
-    """Prints the account of a run or a trace, or two side by side. Raises Invalid if there is none."""
-    (account, tried), console = _account(subject, steps, hlo, mesh), table_console()
+@dataclass(frozen=True)
+class TraceProgram:
+    """What a subject that is no run needs to be understood."""
+
+    mesh: dict[str, int]
+    """Axis to size; empty if unknown."""
+    hlo: str
+    """A file with the program's text; empty for the trace's own."""
+    topology: str
+    """The slice that the program was compiled for, whose text is the subject; empty for a trace."""
+
+    @property
+    def options(self) -> str:
+        """The options that were given."""
+        named = {"--hlo": self.hlo, "--mesh": self.mesh, "--topology": self.topology}
+        return " and ".join(name for name, value in named.items() if value)
+
+
+def profile(subject: str, other: str | None, steps: int, about: TraceProgram, as_json: bool) -> int:
+    """Prints the account of a run, a trace or a program, or two side by side. Raises Invalid if there is none."""
+    (account, tried), console = _account(subject, steps, about), table_console()
     if other is None:
         tables = profile_tables(subject, clean(account), console.width, tried)
         report = profile_report(account)
     else:
-        report = profile_diff(subject, account, other, _account(other, steps, hlo, mesh)[0])
+        report = profile_diff(subject, account, other, _account(other, steps, about)[0])
         tables = diff_tables(clean(report))
     if as_json:
         print(json_line(report))
@@ -39,13 +58,16 @@ def profile(subject: str, other: str | None, steps: int, hlo: str, mesh: dict[st
     return FINE
 
 
-def _account(subject: str, steps: int, hlo: str, mesh: dict[str, int]) -> tuple[Account, Alternative | None]:
-    """The account of a run or a trace, and in a run the preset to try."""
-    if _is_trace(subject):
-        return decoded(ask_engine("profile", str(Path(subject).absolute()), json.dumps(mesh), hlo)), None
+def _account(subject: str, steps: int, about: TraceProgram) -> tuple[Account, Alternative | None]:
+    """The account of a run, a trace or a program, and in a run the preset to try."""
+    if _is_file(subject):
+        path, mesh = str(Path(subject).absolute()), json.dumps(about.mesh)
+        if about.topology:
+            return decoded(ask_engine("predict", path, mesh, about.topology)), None
+        return decoded(ask_engine("profile", path, mesh, about.hlo)), None
     directory = run_directory.find(subject)
-    if hlo or mesh:
-        raise Invalid(f"--hlo and --mesh describe a trace: the run {subject} knows its own program")
+    if about.options:
+        raise Invalid(f"{about.options}: only for files, but {subject} is a run, which knows its own program")
     if watched := directory.watched:
         raise Invalid(watched.refusal)
     holder = directory.holder()
@@ -58,7 +80,7 @@ def _account(subject: str, steps: int, hlo: str, mesh: dict[str, int]) -> tuple[
     return event.account, tried and clean(tried)
 
 
-def _is_trace(subject: str) -> bool:
+def _is_file(subject: str) -> bool:
     return "/" in subject or subject.endswith(".pb") or Path(subject).exists()
 
 

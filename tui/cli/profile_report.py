@@ -109,12 +109,16 @@ def profile_tables(
     tables.append(_operations(account, width))
     if account.waits:
         tables.append(_waits(account))
-    tables += [Text(f"skipped: {', '.join(account.skipped)}", "dim")] if account.skipped else []
+    skipped = "without an estimate, left out" if account.predicted_for else "skipped"
+    tables += [Text(f"{skipped}: {', '.join(account.skipped)}", "dim")] if account.skipped else []
     return [*tables, Text(suggestion(account, alternative))]
 
 
 def _title(name: str, account: Account) -> str:
     mesh = f"{figures.axes(account.mesh)} on " if account.mesh else ""
+    if account.predicted_for:
+        step = figures.seconds(account.step_seconds)
+        return f"{name}: {account.program}, {mesh}{account.predicted_for}: a step of {step}, predicted, not measured"
     steps = f"{account.steps} step{'s' * (account.steps != 1)} of {figures.seconds(account.step_seconds)}"
     clock = f" (clock {figures.seconds(account.clock_seconds)})" if account.clock_seconds else ""
     devices = len(account.devices)
@@ -124,6 +128,8 @@ def _title(name: str, account: Account) -> str:
 def _parts(account: Account) -> Table:
     table = plain_table("part of the step", right("time"), right("share"), title="where the time goes, mean of devices")
     for part in account.parts:
+        if account.predicted_for and not part.seconds:
+            continue
         table.add_row(part.name, figures.seconds(part.seconds), share(part.share))
     return table
 

@@ -12,6 +12,7 @@ from ...engine.planning.ranking import Board, Cost, Row, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
+from ...engine.wire.account import Account
 from .engine_process import Answer, EngineProcess
 
 MAX_OVERSIZE = 2.0
@@ -55,12 +56,13 @@ class Planner:
         compiles: bool,
         searches: bool = False,
         nice: int = 0,
+        accounts: bool = False,
     ) -> None:
         """Prepares a board; no process is started yet.
 
         `presets`: names or files, which are compiled however large they are; if there are none, the usual ones are
         planned. `searches`: the best other meshes of the slice are planned, too. `nice`: added to the niceness of the
-        compiler's process.
+        compiler's process. `accounts`: compiled costs have where the time of a step goes.
         """
         self._config = config
         self._topology = topology
@@ -69,6 +71,7 @@ class Planner:
         self._is_named = bool(presets)
         self._searches = searches
         self._nice = nice
+        self._question = "schedule" if accounts else "compile"
         self.compiles = compiles and tpu_compiler.is_installed()
         """Whether the compiler follows the estimates."""
         self._process: EngineProcess | None = None
@@ -96,7 +99,7 @@ class Planner:
             self._cancelled, self.compiling = False, Compiling(row.preset, number, len(order), time.monotonic())
             try:
                 yield board
-                answer = await self._ask("compile", self._topology, self._presets[index])
+                answer = await self._ask(self._question, self._topology, self._presets[index])
             finally:
                 self.compiling = None
             rows = [*board.rows[:index], self._with_answer(row, answer), *board.rows[index + 1 :]]
@@ -119,6 +122,19 @@ class Planner:
     async def _board(self, question: str, *about: str) -> Board:
         answer = await self._ask(question, self._topology, *about)
         return msgspec.json.decode(answer.checked().last_line, type=Board)
+
+    async def account(self, preset: str) -> Account:
+        """Returns where the time of a step goes under a preset. What is compiled already is not compiled again.
+
+        Raises Invalid if that cannot be told, and NoAnswer if the engine fails.
+        """
+        assert self.board is not None
+        at = [row.preset for row in self.board.rows].index(preset)
+        answer = await EngineProcess(self._nice).ask("schedule", self._config, self._topology, self._presets[at])
+        found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
+        if found is None:
+            raise Invalid(f"{preset} does not fit {self._topology}: there is no program whose time to predict")
+        return found
 
     def cancel(self) -> None:
         """Cancels the current compilation; the next one follows."""

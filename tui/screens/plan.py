@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -27,6 +28,7 @@ from ..widgets.plan_request import EXAMPLE_SLICES, PlanRequest
 from ..widgets.plan_table import PlanTable
 from ..widgets.row_details import RowDetails
 from ..widgets.table import Table
+from .predicted import PredictedScreen
 from .run_screen import RunScreen
 
 NICENESS = 10
@@ -44,6 +46,9 @@ batch size, then **enter**. All presets are estimated at once, then compiled by 
 first, while training continues and other views are open. Presets that need more than twice the memory by
 formula are not compiled. Times are a roofline, not measured. **n** also plans the best other meshes of the
 slice.
+
+**enter** on a compiled preset predicts where the time of a step goes, by the compiler's schedule and its estimates:
+bars, operations and, on **t**, a timeline.
 
 **k** cancels the current compilation, **K** all remaining ones. `shardtui plan` prints the same without a run.
 """
@@ -158,6 +163,17 @@ slice.
         compiling = self.planner.compiling.preset if self.planner and self.planner.compiling else None
         self.table.show_ranking(self.board.rows, compiling)
         self.show_details()
+
+    @on(DataTable.RowSelected)
+    def predict(self) -> None:
+        """Opens where the time of a step goes under the selected preset, if it was compiled."""
+        row, planner = self.table.selected_row, self.planner
+        if row is None or planner is None:
+            return
+        if row.compiled is None or not row.compiled.fits:
+            self.notify("compile a preset that fits first: t, then enter", markup=False)
+            return
+        self.app.push_screen(PredictedScreen(row.preset, partial(planner.account, row.preset)))  # pyright: ignore[reportUnknownMemberType]
 
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)

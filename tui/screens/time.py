@@ -78,14 +78,14 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
             self.known = len(state.measured)
             self.history.show_history(state.measured, HISTORY_HINT)
         if state.profiled is None or state.profiled.account is None:
-            self.query_one(StepBar).show_profile(None, self.hint)
+            self.query_one(StepBar).show_hint(self.hint)
             return
         self.needs_estimates = True  # for the preset to try
         other = alternative(state, state.profiled.preset)
         shown = (state.profiled, self.size.width >= WIDE, other)
         if shown != self.shown:
             self.shown = shown
-            self.query_one(StepBar).show_profile(state.profiled, "", other)
+            self.query_one(StepBar).show_profile(state.profiled, other)
             self.show_operations(state.profiled.account)
             self.timeline.show_account(state.profiled.account)
 

@@ -35,14 +35,31 @@ TALL = 32
 class StepBar(Lines):
     """The bars, what their signs mean, and what to try."""
 
-    def on_mount(self) -> None:
-        self.profiled: Profiled | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.account: Account | None = None
+        self.titles = ("where the time of a step goes", "")
         self.hint = ""
         self.alternative: Alternative | None = None
 
-    def show_profile(self, profiled: Profiled | None, hint: str, alternative: Alternative | None = None) -> None:
-        """Shows the account of a profile; without one, `hint` says how to get it. `alternative`: the preset to try."""
-        self.profiled, self.hint, self.alternative = profiled, hint, alternative
+    def show_profile(self, profiled: Profiled, alternative: Alternative | None) -> None:
+        """Shows the account of a profile. `alternative`: the preset to try."""
+        assert profiled.account is not None
+        first = profiled.step - profiled.steps + 1
+        self.show_account(profiled.account, profiled.preset, f"steps {first:,} to {profiled.step:,}", alternative)
+
+    def show_account(
+        self, account: Account, preset: str, subtitle: str, alternative: Alternative | None = None
+    ) -> None:
+        """Shows an account. `alternative`: the preset to try."""
+        self.account, self.alternative = account, alternative
+        self.titles = (title(preset, account), subtitle)
+        self.draw()
+
+    def show_hint(self, hint: str) -> None:
+        """Shows how to get an account."""
+        self.account, self.hint = None, hint
+        self.titles = ("where the time of a step goes", "")
         self.draw()
 
     def on_resize(self) -> None:
@@ -51,21 +68,20 @@ class StepBar(Lines):
 
     def draw(self) -> None:
         """Draws the contents again, for example at another width."""
-        account = self.profiled.account if self.profiled else None
-        if self.profiled is None or account is None:
-            set_titles(self, "where the time of a step goes")
+        set_titles(self, *self.titles)
+        if self.account is None:
             lines = [Content(line) for line in textwrap.wrap(self.hint, max(8, self.size.width))]
         else:
-            first = self.profiled.step - self.profiled.steps + 1
-            set_titles(self, title(self.profiled.preset, account), f"steps {first:,} to {self.profiled.step:,}")
             rows = TALL_ROWS if self.app.size.height >= TALL else SHORT_ROWS  # pyright: ignore[reportUnknownMemberType]
-            lines = bar_lines(account, self.size.width, rows, self.alternative)
-        self.styles.height = len(lines) + 2
+            lines = bar_lines(self.account, self.size.width, rows, self.alternative)
+        self.styles.height = len(lines) + self.gutter.height
         self.show(lines)
 
 
 def title(preset: str, account: Account) -> str:
     """Returns `dp-tp2: a step of 212 ms, by the clock 213 ms`."""
+    if account.predicted_for:
+        return f"{preset} on {account.predicted_for}: a step of {figures.seconds(account.step_seconds)}, predicted"
     clock = f", by the clock {figures.seconds(account.clock_seconds)}" if account.clock_seconds else ""
     return f"{preset}: a step of {figures.seconds(account.step_seconds)}{clock}"
 
@@ -76,7 +92,8 @@ def bar_lines(account: Account, width: int, rows: int, alternative: Alternative 
     names = [part.name for part in account.parts]
     mean = sums_of(names, [part.seconds for part in account.parts])
     lines = [bar("mean", mean, account.step_seconds, room)]
-    lines += [bar(name, times, account.step_seconds, room) for name, times in device_rows(account, rows)]
+    if len(account.devices) > 1:
+        lines += [bar(name, times, account.step_seconds, room) for name, times in device_rows(account, rows)]
     lines += _key(mean, account.step_seconds, width)
     sentence = textwrap.wrap(suggestion(account, alternative), max(8, width))
     return [*lines, *(Content.styled(line, "bold") for line in sentence)]

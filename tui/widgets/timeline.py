@@ -56,7 +56,8 @@ several short operations, of which this one is the longest.
             super().__init__()
             self.operation = operation
 
-    def on_mount(self) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.account: Account | None = None
         self.devices: list[DeviceLanes] = []
         self.chosen = 0
@@ -97,7 +98,11 @@ several short operations, of which this one is the longest.
             set_titles(self, "timeline")
             self.show([Content("This account has no timeline: it was made by an older version.")])
             return
-        set_titles(self, f"step {timeline.step:,}, which took {figures.seconds(timeline.seconds)}")
+        took = figures.seconds(timeline.seconds)
+        is_predicted = self.account and self.account.predicted_for
+        set_titles(
+            self, f"a step of {took}, predicted" if is_predicted else f"step {timeline.step:,}, which took {took}"
+        )
         rows = max(1, (self.size.height - BELOW) // 2)
         first = max(0, min(self.chosen - rows // 2, len(self.devices) - rows))
         lines: list[Content] = []
@@ -161,6 +166,10 @@ several short operations, of which this one is the longest.
         begin = round(max(0, min(first, TICKS - whole)))
         self.window = (begin, begin + whole)
         self.put_cursor(self.cursor)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leaves escape to the view while the whole step is shown."""
+        return action != "reset" or self.window != (0, TICKS)
 
     def action_reset(self) -> None:
         self.show_window(0, TICKS)

@@ -1,0 +1,166 @@
+"""The account of a step that never ran: from the order of a TPU program and the cycles that its compiler estimates."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from ..analysis.cycles import CYCLES, cycles_of
+from ..analysis.execution_counts import runs
+from ..analysis.hlo import Computation, Instruction, Module
+from ..base import figures
+from ..base.invalid import Invalid
+from ..spec.topology import Peaks, Topology, wiring
+from ..wire.account import Account
+from .account import Accountant
+from .program import Operation, Program
+from .recording import IDLE, PICOSECONDS
+from .step_work import NO_WORK
+from .sums import DeviceSums, Sums
+from .sweep import Activity, Rank, sweep
+from .timeline import device_spans
+
+MAX_ACTIVITIES = 1_000_000
+"""Operations of a step: with more, no time is predicted."""
+MAX_UNKNOWN = 20
+"""Operations without an estimate that an account names."""
+ESTIMATED = ("fusion", "custom-call")
+"""Opcodes that take time and mostly have an estimate: gathers, scatters and kernels have none."""
+NO_OPERATION = 'custom_call_target="AllocateBuffer"'
+
+
+def predicted_account(module: Module, mesh: Mapping[str, int], topology: Topology) -> Account:
+    """Returns where the time of a step would go, on each device of a slice alike. `mesh`: axis to size.
+
+    Operations follow each other in the program's order, each as long as the compiler estimates, at the chip's clock. A
+    collective takes its bytes by the rate of its links; one that is asynchronous passes behind what follows until the
+    program waits for it. Nothing waits for other devices, copies in flight and scalars take no time, and other
+    operations without an estimate are named in `skipped`.
+
+    Raises Invalid if the text has no estimates, or is of another number of devices.
+    """
+    if not any(CYCLES.search(each.rest) for _, each in module.instructions()):
+        raise Invalid(f"{module.name} has no estimated cycles: give the text of a program that the TPU compiler made")
+    if module.partitions != topology.devices:
+        raise Invalid(f"{module.name} is for {module.partitions} devices, but {topology.name} has {topology.devices}")
+    if math.prod(mesh.values()) != module.partitions:
+        given = f"--mesh {figures.axes(dict(mesh))} has {math.prod(mesh.values())} devices" if mesh else "no --mesh"
+        raise Invalid(f"{given}, but {module.name} is for {module.partitions}: give the mesh it was compiled for")
+    schedule = Schedule(Program(module, mesh, module.partitions, set()), topology)
+    schedule.run(module.computations[module.entry])
+    chip = topology.chip
+    return schedule.account(Peaks(chip.flops, chip.memory_rate, 2 * chip.link_rate))
+
+
+class Schedule:
+    """What one device does in a step, and when, in picoseconds."""
+
+    def __init__(self, program: Program, topology: Topology) -> None:
+        self._program, self._topology = program, topology
+        self._times = runs(program.module)
+        self._awaited = {each.collective for each in program.operations.values() if not each.is_begin}
+        """Collectives whose end is an operation of its own: others may run in between."""
+        self._now = 0
+        self._network = 0
+        """When the links are free: collectives follow each other."""
+        self._begun: dict[str, tuple[int, int]] = {}
+        """Collectives in flight: when they began, and when they will have ended."""
+        self._activities: list[Activity] = []
+        self._unknown: dict[str, None] = {}
+
+    def run(self, where: Computation) -> None:
+        """Runs a computation, and what it calls."""
+        for each in where.instructions.values():
+            if each.opcode in NO_WORK:
+                continue
+            if each.opcode == "while":
+                self._loop(where, each)
+            elif each.opcode == "call":
+                self._enter(each, "to_apply")
+            elif each.opcode == "conditional":
+                self._unknown[each.name] = None
+            elif operation := self._program.operations.get(each.name):
+                self._operate(each, operation)
+
+    def _loop(self, where: Computation, each: Instruction) -> None:
+        body = each.attribute(r"\bbody=%?([\w.\-]+)") or ""
+        times, of = self._times.get(body), self._times[where.name]
+        if not times or not of:
+            self._unknown[each.name] = None
+            return
+        for _ in range(times // of):
+            self._enter(each, "body")
+
+    def _enter(self, each: Instruction, role: str) -> None:
+        name = each.attribute(rf"\b{role}=%?([\w.\-]+)")
+        if name and (found := self._program.module.computations.get(name)):
+            self.run(found)
+
+    def _operate(self, each: Instruction, operation: Operation) -> None:
+        if len(self._activities) >= MAX_ACTIVITIES:
+            raise Invalid(f"{self._program.module.name} runs more than {MAX_ACTIVITIES:,} operations a step")
+        if operation.collective:
+            self._communicate(operation)
+            return
+        cycles = cycles_of(each)
+        if cycles:
+            self._take(round(cycles / self._topology.chip.clock_rate * PICOSECONDS), Rank.WORK, each.name)
+        elif each.opcode in ESTIMATED and NO_OPERATION not in each.rest:
+            self._unknown[each.name] = None
+
+    def _communicate(self, operation: Operation) -> None:
+        name = operation.collective
+        if operation.is_begin:
+            begin = max(self._now, self._network)
+            self._network = begin + self._seconds(name)
+            self._begun[name] = (begin, self._network)
+            if name in self._awaited:
+                return
+        began, end = self._begun.pop(name, (self._now, self._now))
+        self._now = max(self._now, end)
+        self._activities.append(Activity(began, end, Rank.EXPOSED, name))
+
+    def _take(self, time: int, rank: Rank, name: str) -> None:
+        self._activities.append(Activity(self._now, self._now + time, rank, name))
+        self._now += time
+
+    def _seconds(self, name: str) -> int:
+        """Picoseconds of one execution of a collective; 0 if its bytes are not known."""
+        info = self._program.collectives[name]
+        sent = self._program.sent(name)
+        if not sent or not info.count:
+            self._unknown[name] = None
+            return 0
+        rate = wiring(self._topology, self._program.mesh, info.axes).rate
+        return round(sent / info.count / rate * PICOSECONDS)
+
+    def account(self, peaks: Peaks) -> Account:
+        """Returns the account of what has run."""
+        window = (0, self._now)
+        swept = sweep(self._activities, window)
+        sums = Sums(devices=[DeviceSums(0, 0, _parts(self._program, swept.counted.items(), swept.gaps))])
+        for (name, rank), time in swept.counted.items():
+            sums.operations[name] = sums.operations.get(name, 0.0) + time / PICOSECONDS
+            if rank == Rank.EXPOSED:
+                sums.exposed[name] = time / PICOSECONDS
+        sums.hidden = {name: time / PICOSECONDS for name, time in swept.hidden.items()}
+        for each in self._activities:
+            sums.counts[each.key] = sums.counts.get(each.key, 0.0) + 1
+        more = len(self._unknown) - MAX_UNKNOWN
+        sums.skipped = [*[*self._unknown][:MAX_UNKNOWN], *([f"{more} more operations"] if more > 0 else [])]
+        sums.shown = [device_spans(0, 0, self._activities, window)]
+        accountant = Accountant(self._program, sums, self._now / PICOSECONDS, peaks)
+        found = accountant.account(self._program.module.name, 1)
+        timeline = accountant.timeline(1, found.step_seconds, [each.name for each in found.operations])
+        return replace(found, timeline=timeline, predicted_for=self._topology.name)
+
+
+def _parts(
+    program: Program, counted: Iterable[tuple[tuple[str, Rank], float]], gaps: Iterable[tuple[int, int]]
+) -> dict[str, float]:
+    """Seconds by part of the step."""
+    parts: dict[str, float] = {IDLE: sum(end - begin for begin, end in gaps) / PICOSECONDS}
+    for (name, rank), time in counted:
+        part = program.operations[name].part + (": exposed" if rank == Rank.EXPOSED else "")
+        parts[part] = parts.get(part, 0.0) + time / PICOSECONDS
+    return parts
