@@ -19,6 +19,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Struct
 from shardtui.engine.origins.explanation import Explanation
+from shardtui.engine.spec.exported import Exported
 from shardtui.engine.spec.model_choice import ModelPreset
 from shardtui.engine.spec.prepared import Prepared
 from shardtui.engine.spec.preset_reader import PresetFile
@@ -56,6 +57,7 @@ PRINTED = {
     "sample": ("shardtui sample RUN --json", Sampled),
     "ls": ("shardtui ls --json", RunListing),
     "verify": ("shardtui verify --json", Verification),
+    "export": ("shardtui export RUN DIR --json", Exported),
     "prepare": ("shardtui data prepare --json", Prepared),
     "train": ("a line of shardtui train --json", LINES),
     "events": ("a line of events.jsonl", AnyEvent),

@@ -14,6 +14,7 @@ as one of several processes on this machine.
 `explain-kept FILE`: explains the step of an external loop.
 `schedule CONFIG TOPOLOGY PRESET`: the same, and says where the time of a step goes.
 `search CONFIG TOPOLOGY`: estimates every mesh of a TPU slice.
+`export REQUEST`: writes a checkpoint as a model of transformers.
 `prepare REQUEST`: tokenizes documents.
 `profile TRACE MESH HLO`: accounts for the steps in a trace of the profiler.
 `predict HLO MESH TOPOLOGY`: predicts where the time of a step goes, from the text of a program for a TPU slice.
@@ -31,7 +32,7 @@ from .spec.config import Membership, Restart, RunConfig
 from .wire.run_directory import RunDirectory
 from .wire.stdout import answered
 
-ON_CPU = ("verify", "plan", "search", "compile", "schedule", "explain", "explain-kept", "profile")
+ON_CPU = ("verify", "export", "plan", "search", "compile", "schedule", "explain", "explain-kept", "profile")
 """Commands that use only the CPU, even if there are other devices."""
 
 
@@ -51,6 +52,11 @@ def main() -> int:
             from .checkpoint.cli import verify
 
             return answered(verify, directory)
+        case ["export", request]:
+            from .checkpoint.cli import export
+            from .spec.exported import ExportRequest
+
+            return answered(export, _decoded(request, ExportRequest))
         case ["prepare", request]:
             from .data.cli import prepare_and_print
             from .spec.prepared import PrepareRequest

@@ -20,7 +20,8 @@ from ..base.atomic_write import write_atomically
 from ..base.directories import cache_directory
 from ..base.figures import count
 from ..base.invalid import Invalid
-from ..spec.prepared import FILE_NAME, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
+from ..base.regular_file import read_regular
+from ..spec.prepared import FILE_NAME, TOKENIZER, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
 from .documents import Part, parts_of, pieces
 from .tokenizer import Tokenizer, load_tokenizer
 
@@ -52,6 +53,8 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
         tokenizer_sha256=tokenizer.sha256,
         shards=shards,
     )
+    if request.tokenizer:
+        write_atomically(out / TOKENIZER, read_regular(Path(request.tokenizer).expanduser()))
     write_atomically(out / FILE_NAME, msgspec.json.encode(found))
     for path in (out / PLAN, *(_note(out, number) for number in range(len(parts)))):
         path.unlink(missing_ok=True)

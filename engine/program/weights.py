@@ -1,8 +1,8 @@
 """Fills the parameters of a new state from the tensors of a model of transformers, shard by shard."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from ..spec.safetensors import Stored, stored_tensors
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 """numpy's dtypes, by their names in files."""
+Slices = tuple[int | slice, ...]
 
 
 def with_weights(state: TrainState, config: RunConfig) -> TrainState:
@@ -47,16 +48,30 @@ def _shard(
     """Returns one shard of a parameter: the elements `index`."""
     bounds = [range(*each.indices(size)) for each, size in zip(index, shape, strict=True)]
     shard = np.empty([len(bound) for bound in bounds], dtype)
-    for part in parts:
-        at = (*part.at, *[slice(None)] * (len(shape) - len(part.at)))
-        if all(isinstance(place, slice) or place in bound for place, bound in zip(at, bounds, strict=True)):
-            whole = (bound for place, bound in zip(at, bounds, strict=True) if isinstance(place, slice))
-            taken = tuple(slice(bound.start, bound.stop) for bound in whole)
-            here = tuple(p if isinstance(p, slice) else p - b.start for p, b in zip(at, bounds, strict=True))
-            shard[here] = part.from_file(_mapped(tensors[part.tensor])[part.rows])[taken]
+    for part, taken, here in parts_in(parts, bounds):
+        shard[here] = part.from_file(mapped(tensors[part.tensor])[part.rows])[taken]
     return shard
 
 
-def _mapped(tensor: Stored) -> np.ndarray:
-    """Returns a tensor as a view of its file: only what is read of it takes memory."""
-    return np.memmap(tensor.file, DTYPES[tensor.dtype], "r", tensor.begin, tuple(tensor.shape))
+def parts_in(parts: Iterable[Part], bounds: Sequence[range]) -> Iterator[tuple[Part, Slices, Slices]]:
+    """Yields the parts that a shard of a parameter has something of: what of the part, and where in the shard.
+
+    `bounds`: the elements of the shard in each dim of the parameter.
+    """
+    for part in parts:
+        at = (*part.at, *[slice(None)] * (len(bounds) - len(part.at)))
+        if not all(isinstance(place, slice) or place in bound for place, bound in zip(at, bounds, strict=True)):
+            continue
+        whole = [bound for place, bound in zip(at, bounds, strict=True) if isinstance(place, slice)]
+        ends = [min(bound.stop, size) for bound, size in zip(whole, part.shape, strict=True)]
+        taken = tuple(slice(min(bound.start, end), end) for bound, end in zip(whole, ends, strict=True))
+        lengths = iter(each.stop - each.start for each in taken)
+        here = tuple(
+            slice(0, next(lengths)) if isinstance(p, slice) else p - b.start for p, b in zip(at, bounds, strict=True)
+        )
+        yield part, taken, here
+
+
+def mapped(tensor: Stored, mode: Literal["r", "r+"] = "r") -> np.ndarray:
+    """Returns a tensor as a view of its file: only what is read or written of it takes memory."""
+    return np.memmap(tensor.file, DTYPES[tensor.dtype], mode, tensor.begin, tuple(tensor.shape))

@@ -133,6 +133,10 @@ class Fields:
         if found not in known:
             self.problems.append(f"{name} {json.dumps(found)}: not supported: it must be {' or '.join(known)}")
 
+    def read(self) -> Table:
+        """Returns the fields that were read."""
+        return {name: value for name, value in self._table.items() if name in self._read}
+
     def unread(self) -> list[str]:
         """Returns the problems of the fields that were not read."""
         rest = {name: value for name, value in self._table.items() if name not in self._read | IGNORED}

@@ -1,8 +1,8 @@
 """Checks that the tensors of a model of transformers are the parameters of a model, each once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from .hf_tensors import parts_of, unused
+from .hf_tensors import Part, parts_of, unused
 from .model_config import ModelConfig
 from .safetensors import SIZES, Stored
 
@@ -12,10 +12,7 @@ MOST_NAMED = 5
 
 def weight_problems(tensors: Mapping[str, Stored], config: ModelConfig, architecture: str) -> list[str]:
     """Returns why these tensors are not all parameters of the model, and no others; empty if they are."""
-    expected: dict[str, list[int]] = {}
-    for part in parts_of(config, architecture, set(tensors)):
-        rows, *rest = part.file_shape
-        expected[part.tensor] = [expected.get(part.tensor, [0])[0] + rows, *rest]
+    expected = tensor_shapes(parts_of(config, architecture, set(tensors)))
     missing = [name for name in expected if name not in tensors]
     others = [name for name in tensors if name not in expected and not unused(name, config)]
     found = [(name, tensors[name], shape) for name, shape in expected.items() if name in tensors]
@@ -34,6 +31,15 @@ def weight_problems(tensors: Mapping[str, Stored], config: ModelConfig, architec
             if tensor.dtype not in SIZES
         ),
     ]
+
+
+def tensor_shapes(parts: Iterable[Part]) -> dict[str, list[int]]:
+    """Returns the shape of each tensor that the parts make up, by name."""
+    found: dict[str, list[int]] = {}
+    for part in parts:
+        rows, *rest = part.file_shape
+        found[part.tensor] = [found.get(part.tensor, [0])[0] + rows, *rest]
+    return found
 
 
 def _named(names: list[str]) -> str:

@@ -7,6 +7,9 @@ from msgspec import Struct
 FILE_NAME = "data.json"
 """The description in a directory of prepared data. It is written last: without it, the preparation is not complete."""
 
+TOKENIZER = "tokenizer.json"
+"""The copy of the tokenizer beside it; for bytes there is none."""
+
 
 def rows_of(vocab: int) -> int:
     """Returns the number of rows to suggest for the token embedding: the next multiple of 128."""

@@ -5,6 +5,7 @@ It needs the extra `oracle`. The answers go to tests/oracle/answers/, which test
 """
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -16,15 +17,22 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from shardtui.engine.spec.hf_export import config_table  # noqa: E402
+from shardtui.engine.spec.hf_tensors import parts_of  # noqa: E402
+
 from tests.oracle.ours import ANSWERS, Model  # noqa: E402
-from tests.oracle.tiny import (  # noqa: E402
-    CONFIGS,
-    TRAINED,
-)
+from tests.oracle.tiny import CONFIGS, TRAINED, in_files, tensors_of  # noqa: E402
 from tests.suite import versions  # noqa: E402
 from tests.table import Table, arguments  # noqa: E402
 
-COLUMNS = {"architecture": "", "logits": "{:.1e}", "loss": "{:.1e}", "gradients": "{:.1e}", "ten steps": "{:.1e}"}
+COLUMNS = {
+    "architecture": "",
+    "logits": "{:.1e}",
+    "loss": "{:.1e}",
+    "gradients": "{:.1e}",
+    "ten steps": "{:.1e}",
+    "exported": "{:.1e}",
+}
 
 
 def write_answers() -> None:
@@ -46,6 +54,21 @@ def compared(architecture: str) -> list[float | None]:
         return [*forward, max(gradients), losses]
 
 
+def exported(architecture: str) -> float:
+    """The largest absolute difference of logits if transformers loads the config that `export` writes."""
+    from tests.oracle.theirs import logits_of
+
+    with TemporaryDirectory() as folder:
+        model = Model(architecture, Path(folder))
+        before = logits_of(Path(folder), tensors_of(model.config, architecture))
+        table = config_table(model.config)
+        (written,) = table["architectures"]
+        empty = tensors_of(model.config, written)
+        (Path(folder) / "config.json").write_text(json.dumps(table))
+        after = logits_of(Path(folder), in_files(model.params, empty, parts_of(model.config, written)))
+        return float(np.abs(after - before).max())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--compare", action="store_true", help="keep the answers that are there")
@@ -55,7 +78,8 @@ def main() -> None:
     print(f"{versions()}, {(ANSWERS / 'versions.txt').read_text()}")
     with Table("long/oracle", COLUMNS, options.record) as table:
         for architecture in CONFIGS:
-            table.add(f"`{architecture}`", *compared(architecture))
+            again = None if options.compare else exported(architecture)
+            table.add(f"`{architecture}`", *compared(architecture), again)
 
 
 if __name__ == "__main__":

@@ -42,19 +42,19 @@ class Model:
         self._parts = list(parts_of(self.config, architecture))
         self._tensors = tensors_of(self.config, architecture)
         self._task, self._batch = task_of(self.config), Batch(*map(jnp.asarray, batch()))
-        self._params = filled(self._task.abstract_state.params, self._tensors, self._parts)
+        self.params = filled(self._task.abstract_state.params, self._tensors, self._parts)
 
     def forward(self) -> dict[str, float]:
         """Returns the largest absolute differences of logits and loss."""
-        logits = _logits(self.config, self._params, self._batch.inputs)
+        logits = _logits(self.config, self.params, self._batch.inputs)
         return self._furthest({"logits": logits, "loss": loss(logits, self._batch.targets)})
 
     def training(self) -> dict[str, float]:
         """Returns those of gradients, by tensor, and of the losses of ten steps."""
-        gradients = jax.jit(jax.grad(self._task.loss))(self._params, self._batch, None)
+        gradients = jax.jit(jax.grad(self._task.loss))(self.params, self._batch, None)
         named = in_files(gradients, self._tensors, self._parts)
         found = {f"gradient {name}": sampled(gradient) for name, gradient in named.items()}
-        return self._furthest(found | {"losses": np.array(_losses(self._task, self._params, self._batch))})
+        return self._furthest(found | {"losses": np.array(_losses(self._task, self.params, self._batch))})
 
     def _furthest(self, found: dict[str, Any]) -> dict[str, float]:
         return {name: float(np.abs(np.asarray(value) - self._answers[name]).max()) for name, value in found.items()}

@@ -23,6 +23,14 @@ def loaded(directory: Path) -> Any:
     return model.eval()
 
 
+def logits_of(directory: Path, tensors: Tensors) -> np.ndarray:
+    """Of the model whose `config.json` is in the directory, with these tensors."""
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    tokens, targets = (torch.tensor(each, dtype=torch.long) for each in batch())
+    with torch.no_grad():
+        return loss_of(loaded(directory), tokens, targets)[0].numpy()
+
+
 def loss_of(model: Any, tokens: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     logits = model(input_ids=tokens, use_cache=False).logits
     return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

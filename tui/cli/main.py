@@ -122,6 +122,13 @@ def _verify(options: argparse.Namespace) -> int:
     return verify(run_directory.find(options.run), options.json)
 
 
+def _export(options: argparse.Namespace) -> int:
+    from .export import export
+
+    run = run_directory.find(options.run)
+    return export(run, options.directory, options.from_step, options.dtype, options.json)
+
+
 def _sample(options: argparse.Namespace) -> int:
     from .sample import sample
 
@@ -222,6 +229,9 @@ COMMANDS = {
     "train": Command(_train, "train without the UI", "--steps 100 --preset dp --switch 50:fsdp"),
     "sample": Command(
         _sample, "print text sampled from the model of a run that trains", "nano-1 --prompt 'def ' --tokens 100"
+    ),
+    "export": Command(
+        _export, "write a checkpoint as a model that transformers loads: safetensors and config.json", "nano-1 out"
     ),
     "verify": Command(_verify, "check every checkpoint of a run; exit 1 if one is damaged", "nano-1"),
     "presets": Command(

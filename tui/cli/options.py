@@ -2,8 +2,10 @@
 
 import argparse
 import math
+from typing import get_args
 
 from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, MOST_SAMPLED, STOP_SECONDS, ScheduledSwitch
+from ...engine.spec.exported import Dtype
 from ...engine.spec.preset_files import preset_files
 from .explain_options import add_explain_options, add_why_options, mesh
 from .run_config import absolute
@@ -27,8 +29,10 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("run", nargs="?", metavar="RUN", help="name of the run; see `shardtui ls`")
     if command == "replay":
         _add_replay_options(parser)
-    if command in ("stop", "verify", "sample"):
+    if command in ("stop", "verify", "sample", "export"):
         parser.add_argument("run", metavar="RUN", help="name of the run; see `shardtui ls`")
+    if command == "export":
+        _add_export_options(parser)
     if command == "data":
         _add_prepare_options(parser)
     if command == "profile":
@@ -117,6 +121,17 @@ def _add_profile_options(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="the subject is the HLO text of a program compiled for this TPU slice, which never ran: predict where its "
         "time goes, by the compiler's estimates",
+    )
+
+
+def _add_export_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("directory", metavar="DIR", help="the directory to write, a new one")
+    add("--from-step", type=int, metavar="N", help="export the checkpoint of this step; default: the newest intact one")
+    add(
+        "--dtype",
+        choices=get_args(Dtype),
+        help="default: that of the weights that the run began with, else float32, in which parameters are trained",
     )
 
 

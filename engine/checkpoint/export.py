@@ -1,0 +1,210 @@
+"""Writes a checkpoint as a model of Hugging Face's `transformers`: what one device had stored at a time."""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from ..base.atomic_write import sync_directory
+from ..base.invalid import Invalid
+from ..distributed.outcomes import Damaged
+from ..program.weights import mapped, parts_in
+from ..spec.config import ModelConfig, RunConfig
+from ..spec.exported import Dtype, Exported, ExportRequest
+from ..spec.hf_config import NAME, read_config
+from ..spec.hf_export import config_table, in_files
+from ..spec.hf_fields import Table
+from ..spec.hf_tensors import Part, parts_of
+from ..spec.hf_weights import tensor_shapes
+from ..spec.prepared import TOKENIZER
+from ..spec.safetensors import INDEX, SIZES, Stored, stored_tensors
+from ..wire.run_directory import RunDirectory
+from .directory import CheckpointDirectory
+from .manifest import is_local
+
+MOST_BYTES = 5_000_000_000
+"""Size of a file at most, unless one tensor is larger: as transformers writes them."""
+NAMES: dict[Dtype, str] = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+"""Dtypes as files name them."""
+TOKENIZER_FILES = (
+    *(TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model", "vocab.json", "merges.txt"),
+    *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
+)
+"""Files that describe the tokenizer, copied from where the weights came from."""
+
+
+def export(request: ExportRequest) -> Exported:
+    """Writes `*.safetensors`, `config.json` and the tokenizer. Raises Invalid; then nothing is left.
+
+    The files appear under their directory's name only when all of them are complete.
+    """
+    run, out = RunDirectory(Path(request.run)), Path(request.out)
+    config = run.config
+    if not isinstance(config.model, ModelConfig):
+        raise Invalid(f"run {run.name}: its model {config.model_name} is your own code: transformers has no such model")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Invalid(f"{out}: exists already: name a new directory, or remove it")
+    table = _table(config, config.model)
+    checkpoints = CheckpointDirectory(epath.Path(run.checkpoints(config)))
+    step = _intact(checkpoints, request.step, run.name)
+    dtype = request.dtype or _dtype_of(config)
+    model = in_files(config.model)
+    parts = list(parts_of(model, table["architectures"][0]))
+    with _complete_or_nothing(out) as folder:
+        tensors = allocated(folder, tensor_shapes(parts), NAMES[dtype])
+        fill(tensors, parts, Arrays(checkpoints.path(step) / "arrays"))
+        table |= {"torch_dtype": dtype}
+        (folder / NAME).write_text(json.dumps(table, indent=2) + "\n")
+        tokenizer = _copy_tokenizer(config, folder)
+        files = sorted(path.name for path in folder.iterdir())
+    elements = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    return Exported(
+        directory=str(out),
+        step=step,
+        architecture=table["architectures"][0],
+        dtype=dtype,
+        parameters=elements,
+        bytes=elements * SIZES[NAMES[dtype]],
+        files=files,
+        tokenizer=tokenizer,
+    )
+
+
+def _table(config: RunConfig, model: ModelConfig) -> Table:
+    """The config's table: the one that came with the weights, if it still describes the model."""
+    if config.weights and (source := Path(config.weights) / NAME).exists():
+        found = read_config(source.parent, dropout=model.dropout)
+        if in_files(found) == in_files(model):
+            table: Table = json.loads(source.read_text())
+            return {name: value for name, value in table.items() if name not in ("dtype", "torch_dtype")}
+    return config_table(model)
+
+
+def _intact(checkpoints: CheckpointDirectory, step: int | None, run: str) -> int:
+    """Returns the step of the newest checkpoint whose files are as they were written, or `step`."""
+    known = checkpoints.steps()
+    if not known or step not in (None, *known):
+        there = f"there are {', '.join(map(str, known))}" if known else "it has none: save one with c, or end the run"
+        raise Invalid(f"run {run}: no checkpoint{'' if step is None else f' of step {step}'}: {there}")
+    problems: list[str] = []
+    for candidate in reversed(known) if step is None else [step]:
+        try:
+            checkpoints.checked(candidate)
+        except Damaged as error:
+            problems += [f"checkpoint {candidate}: {problem}" for problem in error.problems]
+        else:
+            return candidate
+    raise Invalid(*problems)
+
+
+def _dtype_of(config: RunConfig) -> Dtype:
+    """The dtype of the weights that the run began with, if they have one in common; else that of the parameters."""
+    found = {tensor.dtype for tensor in stored_tensors(Path(config.weights)).values()} if config.weights else set[str]()
+    same: list[Dtype] = [name for name, stored in NAMES.items() if found == {stored}]
+    return same[0] if same else "float32"
+
+
+@contextmanager
+def _complete_or_nothing(out: Path) -> Iterator[Path]:
+    """Yields a directory that gets its name when all is written, and is removed otherwise. Raises Invalid."""
+    folder = None
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        yield folder
+        for path in folder.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        folder.chmod(0o755)
+        folder.rename(out)
+        sync_directory(out.parent)
+    except OSError as error:
+        raise Invalid(f"{out}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if folder and folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def allocated(folder: Path, shapes: Mapping[str, list[int]], dtype: str) -> dict[str, Stored]:
+    """Writes the headers of files with room for all tensors, and their index if there are several."""
+    groups: list[dict[str, int]] = [{}]
+    for name, shape in shapes.items():
+        size = math.prod(shape) * SIZES[dtype]
+        if groups[-1] and sum(groups[-1].values()) + size > MOST_BYTES:
+            groups.append({})
+        groups[-1][name] = size
+    several = len(groups) > 1
+    places: dict[str, str] = {}
+    for number, sizes in enumerate(groups, 1):
+        file = f"model-{number:05}-of-{len(groups):05}.safetensors" if several else "model.safetensors"
+        _allocate(folder / file, sizes, shapes, dtype)
+        places |= dict.fromkeys(sizes, file)
+    if several:
+        total = sum(size for sizes in groups for size in sizes.values())
+        (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2))
+    return stored_tensors(folder)
+
+
+def _allocate(path: Path, sizes: Mapping[str, int], shapes: Mapping[str, list[int]], dtype: str) -> None:
+    """Writes a header, and takes the room for its tensors: a full disk is noticed here, not in a mapped file."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, size in sizes.items():
+        header[name] = {"dtype": dtype, "shape": shapes[name], "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that tensors are aligned
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.flush()
+        os.posix_fallocate(file.fileno(), 8 + len(text), end)
+
+
+def fill(tensors: Mapping[str, Stored], parts: list[Part], arrays: "Arrays") -> None:
+    """Copies every parameter into the tensors, one stored piece at a time."""
+    for name in dict.fromkeys(part.parameter for part in parts):
+        own = [part for part in parts if part.parameter == name]
+        for bounds, piece in arrays.pieces(f"params.{name}"):
+            for part, taken, here in parts_in(own, bounds):
+                part.from_file(mapped(tensors[part.tensor], "r+")[part.rows])[taken] = piece[here]
+
+
+class Arrays:
+    """The arrays of a checkpoint, read in the pieces in which devices wrote them."""
+
+    def __init__(self, directory: epath.Path) -> None:
+        base = f"file://{directory}" if is_local(directory) else os.fspath(directory)
+        self._base = f"{base}/state/"
+
+    def pieces(self, name: str) -> Iterator[tuple[list[range], np.ndarray]]:
+        """Yields the bounds of each piece, and the piece. Raises what TensorStore raises."""
+        import tensorstore
+
+        store = {"driver": "ocdbt", "base": self._base, "path": name}
+        array = tensorstore.open({"driver": "zarr3", "kvstore": store}).result()
+        steps: Any = array.chunk_layout.read_chunk.shape
+        cuts = [
+            [range(at, min(at + step, size)) for at in range(0, size, step)]
+            for size, step in zip(array.shape, steps, strict=True)
+        ]
+        for bounds in product(*cuts):
+            yield list(bounds), array[tuple(slice(each.start, each.stop) for each in bounds)].read().result()
+
+
+def _copy_tokenizer(config: RunConfig, folder: Path) -> str | None:
+    """Copies the tokenizer that came with the weights, or that the data were made with. Returns its file's name."""
+    sources = [Path(source) for source in (config.weights, config.data) if source]
+    source = next((source for source in sources if (source / TOKENIZER).exists()), None)
+    for name in TOKENIZER_FILES if source else ():
+        if source and (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+    return TOKENIZER if source else None

@@ -1,0 +1,44 @@
+"""What `shardtui export` is asked for, and what it wrote. No numpy here."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+"""Dtypes of exported tensors."""
+
+
+class ExportRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What to export, and where to."""
+
+    run: str
+    """The run's directory."""
+    out: str
+    """The directory to write, which does not exist yet or is empty."""
+    step: int | None = None
+    """The step of the checkpoint; None for the newest intact one."""
+    dtype: Dtype | None = None
+    """None for that of the weights that the run began with, or float32."""
+
+
+class Exported(Struct, frozen=True, kw_only=True):
+    """A model that `transformers` loads."""
+
+    schema: int = 1
+    """Schema version; increases when a field changes its meaning or is removed."""
+    directory: str
+    """The directory."""
+    step: int
+    """Steps that the model was trained."""
+    architecture: str
+    """The class of `transformers` that loads it."""
+    dtype: Dtype
+    """Dtype of the tensors; parameters are trained in float32."""
+    parameters: int
+    """Elements of all tensors."""
+    bytes: int
+    """Size of the tensors."""
+    files: list[str]
+    """The files, by name."""
+    tokenizer: str | None
+    """The tokenizer's file; null if the run read bytes, or its data do not have one."""

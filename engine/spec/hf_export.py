@@ -1,0 +1,142 @@
+"""Writes the config of the built-in decoder as a `config.json` of Hugging Face's `transformers`. No jax here."""
+
+from msgspec.structs import replace
+
+from ..base.invalid import Invalid
+from .hf_config import ARCHITECTURES
+from .hf_fields import Fields, Table
+from .model_config import ModelConfig, Rope
+
+MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in ARCHITECTURES} | {
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "GPT2LMHeadModel": "gpt2",
+}
+"""What the library calls each architecture's config."""
+ROPE_NAMES = {
+    "factor": "factor",
+    "original_context": "original_max_position_embeddings",
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "truncate": "truncate",
+    "attention_factor": "attention_factor",
+}
+"""Our names of scalings to theirs."""
+
+
+def config_table(config: ModelConfig) -> Table:
+    """Returns the table of a model, which `hf_config` reads back as the same model.
+
+    Raises Invalid for a model that no architecture has, with what the nearest one has instead.
+    """
+    wanted, table = in_files(config), _every_field(config)
+    nearest: tuple[str, list[str]] | None = None
+    for architecture, read in ARCHITECTURES.items():
+        fields = Fields(table, has_nested_rope=False)
+        found = in_files(ModelConfig(**read(fields)))
+        differing = [name for name in ModelConfig.__struct_fields__ if getattr(found, name) != getattr(wanted, name)]
+        if not differing and not fields.problems:
+            dropout = _dropout(config) if architecture == "GPT2LMHeadModel" else {}
+            return {
+                "architectures": [architecture],
+                "model_type": MODEL_TYPES[architecture],
+                **fields.read(),
+                **dropout,
+                "bos_token_id": None,
+                "eos_token_id": None,
+            }
+        if differing and (nearest is None or len(differing) < len(nearest[1])):
+            nearest = architecture, [f"{name} {_said(wanted, name)}, not {_said(found, name)}" for name in differing]
+    assert nearest is not None
+    raise Invalid(
+        f"no architecture of transformers computes what this model does: {nearest[0]} is nearest, but this one has "
+        f"{'; '.join(nearest[1])}"
+    )
+
+
+def in_files(config: ModelConfig) -> ModelConfig:
+    """Returns the model that files describe: without what only training and the layout need."""
+    return replace(
+        config,
+        vocab_rows=config.vocab,
+        kv_heads=config.key_heads if config.is_grouped else 0,
+        head_width=0 if config.head_dim * config.heads == config.embed else config.head_dim,
+        dropout=0.0,
+        remat=False,
+        dtype="auto",
+        attention="auto",
+        balance=0.0,
+    )
+
+
+def _said(config: ModelConfig, name: str) -> str:
+    value = getattr(config, name)
+    return f"with scaling {value.scaling}" if isinstance(value, Rope) else str(value)
+
+
+def _every_field(config: ModelConfig) -> Table:
+    """The fields of all architectures at once: each reads its own."""
+    rope = config.rope or Rope()
+    activation = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh", "gelu": "gelu_pytorch_tanh"}[config.activation]
+    windows = [bool(config.window_of(layer)) for layer in range(config.layers)]
+    return {
+        "vocab_size": config.vocab,
+        "hidden_size": config.embed,
+        "intermediate_size": config.mlp,
+        "moe_intermediate_size": config.mlp,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.key_heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": config.norm_epsilon,
+        "rope_theta": rope.theta,
+        "rope_scaling": _scaling(rope),
+        "rope_local_base_freq": (config.local_rope or rope).theta,
+        "hidden_act": activation,
+        "hidden_activation": activation,
+        "tie_word_embeddings": config.tied,
+        "attention_bias": config.biases in ("all", "attention"),
+        "mlp_bias": config.biases == "all",
+        "sliding_window": config.window or None,
+        "use_sliding_window": bool(config.window),
+        "layer_types": ["sliding_attention" if local else "full_attention" for local in windows],
+        "query_pre_attn_scalar": config.score_width or config.head_dim,
+        "attn_logit_softcapping": config.score_cap or None,
+        "final_logit_softcapping": config.logit_cap or None,
+        "num_experts": config.experts or None,
+        "num_local_experts": config.experts or None,
+        "num_experts_per_tok": config.experts_per_token,
+        "norm_topk_prob": True,
+        **_gpt2_fields(config),
+    }
+
+
+def _gpt2_fields(config: ModelConfig) -> Table:
+    return {
+        "n_embd": config.embed,
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "n_inner": config.mlp,
+        "n_positions": config.context,
+        "layer_norm_epsilon": config.norm_epsilon,
+        "activation_function": "gelu_new",
+    }
+
+
+def _dropout(config: ModelConfig) -> Table:
+    return {"embd_pdrop": config.dropout, "resid_pdrop": config.dropout, "attn_pdrop": 0.0}
+
+
+def _scaling(rope: Rope) -> Table | None:
+    """The scaling of rotary positions as its table in files; fields that are as usual are left out."""
+    if rope.scaling == "none":
+        return None
+    usual = Rope()
+    values = {theirs: getattr(rope, ours) for ours, theirs in ROPE_NAMES.items()}
+    return {
+        "rope_type": rope.scaling,
+        **{theirs: values[theirs] for ours, theirs in ROPE_NAMES.items() if values[theirs] != getattr(usual, ours)},
+    }

@@ -1,0 +1,135 @@
+"""What `shardtui export` writes: bit by bit what was read, in the form of `transformers`."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from etils import epath
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.checkpoint.directory import save_arrays
+from shardtui.engine.checkpoint.export import Arrays, allocated, fill
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.weights import mapped, with_weights
+from shardtui.engine.spec.hf_config import read_config
+from shardtui.engine.spec.hf_export import config_table, in_files
+from shardtui.engine.spec.hf_tensors import parts_of
+from shardtui.engine.spec.hf_weights import tensor_shapes, weight_problems
+from shardtui.engine.spec.model_choice import choose_model, load_model
+from shardtui.engine.spec.preset_files import preset_files
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.safetensors import INDEX, stored_tensors
+
+from ..conftest import SHARDTUI, tiny_config, tiny_model
+from ..schemas import checked
+from .files import write_file
+from .tiny import CONFIGS, tensors_of, write_config
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_a_config_is_read_back_as_the_same_model(architecture: str, tmp_path: Path) -> None:
+    config = write_config(architecture, tmp_path)
+    table = config_table(config)
+    found = "MistralForCausalLM" if architecture == "Phi3ForCausalLM" else architecture  # which compute the same
+    assert table["architectures"] == [found]
+    (tmp_path / "config.json").write_text(json.dumps(table))
+    assert in_files(read_config(tmp_path)) == in_files(config)
+
+
+def test_every_model_but_one_with_a_capacity_is_a_model_of_transformers() -> None:
+    found: dict[str, Any] = {}
+    for name in preset_files("models"):
+        try:
+            found[name] = config_table(load_model(name).model)["architectures"]
+        except Invalid as error:
+            found[name] = error.problems
+    assert found.pop("nano-moe") == (
+        "no architecture of transformers computes what this model does: GPT2LMHeadModel is nearest, but this one has "
+        "experts 8, not 0; experts_per_token 2, not 1",
+    )
+    assert {len(each) for each in found.values()} == {1}
+    assert found["qwen3-30b-a3b"] == ["Qwen3MoeForCausalLM"]
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+@pytest.mark.parametrize("preset", ["fsdp-tp2", "dp"])
+def test_what_was_read_is_written_bit_by_bit(architecture: str, preset: str, tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    tensors = tensors_of(write_config(architecture, source), architecture)
+    write_file(source / "model.safetensors", tensors)
+    config = tiny_config(model=choose_model(f"hf:{source}").model, weights=str(source))
+    task = Task(config, "cpu")
+    shardings = place(task, load_preset(preset), jax.devices()).state_shardings
+    empty = jax.tree.map(lambda a, s: jax.device_put(jnp.zeros(a.shape, a.dtype), s), task.abstract_state, shardings)
+    save_arrays(epath.Path(tmp_path), with_weights(empty, config)).result()
+    parts = list(parts_of(config.model, architecture))  # type: ignore[arg-type]
+    files = allocated(out, tensor_shapes(parts), "F32")
+    fill(files, parts, Arrays(epath.Path(tmp_path) / "arrays"))
+    assert files.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(mapped(files[name]), tensor, name)
+
+
+def test_large_models_have_several_files_and_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtui.engine.checkpoint.export.MOST_BYTES", 50_000)
+    config = write_config("LlamaForCausalLM", tmp_path)
+    shapes = tensor_shapes(parts_of(config, "LlamaForCausalLM"))
+    files = allocated(tmp_path, shapes, "BF16")
+    assert {name: tensor.shape for name, tensor in files.items()} == shapes
+    names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert len(names) > 2 and names[0] == f"model-00001-of-{len(names):05}.safetensors"
+    assert all((tmp_path / name).stat().st_size < 60_000 for name in names)
+    assert set(json.loads((tmp_path / INDEX).read_text())["weight_map"].values()) == set(names)
+    assert weight_problems(files, config, "LlamaForCausalLM") == []
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, timeout=240)
+
+
+def test_a_run_is_exported_as_it_was_imported_and_trained(home: Path) -> None:
+    source, out = home / "llama", home / "out"
+    source.mkdir()
+    tensors = {name: x.astype(jnp.bfloat16) for name, x in tensors_of(*_llama(source)).items()}
+    write_file(source / "model.safetensors", tensors)
+    (source / "tokenizer.json").write_text("{}")
+    options = ("--model", f"hf:{source}", "--data", __file__, "--set=seq_len=16", "--set=batch_size=8", "--run=llama")
+    still = run("train", *options, "--steps=1", "--preset=fsdp-tp2", "--set=learning_rate=1e-30")
+    assert not still.returncode, still.stderr
+    answer = run("export", "llama", str(out), "--json")
+    found = checked("export", answer.stdout)
+    assert (found["architecture"], found["dtype"], found["step"]) == ("LlamaForCausalLM", "bfloat16", 1)
+    assert found["files"] == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert found["parameters"] == sum(tensor.size for tensor in tensors.values())
+    for name, tensor in stored_tensors(out).items():
+        assert mapped(tensor).tobytes() == tensors[name].tobytes(), name
+    table = json.loads((source / "config.json").read_text())
+    assert json.loads((out / "config.json").read_text()) == table | {"torch_dtype": "bfloat16"}
+
+    again = run("export", "llama", str(out))
+    assert (again.returncode, again.stderr) == (
+        2,
+        f"shardtui: {out}: exists already: name a new directory, or remove it\n",
+    )
+    other = run("export", "llama", str(home / "other"), "--from-step=7")
+    assert other.stderr == "shardtui: run llama: no checkpoint of step 7: there are 1\n"
+    (damaged,) = home.glob("state/shardtui/runs/llama/checkpoints/1/arrays/state/d/*")
+    damaged.write_bytes(b"")
+    assert "checkpoint 1: " in run("export", "llama", str(home / "other")).stderr
+    assert sorted(path.name for path in home.iterdir()) == ["llama", "out", "state"]
+
+
+def _llama(folder: Path) -> tuple[Any, str]:
+    return write_config("LlamaForCausalLM", folder), "LlamaForCausalLM"
+
+
+def test_padding_of_the_vocabulary_is_left_out() -> None:
+    table = config_table(tiny_model(vocab=200, vocab_rows=256))
+    assert (table["vocab_size"], table["architectures"]) == (200, ["GPT2LMHeadModel"])

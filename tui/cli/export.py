@@ -1,0 +1,31 @@
+"""`shardtui export`: writes a checkpoint as a model that Hugging Face's `transformers` loads."""
+
+from pathlib import Path
+
+import msgspec
+
+from ...engine.base import figures
+from ...engine.base.invalid import Invalid
+from ...engine.spec.exported import Dtype, Exported, ExportRequest
+from ...engine.wire.run_directory import RunDirectory
+from ..client.engine_client import ask_engine
+from ..terminal.clean import json_line, printable
+from ..terminal.exit_codes import FINE
+
+
+def export(run: RunDirectory, directory: str, step: int | None, dtype: Dtype | None, as_json: bool) -> int:
+    """Prints what was written. Raises Invalid for a watched run, and SystemExit if the export fails."""
+    if watched := run.watched:
+        raise Invalid(watched.refusal)
+    out = str(Path(directory).expanduser().absolute())
+    request = ExportRequest(run=str(run.path), out=out, step=step, dtype=dtype)
+    found = msgspec.json.decode(ask_engine("export", request), type=Exported)
+    if as_json:
+        print(json_line(found))
+        return FINE
+    count, size = figures.count(found.parameters), figures.size(found.bytes)
+    print(printable(f"{found.directory}: {found.architecture}, {count} parameters in {found.dtype}, {size}"))
+    print(printable(f"checkpoint of step {found.step:,} of {run.name}; files: {', '.join(found.files)}"))
+    if found.tokenizer is None:
+        print("no tokenizer: the run's data do not have one; bytes are tokens 0 to 255")
+    return FINE
