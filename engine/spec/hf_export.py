@@ -24,6 +24,13 @@ ROPE_NAMES = {
     "attention_factor": "attention_factor",
 }
 """Our names of scalings to theirs."""
+SCALINGS = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "original_context", "low_frequency_factor", "high_frequency_factor"),
+    "yarn": ("factor", "original_context", "beta_fast", "beta_slow", "truncate", "attention_factor"),
+}
+"""What each of them has."""
 
 
 def config_table(config: ModelConfig) -> Table:
@@ -80,6 +87,7 @@ def _every_field(config: ModelConfig) -> Table:
     """The fields of all architectures at once: each reads its own."""
     rope = config.rope or Rope()
     activation = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh", "gelu": "gelu_pytorch_tanh"}[config.activation]
+    width = config.score_width or config.head_dim
     windows = [bool(config.window_of(layer)) for layer in range(config.layers)]
     return {
         "vocab_size": config.vocab,
@@ -103,7 +111,7 @@ def _every_field(config: ModelConfig) -> Table:
         "sliding_window": config.window or None,
         "use_sliding_window": bool(config.window),
         "layer_types": ["sliding_attention" if local else "full_attention" for local in windows],
-        "query_pre_attn_scalar": config.score_width or config.head_dim,
+        "query_pre_attn_scalar": int(width) if width == int(width) else width,
         "attn_logit_softcapping": config.score_cap or None,
         "final_logit_softcapping": config.logit_cap or None,
         "num_experts": config.experts or None,
@@ -131,12 +139,8 @@ def _dropout(config: ModelConfig) -> Table:
 
 
 def _scaling(rope: Rope) -> Table | None:
-    """The scaling of rotary positions as its table in files; fields that are as usual are left out."""
+    """The scaling of rotary positions as its table in files."""
     if rope.scaling == "none":
         return None
-    usual = Rope()
-    values = {theirs: getattr(rope, ours) for ours, theirs in ROPE_NAMES.items()}
-    return {
-        "rope_type": rope.scaling,
-        **{theirs: values[theirs] for ours, theirs in ROPE_NAMES.items() if values[theirs] != getattr(usual, ours)},
-    }
+    values = {ROPE_NAMES[name]: getattr(rope, name) for name in SCALINGS[rope.scaling]}
+    return {"rope_type": rope.scaling, **{name: value for name, value in values.items() if value is not None}}
