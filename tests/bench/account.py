@@ -19,6 +19,7 @@ from .plain import Plain, config
 REPEATS = 5
 STEPS = 5
 PRESET = "fsdp-tp2"
+ROOT = Path(__file__).parents[2]
 
 
 def run() -> list[Figure]:
@@ -49,13 +50,31 @@ def run() -> list[Figure]:
         at_most(1.01, "a traced step ÷ an untraced one", costs, "×", step),
         at_most(2.0, read, reads, "s", "nothing"),
         at_most(500, f"{read}: most memory of the process", used, "MB", "nothing"),
+        *_without_parts(),
+    ]
+
+
+def _without_parts() -> list[Figure]:
+    """How far the account's time without a part is from a loop without it, in either direction."""
+    command = [sys.executable, "-m", "tests.bench.parts"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    ratios: dict[str, list[float]] = json.loads(answer.stdout)
+    return [
+        at_most(
+            1.1,
+            f"a step without its {name}: by the account and by the clock",
+            [max(each, 1 / each) for each in found],
+            "×",
+            "two devices on two cores",
+        )
+        for name, found in ratios.items()
     ]
 
 
 def _read_alone(path: Path, mesh: dict[str, int]) -> tuple[float, float]:
     """The seconds and bytes of a process that only reads."""
     command = [sys.executable, "-m", "tests.bench.reading", str(path), json.dumps(mesh)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     seconds, size = map(float, answer.stdout.split())
     return seconds, size
 

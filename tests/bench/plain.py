@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 from shardtui.engine.data.batches import Batches
@@ -28,8 +28,9 @@ def config(*settings: str, preset: str = "dp", devices: int | None = None) -> Ru
 class Plain:
     """A task placed under a preset, with its compiled step and its data."""
 
-    def __init__(self, config: RunConfig) -> None:
-        devices = jax.devices()[: config.devices]
+    def __init__(self, config: RunConfig, devices: Sequence[jax.Device] | None = None) -> None:
+        """`devices`: by default, as many of the first as the config says."""
+        devices = devices or jax.devices()[: config.devices]
         self.task = Task(config, devices[0].platform)
         self.placement: Placement = place(self.task, load_preset(config.preset), devices)
         self.batches = Batches(

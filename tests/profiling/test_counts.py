@@ -55,12 +55,16 @@ def traced(task: Task, program: Program, folder: Path) -> Account:
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Account]:
     """A program and the account of its step."""
-    name, preset = request.param
+    return measured_step(*request.param, tmp_path_factory.mktemp("trace"))
+
+
+def measured_step(name: str, preset: str, folder: Path) -> tuple[Program, Account]:
+    """Compiles a model under a preset, and traces its step."""
     known = load_model("nano" if name == "user's" else name, ("batch_size=8",))
     model = USERS if name == "user's" else known.model
     task = Task(RunConfig(run="a", model_name=name, model=model, training=known.training, preset=preset), "cpu")
     program = compile_program(task, place(task, load_preset(preset), jax.devices()))
-    return program, traced(task, program, tmp_path_factory.mktemp("trace"))
+    return program, traced(task, program, folder)
 
 
 def test_each_collective_of_the_inventory_runs_as_often_as_the_text_says(
