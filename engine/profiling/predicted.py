@@ -13,9 +13,9 @@ from ..base.invalid import Invalid
 from ..spec.topology import Peaks, Topology, wiring
 from ..wire.account import Account
 from .account import Accountant
+from .opcodes import NO_WORK
 from .program import Operation, Program
 from .recording import IDLE, PICOSECONDS
-from .step_work import NO_WORK
 from .sums import DeviceSums, Sums
 from .sweep import Activity, Rank, sweep
 from .timeline import device_spans

@@ -1,5 +1,6 @@
 """The operations of a compiled program, as they are found in its trace: the part of the step each belongs to."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -19,19 +20,13 @@ from ..analysis.work import Work, Works
 from ..base import figures
 from ..base.invalid import Invalid
 from ..wire.descriptions import CollectiveInfo
+from .containers import Containers
+from .opcodes import CONTAINERS, FORMAL, MOVES
 from .trace import ProgramTrace
 
 PRODUCTS, FUSIONS, COPIES = "matrix products", "other fusions", "copies"
-CONTAINERS = {"while", "call", "conditional"}
-"""Operations whose time is that of the operations in them."""
-MOVES = {
-    *("copy", "copy-start", "copy-done", "transpose", "concatenate", "slice", "dynamic-slice", "dynamic-update-slice"),
-    *("pad", "bitcast", "reshape"),
-}
 OPERAND = re.compile(r"(\w+\[[\d,]*\]\S*) %([\w.\-]+)")
 """An operand with its type."""
-FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
-"""Opcodes that take no time."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,29 @@ class Program:
 
     def work(self, name: str) -> Work:
         """Returns what an operation computes and moves each time it runs on a device."""
-        return self._works.of(self._places[name], self._instructions[name])
+        where, each = self._places[name], self._instructions[name]
+        return (
+            self._containers.work(where, each, self._works)
+            if each.opcode in CONTAINERS
+            else self._works.of(where, each)
+        )
+
+    def join(self, traced: set[str]) -> None:
+        """Makes operations of calls and loops that a trace has without what is in them: as one event.
+
+        `traced`: the names of the trace. jax 0.12's CPU compiler does so for small loops, such as those of random bits.
+        """
+        for name in traced & self.operations.keys():
+            operation, each = self.operations[name], self._instructions[name]
+            if operation.is_container:
+                inner = [found for _, found in self._containers.inside(each)]
+                if traced.isdisjoint(found.name for found in inner):
+                    part = self._part(each, inner)
+                    self.operations[name] = dataclasses.replace(operation, is_container=False, part=part)
+
+    @cached_property
+    def _containers(self) -> Containers:
+        return Containers(self.module)
 
     @cached_property
     def _works(self) -> Works:
@@ -179,7 +196,9 @@ def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Pr
         found = max(module.partitions, len(traced.devices))  # the text in a trace does not say its partitions
         if mesh and devices < found:
             raise Invalid(f"--mesh {figures.axes(dict(mesh))} has {devices} devices, but {traced.name} ran on {found}")
-        return Program(module, mesh, devices if mesh else found, traced.products)
+        program = Program(module, mesh, devices if mesh else found, traced.products)
+        program.join({each.name for found in traced.devices.values() for each in found})
+        return program
     except ValueError as error:
         raise Invalid(f"the text of {traced.name} cannot be read: {error}") from error
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from ..analysis.execution_counts import runs
 from ..analysis.hlo import Instruction, Module
 from ..wire.rates import KindOfWork
-from .program import COPIES, FORMAL, FUSIONS, PRODUCTS, Operation, Program
+from .opcodes import NO_WORK
+from .program import COPIES, FUSIONS, PRODUCTS, Operation, Program
 
 LEAST_BYTES = 256
 """Fusions and copies of fewer bytes are no work."""
-NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id"}
-"""Opcodes that are no operation of a device."""
 
 
 def step_work(module: Module, mesh: Mapping[str, int]) -> list[KindOfWork]:

@@ -91,14 +91,14 @@ def test_the_work_by_the_text_is_what_ran(measured: tuple[Program, Account]) -> 
             found[kind][0] += each.count
             found[kind][1] += amount or 0
     assert set(work) == set(found)
-    for kind, (count, amount) in found.items():
-        if kind not in ("other fusions", "copies") and not account.operations_left_out:  # small loops may be one
+    moved = ("other fusions", "copies")  # loops of random bits may be one operation, which does both
+    for kind in set(found).difference(moved):
+        count, amount = found[kind]
+        assert amount == pytest.approx(work[kind].amount, rel=0.05), kind
+        if not account.operations_left_out:
             assert count == pytest.approx(work[kind].count), kind
-        if kind in ("other fusions", "copies") and jax.__version_info__ >= (0, 12):
-            # what the CPU's loops of random bits do, for dropout, is traced as one operation there
-            assert 0.5 * work[kind].amount < amount < 1.05 * work[kind].amount, kind
-        else:
-            assert amount == pytest.approx(work[kind].amount, rel=0.05), kind
+    text = sum(work[kind].amount for kind in moved)
+    assert sum(found[kind][1] for kind in moved) == pytest.approx(text, rel=0.05)
 
 
 def test_the_parts_of_each_device_add_up_to_the_step(
