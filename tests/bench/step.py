@@ -30,7 +30,7 @@ from .plain import Plain, config
 
 CASES = (("dp", 1), ("dp", 8), ("fsdp", 8), ("tp", 8))
 """Preset and number of devices."""
-REPEATS = 9
+REPEATS = 5
 STEPS = 8
 ROUNDS = 3
 """Times that both loops take turns in a process."""
