@@ -67,7 +67,10 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
         return _too_large(str(error), argument_bytes(task, placement), topology)
     cost = _cost(program.description, step, topology)
     module = parse(program.step.as_text() or "")
-    account = predicted_account(module, program.description.mesh.axes, topology)
+    try:
+        account = predicted_account(module, program.description.mesh.axes, topology)
+    except Invalid:  # too many operations to go through
+        return cost
     return replace(cost, account=account, scheduled_seconds=account.step_seconds)
 
 
