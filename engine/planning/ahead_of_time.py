@@ -67,7 +67,11 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
         return _too_large(str(error), argument_bytes(task, placement), topology)
     cost = _cost(program.description, step, topology)
     module = parse(program.step.as_text() or "")
-    return replace(cost, account=predicted_account(module, program.description.mesh.axes, topology))
+    try:
+        account = predicted_account(module, program.description.mesh.axes, topology)
+    except Invalid:  # too many operations to go through
+        return cost
+    return replace(cost, account=account, scheduled_seconds=account.step_seconds)
 
 
 def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Cost:
@@ -81,7 +85,6 @@ def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Co
         parts={name: size for name in PARTS if (size := getattr(memory, name))},
         collectives=None if compiled.collectives is None else flows(compiled.collectives),
         work=compiled.work,
-        cycles_seconds=cycles / topology.chip.clock_rate if (cycles := compiled.estimated_cycles) else None,
     )
     return timed(cost, step.work, topology, compiled.mesh.axes) if step and not step.unknown else cost
 

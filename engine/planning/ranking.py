@@ -63,10 +63,9 @@ class Cost(Struct, frozen=True, kw_only=True):
     """What the step of a compiled program does, by kind; empty by formula."""
     predicted: StepPrediction | None = None
     """Time of a step of the compiled program by rates that accounts of steps on such devices gave; null without any."""
-    cycles_seconds: float | None = None
-    """Time of the cycles that the TPU compiler estimates for a step, at the chip's clock: of fusions and matrix
-    products, in sequence. Collectives mostly have no estimate, and are left out. Null by formula, and for other
-    compilers."""
+    scheduled_seconds: float | None = None
+    """Time of a step by the TPU compiler's schedule: operations take the cycles that it estimates, and collectives that
+    do not pass behind work their bytes by the rate of their links. Null by formula."""
     account: Account | None = None
     """Where the time of a step goes by the compiler's schedule and estimates; null unless `plan --profile` asks for
     it, by formula, and for a program that is too large."""

@@ -10,7 +10,6 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh
 from jax.stages import Compiled, Traced
 
-from ..analysis.cycles import estimated_cycles
 from ..analysis.program_text import read
 from ..models.flops import flops_by_scope
 from ..models.task import Task, TrainState
@@ -154,7 +153,6 @@ def _describe(
         unused_rules=_unused_rules(task, placement.preset),
         attention=placement.attention(task),
         work=step_work(report.module, mesh.axes) if report.module else [],
-        estimated_cycles=estimated_cycles(report.module) if report.module else None,
     )
 
 

@@ -152,8 +152,6 @@ class PresetCompiled(Event, frozen=True):
     """How attention is computed; null for a user's model."""
     work: list[KindOfWork] = []
     """What a step does on one device, by kind; empty with an external loop, and if the HLO cannot be parsed."""
-    estimated_cycles: int | None = None
-    """Cycles of a step as the TPU compiler estimates them, of its fusions and matrix products; null for others."""
 
 
 class ProgramsKept(Event, frozen=True):

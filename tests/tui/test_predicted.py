@@ -85,13 +85,15 @@ def test_the_preset_to_try_is_one_that_is_predicted_to_be_faster_than_the_error(
     assert not (found and "predicted" in found.reason), "the error is larger than the gain"
 
 
-def test_plan_shows_rates_of_devices_at_hand_and_the_cycles_of_the_compiler() -> None:
+def test_plan_shows_rates_of_devices_at_hand_and_the_schedule_of_the_compiler() -> None:
     predicted = StepPrediction(seconds=0.29, error_seconds=0.0203, accounts=3)
-    cost = Cost(argument_bytes=1, peak_bytes=2, capacity_bytes=None, predicted=predicted, cycles_seconds=0.2, work=WORK)
+    cost = Cost(
+        argument_bytes=1, peak_bytes=2, capacity_bytes=None, predicted=predicted, scheduled_seconds=0.2, work=WORK
+    )
     words = predicted_times(Row(preset="dp", mesh={"data": 8}, compiled=cost))
     assert words == (
         "predicted 290 ms ± 7 % by rates measured on such devices; "
-        "predicted 200 ms by the compiler's estimated cycles, without most collectives"
+        "predicted 200 ms by the compiler's schedule and its estimates"
     )
     assert predicted_times(Row(preset="dp", mesh={"data": 8})) == ""
 

@@ -133,7 +133,7 @@ class Planner:
         answer = await EngineProcess(self._nice).ask("schedule", self._config, self._topology, self._presets[at])
         found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
         if found is None:
-            raise Invalid(f"{preset} does not fit {self._topology}: there is no program whose time to predict")
+            raise Invalid(f"{preset} on {self._topology}: its program does not fit, or is too long to go through")
         return found
 
     def cancel(self) -> None:

@@ -14,8 +14,7 @@ from textual.widgets import Label
 from ...engine.base.invalid import Invalid
 from ...engine.wire.account import Account
 from ..terminal.clean import printable
-from ..widgets.lines import set_titles
-from ..widgets.operation_rows import operation_columns, operation_rows
+from ..widgets.operation_rows import show_operations
 from ..widgets.step_bar import StepBar, title
 from ..widgets.table import Table
 from ..widgets.timeline import TimelineView
@@ -69,10 +68,7 @@ class PredictedScreen(Dialog[None]):
             return
         self.query_one(StepBar).show_account(account, self.preset, "")
         self.query_one(Vertical).border_title = title(self.preset, account)
-        columns = operation_columns(account, self.size.width >= WIDE)
-        self.table.show_rows(columns, operation_rows(account, columns))
-        more = f" and {account.operations_left_out} more" if account.operations_left_out else ""
-        set_titles(self.table.rows, f"{len(account.operations)} operations{more}")
+        show_operations(self.table, account, self.size.width >= WIDE)
         self.timeline.show_account(account)
         if account.skipped:
             self.query_one(Label).update(f"{NOTE} Without an estimate, left out: {', '.join(account.skipped)}.")

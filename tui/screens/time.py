@@ -15,8 +15,7 @@ from ..bindings import identified, key_of
 from ..messages import CollectiveChosen
 from ..state.alternative import Alternative, alternative
 from ..state.run_state import RunState
-from ..widgets.lines import set_titles
-from ..widgets.operation_rows import operation_columns, operation_rows
+from ..widgets.operation_rows import show_operations
 from ..widgets.parts_history import PartsHistory
 from ..widgets.step_bar import StepBar
 from ..widgets.table import Table
@@ -86,17 +85,9 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
         if shown != self.shown:
             self.shown = shown
             self.query_one(StepBar).show_profile(state.profiled, other)
-            self.show_operations(state.profiled.account)
+            hint = f"{key_of(self, 'timeline')}: timeline"
+            show_operations(self.table, state.profiled.account, self.size.width >= WIDE, hint)
             self.timeline.show_account(state.profiled.account)
-
-    def show_operations(self, account: Account) -> None:
-        """Fills the table, with as many columns as the terminal has room for."""
-        columns = operation_columns(account, self.size.width >= WIDE)
-        self.table.show_rows(columns, operation_rows(account, columns))
-        more = f" and {account.operations_left_out} more" if account.operations_left_out else ""
-        set_titles(
-            self.table.rows, f"{len(account.operations)} operations{more}", f"{key_of(self, 'timeline')}: timeline"
-        )
 
     def select(self, name: str) -> None:
         """Shows the table with the cursor on an operation."""

@@ -18,7 +18,7 @@ def predicted_times(row: Row) -> str:
     found: list[str] = []
     if row.predicted:
         found.append(f"predicted {predicted_step(row.predicted)} by rates measured on such devices")
-    if row.compiled and row.compiled.cycles_seconds:
-        seconds = figures.seconds(row.compiled.cycles_seconds)
-        found.append(f"predicted {seconds} by the compiler's estimated cycles, without most collectives")
+    if row.compiled and row.compiled.scheduled_seconds:
+        seconds = figures.seconds(row.compiled.scheduled_seconds)
+        found.append(f"predicted {seconds} by the compiler's schedule and its estimates")
     return "; ".join(found)

@@ -7,7 +7,8 @@ from rich.text import Text
 from ...engine.base import figures
 from ...engine.wire.account import Account, CollectiveTime, OperationTime
 from ..state.operation_words import bandwidth, flops, share
-from .table import right
+from .lines import set_titles
+from .table import Table, right
 
 NARROW = ("operation", "share", "time", "times", "source")
 """Columns in a narrow terminal."""
@@ -17,6 +18,14 @@ WIDE = (
 )
 OF_CHIP = {"MFU", "bandwidth", "roofline"}
 """Columns that compare with the chip: left out if its figures are not known."""
+
+
+def show_operations(table: Table, account: Account, is_wide: bool, subtitle: str = "") -> None:
+    """Fills a table with the operations, with as many columns as there is room for."""
+    columns = operation_columns(account, is_wide)
+    table.show_rows(columns, operation_rows(account, columns))
+    more = f" and {account.operations_left_out} more" if account.operations_left_out else ""
+    set_titles(table.rows, f"{len(account.operations)} operations{more}", subtitle)
 
 
 def operation_columns(account: Account, is_wide: bool) -> Sequence[str]:
