@@ -75,7 +75,9 @@ def test_every_form_has_the_tokens_of_its_documents_in_order(
     assert corpus.read(0, corpus.size).tolist() == expected
     assert (found.vocab, found.dtype, found.documents, found.tokens) == (400, "uint16", 400, len(expected))
     assert len(found.shards) > 1
-    assert sorted(path.name for path in out.iterdir()) == ["data.json", *(shard.file for shard in found.shards)]
+    names = ["data.json", *(shard.file for shard in found.shards), "tokenizer.json"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert (out / "tokenizer.json").read_bytes() == tokenizer.read_bytes()
 
 
 def test_one_text_is_one_document_however_it_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
