@@ -4,7 +4,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,7 @@ from etils import epath
 from ..base.atomic_write import sync_directory
 from ..base.invalid import Invalid
 from ..distributed.outcomes import Damaged
-from ..program.weights import mapped, parts_in
+from ..program.weights import by_parameter, mapped, parts_in
 from ..spec.config import ModelConfig, RunConfig
 from ..spec.exported import Dtype, Exported, ExportRequest
 from ..spec.hf_config import NAME, read_config
@@ -169,10 +169,9 @@ def _allocate(path: Path, sizes: Mapping[str, int], shapes: Mapping[str, list[in
         os.posix_fallocate(file.fileno(), 8 + len(text), end)
 
 
-def fill(tensors: Mapping[str, Stored], parts: list[Part], arrays: "Arrays") -> None:
+def fill(tensors: Mapping[str, Stored], parts: Iterable[Part], arrays: "Arrays") -> None:
     """Copies every parameter into the tensors, one stored piece at a time."""
-    for name in dict.fromkeys(part.parameter for part in parts):
-        own = [part for part in parts if part.parameter == name]
+    for name, own in by_parameter(parts).items():
         for bounds, piece in arrays.pieces(f"params.{name}"):
             for part, taken, here in parts_in(own, bounds):
                 part.from_file(mapped(tensors[part.tensor], "r+")[part.rows])[taken] = piece[here]

@@ -10,7 +10,7 @@ from ..analysis.execution_counts import runs
 from ..analysis.hlo import Computation, Instruction, Module
 from ..base import figures
 from ..base.invalid import Invalid
-from ..spec.topology import Peaks, Topology, wiring
+from ..spec.topology import Topology, wiring
 from ..wire.account import Account
 from .account import Accountant
 from .opcodes import NO_WORK
@@ -48,8 +48,7 @@ def predicted_account(module: Module, mesh: Mapping[str, int], topology: Topolog
         raise Invalid(f"{given}, but {module.name} is for {module.partitions}: give the mesh it was compiled for")
     schedule = Schedule(Program(module, mesh, module.partitions, set()), topology)
     schedule.run(module.computations[module.entry])
-    chip = topology.chip
-    return schedule.account(Peaks(chip.flops, chip.memory_rate, 2 * chip.link_rate))
+    return schedule.account()
 
 
 class Schedule:
@@ -104,7 +103,9 @@ class Schedule:
             return
         cycles = cycles_of(each)
         if cycles:
-            self._take(round(cycles / self._topology.chip.clock_rate * PICOSECONDS), Rank.WORK, each.name)
+            end = self._now + round(cycles / self._topology.chip.clock_rate * PICOSECONDS)
+            self._activities.append(Activity(self._now, end, Rank.WORK, each.name))
+            self._now = end
         elif each.opcode in ESTIMATED and NO_OPERATION not in each.rest:
             self._unknown[each.name] = None
 
@@ -112,7 +113,7 @@ class Schedule:
         name = operation.collective
         if operation.is_begin:
             begin = max(self._now, self._network)
-            self._network = begin + self._seconds(name)
+            self._network = begin + self._duration(name)
             self._begun[name] = (begin, self._network)
             if name in self._awaited:
                 return
@@ -120,11 +121,7 @@ class Schedule:
         self._now = max(self._now, end)
         self._activities.append(Activity(began, end, Rank.EXPOSED, name))
 
-    def _take(self, time: int, rank: Rank, name: str) -> None:
-        self._activities.append(Activity(self._now, self._now + time, rank, name))
-        self._now += time
-
-    def _seconds(self, name: str) -> int:
+    def _duration(self, name: str) -> int:
         """Picoseconds of one execution of a collective; 0 if its bytes are not known."""
         info = self._program.collectives[name]
         sent = self._program.sent(name)
@@ -134,7 +131,7 @@ class Schedule:
         rate = wiring(self._topology, self._program.mesh, info.axes).rate
         return round(sent / info.count / rate * PICOSECONDS)
 
-    def account(self, peaks: Peaks) -> Account:
+    def account(self) -> Account:
         """Returns the account of what has run."""
         window = (0, self._now)
         swept = sweep(self._activities, window)
@@ -149,7 +146,7 @@ class Schedule:
         more = len(self._unknown) - MAX_UNKNOWN
         sums.skipped = [*[*self._unknown][:MAX_UNKNOWN], *([f"{more} more operations"] if more > 0 else [])]
         sums.shown = [device_spans(0, 0, self._activities, window)]
-        accountant = Accountant(self._program, sums, self._now / PICOSECONDS, peaks)
+        accountant = Accountant(self._program, sums, self._now / PICOSECONDS, self._topology.chip.peaks)
         found = accountant.account(self._program.module.name, 1)
         timeline = accountant.timeline(1, found.step_seconds, [each.name for each in found.operations])
         return replace(found, timeline=timeline, predicted_for=self._topology.name)
@@ -160,7 +157,7 @@ def _parts(
 ) -> dict[str, float]:
     """Seconds by part of the step."""
     parts: dict[str, float] = {IDLE: sum(end - begin for begin, end in gaps) / PICOSECONDS}
-    for (name, rank), time in counted:
-        part = program.operations[name].part + (": exposed" if rank == Rank.EXPOSED else "")
+    for (name, _), time in counted:
+        part = program.part_of(name)
         parts[part] = parts.get(part, 0.0) + time / PICOSECONDS
     return parts

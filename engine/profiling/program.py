@@ -86,6 +86,13 @@ class Program:
             else self._works.of(where, each)
         )
 
+    def part_of(self, name: str, is_waiting: bool = False) -> str:
+        """Returns the part of the step that an operation's time belongs to; of a collective, waiting or exposed."""
+        part = self.operations[name].part
+        if name not in self.collectives:
+            return part
+        return f"{part}: {'waiting' if is_waiting else 'exposed'}"
+
     def join(self, traced: set[str]) -> None:
         """Makes operations of calls and loops that a trace has without what is in them: as one event.
 

@@ -197,10 +197,7 @@ class Recording:
     def _part(self, name: str, rank: Rank) -> str:
         if name == OTHER_PROGRAMS:
             return name
-        part = self.program.operations[name].part
-        if name not in self.program.collectives:
-            return part
-        return f"{part}: {'waiting' if rank == Rank.WAITING else 'exposed'}"
+        return self.program.part_of(name, rank == Rank.WAITING)
 
     def _gaps(self, device: int, swept: Swept) -> Mapping[str, float]:
         """Divides the time in which the device did nothing: `idle` within a step, else `input` or `host`."""

@@ -29,9 +29,7 @@ def with_weights(state: TrainState, config: RunConfig) -> TrainState:
     """
     assert config.weights is not None and isinstance(config.model, ModelConfig)
     tensors = stored_tensors(Path(config.weights))
-    parts: dict[str, list[Part]] = {}
-    for part in parts_of(config.model, architecture_of(Path(config.weights)), set(tensors)):
-        parts.setdefault(part.parameter, []).append(part)
+    parts = by_parameter(parts_of(config.model, architecture_of(Path(config.weights)), set(tensors)))
 
     def filled(path: Any, leaf: jax.Array) -> jax.Array:
         shape, sharding, dtype = leaf.shape, leaf.sharding, leaf.dtype
@@ -40,6 +38,14 @@ def with_weights(state: TrainState, config: RunConfig) -> TrainState:
         return jax.make_array_from_callback(shape, sharding, lambda index: _shard(own, tensors, index, shape, dtype))
 
     return state._replace(params=jax.tree_util.tree_map_with_path(filled, state.params))
+
+
+def by_parameter(parts: Iterable[Part]) -> dict[str, list[Part]]:
+    """Returns the parts of each parameter, by its name."""
+    found: dict[str, list[Part]] = {}
+    for part in parts:
+        found.setdefault(part.parameter, []).append(part)
+    return found
 
 
 def _shard(

@@ -42,6 +42,11 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     chip_config: str = "default"
     """The TPU compiler's name for the configuration in which a chip's cores are one device."""
 
+    @property
+    def peaks(self) -> "Peaks":
+        """The highest rates of the device."""
+        return Peaks(self.flops, self.memory_rate, 2 * self.link_rate)
+
 
 class Peaks(Struct, frozen=True):
     """The highest rates of one device."""
@@ -108,7 +113,7 @@ def peaks(kind: str) -> Peaks | None:
     """Returns the peak rates of a device of this kind, as jax or the profiler names it; None if unknown."""
     named = kind.lower()
     chip = next((chip for chip in chips().values() if named in map(str.lower, chip.kinds)), None)
-    return Peaks(chip.flops, chip.memory_rate, 2 * chip.link_rate) if chip else None
+    return chip.peaks if chip else None
 
 
 def chips() -> dict[str, Chip]:

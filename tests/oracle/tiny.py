@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 from shardtui.engine.spec.hf_config import read_config
+from shardtui.engine.spec.hf_export import MODEL_TYPES
 from shardtui.engine.spec.hf_tensors import Part, parts_of
+from shardtui.engine.spec.hf_weights import tensor_shapes
 from shardtui.engine.spec.model_config import ModelConfig
 
 Tensors = dict[str, np.ndarray]
@@ -74,11 +76,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attn_pdrop": 0.0,
     },
 }
-MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in CONFIGS} | {
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "GPT2LMHeadModel": "gpt2",
-}
 TRAINED = ("LlamaForCausalLM", "Gemma3ForCausalLM", "Qwen3MoeForCausalLM")
 """Those whose gradients and training steps are compared, too."""
 BATCH, SEQ, STEPS = 2, 16, 10
@@ -97,10 +94,7 @@ def write_config(architecture: str, directory: Path) -> ModelConfig:
 
 def tensors_of(config: ModelConfig, architecture: str) -> Tensors:
     """Returns random tensors under their names in files, the same on every machine."""
-    shapes: dict[str, list[int]] = {}
-    for part in parts_of(config, architecture):
-        rows, *rest = part.file_shape
-        shapes[part.tensor] = [shapes.get(part.tensor, [0])[0] + rows, *rest]
+    shapes = tensor_shapes(parts_of(config, architecture))
     return {name: _random(name, shape, config.norm_offset) for name, shape in shapes.items()}
 
 
