@@ -1,26 +1,27 @@
-"""Documents in text files, JSON lines and Parquet, divided into parts that are read independently."""
+"""Documents in files, divided into parts that are read independently; text and JSON lines are read here."""
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ..base.invalid import Invalid
 from ..base.regular_file import NotRegular, open_regular
+from ..spec.prepared import form_of
+from .array_record import record_count, records
+from .parquet import row_groups, rows
 
 PART_BYTES = 64 << 20
 """Bytes of source in a part, which becomes one shard."""
 PIECE_BYTES = 1 << 20
 """Bytes of text that are encoded at once, up to the end of a line."""
-JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
 
 
 @dataclass(frozen=True)
 class Span:
-    """A range of a file: of bytes, or of a Parquet file's row groups. A line belongs to the span it begins in."""
+    """A range of a file: of bytes, or of row groups or records. A line belongs to the span it begins in."""
 
     path: str
     begin: int
@@ -47,14 +48,20 @@ def parts_of(source: str, text_field: str) -> list[Part]:
             parts[-1].append(span)
             filled += size
     if not parts:
-        raise Invalid(f"{source}: there is no text in it: give text, .jsonl or .parquet files")
+        raise Invalid(f"{source}: there is no text in it: give text, .jsonl, .parquet or ArrayRecord files")
     return parts
 
 
 def _spans(path: Path, text_field: str) -> Iterator[tuple[Span, int]]:
     """Yields the spans of a file, each with its size in bytes; none for a file that is not text."""
-    if path.suffix == PARQUET:
-        yield from _row_groups(path, text_field)
+    form = form_of(path.name)
+    if form == "parquet":
+        groups = row_groups(path, text_field)
+        for group, size in enumerate(groups):
+            yield Span(str(path), group, group + 1, group == len(groups) - 1), size
+        return
+    if form == "array_record":
+        yield from _record_spans(path)
         return
     try:
         with open_regular(path) as file:
@@ -70,54 +77,27 @@ def _spans(path: Path, text_field: str) -> Iterator[tuple[Span, int]]:
         yield Span(str(path), begin, end, end == size), end - begin
 
 
-def _row_groups(path: Path, text_field: str) -> Iterator[tuple[Span, int]]:
-    """Yields a span for each row group. Only the footer is read."""
-    file = _parquet(path)
-    kinds = dict(zip(file.schema_arrow.names, map(str, file.schema_arrow.types), strict=True))
-    if text_field not in kinds:
-        raise Invalid(f"{path}: it has no column {text_field}: choose --text-field from {', '.join(kinds)}")
-    if kinds[text_field] not in ("string", "large_string", "string_view"):
-        raise Invalid(f"{path}: column {text_field} has {kinds[text_field]}, not text: choose another --text-field")
-    groups = file.metadata.num_row_groups
-    for group in range(groups):
-        yield Span(str(path), group, group + 1, group == groups - 1), file.metadata.row_group(group).total_byte_size
-
-
-def _parquet(path: Path) -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise Invalid(f"{path}: needs the package pyarrow: pip install 'shardtui[parquet]'") from error
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise Invalid(f"{path}: not a Parquet file, or damaged: {error}") from error
+def _record_spans(path: Path) -> Iterator[tuple[Span, int]]:
+    size, count = path.stat().st_size, record_count(path)
+    at_once = max(1, count * PART_BYTES // size)
+    for begin in range(0, count, at_once):
+        end = min(count, begin + at_once)
+        yield Span(str(path), begin, end, end == count), size * (end - begin) // count
 
 
 def pieces(span: Span, text_field: str) -> Iterator[tuple[str, bool]]:
     """Yields the text of a span, and whether a document ends after it. Raises Invalid; it names file and record."""
-    path = Path(span.path)
-    if path.suffix == PARQUET:
-        yield from _rows(span, text_field)
-    elif path.suffix in JSON_LINES:
+    form = form_of(Path(span.path).name)
+    if form == "parquet":
+        yield from ((text, True) for text in rows(span.path, span.begin, text_field))
+    elif form == "array_record":
+        yield from ((text, True) for text in records(span.path, span.begin, span.end, text_field))
+    elif form == "json_lines":
         for at, line in _lines(span):
             if line.strip():
                 yield _text_of(span.path, at, line, text_field), True
     else:
         yield from _text(span)
-
-
-def _rows(span: Span, text_field: str) -> Iterator[tuple[str, bool]]:
-    row, file = 0, _parquet(Path(span.path))
-    try:
-        for batch in file.iter_batches(row_groups=[span.begin], columns=[text_field]):
-            for text in batch.column(0).to_pylist():
-                if text is None:
-                    raise Invalid(f"{span.path}: row {row:,} of row group {span.begin}: {text_field} is null")
-                yield text, True
-                row += 1
-    except OSError as error:
-        raise Invalid(f"{span.path}: row {row:,} of row group {span.begin}: damaged: {error}") from error
 
 
 def _lines(span: Span) -> Iterator[tuple[int, bytes]]:

@@ -43,7 +43,7 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
     done = _begin(out, plan, len(parts))
     shards = [shard for shard in _shards(request, parts, out, done) if shard.tokens]
     if not shards:
-        raise Invalid(f"{request.source}: there is no text in it: give text, .jsonl or .parquet files")
+        raise Invalid(f"{request.source}: there is no text in it: give text, .jsonl, .parquet or ArrayRecord files")
     found = Prepared(
         vocab=tokenizer.vocab,
         dtype=tokenizer.dtype,  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ def read_text(data: str | None) -> Corpus:
     if not _is_text(text):
         raise Invalid(
             f"--data {data}: the file is not text (a NUL byte in its first {SNIFFED_BYTES:,}): give a text file, or "
-            "add --tokenizer if it is Parquet"
+            "name it .parquet or .arrayrecord if it is one"
         )
     return _join(data, _without_starts([text]))
 

@@ -1,7 +1,6 @@
 """Reads `.xplane.pb`: the XSpace message of the profiler, with the stats of event metadata, which `ProfileData` omits.
 
-The message is declared here, field by field as far as it is read: tsl/profiler/protobuf/xplane.proto. Fields that are
-not declared are skipped. protobuf comes with orbax.
+The message is declared here as far as it is read: tsl/profiler/protobuf/xplane.proto.
 """
 
 import re
@@ -10,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from ..base.figures import size
 from ..base.invalid import Invalid
+from ..base.protobuf import message_class
 from ..base.regular_file import open_regular
 
 MAX_BYTES = 1_000_000_000
@@ -45,32 +44,13 @@ FIELDS = {
     ),
     "Space": ("Plane* planes 1",),
 }
-"""Message to its fields: type (with `*` if repeated), name, number."""
-PACKAGE = "shardtui.xspace"
 MODULE = re.compile(r"(.+)\((\d+)\)$")
 """A program's name and id, as the planes of TPUs and of programs have it."""
 
 
 def space_class() -> type[Any]:
     """Returns the class of the XSpace message."""
-    file = descriptor_pb2.FileDescriptorProto(name="shardtui/xspace.proto", package=PACKAGE, syntax="proto2")
-    for name, fields in FIELDS.items():
-        message = file.message_type.add(name=name)
-        for text in fields:
-            _add_field(message, *text.split())
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.Space"))
-
-
-def _add_field(message: descriptor_pb2.DescriptorProto, kind: str, name: str, number: str) -> None:
-    types = descriptor_pb2.FieldDescriptorProto
-    label = types.LABEL_REPEATED if kind.endswith("*") else types.LABEL_OPTIONAL
-    field = message.field.add(name=name, number=int(number), label=label)
-    if (bare := kind.rstrip("*")) in FIELDS:
-        field.type, field.type_name = types.TYPE_MESSAGE, f".{PACKAGE}.{bare}"
-    else:
-        field.type = types.Type.Value(f"TYPE_{bare.upper()}")
+    return message_class("shardtui.xspace", FIELDS, "Space")
 
 
 class Plane:

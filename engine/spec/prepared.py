@@ -11,6 +11,21 @@ TOKENIZER = "tokenizer.json"
 """The copy of the tokenizer beside it; for bytes there is none."""
 
 
+FORMS = {
+    ".jsonl": "json_lines",
+    ".ndjson": "json_lines",
+    ".parquet": "parquet",
+    ".arrayrecord": "array_record",
+    ".array_record": "array_record",
+}
+"""What a suffix of a file's name says of the documents in it; other files are text."""
+
+
+def form_of(name: str) -> str | None:
+    """Returns the form of a file with documents, as `c4.array_record-00000-of-00032`; None for text."""
+    return FORMS.get("." + name.rpartition(".")[2].partition("-")[0])
+
+
 def rows_of(vocab: int) -> int:
     """Returns the number of rows to suggest for the token embedding: the next multiple of 128."""
     return -(-vocab // 128) * 128
@@ -20,7 +35,7 @@ class PrepareRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What to prepare, and how."""
 
     source: str
-    """A file or a directory of text, JSON lines or Parquet."""
+    """A file or a directory of text, JSON lines, Parquet or ArrayRecord."""
     out: str | None = None
     """The directory to write; None for one in the cache, named by what is prepared: if it is complete, it is used."""
     tokenizer: str | None = None

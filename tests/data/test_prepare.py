@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.data import documents, prepare
+from shardtui.engine.data import array_record, documents, prepare
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.spec.prepared import Prepared, PrepareRequest
 from shardtui.engine.training.inputs import text_inputs
@@ -47,11 +48,31 @@ def write(folder: Path, form: str) -> Path:
         path.write_text("".join(json.dumps({"id": 1, "text": text}) + "\n" for text in TEXTS))
     elif form == "parquet":
         pyarrow.parquet.write_table(pyarrow.table({"n": range(400), "text": TEXTS}), path, row_group_size=150)
+    elif form == "array_record":
+        write_records(path, [text.encode() for text in TEXTS])
+    elif form == "examples":
+        path = folder / "source.array_record-00000-of-00001"
+        write_records(path, [example(text) for text in TEXTS])
     else:
         path.mkdir()
         for number, text in enumerate(TEXTS):
             (path / f"{number:03}.txt").write_text(text)
     return path
+
+
+def write_records(path: Path, records: list[bytes]) -> None:
+    writer = ArrayRecordWriter(str(path), "group_size:1")
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+def example(text: str) -> bytes:
+    """A `tf.train.Example` with two features."""
+    found = array_record._example()()
+    for name, value in (("id", b"1"), ("text", text.encode())):
+        found.features.feature.add(key=name.encode()).value.bytes_list.value.append(value)
+    return found.SerializeToString()
 
 
 def prepared(asked: PrepareRequest) -> Prepared:
@@ -62,7 +83,7 @@ def request(source: Path, out: Path, **changes: object) -> PrepareRequest:
     return PrepareRequest(source=str(source), out=str(out), **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("form", ["directory", "jsonl", "parquet"])
+@pytest.mark.parametrize("form", ["directory", "jsonl", "parquet", "array_record", "examples"])
 def test_every_form_has_the_tokens_of_its_documents_in_order(
     tmp_path: Path, tokenizer: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +173,7 @@ def _is_alive(pid: int) -> bool:
         ("a.jsonl", b"[1]\n", "a.jsonl: line 1: no text in text: it is no object"),
         ("a.txt", b"good\n" * 10 + b"\xff\n", "a.txt: byte 50: not UTF-8"),
         ("a.parquet", b"PAR1 and no more", "a.parquet: not a Parquet file, or damaged"),
+        ("a.arrayrecord", b"no record", "a.arrayrecord: not an ArrayRecord file, or truncated"),
         ("a.bin", b"\0\0", "there is no text in it"),
     ],
 )
@@ -170,6 +192,19 @@ def test_a_parquet_file_without_the_column_is_refused_before_anything_is_written
     with pytest.raises(Invalid, match="column n has int64, not text"):
         prepared(request(source, tmp_path / "out", text_field="n"))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_record_of_an_array_record_is_named(tmp_path: Path) -> None:
+    source = write(tmp_path, "array_record")
+    content = bytearray(source.read_bytes())
+    at = content.index(TEXTS[123].encode()[:20])
+    content[at] ^= 1
+    source.write_bytes(content)
+    with pytest.raises(Invalid, match=r"source\.array_record: record 123: damaged"):
+        prepared(request(source, tmp_path / "out"))
+    (tmp_path / "examples").mkdir()
+    with pytest.raises(Invalid, match=r"record 0: no text in body: its features are id, text: set --text-field"):
+        prepared(request(write(tmp_path / "examples", "examples"), tmp_path / "other", text_field="body"))
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path, tokenizer: Path) -> None:
@@ -220,6 +255,9 @@ def test_the_data_of_a_run_are_tokenized_once(tmp_path: Path, tokenizer: Path, m
     assert text_inputs(config).held_out
     source.write_text(source.read_text() * 2)
     assert new_config(options).data != config.data
-    options.data = options.eval_data = None
+    options.tokenizer = None
+    assert (Path(new_config(options).data or "") / "tokenizer.json").exists() is False
+    assert text_inputs(msgspec.structs.replace(new_config(options), model=tiny_model())).batches[0][0].max() < 256
+    options.tokenizer, options.data, options.eval_data = str(tokenizer), None, None
     with pytest.raises(Invalid, match="there is nothing to tokenize: add --data PATH"):
         new_config(options)

@@ -1,4 +1,4 @@
-"""`shardtui data prepare`, and `--tokenizer` of the commands that train: tokenizes documents for `--data`."""
+"""`shardtui data prepare`, and what commands that train prepare first: documents, and text with `--tokenizer`."""
 
 import argparse
 import subprocess
@@ -9,7 +9,7 @@ import msgspec
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import RunConfig
-from ...engine.spec.prepared import PrepareAnswer, PrepareRequest
+from ...engine.spec.prepared import PrepareAnswer, PrepareRequest, form_of
 from ..client.engine_command import engine_command
 from ..terminal.clean import json_line, printable
 from ..terminal.exit_codes import FINE
@@ -29,21 +29,30 @@ def prepare(options: argparse.Namespace) -> int:
 
 
 def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:
-    """Returns the config with prepared data in place of `--data` and `--eval-data`, if there is a `--tokenizer`.
+    """Returns the config with prepared data in place of `--data` and `--eval-data`, where they have to be prepared.
 
-    Raises Invalid if there is nothing to tokenize, and SystemExit if that fails.
+    Raises Invalid if there is a `--tokenizer` but nothing to tokenize, and SystemExit if that fails.
     """
-    if getattr(options, "tokenizer", None) is None:
-        return config
     evaluation, changes = config.evaluation, dict[str, object]()
-    if options.data:
+    given = getattr(options, "tokenizer", None)
+    if options.data and (given or _has_documents(options.data)):
         changes["data"] = _prepared(options, options.data).directory
-    if evaluation and getattr(options, "eval_data", None):
-        data = _prepared(options, options.eval_data).directory
+    held_out = getattr(options, "eval_data", None)
+    if evaluation and held_out and (given or _has_documents(held_out)):
+        data = _prepared(options, held_out).directory
         changes["evaluation"] = msgspec.structs.replace(evaluation, data=data)
-    if not changes:
-        raise Invalid(f"--tokenizer {options.tokenizer}: there is nothing to tokenize: add --data PATH")
+    if given and not changes:
+        raise Invalid(f"--tokenizer {given}: there is nothing to tokenize: add --data PATH")
     return msgspec.structs.replace(config, **changes)
+
+
+def _has_documents(data: str) -> bool:
+    """Whether it is a file of documents, or a directory with files of Parquet or ArrayRecord, or JSON lines alone."""
+    path = Path(data).expanduser()
+    if path.is_file():
+        return form_of(path.name) is not None
+    forms = {form_of(file.name) for file in path.rglob("*") if file.is_file()}
+    return bool(forms & {"parquet", "array_record"}) or forms == {"json_lines"}
 
 
 def _prepared(options: argparse.Namespace, source: str, out: str | None = None) -> PrepareAnswer:

@@ -10,14 +10,19 @@ from .option_types import byte_count, minutes, scheduled_switch, steps_to_trace
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of documents."""
     add = parser.add_argument
-    add("--text-field", default="text", metavar="F", help="field of .jsonl, or column of .parquet; default text")
+    add(
+        "--text-field",
+        default="text",
+        metavar="F",
+        help="field of .jsonl or ArrayRecord, or column of .parquet; default text",
+    )
     add("--end-of-text", metavar="TOKEN", help="the token that ends a document; default: the tokenizer's, if known")
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of training data."""
     add = parser.add_argument
-    add("--data", metavar="PATH", help="text, or tokens; default: the sources of Python's library")
+    add("--data", metavar="PATH", help="text, documents or tokens; default: the sources of Python's library")
     add("--tokenizer", metavar="FILE", help="tokenize the data first with this tokenizer.json, once; default: bytes")
     add_text_options(parser)
     add("--seed", type=int, metavar="N", help="seed of parameters, data order and dropout; default 0")
