@@ -1,6 +1,7 @@
 """Fills the parameters of a new state from the tensors of a model of transformers, shard by shard."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +25,8 @@ Slices = tuple[int | slice, ...]
 def with_weights(state: TrainState, config: RunConfig) -> TrainState:
     """Returns a new state with the parameters of the run's directory of weights, in the same layout.
 
-    A device's shard is read by itself, part by part, from mapped files. Each leaf of the state is freed when its
-    replacement is there. Raises Invalid if the files have changed since they were checked.
+    Shards are read one after the other, part by part, from mapped files: beside the parameters, host memory holds one
+    shard and one tensor at a time. Raises Invalid if the files have changed since they were checked.
     """
     assert config.weights is not None and isinstance(config.model, ModelConfig)
     tensors = stored_tensors(Path(config.weights))
@@ -35,7 +36,11 @@ def with_weights(state: TrainState, config: RunConfig) -> TrainState:
         shape, sharding, dtype = leaf.shape, leaf.sharding, leaf.dtype
         leaf.delete()
         own = parts[name_of(path)]
-        return jax.make_array_from_callback(shape, sharding, lambda index: _shard(own, tensors, index, shape, dtype))
+        shards = [
+            jax.device_put(_shard(own, tensors, index, shape, dtype), device).block_until_ready()
+            for device, index in sharding.addressable_devices_indices_map(shape).items()
+        ]
+        return jax.make_array_from_single_device_arrays(shape, sharding, shards)
 
     return state._replace(params=jax.tree_util.tree_map_with_path(filled, state.params))
 
@@ -53,10 +58,18 @@ def _shard(
 ) -> np.ndarray:
     """Returns one shard of a parameter: the elements `index`."""
     bounds = [range(*each.indices(size)) for each, size in zip(index, shape, strict=True)]
-    shard = np.empty([len(bound) for bound in bounds], dtype)
+    shard = _aligned([len(bound) for bound in bounds], dtype)
     for part, taken, here in parts_in(parts, bounds):
         shard[here] = part.from_file(mapped(tensors[part.tensor])[part.rows])[taken]
     return shard
+
+
+def _aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """Returns an array without values, which a CPU device takes over without a copy: it starts at a multiple of 64."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    buffer = np.empty(size + 64, np.uint8)
+    begin = -buffer.ctypes.data % 64
+    return buffer[begin : begin + size].view(dtype).reshape(shape)
 
 
 def parts_in(parts: Iterable[Part], bounds: Sequence[range]) -> Iterator[tuple[Part, Slices, Slices]]:

@@ -32,6 +32,7 @@ NAMES = (
     "terminal",
     "history",
     "data",
+    "weights",
     "planning",
     "maxtext",
     "hlo",

@@ -1,0 +1,87 @@
+"""The memory that reading a model's weights takes, beyond that of the parameters it fills."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import jax
+import msgspec
+import numpy as np
+from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.weights import with_weights
+from shardtui.engine.spec.hf_config import read_config
+from shardtui.engine.spec.model_choice import choose_model
+from shardtui.engine.spec.preset_reader import load_preset
+
+from ..oracle.files import write_file
+from ..oracle.tiny import LLAMA, tensors_of
+from ..suite import memory
+from .figure import Figure, at_most
+from .memory import RETURNS_FREED_MEMORY
+from .plain import config
+
+PRESETS = ("dp", "fsdp", "fsdp-tp2")
+SIZES = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12, "vocab_size": 16384}
+"""A Llama of 0.2 B parameters."""
+
+
+def run() -> list[Figure]:
+    """Reads a Llama under some presets, each in a process of its own, whose resident memory is read."""
+    with TemporaryDirectory() as folder:
+        largest = _write(Path(folder))
+        return [_figure(folder, preset, largest) for preset in PRESETS]
+
+
+def _write(folder: Path) -> int:
+    """Writes the model. Returns the bytes of its largest tensor."""
+    table = {**LLAMA, **SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    (folder / "config.json").write_text(json.dumps(table))
+    tensors = tensors_of(read_config(folder), "LlamaForCausalLM")
+    write_file(folder / "model.safetensors", tensors)
+    return max(tensor.nbytes for tensor in tensors.values())
+
+
+def _figure(folder: str, preset: str, largest: int) -> Figure:
+    answer = subprocess.run(
+        [sys.executable, "-m", "tests.bench.weights", folder, preset],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **RETURNS_FREED_MEMORY},
+    )
+    shards, peak = map(int, answer.stdout.split())
+    return at_most(
+        1.0,
+        f"reading weights, {preset}: peak beyond the parameters' shards ÷ largest tensor",
+        [(peak - shards) / largest],
+        "×",
+        f"{shards / 1e6:,.0f} MB of shards, largest tensor {largest / 1e6:,.0f} MB",
+    )
+
+
+def _zeros(array: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Array:
+    return jax.device_put(np.zeros(array.shape, array.dtype), sharding)
+
+
+def _measure(folder: str, preset: str) -> None:
+    """Prints the bytes of all shards, and the peak of resident memory while they are read."""
+    choice = choose_model(f"hf:{folder}")
+    task = Task(msgspec.structs.replace(config(), model=choice.model), "cpu")
+    shardings = place(task, load_preset(preset), jax.devices()).state_shardings.params
+    state = TrainState(jax.tree.map(_zeros, task.abstract_state.params, shardings), (), (), ())
+    jax.block_until_ready(state)
+    shards = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
+    resident = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    filled = with_weights(state, msgspec.structs.replace(task.config, weights=choice.weights))
+    jax.block_until_ready(filled)
+    print(shards, memory("VmHWM") - resident + shards)
+
+
+if __name__ == "__main__":
+    _measure(*sys.argv[1:])
