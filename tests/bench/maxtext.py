@@ -1,4 +1,4 @@
-"""GPT-3 175B on 64 chips compared with MaxText, both compiled by the same TPU compiler for the same slice.
+"""GPT-3 175B and Llama 3 70B on 64 chips compared with MaxText, compiled by the same TPU compiler for the same slice.
 
 Needs MaxText beside this package, on Python 3.12, but no TPU: `pip install 'maxtext[tpu]==0.2.5'`.
 """
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,11 +19,32 @@ from shardtui.engine.analysis.traffic import flows
 
 from .figure import Figure, at_most
 
+
+@dataclass(frozen=True)
+class Row:
+    """What both compile."""
+
+    model: str
+    """Its name here and in MaxText."""
+    fsdp: int
+    """Parts of the parameters."""
+    tensor: int
+    """Parts of heads and MLP."""
+    sequences: int
+    """The global batch."""
+    seq_len: int
+    """Tokens of a sequence."""
+
+    def __str__(self) -> str:
+        mesh = f"fsdp {self.fsdp}" + (f" × tensor {self.tensor}" if self.tensor > 1 else "")
+        return f"{self.model}, {self.sequences} × {self.seq_len:,} tokens, {mesh}"
+
+
 ROWS = (
-    # parts of fsdp, parts of tensor, sequences, their length
-    (16, 4, 64, 2048),
-    (16, 4, 16, 8192),
-    (64, 1, 64, 2048),
+    Row("gpt3-175b", 16, 4, 64, 2048),
+    Row("gpt3-175b", 16, 4, 16, 8192),
+    Row("gpt3-175b", 64, 1, 64, 2048),
+    Row("llama3-70b", 16, 4, 64, 2048),
 )
 BARS = {"splash": 1.02, "plain": 1.0}
 """Cycles to reach, as a part of MaxText's, by attention."""
@@ -50,25 +71,23 @@ def run() -> Iterator[Figure]:
         yield from _figures(row)
 
 
-def _figures(row: tuple[int, int, int, int]) -> Iterator[Figure]:
-    fsdp, tensor, sequences, seq_len = row
-    name = f"{sequences} × {seq_len:,} tokens, fsdp {fsdp}" + (f" × tensor {tensor}" if tensor > 1 else "")
+def _figures(row: Row) -> Iterator[Figure]:
     ours, theirs = ({each: compiled(side, row, each) for each in BARS} for side in ("ours", "theirs"))
     peak, sent = (min(getattr(each, what) for each in theirs.values()) for what in ("peak", "sent"))
     own = ours["splash"]
-    yield at_most(1.02, f"{name}: peak ÷ MaxText's", [own.peak / peak], "×", f"MaxText: {peak / 1e9:.1f} GB")
-    yield at_most(1.0, f"{name}: sent ÷ MaxText's", [own.sent / sent], "×", f"MaxText: {sent / 1e9:,.0f} GB")
+    yield at_most(1.02, f"{row}: peak ÷ MaxText's", [own.peak / peak], "×", f"MaxText: {peak / 1e9:.1f} GB")
+    yield at_most(1.0, f"{row}: sent ÷ MaxText's", [own.sent / sent], "×", f"MaxText: {sent / 1e9:,.0f} GB")
     for attention, bar in BARS.items():
         cycles = theirs[attention].cycles
         value, against = ours[attention].cycles / cycles, f"MaxText: {cycles / 1e9:.1f} G"
-        yield at_most(bar, f"{name}: cycles ÷ MaxText's, both with {attention} attention", [value], "×", against)
+        yield at_most(bar, f"{row}: cycles ÷ MaxText's, both with {attention} attention", [value], "×", against)
 
 
-def compiled(side: str, row: tuple[int, int, int, int], attention: str) -> Step:
+def compiled(side: str, row: Row, attention: str) -> Step:
     """Compiles one side in a process of its own and reads its text."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [sys.executable, "-m", "tests.bench.maxtext_step", side, *map(str, row), attention, folder],
+            [sys.executable, "-m", "tests.bench.maxtext_step", side, *map(str, astuple(row)), attention, folder],
             check=True,
             capture_output=True,
             cwd=Path(__file__).parents[2],
@@ -77,8 +96,8 @@ def compiled(side: str, row: tuple[int, int, int, int], attention: str) -> Step:
         return _read(Path(folder), row)
 
 
-def _read(folder: Path, row: tuple[int, int, int, int]) -> Step:
+def _read(folder: Path, row: Row) -> Step:
     module = parse((folder / "step.hlo").read_text())
-    collectives = inventory(module, {"fsdp": row[0], "tensor": row[1]})
+    collectives = inventory(module, {"fsdp": row.fsdp, "tensor": row.tensor})
     sent = sum(flow.bytes_sent for flow in flows(collectives))
     return Step(float((folder / "peak").read_text()), sent, estimated_cycles(module) or 0)
