@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from ..base import figures
 from ..wire.descriptions import ArrayInfo, MeshInfo
 from ..wire.events import PresetCompiled, PresetInspected
+from ..wire.rates import Rates
+from .exposed_traffic import traffic_over_compute
 from .finding import RULES, Finding, Subject, finding
 from .gathers import gathered_parameters
 from .layout import bytes_per_device, dim_name, is_same_layout, replicas, shard_shape, used_axes
@@ -20,15 +22,18 @@ LARGE_BYTES = 2**20
 """Bytes per device that splitting an array must save for S101 to report it."""
 LARGE_FRACTION = 0.05
 """The fraction of a device's parameter bytes that splitting an array must save for S101 to report it."""
-FLOPS_PER_BYTE = 10.0
-"""With fewer, compute cannot hide communication: chips compute 100 to 10,000 FLOP while a byte crosses a link."""
 
 
-def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_step: float | None) -> list[Finding]:
+def lint(
+    compiled: PresetCompiled,
+    inspected: PresetInspected | None,
+    flops_per_step: float | None,
+    rates: Rates | None = None,
+) -> list[Finding]:
     """Returns the findings in the order of their codes.
 
     Without `inspected`, checks of activations, gradients and rematerializations are left out; without `flops_per_step`
-    (of all devices), S109 is.
+    (of all devices), S109 is. With the `rates` of such devices, S109 compares times.
     """
     subject = Subject(
         mesh=compiled.mesh,
@@ -39,6 +44,8 @@ def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_
         inspected=inspected,
         flops_per_device=None if flops_per_step is None else flops_per_step / len(compiled.mesh.device_ids),
         unused_rules=compiled.unused_rules,
+        work=compiled.work,
+        rates=rates,
     )
     checks = (
         _replicated_parameters,
@@ -49,7 +56,7 @@ def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_
         gathered_parameters,
         _rematerializations,
         _other_layouts,
-        _traffic_over_compute,
+        traffic_over_compute,
         _unnamed_dims,
     )
     return [found for check in checks for found in check(subject)]
@@ -169,24 +176,6 @@ def _other_layouts(subject: Subject) -> Iterator[Finding]:
             [array],
             bytes_per_device(array, subject.mesh),
         )
-
-
-def _traffic_over_compute(subject: Subject) -> Iterator[Finding]:
-    moved_by_axes: dict[tuple[str, ...], int] = {}
-    for info in subject.collectives:
-        axes = tuple(info.axes)
-        moved_by_axes[axes] = moved_by_axes.get(axes, 0) + (info.bytes_per_device or info.bytes_each)
-    flops = subject.flops_per_device
-    for axes, moved in moved_by_axes.items():
-        if flops is not None and flops < FLOPS_PER_BYTE * moved:
-            yield finding(
-                "S109",
-                f"{figures.over(axes)} carries {figures.size(moved)} per device and step for "
-                f"{figures.rate(flops)}FLOP of compute: {flops / moved:.1f} FLOP per byte",
-                "give each device more to compute: a larger batch, longer sequences, or fewer devices on that axis",
-                cost=moved,
-                axes=axes,
-            )
 
 
 def _unnamed_dims(subject: Subject) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """Predicted step times on a slice like the one at hand: by the rates that were measured on it."""
 
+from ..analysis.prediction import predict
 from ..base.versions import versions
 from ..profiling.known_steps import devices_of, load
-from ..profiling.prediction import predict
 from ..spec.topology import Topology
 from ..wire.rates import StepPrediction
 from .ranking import Cost

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
+from ..analysis.prediction import COLLECTIVES, NO_COLLECTIVES, predicted_seconds
 from ..wire.rates import KindOfWork, Rate
-from .prediction import COLLECTIVES, NO_COLLECTIVES, predicted_seconds
 from .samples import MeasuredStep, Sample
 
 ROUNDS = 10

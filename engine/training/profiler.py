@@ -15,12 +15,12 @@ from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL
 from ..profiling.host_plane import INPUT
 from ..profiling.recording import Place, Recording, read_recording
+from ..program.learned_rates import learned_rates
 from ..program.program import Program
 from ..spec.topology import peaks
 from ..wire.account import Account
 from ..wire.events import Event, PartsMeasured, Profiled, ProfileFailed, ProfileWriting, Profiling, RatesFitted
 from .joint_account import joint_account
-from .learned_rates import learned_rates
 from .progress import Progress
 
 WARM_UP = 3

@@ -18,6 +18,7 @@ from ..models.task import Task
 from ..parallel.mesh import describe_device, fallback
 from ..planning.preview import preview
 from ..program.compiler import Compiler
+from ..program.learned_rates import known_rates
 from ..program.memory import keep_freed_blocks, limit
 from ..program.presets import describe_presets, known_presets, problems_of_requested
 from ..program.setup import devices_and_task
@@ -30,7 +31,6 @@ from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Answer
 from .inputs import Inputs, inputs_of, text_inputs
-from .learned_rates import known_rates
 from .loop import Loop
 from .profiler import Profiler
 

@@ -579,6 +579,8 @@ class Inspection(Struct, frozen=True, kw_only=True):
     """Layouts of the state and batch, collectives and memory."""
     inspected: PresetInspected
     """Layouts of gradients and activations, and the compiler's warnings."""
+    rates: Rates | None = None
+    """How fast such devices work; null if no step was measured on any."""
 
 
 StepEvent = TrainingStarted | StepsDone | Evaluated | MemoryMeasured | Sampled | Paused | Resumed | Stalled

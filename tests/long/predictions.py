@@ -23,12 +23,12 @@ import jax
 import msgspec
 from msgspec.structs import replace
 from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.analysis.prediction import predict
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.base.versions import versions as installed
 from shardtui.engine.models.task import TrainState
 from shardtui.engine.profiling.account import read_account
 from shardtui.engine.profiling.known_steps import KnownSteps, devices_of
-from shardtui.engine.profiling.prediction import predict
 from shardtui.engine.profiling.step_work import step_work
 from shardtui.engine.program.memory import keep_freed_blocks
 from shardtui.engine.spec.preset_files import is_pitfall

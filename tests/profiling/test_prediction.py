@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from shardtui.engine.analysis.prediction import predict
 from shardtui.engine.profiling import known_steps
 from shardtui.engine.profiling.known_steps import MAX_PROGRAMS, Devices, KnownSteps, devices_of
-from shardtui.engine.profiling.prediction import predict
 from shardtui.engine.program.program import Program
 from shardtui.engine.wire.account import Account, CollectiveTime, OperationTime, PartTime
 from shardtui.engine.wire.rates import KindOfWork, Rate, Rates

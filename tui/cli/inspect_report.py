@@ -195,7 +195,7 @@ def all_arrays(inspection: Inspection) -> list[ArrayInfo]:
 
 def findings(inspection: Inspection) -> list[Finding]:
     """Returns likely mistakes in the layout."""
-    return lint(inspection.compiled, inspection.inspected, inspection.flops_per_step)
+    return lint(inspection.compiled, inspection.inspected, inspection.flops_per_step, inspection.rates)
 
 
 def inspect_report(inspection: Inspection, explained: Explained) -> InspectReport:

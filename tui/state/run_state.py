@@ -221,7 +221,9 @@ class RunState:
     @property
     def findings(self) -> list[Finding]:
         """Lint findings of the active preset; empty until it is compiled."""
-        return lint(self.layout, self.inspection, self.ready.flops_per_step) if self.layout and self.ready else []
+        if self.layout is None or self.ready is None:
+            return []
+        return lint(self.layout, self.inspection, self.ready.flops_per_step, self.rates)
 
     @property
     def first_preset(self) -> str:
@@ -289,7 +291,7 @@ class RunState:
 
     def predicted(self, preset: str) -> StepPrediction | None:
         """Returns the time of a step under a compiled preset, by rates of these devices; None if unknown."""
-        from ...engine.profiling.prediction import predict  # the first frame does not wait for it
+        from ...engine.analysis.prediction import predict  # the first frame does not wait for it
 
         compiled = self.compiled.get(preset)
         return predict(compiled.work, self.rates) if compiled and self.rates else None
