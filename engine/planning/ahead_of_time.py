@@ -18,6 +18,7 @@ from ..program.placement import argument_bytes, place
 from ..program.program import compile_program
 from ..spec.config import UserModel
 from ..spec.preset import Preset
+from ..spec.slices import spans
 from ..spec.topology import Topology
 from ..wire.events import PresetCompiled
 from . import tpu_compiler
@@ -30,7 +31,7 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
-    """Returns compile-only devices of the slice, in canonical mesh order.
+    """Returns compile-only devices of the slice or slices, in canonical mesh order.
 
     Raises Invalid if the TPU compiler is not installed or does not know the slice.
     """
@@ -46,6 +47,7 @@ def find_slice(topology: Topology) -> list[jax.Device]:
             topology_name=topology.name,
             chip_config_name=topology.chip.chip_config,
             wrap=(*topology.rings, False)[:3],  # without it, the compiler plans for a slice without wraparound links
+            **({"num_slices": topology.slices} if topology.slices > 1 else {}),
         )
     except Exception as error:
         raise Invalid(f"--topology {topology.name}: the TPU compiler does not know this slice: {error}") from error
@@ -58,6 +60,7 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
     Raises Invalid if the preset cannot be laid out or the slice cannot be compiled for.
     """
     step = None if isinstance(task.config.model, UserModel) else Step(task, preset, topology.devices)
+    spans(preset.sizes(topology.devices), topology.slices)
     placement = place(task, preset, find_slice(topology))
     try:
         program = compile_program(task, placement)

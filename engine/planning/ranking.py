@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from ..analysis.finding import Finding
 from ..analysis.traffic import Flow, overlapped_share
 from ..base import figures
 from ..spec.indivisible import Indivisible
@@ -93,10 +94,10 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     @property
     def sent_by_axis(self) -> dict[str, int]:
-        """Bytes that a device sends per step by axes, such as `data` or `data × model`, most first."""
+        """Bytes that a device sends per step by axes, such as `data`, `data × model` or `data on DCN`, most first."""
         found: dict[str, int] = {}
         for flow in self.collectives or ():
-            axes = figures.over(flow.axes)
+            axes = figures.over(flow.axes, flow.network)
             found[axes] = found.get(axes, 0) + flow.bytes_sent
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
@@ -144,6 +145,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """Dims that are not divisible by their mesh axes, if there is no other problem."""
     laid_out: bool = False
     """Whether its layout is valid; there may be no cost yet."""
+    findings: list[Finding] = []
+    """What is likely to be wrong with how its mesh lies over the slices."""
     no_estimate: str = ""
     """Why there is no estimate although the layout is valid; else empty."""
     estimate: Cost | None = None
@@ -234,4 +237,11 @@ def network_seconds(collectives: Sequence[Flow], topology: Topology, mesh: Mappi
 
     Over several dims of the torus the bandwidths add up. Austin et al. 2025, "How to Scale Your Model", chapter 3.
     """
-    return sum(flow.bytes_sent / wiring(topology, mesh, flow.axes).rate for flow in collectives if flow.bytes_sent)
+    return sum(_seconds(flow, wiring(topology, mesh, flow.axes)) for flow in collectives if flow.bytes_sent)
+
+
+def _seconds(flow: Flow, wired: Wiring) -> float:
+    if flow.network != "dcn":
+        return flow.bytes_sent / wired.rate
+    assert wired.dcn_rate, "its axes cross slices"
+    return flow.bytes_sent / wired.dcn_rate

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from ..analysis import megascale
 from ..analysis.collectives import KINDS, Reader
 from ..analysis.dataflow import is_product
 from ..analysis.device_groups import grouping, groups_of
@@ -118,7 +119,8 @@ class Program:
         for _, instruction, info in Reader(self.module, self.mesh or {"": self._devices}).located():
             if info.axes:
                 self.collectives[info.name] = info if self.mesh else replace(info, axes=[])
-                self._groups[info.name] = _partners(grouping(instruction), self._devices)
+                if info.network != "dcn":
+                    self._groups[info.name] = _partners(grouping(instruction), self._devices)
 
     @cached_property
     def _places(self) -> dict[str, Computation]:
@@ -126,12 +128,15 @@ class Program:
 
     def _operation(self, where: Computation, each: Instruction) -> Operation:
         is_done = each.opcode.endswith("-done")
-        begun = where.instructions.get(each.operand) if is_done else None
+        begun = where.instructions.get(megascale.received(where).get(each.operand, each.operand)) if is_done else None
         name = self._collective_of(begun or each)
         inner = self._inner(each)
         if name and not (name != each.name and any(map(is_product, inner))):
             info = self.collectives[name]
-            part, source = f"{info.kind} over {figures.over(info.axes)}" if info.axes else info.kind, info.source
+            part, source = (
+                f"{info.kind} over {figures.over(info.axes, info.network)}" if info.axes else info.kind,
+                info.source,
+            )
         else:
             name, part, source = "", self._part(each, inner), self.module.source(each)
         return Operation(

@@ -1,4 +1,4 @@
-"""TPU slices: their torus of chips, and the ICI links that each axis of a mesh uses."""
+"""TPU slices: their torus of chips, and the links that each axis of a mesh uses: ICI inside, DCN between slices."""
 
 import itertools
 import math
@@ -10,12 +10,13 @@ import msgspec
 from msgspec import Struct
 
 from ..base.invalid import Invalid
+from . import slices
 from .preset_files import PRESETS, read_toml
 
-NAME = re.compile(r"(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*)")
-"""A slice, such as `v5e:4x4`."""
+NAME = re.compile(r"(?:(?P<slices>\d{1,4})\*)?(?P<slice>(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*))")
+"""A slice, such as `v5e:4x4`, or several: `2*v5e:4x4`."""
 MAX_CHIPS = 2**14
-"""Chips in a slice at most."""
+"""Chips in all slices together at most."""
 DIMS = "xyz"
 """Names of the torus dims."""
 
@@ -39,13 +40,19 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     """A torus dim is a ring (has wraparound links) if its length is a multiple of this."""
     kinds: tuple[str, ...]
     """What jax calls its devices."""
+    dcn_rate: float | None = None
+    """Bandwidth to other slices over the data center network (DCN), in bytes per second; None if none is published."""
+    cores: int = 1
+    """Devices in a chip. They share the chip's ICI links."""
+    core_rate: float = 0.0
+    """Bandwidth between the devices of a chip, in bytes per second and direction; 0 if a chip is one device."""
     chip_config: str = "default"
     """The TPU compiler's name for the configuration in which a chip's cores are one device."""
 
     @property
     def peaks(self) -> "Peaks":
         """The highest rates of the device."""
-        return Peaks(self.flops, self.memory_rate, 2 * self.link_rate)
+        return Peaks(self.flops, self.memory_rate, 2 * self.link_rate / self.cores)
 
 
 class Peaks(Struct, frozen=True):
@@ -60,19 +67,26 @@ class Peaks(Struct, frozen=True):
 
 
 class Topology(Struct, frozen=True):
-    """A TPU slice."""
+    """A TPU slice, or several equal ones that are connected by DCN."""
 
     name: str
-    """Such as `v5p:4x4x4`."""
+    """Name of one slice, such as `v5p:4x4x4`."""
     shape: tuple[int, ...]
     """Chips along x, y and, in a 3-D torus, z."""
     chip: Chip
     """The TPU generation."""
+    slices: int = 1
+    """Number of slices."""
 
     @property
     def devices(self) -> int:
-        """Devices in the slice, one for each chip."""
-        return math.prod(self.shape)
+        """Devices in all slices."""
+        return math.prod(self.shape) * self.chip.cores * self.slices
+
+    @property
+    def title(self) -> str:
+        """Its name for people: `v5p:4x4x4`, or `2 × v5p:4x4x4`."""
+        return self.name if self.slices == 1 else f"{self.slices} × {self.name}"
 
     @property
     def rings(self) -> tuple[bool, ...]:
@@ -86,7 +100,7 @@ class Topology(Struct, frozen=True):
 
 
 class Wiring(Struct, frozen=True, kw_only=True):
-    """The ICI links that the collectives over some mesh axes use."""
+    """The links that the collectives over some mesh axes use."""
 
     axes: list[str]
     """The mesh axes."""
@@ -99,7 +113,12 @@ class Wiring(Struct, frozen=True, kw_only=True):
     strides: list[int]
     """For each of these dims, the links from one member to the next. Groups in between share these links."""
     rate: float
-    """Bytes per second that a device can send over these axes, in both directions of a ring together."""
+    """Bytes per second that a device can send over these axes on ICI, in both directions of a ring together; 0 if a
+    group has one device in each slice."""
+    slices: int = 1
+    """Slices that a group spans. Between them the data cross DCN."""
+    dcn_rate: float | None = None
+    """Bytes per second that a device can send to other slices; null if a group is inside one slice."""
 
 
 @lru_cache
@@ -122,53 +141,65 @@ def chips() -> dict[str, Chip]:
 
 
 def load_topology(name: str) -> Topology:
-    """Returns the slice with a name such as `v5p:4x4x4`. Raises Invalid."""
+    """Returns the slice with a name such as `v5p:4x4x4`, or several: `2*v5p:4x4x4`. Raises Invalid."""
     known, found = chips(), NAME.fullmatch(name)
     if found is None or found["chip"] not in known:
         raise Invalid(
             f"--topology {name}: no such slice: give a TPU generation ({', '.join(known)}) and the chips "
             "along each dim, such as v5e:4x4 or v5p:4x4x4"
         )
-    chip = known[found["chip"]]
+    chip, count = known[found["chip"]], int(found["slices"] or 1)
     shape = tuple(map(int, found["shape"].split("x")))
     if (dims := len(shape)) != chip.torus:
         raise Invalid(
             f"--topology {name}: {dims} dim{'s' * (dims != 1)}, but a {found['chip']} slice has {chip.torus}: "
             f"give {'x'.join('4' * chip.torus)}, for example"
         )
-    if not 1 <= math.prod(shape) <= MAX_CHIPS:
-        raise Invalid(f"--topology {name}: {math.prod(shape):,} chips: a slice has 1 to {MAX_CHIPS:,}")
-    return Topology(name, shape, chip)
+    if not 1 <= math.prod(shape) * count <= MAX_CHIPS:
+        total = f"{math.prod(shape) * count:,} chips"
+        raise Invalid(f"--topology {name}: {total}: {'slices have' if count > 1 else 'a slice has'} 1 to {MAX_CHIPS:,}")
+    if count > 1 and chip.dcn_rate is None:
+        able = ", ".join(other for other, each in known.items() if each.dcn_rate)
+        raise Invalid(f"--topology {name}: no bandwidth between {found['chip']} slices is published: plan {able}")
+    return Topology(found["slice"], shape, chip, count)
 
 
 def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> Wiring:
-    """Returns the links that some mesh axes use together. `mesh`: axis to size, in the order devices fill it."""
-    members = _members(topology, mesh, axes)
-    along = [sorted({place[dim] for place in members}) for dim in range(len(topology.shape))]
+    """Returns the links that some mesh axes use together. `mesh`: axis to size, in the order devices fill it.
+
+    Raises Invalid if the mesh cannot be laid over the slices.
+    """
+    chip, spans = topology.chip, slices.spans(mesh, topology.slices)
+    members = _members(topology, slices.within(mesh, topology.slices), axes)
+    *along, cores = [sorted({place[dim] for place in members}) for dim in range(len(topology.shape) + 1)]
     dims = [dim for dim, values in enumerate(along) if len(values) > 1]
-    box = math.prod(map(len, along)) == len(members)
+    box = math.prod(map(len, along)) * len(cores) == len(members)
     strides = [(along[dim][-1] - along[dim][0]) // (len(along[dim]) - 1) for dim in dims]
     rings = [box and len(along[dim]) == topology.shape[dim] and topology.rings[dim] for dim in dims]
     rates = [(2 if ring else 1) / stride for ring, stride in zip(rings, strides, strict=True)]
+    shared = chip.cores // len(cores)  # groups that use the same links at the same time
+    across = math.prod(spans[axis] for axis in axes)
     return Wiring(
         axes=list(axes),
-        size=len(members),
+        size=len(members) * across,
         dims=[DIMS[dim] for dim in dims],
         rings=rings,
         strides=strides,
-        rate=topology.chip.link_rate * (math.fsum(rates) if box else 1),
+        rate=chip.link_rate * (math.fsum(rates) if box else 1) / shared if dims else chip.core_rate * (len(cores) > 1),
+        slices=across,
+        dcn_rate=chip.dcn_rate if across > 1 else None,
     )
 
 
 @lru_cache(maxsize=4)  # a search needs the members of thousands of groups
-def _places(shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
-    """The coordinates of each device on the torus, in the order in which devices fill a mesh."""
-    return list(itertools.product(*map(range, shape)))
+def _places(shape: tuple[int, ...], cores: int) -> Sequence[tuple[int, ...]]:
+    """The coordinates on the torus, and the core, of each device of a slice, in the order in which they fill a mesh."""
+    return list(itertools.product(*map(range, shape), range(cores)))
 
 
 def _members(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> list[tuple[int, ...]]:
-    """The coordinates of the group that the first device is in. All groups have the same shape."""
-    sizes, places = list(mesh.values()), _places(topology.shape)
+    """The places of the group that the first device is in. All groups have the same shape. `mesh`: in one slice."""
+    sizes, places = list(mesh.values()), _places(topology.shape, topology.chip.cores)
     ranges = [range(size) if axis in axes else range(1) for axis, size in mesh.items()]
     strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
     indices = itertools.product(*ranges)

@@ -33,6 +33,10 @@ class MeshInfo(Struct, frozen=True):
     """Device ids in row-major order of `axes`."""
 
 
+Network = Literal["ici", "dcn", "nvlink", "network"]
+"""What carries a collective: `ici` the links inside a TPU slice, `dcn` the data center network between slices, `nvlink`
+the links inside a GPU host, `network` what connects GPU hosts."""
+
 ArrayKind = Literal["parameter", "moment", "variable", "scalar", "batch", "gradient", "activation"]
 
 
@@ -78,7 +82,8 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     axes: list[str]
     """The mesh axes it communicates over."""
     group_size: int
-    """Devices in a group: the product of the axes' sizes, or less if it spans only a part of an axis."""
+    """Devices in a group: the product of the axes' sizes, or less if it spans only a part of an axis. Over DCN, the
+    slices that exchange data: each device sends to those in its place on the other slices."""
     count: int | None
     """Executions per step, including loop iterations; null if that depends on data or on a branch."""
     bytes_each: int
@@ -105,6 +110,8 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     name: str = ""
     """Name of the instruction, as traces have it: of a collective inside a fusion, the fusion. Empty in events of older
     versions."""
+    network: Network | None = None
+    """What carries it; null if the program's text does not tell, as on simulated devices."""
 
 
 class ProductInfo(Struct, frozen=True, kw_only=True):

@@ -141,6 +141,25 @@ def test_no_figure_is_truncated(width: int) -> None:
     assert [figure for figure in figures if figure not in text] == []
 
 
+def test_slices_say_which_axis_crosses_them(home: Path) -> None:
+    arguments = ("--topology=v5e:2x4", "--slices=2", "--estimate", "--set=batch_size=64", "--preset=hsdp")
+    board = planned(*arguments, "--preset=data1-model16", "--set=heads=16")
+    assert (board["topology"], board["slices"]) == ("v5e:2x4", 2)
+    rows = {row["preset"]: row for row in board["rows"]}
+    hsdp, tensor = rows["hsdp"], rows["data1-model16"]
+    assert (hsdp["topology"], hsdp["slices"], hsdp["mesh"]) == ("v5e:2x4", 2, {"data": 2, "fsdp": 8})
+    assert [(wired["slices"], wired["dcn_rate"]) for wired in hsdp["wiring"]] == [(2, 3.125e9), (1, None)]
+    networks = {(tuple(flow["axes"]), flow["network"]) for flow in hsdp["estimate"]["collectives"]}
+    assert networks == {(("data",), "dcn"), (("fsdp",), "ici")}
+    assert hsdp["findings"] == []
+    (finding,) = tensor["findings"]
+    assert (finding["code"], finding["axes"]) == ("S111", ["model"])
+    assert finding["bytes_per_device"] > 0
+    text = run(*arguments).stdout
+    assert "nano on 2 × v5e:2x4: 16 × 16.9 GB" in text
+    assert re.search(r"data +2 +DCN, 2 slices +DCN 3\.12 GB/s", text)
+
+
 def test_without_the_compiler_one_line_says_how_to_install_it(home: Path, compilers: Compilers) -> None:
     compilers.remove()
     result = run(*TINY)
@@ -188,6 +207,12 @@ def test_an_interrupted_plan_prints_what_it_has(home: Path, compilers: Compilers
         (
             ["--topology=v5e:2x4", "--batch-size=0", "--seq-len=-1"],
             ["--batch-size 0: must be at", "--seq-len -1: must"],
+        ),
+        (["--topology=v5e:2x4", "--slices=0"], ["--slices 0: must be at least 1"]),
+        (["--topology=v4:2x2x2", "--slices=2"], ["no bandwidth between v4 slices is published"]),
+        (
+            ["--topology=v5e:3x4", "--slices=2", "--preset=data3-model8"],
+            ["mesh data 3 × model 8 cannot be laid over 2 slices: data (3) and 2 slices do not divide each other"],
         ),
         (["--topology=v5e:3x3", "--preset=dp-tp2"], ["needs a multiple of 2 devices, 9 found"]),
         (["--topology=v5e:9", "--preset=nope", "--set=layers=0"], ["1 dim,", "no such preset", "layers 0: must be"]),

@@ -161,8 +161,8 @@ def _inspect(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from .plan import plan
 
-    config, presets = planned(options)
-    return plan(config, options.topology, presets, not options.estimate, options.search, options.accounts, options.json)
+    config, topology, presets = planned(options)
+    return plan(config, topology, presets, not options.estimate, options.search, options.accounts, options.json)
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -209,6 +209,7 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--topology", required=True, metavar="T", help="TPU slice: generation and chips, such as v5p:4x4x4")
+    add("--slices", type=int, metavar="N", help="so many of these slices, connected by DCN; default 1")
     add(
         "--preset",
         action="append",

@@ -91,6 +91,7 @@ def _tables(board: Board, config: RunConfig, console: Console) -> list[Renderabl
     rows = ranked(board.rows)
     tables: list[RenderableType] = [*board_tables(rows, _title(board, config), console)]
     tables += [_wiring_table(rows)] if any(map(board_rows.used_wirings, rows)) else []
+    tables += [Text(f"{row.preset}: {each.message}: {each.fix}") for row in rows for each in row.findings]
     tables += [Text(f"{row.preset}: {words}") for row in rows if (words := predicted_times(row))]
     tables += [Text(f"{row.preset}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
     tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]
@@ -99,13 +100,13 @@ def _tables(board: Board, config: RunConfig, console: Console) -> list[Renderabl
         tables.append(Text(f"far too large by formula, so not compiled: {', '.join(left_out)}", "dim"))
     accounts = [(row.preset, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
     tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
-    return [*tables, Text(f"→ {recommendation(board.rows, board.topology)}", "bold")]
+    return [*tables, Text(f"→ {recommendation(board.rows, load_topology(board.topology).title)}", "bold")]
 
 
 def _title(board: Board, config: RunConfig) -> str:
     slice_ = load_topology(board.topology)
     memory = figures.size(slice_.chip.memory)
-    return f"{board.model} on {board.topology}: {slice_.devices:,} × {memory}, {config.batch} per step"
+    return f"{board.model} on {slice_.title}: {slice_.devices:,} × {memory}, {config.batch} per step"
 
 
 def _lines(cells: str | list[str]) -> str:
@@ -159,7 +160,7 @@ def _column(name: str) -> Column:
 
 def _wiring_table(rows: Sequence[Row]) -> Table:
     table = plain_table(
-        "preset", "axis", right("devices"), "runs on", right("bandwidth"), title="ICI links of each mesh axis"
+        "preset", "axis", right("devices"), "runs on", right("bandwidth"), title="links of each mesh axis"
     )
     for row in rows:
         for index, wired in enumerate(board_rows.used_wirings(row)):

@@ -12,6 +12,7 @@ from ...engine.planning.ranking import Board, Cost, Row, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
+from ...engine.spec.topology import load_topology
 from ...engine.wire.account import Account
 from .engine_process import Answer, EngineProcess
 
@@ -133,7 +134,8 @@ class Planner:
         answer = await EngineProcess(self._nice).ask("schedule", self._config, self._topology, self._presets[at])
         found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
         if found is None:
-            raise Invalid(f"{preset} on {self._topology}: its program does not fit, or is too long to go through")
+            slices = load_topology(self._topology).title
+            raise Invalid(f"{preset} on {slices}: its program does not fit, or is too long to go through")
         return found
 
     def cancel(self) -> None:

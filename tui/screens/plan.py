@@ -16,6 +16,7 @@ from ...engine.base.invalid import Invalid
 from ...engine.planning import tpu_compiler
 from ...engine.planning.ranking import Board
 from ...engine.spec.config import RunConfig
+from ...engine.spec.topology import load_topology
 from ..bindings import identified
 from ..client.planner import Compiling, Planner
 from ..state.last_slice import remember_slice
@@ -148,9 +149,11 @@ bars, operations and, on **t**, a timeline.
     def show_board(self, board: Board, config: RunConfig) -> None:
         """Shows the ranked presets and the recommendation; `config` has the batch that was planned."""
         self.board = board
-        set_titles(self.table.rows, f"{board.model} on {board.topology}", f"batch of {config.batch}")
+        set_titles(
+            self.table.rows, f"{board.model} on {load_topology(board.topology).title}", f"batch of {config.batch}"
+        )
         self.fill()
-        texts = [(f"→ {recommendation(board.rows, board.topology)}", "bold")]
+        texts = [(f"→ {recommendation(board.rows, load_topology(board.topology).title)}", "bold")]
         if not tpu_compiler.is_installed():
             texts.append((tpu_compiler.NO_COMPILER, "$warning"))
         self.query_one("#hints", Paragraphs).show_texts(texts)
