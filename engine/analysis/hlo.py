@@ -133,6 +133,8 @@ class Module:
     """Its tables of source lines."""
     is_tpu: bool
     """Whether the TPU compiler made it."""
+    aliases: str
+    """The outputs that take the memory of donated arguments, as XLA prints them; empty if none does."""
 
     def instructions(self) -> Iterator[tuple[Computation, Instruction]]:
         """Yields every instruction with the computation that it is in."""
@@ -220,6 +222,7 @@ def parse(text: str) -> Module:
         "is_scheduled=true" in first_line,
         _frames(tables),
         ":T(" in first_line,  # the layouts of arguments are tiled
+        first_line.partition("input_output_alias={")[2].partition(") }")[0],
     )
 
 

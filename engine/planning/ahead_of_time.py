@@ -88,6 +88,8 @@ def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Co
         parts={name: size for name in PARTS if (size := getattr(memory, name))},
         collectives=None if compiled.collectives is None else flows(compiled.collectives),
         work=compiled.work,
+        at_peak=compiled.at_peak,
+        peak_buffers=compiled.peak_buffers,
     )
     return timed(cost, step.work, topology, compiled.mesh.axes) if step and not step.unknown else cost
 

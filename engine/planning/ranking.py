@@ -13,6 +13,7 @@ from ..spec.indivisible import Indivisible
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.topology import Topology, Wiring, wiring
 from ..wire.account import Account
+from ..wire.descriptions import PeakBuffer, PeakMemory
 from ..wire.rates import KindOfWork, StepPrediction
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
@@ -67,6 +68,11 @@ class Cost(Struct, frozen=True, kw_only=True):
     scheduled_seconds: float | None = None
     """Time of a step by the TPU compiler's schedule: operations take the cycles that it estimates, and collectives that
     do not pass behind work their bytes by the rate of their links. Null by formula."""
+    at_peak: PeakMemory | None = None
+    """The peak of the memory, rebuilt from the order of the compiled program; null by formula, for a program that is
+    too large, and if its text cannot be read."""
+    peak_buffers: list[PeakBuffer] = []
+    """What fills the memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
     account: Account | None = None
     """Where the time of a step goes by the compiler's schedule and estimates; null unless `plan --profile` asks for
     it, by formula, and for a program that is too large."""

@@ -388,6 +388,8 @@ def test_search_keeps_tensor_axes_off_dcn(gpt3: Task) -> None:
 
 
 def test_a_mesh_that_cannot_be_laid_over_the_slices_has_no_estimate() -> None:
-    row = estimate_row(tpu_task("gpt2-medium", "batch_size=24"), load_preset("data3-model8"), 24, load_topology("2*v5e:3x4"))
+    row = estimate_row(
+        tpu_task("gpt2-medium", "batch_size=24"), load_preset("data3-model8"), 24, load_topology("2*v5e:3x4")
+    )
     assert (row.verdict, row.estimate) == ("infeasible", None)
     assert "cannot be laid over 2 slices" in row.problems[0]

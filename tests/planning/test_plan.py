@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.analysis.peak_memory import peak_memory
 from shardtui.engine.analysis.traffic import Flow
 from shardtui.engine.base import figures
 from shardtui.engine.planning import cache as plan_cache
@@ -355,7 +356,17 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
     compilers.install(HANGS)
     target, module = load_topology("v5e:2x4"), parse((HLO / "tpu-fsdp.hlo").read_text())
     account = predicted_account(module, {"data": 8}, target)
-    kept = Cost(argument_bytes=1, peak_bytes=9, capacity_bytes=10**9, step_seconds=1e-7, account=account)
+    peak = peak_memory(module, [])
+    assert peak
+    kept = Cost(
+        argument_bytes=1,
+        peak_bytes=9,
+        capacity_bytes=10**9,
+        step_seconds=1e-7,
+        account=account,
+        at_peak=peak.memory,
+        peak_buffers=peak.buffers,
+    )
     for preset in built_in_presets():
         plan_cache.store(tiny_config(), preset, target, kept)
 
@@ -369,6 +380,14 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
         await until(lambda: account.operations[0].name in screen_text(app), "the operations")
         await pilot.press("t")
         await until(lambda: "compute" in screen_text(app), "the timeline")
+        await pilot.press("m")
+        largest = figures.size(peak.buffers[0].bytes)
+        await until(lambda: largest in screen_text(app), "the buffers")
+        text = " ".join(screen_text(app).split())
+        assert f"at the peak, {figures.percent(peak.memory.at)} through the program" in text
+        assert "rebuilt from the order of the program" in text
+        await pilot.press("m")
+        await until(lambda: account.operations[0].name in screen_text(app), "the operations again")
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, PlanScreen), "the plan")
         view(app).table.select("dp-ep4")

@@ -42,6 +42,7 @@ from .inspect_report import (
     inspect_report,
     lint_report,
 )
+from .memory_report import peak_table
 
 MAX_ROWS = 500
 """Rows of the table of collectives, the largest first."""
@@ -146,6 +147,8 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
         tables.append(Text(f"no gradients and activations: {inspection.inspected.problem}", "red"))
     if compiled.memory:
         tables.append(_memory_table(compiled.memory))
+    if compiled.memory and compiled.at_peak:
+        tables.append(peak_table(compiled.preset, compiled.at_peak, compiled.peak_buffers, compiled.memory.peak))
     tables += (
         _traffic(compiled.collectives)
         if compiled.collectives is not None

@@ -162,7 +162,8 @@ def _plan(options: argparse.Namespace) -> int:
     from .plan import plan
 
     config, topology, presets = planned(options)
-    return plan(config, topology, presets, not options.estimate, options.search, options.accounts, options.json)
+    shown = options.accounts, options.shows_memory, options.json
+    return plan(config, topology, presets, not options.estimate, options.search, *shown)
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
+from .memory_report import peak_table
 from .plan_report import plan_report
 from .profile_report import profile_tables
 
@@ -39,11 +40,13 @@ def plan(
     compiles: bool,
     searches: bool,
     accounts: bool,
+    shows_memory: bool,
     as_json: bool,
 ) -> int:
     """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises Invalid."""
-    if accounts and not compiles:
-        raise Invalid("--profile needs the compiler's schedule: leave out --estimate")
+    if (accounts or shows_memory) and not compiles:
+        option = "--profile" if accounts else "--memory"
+        raise Invalid(f"{option} needs the compiler's schedule: leave out --estimate")
     planner = Planner(config, topology, presets, compiles, searches, accounts=accounts)
     warn(*planner.preset_problems)
     if compiles and not tpu_compiler.is_installed():
@@ -57,7 +60,7 @@ def plan(
         warn(*error.problems)
         return FAILED
     if planner.board is not None:
-        _answer(planner.board, config, as_json)
+        _answer(planner.board, config, shows_memory, as_json)
     return code
 
 
@@ -79,15 +82,15 @@ def _print_outcome(board: Board, preset: str, seconds: float) -> None:
     print(f"  {printable(outcome)}, after {figures.seconds(seconds)}", file=sys.stderr)
 
 
-def _answer(board: Board, config: RunConfig, as_json: bool) -> None:
+def _answer(board: Board, config: RunConfig, shows_memory: bool, as_json: bool) -> None:
     if as_json:
         print(json_line(plan_report(board)))
         return
     console = table_console()
-    console.print(*_tables(clean(board), config, console), sep="\n")
+    console.print(*_tables(clean(board), config, console, shows_memory), sep="\n")
 
 
-def _tables(board: Board, config: RunConfig, console: Console) -> list[RenderableType]:
+def _tables(board: Board, config: RunConfig, console: Console, shows_memory: bool) -> list[RenderableType]:
     rows = ranked(board.rows)
     tables: list[RenderableType] = [*board_tables(rows, _title(board, config), console)]
     tables += [_wiring_table(rows)] if any(map(board_rows.used_wirings, rows)) else []
@@ -100,7 +103,13 @@ def _tables(board: Board, config: RunConfig, console: Console) -> list[Renderabl
         tables.append(Text(f"far too large by formula, so not compiled: {', '.join(left_out)}", "dim"))
     accounts = [(row.preset, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
     tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
+    tables += _peak_tables(rows) if shows_memory else []
     return [*tables, Text(f"→ {recommendation(board.rows, load_topology(board.topology).title)}", "bold")]
+
+
+def _peak_tables(rows: Sequence[Row]) -> list[Table]:
+    costs = [(row.preset, row.compiled) for row in rows if row.compiled]
+    return [peak_table(name, at, cost.peak_buffers, cost.peak_bytes) for name, cost in costs if (at := cost.at_peak)]
 
 
 def _title(board: Board, config: RunConfig) -> str:
