@@ -62,6 +62,12 @@ class Program:
         self._groups: dict[str, Mapping[int, tuple[int, ...]]] = {}
         self._callers = {called: each for _, each in module.instructions() if (called := _called(each))}
         """The fusion or asynchronous start that calls a computation: its instructions are not in traces."""
+        self._sent = {
+            received: sent
+            for computation in module.computations.values()
+            for received, sent in megascale.received(computation).items()
+        }
+        """What a `recv` from other slices receives, by its name: that of the `send`."""
         self._read_collectives()
         self.operations = {
             each.name: self._operation(where, each)
@@ -128,7 +134,7 @@ class Program:
 
     def _operation(self, where: Computation, each: Instruction) -> Operation:
         is_done = each.opcode.endswith("-done")
-        begun = where.instructions.get(megascale.received(where).get(each.operand, each.operand)) if is_done else None
+        begun = where.instructions.get(self._sent.get(each.operand, each.operand)) if is_done else None
         name = self._collective_of(begun or each)
         inner = self._inner(each)
         if name and not (name != each.name and any(map(is_product, inner))):

@@ -28,7 +28,7 @@ from tests.table import Table, arguments
 SLICE = "v5e:2x4"
 COLUMNS = {
     "program": "",
-    "slices": "{}",
+    "slices": "",
     "kind": "{}",
     "axes": "{}",
     "times": "{}",
@@ -61,7 +61,7 @@ def main() -> int:
                 wrong += found != [program.traffic(slices)]
                 kind, axes, count, each, network = program.traffic(slices)
                 same = "the same" if found == [program.traffic(slices)] else str(found)
-                table.add(program.name, slices, kind, figures.over(axes, network), count, each, same)
+                table.add(program.name, str(slices), kind, figures.over(axes, network), count, each, same)
                 if options.write:
                     keep(f"slices/{slices} slices {program.name}", text)
             if options.write:
