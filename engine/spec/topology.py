@@ -52,7 +52,7 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def peaks(self) -> "Peaks":
         """The highest rates of the device."""
-        return Peaks(self.flops, self.memory_rate, 2 * self.link_rate / self.cores)
+        return Peaks(self.flops, self.memory_rate, 2 * self.link_rate / self.cores, self.dcn_rate)
 
 
 class Peaks(Struct, frozen=True):
@@ -64,6 +64,12 @@ class Peaks(Struct, frozen=True):
     """HBM bandwidth in bytes per second."""
     ring_rate: float
     """Bytes per second that it sends on a ring of ICI links, both directions."""
+    dcn_rate: float | None = None
+    """Bytes per second that it sends to other slices; None if unknown."""
+
+    def rate_of(self, network: str | None) -> float | None:
+        """Returns the bytes per second that it sends over a network, as in `CollectiveInfo`; None if unknown."""
+        return self.dcn_rate if network == "dcn" else self.ring_rate
 
 
 class Topology(Struct, frozen=True):
