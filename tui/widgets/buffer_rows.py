@@ -10,9 +10,9 @@ from ..state.peak_words import held_by, lifetime
 from .lines import set_titles
 from .table import Table, right
 
-NARROW = ("holds", "bytes", "live", "source")
+NARROW = ("bytes", "live", "source", "holds")
 """Columns in a narrow terminal."""
-WIDE = ("holds", "is", "bytes", "padding", "live", "source", "layout")
+WIDE = ("bytes", "padding", "live", "is", "source", "layout", "holds")
 
 
 def show_buffers(table: Table, buffers: Sequence[PeakBuffer], is_wide: bool, title: str) -> None:
