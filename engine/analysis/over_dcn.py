@@ -27,13 +27,12 @@ def over_dcn(split: Mapping[str, set[str]], moved: Mapping[str, int]) -> Iterato
         dims = sorted(split.get(axis, set()) & PARALLELISM.keys())
         if not dims or "batch" in split[axis]:
             continue
-        traffic = f" {figures.size(size)} per device and step go" if size else " its collectives go"
+        traffic = f", {figures.size(size)} per device and step" if size else ""
         yield finding(
             "S111",
-            f"{axis} is a {PARALLELISM[dims[0]]} axis ({', '.join(dims)}) and crosses slices:{traffic} over DCN in "
-            "every layer, between operations that wait for them",
-            f"put another axis first in [mesh], such as data, whose size the slices divide, so that {axis} stays "
-            "inside a slice",
+            f"{axis} is a {PARALLELISM[dims[0]]} axis ({', '.join(dims)}) and crosses slices: every layer waits for "
+            f"DCN{traffic}",
+            f"put another axis first in [mesh], such as data, of a multiple of the slices, so that {axis} stays inside one",
             cost=size,
             axes=[axis],
             dims=dims,

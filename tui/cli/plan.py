@@ -94,7 +94,7 @@ def _tables(board: Board, config: RunConfig, console: Console, shows_memory: boo
     rows = ranked(board.rows)
     tables: list[RenderableType] = [*board_tables(rows, _title(board, config), console)]
     tables += [_wiring_table(rows)] if any(map(board_rows.used_wirings, rows)) else []
-    tables += [Text(f"{row.preset}: {each.message}: {each.fix}") for row in rows for each in row.findings]
+    tables += [Text(f"{row.preset}: {line}") for row in rows for line in board_rows.findings(row)]
     tables += [Text(f"{row.preset}: {words}") for row in rows if (words := predicted_times(row))]
     tables += [Text(f"{row.preset}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
     tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]

@@ -128,6 +128,11 @@ def problems(rows: Sequence[Row]) -> list[str]:
     return _shared((row.preset, problem) for row in rows for problem in row.problems)
 
 
+def findings(row: Row) -> list[str]:
+    """Returns what is likely to be wrong with how the mesh lies over slices, and what to do, one line each."""
+    return [f"{each.message}: {each.fix}" for each in row.findings]
+
+
 def no_estimates(rows: Sequence[Row]) -> list[str]:
     """Returns why rows have no estimate, one line each. A reason that several presets share appears once."""
     return _shared((row.preset, line) for row in rows for line in no_estimate(row))

@@ -41,7 +41,7 @@ def detail_lines(row: Row, width: int) -> list[Content]:
     style = "$warning" if row.cost else "$error"
     lines = [
         Content.styled(line, style)
-        for text in (*row.problems, *board_rows.no_estimate(row))
+        for text in (*row.problems, *board_rows.findings(row), *board_rows.no_estimate(row))
         for line in textwrap.wrap(text, max(8, width))
     ]
     for label, text in _texts(row):
