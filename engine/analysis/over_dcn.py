@@ -32,7 +32,7 @@ def over_dcn(split: Mapping[str, set[str]], moved: Mapping[str, int]) -> Iterato
             "S111",
             f"{axis} is a {PARALLELISM[dims[0]]} axis ({', '.join(dims)}) and crosses slices: every layer waits for "
             f"DCN{traffic}",
-            f"put another axis first in [mesh], such as data, of a multiple of the slices, so that {axis} stays inside one",
+            f"put another axis first in [mesh], such as data, a multiple of the slices: then {axis} stays inside one",
             cost=size,
             axes=[axis],
             dims=dims,

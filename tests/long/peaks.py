@@ -36,11 +36,11 @@ CASES = (
     (CPU, "nano", "dp-tp2-pp2", "batch_size=64"),
     (CPU, "nano-moe", "ep2-tp2", "batch_size=64"),
     ("v5e:2x4", "gpt2", "dp", "batch_size=64"),
+    ("v5e:2x4", "gpt2", "fsdp", "batch_size=64"),
+    ("v5e:2x4", "gpt2", "dp-tp2-pp2", "batch_size=32 remat=true"),
     ("v5e:2x4", "gpt2-medium", "dp-tp4", "batch_size=32 remat=true"),
     ("v5e:4x4", "gpt2-xl", "fsdp", "batch_size=32 remat=true"),
     ("v5p:4x4x4", "gpt3-175b", "fsdp-tp8", "batch_size=64"),
-    ("2*v5p:4x4x4", "gpt3-175b", "hsdp", "batch_size=128"),
-    ("tpu7x:2x2x1", "gpt2-medium", "fsdp-tp2", "batch_size=64"),
 )
 """Devices, model, preset, settings."""
 COLUMNS = {
