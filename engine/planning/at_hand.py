@@ -13,10 +13,10 @@ def predicted_on(topology: Topology, cost: Cost) -> StepPrediction | None:
 
     Also None for several slices: accounts of steps do not tell the rates of ICI and DCN apart.
     """
-    if topology.slices > 1:
+    if topology.domains > 1:
         return None
     for kind in topology.chip.kinds:
-        known = load(devices_of(kind, topology.devices, "tpu", versions()))
+        known = load(devices_of(kind, topology.devices, topology.platform, versions()))
         if rates := known.rates:
             return predict(cost.work, rates)
     return None

@@ -36,13 +36,13 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
     A preset that does not fit the model or the devices gives a row with `problems` instead.
     """
     mesh = preset.sizes(devices)
-    step, slices = None, topology.slices if topology else 1
+    step, domains = None, topology.domains if topology else 1
     try:
         if isinstance(task.config.model, UserModel):
             decide_all(task, preset, devices)
         else:
             step = Step(task, preset, devices)
-        axes = crossing(mesh, slices)
+        axes = crossing(mesh, domains)
     except Invalid as error:
         indivisible = error.dims if isinstance(error, DoesNotDivide) else []
         return Row(preset=preset.name, mesh=mesh, problems=list(error.problems), indivisible=indivisible)
@@ -60,7 +60,7 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
 
 def _over_dcn(preset: Preset, axes: Sequence[str], estimate: Cost | None) -> list[Finding]:
     """Returns what is wrong with the axes that cross slices."""
-    flows = [flow for flow in (estimate and estimate.collectives) or () if flow.network == "dcn"]
+    flows = [flow for flow in (estimate and estimate.collectives) or () if flow.network in ("dcn", "network")]
     moved = {axis: sum(flow.bytes_known for flow in flows if axis in flow.axes) for axis in axes}
     split = {axis: {logical for logical, by in preset.rules.items() if axis in by} for axis in axes}
     return list(over_dcn(split, moved))
@@ -103,6 +103,6 @@ class Step:
             peak_bytes=sum(self.parts.values()),
             parts=self.parts,
             capacity_bytes=topology.chip.memory if topology else None,
-            collectives=by_network(self.flows, self.layout.mesh, topology.slices) if topology else self.flows,
+            collectives=by_network(self.flows, self.layout.mesh, topology) if topology else self.flows,
         )
         return timed(cost, self.work, topology, self.layout.mesh) if topology else cost

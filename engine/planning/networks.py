@@ -1,4 +1,4 @@
-"""Which networks the collectives of an estimate use: ICI inside a slice, DCN between slices."""
+"""Which networks collectives use: ICI inside a slice, DCN between slices; NVLink and the network of GPUs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,22 +6,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from ..analysis.traffic import Flow, sent
-from ..spec.slices import spans, within
+from ..spec.slices import crossing, spans, within
+from ..spec.topology import Topology
 from ..wire.descriptions import Network
 
 
-def by_network(flows: Sequence[Flow], mesh: Mapping[str, int], slices: int) -> list[Flow]:
+def by_network(flows: Sequence[Flow], mesh: Mapping[str, int], topology: Topology) -> list[Flow]:
     """Returns the flows of a mesh over several slices, each split into what goes over ICI and what over DCN.
 
     Collectives are hierarchical, as the compiler makes them: of V bytes over n devices in each of several slices, an
     all-reduce is a reduce-scatter of V inside the slice, an all-reduce of V ÷ n between slices, and an all-gather of V;
     an all-gather or a reduce-scatter has one step of V inside and one of V ÷ n between slices. An all-to-all goes over
-    DCN as one. Of a permutation, each device's hop is on one of the two: both are counted.
+    DCN as one. Of a permutation, each device's hop is on one of the two: both are counted. GPUs leave that to their
+    library of collectives: each is one here.
     """
+    if topology.chip.target:
+        return [replace(flow, network=gpu_network(flow.axes, mesh, topology)) for flow in flows]
     groups: dict[tuple[str, tuple[str, ...], Network | None], list[Flow]] = {}
-    for part in (part for flow in flows for part in _parts(flow, mesh, slices)):
+    for part in (part for flow in flows for part in _parts(flow, mesh, topology.slices)):
         groups.setdefault((part.kind, tuple(part.axes), part.network), []).append(part)
     return sorted(map(_sum, groups.values()), key=lambda flow: -flow.bytes_known)
+
+
+def gpu_network(axes: Sequence[str], mesh: Mapping[str, int], topology: Topology) -> Network:
+    """Returns the slowest network of a collective over these axes of a mesh of GPUs."""
+    return "network" if set(axes) & set(crossing(mesh, topology.domains)) else "nvlink"
 
 
 def _parts(flow: Flow, mesh: Mapping[str, int], slices: int) -> Iterator[Flow]:

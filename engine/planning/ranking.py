@@ -247,7 +247,10 @@ def network_seconds(collectives: Sequence[Flow], topology: Topology, mesh: Mappi
 
 
 def _seconds(flow: Flow, wired: Wiring) -> float:
-    if flow.network != "dcn":
+    if flow.network not in ("dcn", "network"):
         return flow.bytes_sent / wired.rate
-    assert wired.dcn_rate, "its axes cross slices"
-    return flow.bytes_sent / wired.dcn_rate
+    assert wired.dcn_rate, "its axes cross slices or hosts"
+    if flow.network == "dcn":
+        return flow.bytes_sent / wired.dcn_rate
+    inside = wired.size // wired.slices  # as many GPUs share what crosses hosts, and NVLink carries it to them
+    return flow.bytes_sent / inside / wired.dcn_rate + (flow.bytes_sent / wired.rate if inside > 1 else 0.0)

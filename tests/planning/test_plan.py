@@ -202,7 +202,7 @@ def test_an_interrupted_plan_prints_what_it_has(home: Path, compilers: Compilers
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--topology=v9:4x4"], ["--topology v9:4x4: no such slice: give a TPU generation"]),
+        (["--topology=v9:4x4"], ["--topology v9:4x4: no such devices: give a TPU generation or GPU"]),
         (["--topology=v5p:4x4"], ["2 dims, but a v5p slice has 3: give 4x4x4"]),
         (["--topology=v5e:2x4", "--model=nope"], ["--model nope: no such model"]),
         (

@@ -1,5 +1,7 @@
 """TPU slices and the links of mesh axes, inside slices and between them, against figures by hand. Needs no compiler."""
 
+import re
+
 import pytest
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.spec.slices import crossing, spans, within
@@ -51,14 +53,14 @@ def test_an_axis_that_turns_a_corner_has_one_link() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("v9:4x4", "no such slice"),
-        ("v5p", "no such slice"),
+        ("v9:4x4", "no such devices"),
+        ("v5p", "no such devices"),
         ("v5p:4x4", "2 dims, but a v5p slice has 3"),
         ("v5e:0x4", "0 chips"),
         ("v5p:9999x9999x9", "a slice has 1 to 16,384"),
         ("0*v5e:4x4", "0 chips: a slice has 1"),
-        ("-2*v5e:4x4", "no such slice"),
-        ("2*2*v5e:4x4", "no such slice"),
+        ("-2*v5e:4x4", "no such devices"),
+        ("2*2*v5e:4x4", "no such devices"),
         ("65*v5e:16x16", "16,640 chips: slices have 1 to 16,384"),
         ("2*v4:4x4x4", "no bandwidth between v4 slices is published: plan v5e, v5p"),
     ],
@@ -107,3 +109,26 @@ def test_the_two_devices_of_a_tpu7x_chip_share_its_links() -> None:
     assert (data.size, data.dims, data.rings, data.rate) == (4, ["x"], [True], 2 * link / 2)
     both = wiring(slice_, mesh, ["fsdp", "model"])
     assert (both.size, both.dims, both.rate) == (32, ["y", "z"], 4 * link)
+
+
+def test_gpus_of_a_host_are_connected_by_nvlink_and_hosts_by_a_network() -> None:
+    topology = load_topology("h100:4x8")
+    assert (topology.devices, topology.platform, topology.slices, topology.domains) == (32, "gpu", 1, 4)
+    data, model, both = (
+        wiring(topology, {"data": 4, "model": 8}, axes) for axes in (["data"], ["model"], ["data", "model"])
+    )
+    chip = topology.chip
+    assert (data.rate, data.slices, data.dcn_rate) == (0, 4, chip.dcn_rate)
+    assert (model.rate, model.slices, model.dcn_rate) == (chip.link_rate, 1, None)
+    assert (both.size, both.rate, both.slices, both.dcn_rate) == (32, chip.link_rate, 4, chip.dcn_rate)
+
+
+def test_nvlink_connects_eighteen_hosts_of_gb200() -> None:
+    assert [load_topology(name).domains for name in ("gb200:1x4", "gb200:18x4", "gb200:36x4")] == [1, 1, 2]
+    for name, says in (
+        ("gb200:20x4", "NVLink connects the GPUs of 18 hosts: give at most 18, or a multiple"),
+        ("h100:8", "give the hosts and the GPUs of each, such as 4x8"),
+        ("2*h100:4x8", "GPUs have no slices: leave out --slices, and give more hosts"),
+    ):
+        with pytest.raises(Invalid, match=re.escape(says)):
+            load_topology(name)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
-from ...engine.planning import tpu_compiler
+from ...engine.planning import compilers
 from ...engine.planning.ranking import Board, Row, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.topology import load_topology
@@ -29,6 +29,10 @@ from .memory_report import peak_table
 from .plan_report import plan_report
 from .profile_report import profile_tables
 
+NOT_TUNED = (
+    "compiled for a description of the GPU, with plain attention and nothing autotuned: on a real one memory may "
+    "differ, and steps take longer than these bounds"
+)
 UNLIMITED_WIDTH = 10_000
 """Width at which any table fits."""
 
@@ -49,8 +53,8 @@ def plan(
         raise Invalid(f"{option} needs the compiler's schedule: leave out --estimate")
     planner = Planner(config, topology, presets, compiles, searches, accounts=accounts)
     warn(*planner.preset_problems)
-    if compiles and not tpu_compiler.is_installed():
-        warn(f"estimates only: {tpu_compiler.NO_COMPILER}")
+    if compiles and (problem := compilers.missing(load_topology(topology))):
+        warn(f"estimates only: {problem}")
     code = FINE
     try:
         asyncio.run(_follow(planner))
@@ -99,11 +103,13 @@ def _tables(board: Board, config: RunConfig, console: Console, shows_memory: boo
     tables += [Text(f"{row.preset}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
     tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]
     left_out = [row.preset for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]
-    if left_out and any(row.compiled for row in rows):
+    compiled = any(row.compiled for row in rows)
+    if left_out and compiled:
         tables.append(Text(f"far too large by formula, so not compiled: {', '.join(left_out)}", "dim"))
     accounts = [(row.preset, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
     tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
     tables += _peak_tables(rows) if shows_memory else []
+    tables += [Text(NOT_TUNED, "dim")] if load_topology(board.topology).chip.target and compiled else []
     return [*tables, Text(f"→ {recommendation(board.rows, load_topology(board.topology).title)}", "bold")]
 
 

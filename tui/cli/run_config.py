@@ -128,7 +128,7 @@ def planned(options: argparse.Namespace) -> tuple[RunConfig, str, list[str]]:
         misfit = preset.size_problem(topology.devices) if topology else None
         problems += [*preset.problems, *filter(None, [misfit])]
         if topology and not misfit:
-            _load_or_note(problems, spans, preset.sizes(topology.devices), topology.slices)
+            _load_or_note(problems, spans, preset.sizes(topology.devices), topology.domains)
     config = (
         RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
         if model

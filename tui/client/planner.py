@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ...engine.base.invalid import Invalid
-from ...engine.planning import tpu_compiler
+from ...engine.planning import compilers
 from ...engine.planning.ranking import Board, Cost, Row, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_files import is_pitfall
@@ -73,7 +73,7 @@ class Planner:
         self._searches = searches
         self._nice = nice
         self._question = "schedule" if accounts else "compile"
-        self.compiles = compiles and tpu_compiler.is_installed()
+        self.compiles = compiles and compilers.missing(load_topology(topology)) is None
         """Whether the compiler follows the estimates."""
         self._process: EngineProcess | None = None
         self._cancelled = False
@@ -135,7 +135,7 @@ class Planner:
         found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
         if found is None:
             slices = load_topology(self._topology).title
-            raise Invalid(f"{preset} on {slices}: its program does not fit, or is too long to go through")
+            raise Invalid(f"{preset} on {slices}: its program does not fit, is too long, or has no estimated times, as on GPUs")
         return found
 
     def cancel(self) -> None:

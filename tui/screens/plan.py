@@ -13,7 +13,7 @@ from textual.worker import Worker
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
-from ...engine.planning import tpu_compiler
+from ...engine.planning import compilers
 from ...engine.planning.ranking import Board
 from ...engine.spec.config import RunConfig
 from ...engine.spec.topology import load_topology
@@ -143,19 +143,19 @@ bars, operations and, on **t**, a timeline. **m** there shows what fills the mem
         except Invalid as error:
             self.show_problems(error.problems)
         else:
-            hint = ": t, then enter compiles" if tpu_compiler.is_installed() else ""
+            missing = compilers.missing(load_topology(planner.board.topology)) if planner.board else None
+            hint = "" if missing else ": t, then enter compiles"
             self.status = "compiled" if planner.compiles else f"by formula only{hint}"
 
     def show_board(self, board: Board, config: RunConfig) -> None:
         """Shows the ranked presets and the recommendation; `config` has the batch that was planned."""
         self.board = board
-        set_titles(
-            self.table.rows, f"{board.model} on {load_topology(board.topology).title}", f"batch of {config.batch}"
-        )
+        topology = load_topology(board.topology)
+        set_titles(self.table.rows, f"{board.model} on {topology.title}", f"batch of {config.batch}")
         self.fill()
-        texts = [(f"→ {recommendation(board.rows, load_topology(board.topology).title)}", "bold")]
-        if not tpu_compiler.is_installed():
-            texts.append((tpu_compiler.NO_COMPILER, "$warning"))
+        texts = [(f"→ {recommendation(board.rows, topology.title)}", "bold")]
+        if problem := compilers.missing(topology):
+            texts.append((problem, "$warning"))
         self.query_one("#hints", Paragraphs).show_texts(texts)
         self.show_progress()
 

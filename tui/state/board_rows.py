@@ -101,19 +101,23 @@ def percent(error: float) -> str:
 
 def links(wired: Wiring) -> str:
     """Returns the links of some mesh axes as text: `ring x`, `line x and ring y, stride 2`, `DCN, 2 slices`."""
-    return "; ".join([*_ici(wired), *([f"DCN, {wired.slices} slices"] if wired.slices > 1 else [])]) or "one device"
+    between = f"network, {wired.slices} hosts" if wired.nvlink else f"DCN, {wired.slices} slices"
+    return "; ".join([*_inside(wired), *([between] if wired.slices > 1 else [])]) or "one device"
 
 
 def rate(wired: Wiring) -> str:
     """Returns the bandwidth of a device over these links, in GB/s: `200 GB/s`, `200 GB/s; DCN 6.25 GB/s`."""
-    rates = [f"{wired.rate / 1e9:,.0f} GB/s"] if _ici(wired) else []
-    return "; ".join([*rates, *([f"DCN {wired.dcn_rate / 1e9:.3g} GB/s"] if wired.dcn_rate else [])])
+    rates = [f"{wired.rate / 1e9:,.0f} GB/s"] if _inside(wired) else []
+    between = "network" if wired.nvlink else "DCN"
+    return "; ".join([*rates, *([f"{between} {wired.dcn_rate / 1e9:.3g} GB/s"] if wired.dcn_rate else [])])
 
 
-def _ici(wired: Wiring) -> list[str]:
-    """The links inside a slice, in words; empty if there are none."""
+def _inside(wired: Wiring) -> list[str]:
+    """The links inside a slice or a host, in words; empty if there are none."""
     if wired.size == wired.slices:
         return []
+    if wired.nvlink:
+        return ["NVLink"]
     pairs = zip(wired.dims, wired.rings, wired.strides, strict=True)
     return [" and ".join(_side(dim, ring, stride) for dim, ring, stride in pairs) or "inside a chip"]
 
