@@ -208,7 +208,7 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--topology", required=True, metavar="T", help="TPU chips, such as v5p:4x4x4, or hosts × GPUs, such as h100:4x8")
+    add("--topology", required=True, metavar="T", help="TPU chips, such as v5p:4x4x4, or hosts × GPUs: h100:4x8")
     add("--slices", type=int, metavar="N", help="so many of these slices, connected by DCN; default 1")
     add(
         "--preset",

@@ -135,7 +135,7 @@ class Planner:
         found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
         if found is None:
             slices = load_topology(self._topology).title
-            raise Invalid(f"{preset} on {slices}: its program does not fit, is too long, or has no estimated times, as on GPUs")
+            raise Invalid(f"{preset} on {slices}: its program is too large or too long, or has no times, as on GPUs")
         return found
 
     def cancel(self) -> None:
