@@ -354,7 +354,7 @@ def test_collectives_over_slices_are_hierarchical_by_formula() -> None:
 
     def parts(kind: str, *axes: str) -> list[tuple[str, list[str], int, int, str | None]]:
         flow = Flow(kind=kind, axes=list(axes), count=1, bytes_per_device=moved, bytes_known=moved, bytes_sent=1)
-        found = by_network([flow], mesh, 2)
+        found = by_network([flow], mesh, load_topology("2*v5e:4x4"))
         return [(each.kind, each.axes, each.bytes_known, each.bytes_sent, each.network) for each in found]
 
     assert parts("all-reduce", "data") == [
