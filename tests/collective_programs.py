@@ -1,4 +1,4 @@
-"""Hand-written `shard_map` programs over data = 4 × model = 2, whose collectives are known in advance."""
+"""Hand-written `shard_map` programs over data = 4 × model = 2 and over slices, with collectives known in advance."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -62,6 +62,91 @@ def programs() -> Iterator[Program]:
     yield Program("ppermute in a loop", looped(around), both, ("collective-permute", ["data"], TRIPS, SHARD))
     yield Program("fori_loop from 2 to 9", counted, both, ("all-reduce", ["data"], 7, SHARD))
     yield Program("a loop that depends on data", until_large, both, ("all-reduce", ["data"], None, SHARD))
+
+
+SLICE_SHARD = 64 * 512 * 4
+"""Bytes of one device's shard of the input of a program over slices, however many slices there are."""
+
+
+@dataclass(frozen=True)
+class SlicesProgram:
+    """A program with one transfer between slices, over the mesh replica = slices × data = 4 × model = 2."""
+
+    name: str
+    body: Callable[[jax.Array, int], jax.Array]
+    """What runs on one device's shard; its second argument is the number of slices."""
+    out: P
+    """The spec of the result."""
+    kind: str
+    """Kind of the collective over `replica`."""
+    gathers: bool = False
+    """Whether its bytes are those of all slices' shards."""
+    times: int = 1
+    """Times per run."""
+
+    def traffic(self, slices: int) -> tuple[str, list[str], int, int, str]:
+        """Kind, axes, times per run, bytes each and network."""
+        each = SLICE_SHARD * (slices if self.gathers else 1)
+        return self.kind, ["replica"], self.times, each, "dcn"
+
+    def lower(self, mesh: Mesh) -> jax.stages.Lowered:
+        """Lowers the program for a mesh over slices."""
+        slices, into = mesh.shape["replica"], P(("replica", "data"), "model")
+        x = jax.ShapeDtypeStruct((256 * slices, 1024), jnp.float32, sharding=NamedSharding(mesh, into))
+        body = lambda x: self.body(x, slices)  # noqa: E731
+        return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=into, out_specs=self.out, check_vma=False)).lower(x)
+
+
+def slices_programs() -> Iterator[SlicesProgram]:
+    """Yields a program for each type of transfer between slices, in a loop and outside."""
+    same, whole = P(("replica", "data"), "model"), P("data", "model")
+    wide = P("data", ("model", "replica"))
+
+    def around(x: jax.Array, slices: int) -> jax.Array:
+        return jax.lax.ppermute(x, "replica", [(i, (i + 1) % slices) for i in range(slices)])
+
+    def summed(x: jax.Array, _: int) -> jax.Array:
+        return jax.lax.psum(x, "replica")
+
+    def gathered(x: jax.Array, _: int) -> jax.Array:
+        return jax.lax.all_gather(x, "replica", axis=0, tiled=True)
+
+    def scattered(x: jax.Array, _: int) -> jax.Array:
+        return jax.lax.psum_scatter(x, "replica", scatter_dimension=1, tiled=True)
+
+    def exchanged(x: jax.Array, _: int) -> jax.Array:
+        return jax.lax.all_to_all(x, "replica", 0, 1, tiled=True)
+
+    def in_loop(body: Callable[[jax.Array, int], jax.Array]) -> Callable[[jax.Array, int], jax.Array]:
+        return lambda x, slices: looped(lambda x: body(x, slices))(x)
+
+    def as_before(x: jax.Array, slices: int) -> jax.Array:
+        return gathered(x, slices)[1 : x.shape[0] + 1]
+
+    def in_rows(x: jax.Array, _: int) -> jax.Array:
+        return jax.lax.all_to_all(x, "replica", 0, 0, tiled=True)
+
+    def tiled(x: jax.Array, slices: int) -> jax.Array:
+        return jnp.tile(scattered(x, slices), (1, slices))
+
+    yield SlicesProgram("psum", summed, whole, "all-reduce")
+    yield SlicesProgram("all_gather", gathered, whole, "all-gather", gathers=True)
+    yield SlicesProgram("psum_scatter", scattered, wide, "reduce-scatter")
+    yield SlicesProgram("all_to_all", exchanged, wide, "all-to-all")
+    yield SlicesProgram("ppermute", around, same, "collective-permute")
+    yield SlicesProgram("psum in a loop", in_loop(summed), same, "all-reduce", times=TRIPS)
+    yield SlicesProgram("all_gather in a loop", in_loop(as_before), same, "all-gather", gathers=True, times=TRIPS)
+    yield SlicesProgram("psum_scatter in a loop", in_loop(tiled), same, "reduce-scatter", times=TRIPS)
+    yield SlicesProgram("all_to_all in a loop", in_loop(in_rows), same, "all-to-all", times=TRIPS)
+    yield SlicesProgram("ppermute in a loop", in_loop(around), same, "collective-permute", times=TRIPS)
+
+
+def lower_hierarchy(mesh: Mesh) -> jax.stages.Lowered:
+    """Lowers an all-reduce over an axis that is both inside slices and across them: data = 4 × slices, model = 2."""
+    both = P("data", "model")
+    x = jax.ShapeDtypeStruct((64 * mesh.shape["data"], 1024), jnp.float32, sharding=NamedSharding(mesh, both))
+    mapped = jax.shard_map(psum, mesh=mesh, in_specs=both, out_specs=P(None, "model"), check_vma=False)
+    return jax.jit(mapped).lower(x)
 
 
 LAYERS, WIDTH = 4, 1024

@@ -13,6 +13,7 @@ ADD = """\
 
 """
 ENTRY = "ENTRY %e (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0} parameter(0)\n"
+TRANSFER = 'is_host_transfer=true, _xla_megascale_transfer_type="ALL_REDUCE"'
 SHORT = "replica_groups=[4,2]<=[8], to_apply=%add"
 UNTIL = """\
 %until (c: (s32[])) -> pred[] {
@@ -133,6 +134,15 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "an operand of many arrays for all": lambda size: _shared(size // 2, f"({'f32[1], ' * (size // 16)}f32[1]) p()"),
     "an operand of a long name for all": lambda size: _shared(size // 2, f'f32[1] p(), op_name="{"a/" * (size // 4)}"'),
     "an operand of long attributes for all": lambda size: _shared(size // 2, f"f32[1] p(), {'a=b, ' * (size // 10)}"),
+    "transfers to many slices": lambda size: module(
+        f"  %s.{n} = (f32[8]{{0}}, u32[], token[]) send(%p), {TRANSFER}, _xla_megascale_target="
+        f'"{{{"1," * (size // 600)}1}}x{{0:7}}"\n'
+        for n in range(100)
+    ),
+    "transfers whose targets do not end": lambda size: module(
+        f"  %s.{n} = (f32[8]{{0}}, u32[], token[]) send(%p), {TRANSFER}{', _xla_megascale_target={' * (size // 6000)}\n"
+        for n in range(100)
+    ),
     "an operand named repeatedly": lambda size: module([reduced("%p, " * (size // 4), SHORT)]),
     "parentheses": lambda size: module([reduced("(" * (size // 2) + ")" * (size // 2), SHORT)]),
     "parentheses that do not close": lambda size: module([reduced("(" * size, SHORT)]),

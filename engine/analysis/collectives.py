@@ -5,7 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..spec.slices import spans, within
 from ..wire.descriptions import CollectiveInfo
+from . import megascale
 from .dataflow import Dataflow
 from .device_groups import axes_of, grouping, groups_of
 from .execution_counts import runs
@@ -43,8 +45,9 @@ MAX_SHARED = 1000
 def inventory(module: Module, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> list[CollectiveInfo]:
     """Returns the collectives of a program, those that move most bytes first.
 
-    Collectives that move nothing between devices are left out. `mesh`: axis to size, in the mesh's order. `arguments`:
-    names of the program's arguments. Raises ValueError if the groups are not those of a program on this mesh.
+    Collectives that move nothing between devices are left out. `mesh`: axis to size, in the mesh's order; over several
+    TPU slices that of all. `arguments`: names of the program's arguments. Raises ValueError if the program is not one
+    for this mesh.
     """
     found = (info for info in Reader(module, mesh, arguments).collectives() if info.axes)
     return sorted(found, key=lambda info: -(info.bytes_per_device or info.bytes_each))
@@ -54,7 +57,13 @@ class Reader:
     """Reads the collectives of one module. What instructions share (types, groupings, operands) is parsed once."""
 
     def __init__(self, module: Module, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> None:
-        self.module, self.mesh, self.arguments = module, mesh, arguments
+        self.module, self.arguments = module, arguments
+        self.slices = megascale.slices_of(module, math.prod(mesh.values()))
+        """Number of TPU slices that the mesh spans."""
+        self.mesh = within(mesh, self.slices)
+        """The mesh inside one slice, whose devices the groups count."""
+        self.spans = spans(mesh, self.slices)
+        """How many slices each mesh axis spans."""
         self.flow = Dataflow(module) if arguments else None
         self.callers = _callers(module)
         self.runs = runs(module)
@@ -66,6 +75,7 @@ class Reader:
         self._types: dict[str, Arrays] = {}
         self._sums: dict[tuple[str, ...], tuple[int, str]] = {}
         self._written: dict[str, bool] = {}
+        self._received: dict[str, dict[str, str]] = {}
 
     def collectives(self) -> Iterator[CollectiveInfo]:
         """Yields the collectives in the order of the text. Raises ValueError, naming the instruction."""
@@ -73,7 +83,11 @@ class Reader:
 
     def located(self) -> Iterator[tuple[Computation, Instruction, CollectiveInfo]]:
         """Yields the collectives with their place in the text. Raises ValueError, naming the instruction."""
-        found = [(where, each) for where, each in self.module.instructions() if each.opcode in KINDS]
+        found = [
+            (where, each)
+            for where, each in self.module.instructions()
+            if each.opcode in KINDS or megascale.kind_of(each)
+        ]
         schedule = Schedule(self.module, found)
         overlapped = schedule.overlapped()
         for where, instruction in found:
@@ -86,16 +100,20 @@ class Reader:
                 raise ValueError(f"{instruction.name[:100]}: {error}") from error
 
     def _describe(self, where: Computation, instruction: Instruction, overlapped: bool) -> CollectiveInfo:
-        kind = KINDS[instruction.opcode]
+        transfer = megascale.kind_of(instruction)
+        kind = transfer or KINDS[instruction.opcode]
         if kind == "all-reduce" and where.name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"  # TPU: a fusion of an all-reduce and the slice of its own part
-        axes, size = self._grouping(grouping(instruction))
-        operands = [found for name in instruction.operands if (found := where.instructions.get(name))]
+        names = instruction.operands[:1] if transfer else instruction.operands  # a transfer also takes a token
+        axes, size = self._across(instruction) if transfer else self._grouping(grouping(instruction))
+        operands = [found for name in names if (found := where.instructions.get(name))]
         bits, dtype = self._sum(tuple(operand.type for operand in operands))
         each = bits // 8 * (size if kind == "all-gather" else 1)
         count = self.runs[where.name]
         others = [self.callers[where.name][1], *operands] if where.name in self.callers else operands
         op_name = instruction.op_name or next((name for found in others if (name := found.op_name)), "")
+        if transfer and "/" not in op_name:  # the name of an argument
+            op_name = megascale.name_of(instruction)
         source = next((line for found in (instruction, *others) if (line := self.module.source(found))), "")
         outer = self.outermost(where, instruction)
         self.shared += MAX_SHARED - len(source) - len(dtype) - (0 if instruction.op_name else len(op_name))
@@ -110,17 +128,32 @@ class Reader:
             bytes_each=each,
             bytes_per_device=None if count is None else count * each,
             dtype=dtype,
-            shapes=self._type(instruction.type).shapes,
+            shapes=self._shapes(where, instruction),
             op_name=op_name,
             source=source,
             written=self._is_written(op_name),
-            gathered=[self._argument(where, name) for name in instruction.operands] if kind == "all-gather" else [],
+            gathered=[self._argument(where, name) for name in names] if kind == "all-gather" else [],
             multiplied=kind == "all-gather"
             and self.flow is not None
             and self.flow.is_multiplied(where, instruction.name),
             overlapped=overlapped,
             name=outer.name,
+            network="dcn" if transfer else "ici" if self.module.is_tpu else None,
         )
+
+    def _across(self, transfer: Instruction) -> tuple[list[str], int]:
+        """The mesh axes of a transfer between slices, and the number of slices that exchange data."""
+        groups = megascale.groups_of(transfer)
+        return axes_of(groups, self.spans), max(map(len, groups), default=1)
+
+    def _shapes(self, where: Computation, instruction: Instruction) -> list[list[int]]:
+        """The shapes of the results; of a transfer, that of what it receives."""
+        if not megascale.kind_of(instruction):
+            return self._type(instruction.type).shapes
+        if where.name not in self._received:
+            self._received[where.name] = {sent: each for each, sent in megascale.received(where).items()}
+        result = where.instructions.get(self._received[where.name].get(instruction.name, ""))
+        return self._type(result.type).shapes[:1] if result else []
 
     def outermost(self, where: Computation, instruction: Instruction) -> Instruction:
         """Returns the fusion or asynchronous start around an instruction, or itself: traces name that."""

@@ -20,6 +20,7 @@ RULES = {
     "S108": ("other-layout", "the compiler chose another layout than intended"),
     "S109": ("traffic-over-compute", "an axis carries more bytes than compute can hide"),
     "S110": ("unnamed-dims", "the preset splits logical axes that no parameter has"),
+    "S111": ("layers-over-dcn", "a tensor or sequence axis crosses TPU slices"),
 }
 """Code to (name, what it finds). The meaning of a code never changes."""
 

@@ -131,6 +131,10 @@ class Module:
     """Whether instructions run in the order of the text."""
     frames: "Frames"
     """Its tables of source lines."""
+    is_tpu: bool
+    """Whether the TPU compiler made it."""
+    aliases: str
+    """The outputs that take the memory of donated arguments, as XLA prints them; empty if none does."""
 
     def instructions(self) -> Iterator[tuple[Computation, Instruction]]:
         """Yields every instruction with the computation that it is in."""
@@ -217,6 +221,8 @@ def parse(text: str) -> Module:
         entry,
         "is_scheduled=true" in first_line,
         _frames(tables),
+        ":T(" in first_line,  # the layouts of arguments are tiled
+        first_line.partition("input_output_alias={")[2].partition(") }")[0],
     )
 
 

@@ -14,6 +14,7 @@ from .exposed_traffic import traffic_over_compute
 from .finding import RULES, Finding, Subject, finding
 from .gathers import gathered_parameters
 from .layout import bytes_per_device, dim_name, is_same_layout, replicas, shard_shape, used_axes
+from .over_dcn import over_dcn
 from .repetition import repeated_products
 
 __all__ = ["RULES", "Finding", "lint"]
@@ -58,6 +59,7 @@ def lint(
         _other_layouts,
         traffic_over_compute,
         _unnamed_dims,
+        _layers_over_dcn,
     )
     return [found for check in checks for found in check(subject)]
 
@@ -190,6 +192,19 @@ def _unnamed_dims(subject: Subject) -> Iterator[Finding]:
             subject.of_kind("parameter"),
             held,
         )
+
+
+def _layers_over_dcn(subject: Subject) -> Iterator[Finding]:
+    split: dict[str, set[str]] = {}
+    for array in (*subject.arguments, *subject.inner):
+        for dim, axes in enumerate(array.compiled_spec):
+            for axis in axes:
+                split.setdefault(axis, set()).add(dim_name(array, dim))
+    moved: dict[str, int] = {}
+    for info in subject.collectives:
+        for axis in info.axes if info.network == "dcn" else ():
+            moved[axis] = moved.get(axis, 0) + (info.bytes_per_device or info.bytes_each)
+    yield from over_dcn(split, moved)
 
 
 def _names(arrays: Sequence[ArrayInfo]) -> str:

@@ -1,12 +1,13 @@
 """Collectives that run while the device computes, read from the order of the instructions in a scheduled module.
 
 An asynchronous collective is started by one instruction, and another waits for its end. It is overlapped if there is
-computation between the two: a fusion, a matrix product, a kernel, or a loop with one of these. How long the collective
-and the computation take is not in the text.
+computation between the two: a fusion, a matrix product, a kernel, or a loop with one of these. A transfer to other TPU
+slices runs from its `recv` to the end of that. How long the collective and the computation take is not in the text.
 """
 
 from collections.abc import Sequence
 
+from . import megascale
 from .dataflow import APPLIED, is_product
 from .hlo import Computation, Instruction, Module
 from .trip_counts import BODY, CALLS
@@ -49,6 +50,7 @@ class Schedule:
         for computation in self._module.computations.values() if self._module.is_scheduled else ():
             computed = 0
             running: dict[str, tuple[int, Value]] = {}
+            received = megascale.received(computation)
             for instruction in computation.instructions.values():
                 end = self._end(instruction)
                 if end in running:
@@ -57,6 +59,8 @@ class Schedule:
                         running[instruction.name] = before, value
                     elif computed > before:
                         found.add(value)
+                elif sent := received.get(instruction.name):
+                    running[instruction.name] = computed, (computation.name, sent)
                 elif start := self._start(instruction):
                     key, callee = start
                     running[key] = computed, (callee, "") if callee else (computation.name, instruction.name)

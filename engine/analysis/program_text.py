@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..wire.descriptions import CollectiveInfo, ProductInfo
 from .collectives import inventory
 from .hlo import Module, parse
+from .peak_memory import Peak, peak_memory
 from .products import products
 
 _logger = logging.getLogger("shardtui")
@@ -21,6 +22,8 @@ class Described(NamedTuple):
     """Empty if the text cannot be read, or if `read` is not given `written`."""
     module: Module | None
     """None if the text cannot be read."""
+    peak: Peak | None
+    """What fills the memory at the peak; None if the text cannot be read, or is not in the order of a schedule."""
 
 
 def read(
@@ -33,7 +36,16 @@ def read(
     """
     try:
         module = parse(text)
-        return Described(inventory(module, mesh, arguments), products(module, written) if written else [], module)
+        collectives = inventory(module, mesh, arguments)
+        return Described(collectives, products(module, written) if written else [], module, _peak(module, arguments))
     except ValueError:
         _logger.warning("the text of the compiled step cannot be parsed", exc_info=True)
-        return Described(None, [], None)
+        return Described(None, [], None, None)
+
+
+def _peak(module: Module, arguments: Sequence[str]) -> Peak | None:
+    try:
+        return peak_memory(module, arguments)
+    except (ValueError, LookupError):
+        _logger.warning("the buffers of the compiled step cannot be followed", exc_info=True)
+        return None

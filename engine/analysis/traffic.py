@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ..wire.descriptions import CollectiveInfo
+from ..wire.descriptions import CollectiveInfo, Network
 
-Key = tuple[str, tuple[str, ...]]
-"""The kind of collective, and its mesh axes."""
+Key = tuple[str, tuple[str, ...], Network | None]
+"""The kind of collective, its mesh axes, and what carries it."""
 
 
 class Flow(Struct, frozen=True, kw_only=True):
@@ -27,6 +27,8 @@ class Flow(Struct, frozen=True, kw_only=True):
     """Bytes that a device sends to its neighbours on a ring in a step, of those whose count is known. See `sent`."""
     bytes_overlapped: int | None = None
     """Bytes of `bytes_sent` that are sent while the device computes; null for a flow by formula."""
+    network: Network | None = None
+    """What carries it; null if unknown, as on simulated devices."""
 
 
 class FlowChange(Struct, frozen=True, kw_only=True):
@@ -44,31 +46,38 @@ class FlowChange(Struct, frozen=True, kw_only=True):
     """Bytes per device in a step of the first preset; None if unknown."""
     other_bytes_per_device: int | None
     """Bytes per device in a step of the other preset; None if unknown."""
+    network: Network | None = None
+    """What carries it; null if unknown, as on simulated devices."""
 
 
 def flows(collectives: Sequence[CollectiveInfo]) -> list[Flow]:
     """Sums collectives to flows, those that move most bytes first."""
     groups: dict[Key, list[CollectiveInfo]] = {}
     for info in collectives:
-        groups.setdefault((info.kind, tuple(info.axes)), []).append(info)
-    found = [_flow(kind, axes, infos) for (kind, axes), infos in groups.items()]
+        groups.setdefault((info.kind, tuple(info.axes), info.network), []).append(info)
+    found = [_flow(key, infos) for key, infos in groups.items()]
     return sorted(found, key=lambda flow: -flow.bytes_known)
 
 
 def changes(before: Sequence[CollectiveInfo], after: Sequence[CollectiveInfo]) -> list[FlowChange]:
     """Compares two presets: every flow that either has."""
-    old, new = ({(flow.kind, tuple(flow.axes)): flow for flow in flows(side)} for side in (before, after))
+    old, new = ({_key(flow): flow for flow in flows(side)} for side in (before, after))
     return [
         FlowChange(
             kind=kind,
             axes=list(axes),
-            count=one.count if (one := old.get((kind, axes))) else 0,
-            other_count=other.count if (other := new.get((kind, axes))) else 0,
+            network=network,
+            count=one.count if (one := old.get((kind, axes, network))) else 0,
+            other_count=other.count if (other := new.get((kind, axes, network))) else 0,
             bytes_per_device=one.bytes_per_device if one else 0,
             other_bytes_per_device=other.bytes_per_device if other else 0,
         )
-        for kind, axes in dict.fromkeys((*old, *new))
+        for kind, axes, network in dict.fromkeys((*old, *new))
     ]
+
+
+def _key(flow: Flow) -> Key:
+    return flow.kind, tuple(flow.axes), flow.network
 
 
 def sent(kind: str, size: int, group_size: int) -> float:
@@ -92,13 +101,15 @@ def overlapped_share(found: Sequence[Flow]) -> float | None:
     return sum(overlapped) / moved if moved and len(overlapped) == len(found) else None
 
 
-def _flow(kind: str, axes: tuple[str, ...], infos: Sequence[CollectiveInfo]) -> Flow:
+def _flow(key: Key, infos: Sequence[CollectiveInfo]) -> Flow:
+    kind, axes, network = key
     counts = [info.count for info in infos if info.count is not None]
     known = sum(info.bytes_per_device or 0 for info in infos)
     complete = len(counts) == len(infos)
     return Flow(
         kind=kind,
         axes=list(axes),
+        network=network,
         count=sum(counts) if complete else None,
         bytes_per_device=known if complete else None,
         bytes_known=known,

@@ -59,9 +59,9 @@ def spec(entries: Sequence[str | Sequence[str] | None]) -> str:
     return f"({', '.join(entry if isinstance(entry, str) else '+'.join(entry or ()) or '–' for entry in entries)})"
 
 
-def over(axes: Sequence[str]) -> str:
-    """Formats the mesh axes of a collective: `data × model`, `–` for none."""
-    return " × ".join(axes) or "–"
+def over(axes: Sequence[str], network: str | None = None) -> str:
+    """Formats the mesh axes of a collective: `data × model`, `–` for none; `data on DCN` between TPU slices."""
+    return (" × ".join(axes) or "–") + {"dcn": " on DCN", "network": " between hosts"}.get(network or "", "")
 
 
 def times(count: int | None) -> str:

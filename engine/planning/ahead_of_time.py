@@ -1,7 +1,8 @@
-"""Compiles a preset ahead of time (AOT) for a TPU slice that is not attached: the program never runs."""
+"""Compiles a preset ahead of time (AOT) for TPUs or GPUs that are not attached: the program never runs."""
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 
 import jax
 from jax.experimental import topologies
@@ -18,10 +19,14 @@ from ..program.placement import argument_bytes, place
 from ..program.program import compile_program
 from ..spec.config import UserModel
 from ..spec.preset import Preset
+from ..spec.slices import spans
 from ..spec.topology import Topology
+from ..wire.descriptions import CollectiveInfo
 from ..wire.events import PresetCompiled
-from . import tpu_compiler
+from . import compilers
 from .estimate import Step
+from .gpus import find_gpus
+from .networks import gpu_network
 from .ranking import Cost, timed
 
 NEEDED = re.compile(r"(?:Used |HLO temporaries \()(?P<needed>[\d.]+)(?P<unit>[KMGT])\b")
@@ -30,12 +35,14 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
-    """Returns compile-only devices of the slice, in canonical mesh order.
+    """Returns compile-only devices of the slice or slices, in canonical mesh order.
 
     Raises Invalid if the TPU compiler is not installed or does not know the slice.
     """
-    if not tpu_compiler.is_installed():
-        raise Invalid(tpu_compiler.NO_COMPILER)
+    if problem := compilers.missing(topology):
+        raise Invalid(problem)
+    if topology.chip.target:
+        return find_gpus(topology)
     os.environ.setdefault(
         "TPU_SKIP_MDS_QUERY", "1"
     )  # else libtpu queries the network for the machine's identity, for a minute
@@ -46,6 +53,7 @@ def find_slice(topology: Topology) -> list[jax.Device]:
             topology_name=topology.name,
             chip_config_name=topology.chip.chip_config,
             wrap=(*topology.rings, False)[:3],  # without it, the compiler plans for a slice without wraparound links
+            **({"num_slices": topology.slices} if topology.slices > 1 else {}),
         )
     except Exception as error:
         raise Invalid(f"--topology {topology.name}: the TPU compiler does not know this slice: {error}") from error
@@ -53,11 +61,13 @@ def find_slice(topology: Topology) -> list[jax.Device]:
 
 
 def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
-    """Returns what the TPU compiler reports for a preset; of a program that is too large, only the memory it needs.
+    """Returns what the compiler reports for a preset; of a program that is too large for a TPU, only what it needs.
 
-    Raises Invalid if the preset cannot be laid out or the slice cannot be compiled for.
+    Raises Invalid if the preset cannot be laid out or the slice cannot be compiled for. The GPU compiler compiles
+    programs of any size.
     """
     step = None if isinstance(task.config.model, UserModel) else Step(task, preset, topology.devices)
+    spans(preset.sizes(topology.devices), topology.domains)
     placement = place(task, preset, find_slice(topology))
     try:
         program = compile_program(task, placement)
@@ -69,7 +79,7 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
     module = parse(program.step.as_text() or "")
     try:
         account = predicted_account(module, program.description.mesh.axes, topology)
-    except Invalid:  # too many operations to go through
+    except Invalid:  # too many operations to go through, or of the GPU compiler, which estimates no times
         return cost
     return replace(cost, account=account, scheduled_seconds=account.step_seconds)
 
@@ -77,16 +87,29 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
 def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Cost:
     """Without `step`, or if no formula covers it, the work of a device is unknown, and so are the times."""
     memory = compiled.memory
-    assert memory is not None, "the TPU compiler always reports memory"
+    assert memory is not None, "these compilers always report memory"
+    mesh = compiled.mesh.axes
+    collectives = compiled.collectives and _with_network(compiled.collectives, mesh, topology)
     cost = Cost(
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
         capacity_bytes=topology.chip.memory,
         parts={name: size for name in PARTS if (size := getattr(memory, name))},
-        collectives=None if compiled.collectives is None else flows(compiled.collectives),
+        collectives=None if collectives is None else flows(collectives),
         work=compiled.work,
+        at_peak=compiled.at_peak,
+        peak_buffers=compiled.peak_buffers,
     )
-    return timed(cost, step.work, topology, compiled.mesh.axes) if step and not step.unknown else cost
+    return timed(cost, step.work, topology, mesh) if step and not step.unknown else cost
+
+
+def _with_network(
+    collectives: Sequence[CollectiveInfo], mesh: Mapping[str, int], topology: Topology
+) -> Sequence[CollectiveInfo]:
+    """Names the network of each collective of GPUs, which their text does not."""
+    if not topology.chip.target:
+        return collectives
+    return [replace(info, network=gpu_network(info.axes, mesh, topology)) for info in collectives]
 
 
 def _too_large(message: str, arguments: int, topology: Topology) -> Cost:

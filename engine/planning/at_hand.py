@@ -9,9 +9,14 @@ from .ranking import Cost
 
 
 def predicted_on(topology: Topology, cost: Cost) -> StepPrediction | None:
-    """Returns the time of a step of a compiled program; None if no step was measured on such a slice."""
+    """Returns the time of a step of a compiled program; None if no step was measured on such a slice.
+
+    Also None for several slices: accounts of steps do not tell the rates of ICI and DCN apart.
+    """
+    if topology.domains > 1:
+        return None
     for kind in topology.chip.kinds:
-        known = load(devices_of(kind, topology.devices, "tpu", versions()))
+        known = load(devices_of(kind, topology.devices, topology.platform, versions()))
         if rates := known.rates:
             return predict(cost.work, rates)
     return None

@@ -17,7 +17,7 @@ from ..spec.topology import Topology
 from ..wire import run_directory
 from .ranking import Cost
 
-PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax")
+PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "nvidia-nvjitlink", "flax", "optax")
 """Packages whose versions are part of the key. Of this one, whose version may stay the same, it is the source."""
 OPTIONS = [os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
 """The user's options of the compiler, also part of the key: read before jax, on import, adds its own."""

@@ -25,7 +25,7 @@ def plan(config: RunConfig, target: str, *names: str) -> None:
     from ..models.task import Task
     from .estimate import estimate_row
 
-    task = Task(config, "tpu" if topology else config.platform or "cpu")
+    task = Task(config, topology.platform if topology else config.platform or "cpu")
     presets = [load_preset(name) for name in names] or load_presets()[0]
     devices = topology.devices if topology else int(target)
     rows = [estimate_row(task, preset, devices, topology) for preset in presets]
@@ -39,7 +39,7 @@ def search(config: RunConfig, target: str) -> None:
     from ..models.task import Task
     from .search import search
 
-    rows = search(Task(config, "tpu"), topology, load_presets()[0])
+    rows = search(Task(config, topology.platform), topology, load_presets()[0])
     print_answer(Board(model=config.model_name, topology=target, rows=rows))
 
 
@@ -62,7 +62,7 @@ def _compiled(config: RunConfig, target: str, name: str) -> Cost:
         from ..models.task import Task
         from .ahead_of_time import compile_cost
 
-        cost = compile_cost(Task(config, "tpu"), preset, topology)
+        cost = compile_cost(Task(config, topology.platform), preset, topology)
         try:
             cache.store(config, preset, topology, cost)
         except OSError as error:

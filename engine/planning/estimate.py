@@ -4,18 +4,23 @@ The formulas follow the source of the step (decoder.py, task.py). Where the comp
 figure is shown next to the estimate; for layouts that they do not cover there is no estimate.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from msgspec.structs import replace
 
+from ..analysis.finding import Finding
+from ..analysis.over_dcn import over_dcn
 from ..analysis.traffic import Flow
 from ..base.invalid import Invalid
 from ..models.task import Task
 from ..program.placement import DoesNotDivide, decide_all
 from ..spec.config import UserModel
 from ..spec.preset import Preset
+from ..spec.slices import crossing
 from ..spec.topology import Topology, wiring
 from .known_layouts import why_unknown
+from .networks import by_network
 from .ranking import Cost, Row, Work, timed
 from .step_compute import StepCompute
 from .step_layout import StepLayout
@@ -31,12 +36,13 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
     A preset that does not fit the model or the devices gives a row with `problems` instead.
     """
     mesh = preset.sizes(devices)
-    step = None
+    step, domains = None, topology.domains if topology else 1
     try:
         if isinstance(task.config.model, UserModel):
             decide_all(task, preset, devices)
         else:
             step = Step(task, preset, devices)
+        axes = crossing(mesh, domains)
     except Invalid as error:
         indivisible = error.dims if isinstance(error, DoesNotDivide) else []
         return Row(preset=preset.name, mesh=mesh, problems=list(error.problems), indivisible=indivisible)
@@ -48,7 +54,16 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         laid_out=True,
         no_estimate=step.unknown if step else USER_MODEL,
     )
-    return replace(row, estimate=step.cost(topology)) if step and not step.unknown else row
+    estimate = step.cost(topology) if step and not step.unknown else None
+    return replace(row, estimate=estimate, findings=_over_dcn(preset, axes, estimate))
+
+
+def _over_dcn(preset: Preset, axes: Sequence[str], estimate: Cost | None) -> list[Finding]:
+    """Returns what is wrong with the axes that cross slices."""
+    flows = [flow for flow in (estimate and estimate.collectives) or () if flow.network in ("dcn", "network")]
+    moved = {axis: sum(flow.bytes_known for flow in flows if axis in flow.axes) for axis in axes}
+    split = {axis: {logical for logical, by in preset.rules.items() if axis in by} for axis in axes}
+    return list(over_dcn(split, moved))
 
 
 class Step:
@@ -88,6 +103,6 @@ class Step:
             peak_bytes=sum(self.parts.values()),
             parts=self.parts,
             capacity_bytes=topology.chip.memory if topology else None,
-            collectives=self.flows,
+            collectives=by_network(self.flows, self.layout.mesh, topology) if topology else self.flows,
         )
         return timed(cost, self.work, topology, self.layout.mesh) if topology else cost

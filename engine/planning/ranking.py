@@ -6,12 +6,14 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from ..analysis.finding import Finding
 from ..analysis.traffic import Flow, overlapped_share
 from ..base import figures
 from ..spec.indivisible import Indivisible
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.topology import Topology, Wiring, wiring
 from ..wire.account import Account
+from ..wire.descriptions import PeakBuffer, PeakMemory
 from ..wire.rates import KindOfWork, StepPrediction
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
@@ -66,6 +68,11 @@ class Cost(Struct, frozen=True, kw_only=True):
     scheduled_seconds: float | None = None
     """Time of a step by the TPU compiler's schedule: operations take the cycles that it estimates, and collectives that
     do not pass behind work their bytes by the rate of their links. Null by formula."""
+    at_peak: PeakMemory | None = None
+    """The peak of the memory, rebuilt from the order of the compiled program; null by formula, for a program that is
+    too large, and if its text cannot be read."""
+    peak_buffers: list[PeakBuffer] = []
+    """What fills the memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
     account: Account | None = None
     """Where the time of a step goes by the compiler's schedule and estimates; null unless `plan --profile` asks for
     it, by formula, and for a program that is too large."""
@@ -93,10 +100,10 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     @property
     def sent_by_axis(self) -> dict[str, int]:
-        """Bytes that a device sends per step by axes, such as `data` or `data × model`, most first."""
+        """Bytes that a device sends per step by axes, such as `data`, `data × model` or `data on DCN`, most first."""
         found: dict[str, int] = {}
         for flow in self.collectives or ():
-            axes = figures.over(flow.axes)
+            axes = figures.over(flow.axes, flow.network)
             found[axes] = found.get(axes, 0) + flow.bytes_sent
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
@@ -144,6 +151,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """Dims that are not divisible by their mesh axes, if there is no other problem."""
     laid_out: bool = False
     """Whether its layout is valid; there may be no cost yet."""
+    findings: list[Finding] = []
+    """What is likely to be wrong with how its mesh lies over the slices."""
     no_estimate: str = ""
     """Why there is no estimate although the layout is valid; else empty."""
     estimate: Cost | None = None
@@ -234,4 +243,14 @@ def network_seconds(collectives: Sequence[Flow], topology: Topology, mesh: Mappi
 
     Over several dims of the torus the bandwidths add up. Austin et al. 2025, "How to Scale Your Model", chapter 3.
     """
-    return sum(flow.bytes_sent / wiring(topology, mesh, flow.axes).rate for flow in collectives if flow.bytes_sent)
+    return sum(_seconds(flow, wiring(topology, mesh, flow.axes)) for flow in collectives if flow.bytes_sent)
+
+
+def _seconds(flow: Flow, wired: Wiring) -> float:
+    if flow.network not in ("dcn", "network"):
+        return flow.bytes_sent / wired.rate
+    assert wired.dcn_rate, "its axes cross slices or hosts"
+    if flow.network == "dcn":
+        return flow.bytes_sent / wired.dcn_rate
+    inside = wired.size // wired.slices  # as many GPUs share what crosses hosts, and NVLink carries it to them
+    return flow.bytes_sent / inside / wired.dcn_rate + (flow.bytes_sent / wired.rate if inside > 1 else 0.0)

@@ -110,6 +110,7 @@ class Accountant:
         found: list[CollectiveTime] = []
         for name, info in self.program.collectives.items():
             sums, moved = self.sums, self.program.sent(name)
+            rate = self.peaks and self.peaks.rate_of(info.network)
             waiting, exposed, hidden = (sums.mean(of, name) for of in (sums.waiting, sums.exposed, sums.hidden))
             found.append(
                 CollectiveTime(
@@ -121,7 +122,7 @@ class Accountant:
                     waiting_seconds=waiting,
                     exposed_seconds=exposed,
                     hidden_seconds=hidden,
-                    predicted_seconds=moved / self.peaks.ring_rate if self.peaks and moved is not None else None,
+                    predicted_seconds=moved / rate if rate and moved is not None else None,
                     bytes=info.bytes_per_device,
                     source=info.source,
                 )
@@ -147,11 +148,11 @@ class Accountant:
 
     def _rated(self, each: OperationTime) -> OperationTime:
         sums, peaks = self.sums, self.peaks
-        if each.name in self.program.collectives:
+        if collective := self.program.collectives.get(each.name):
             moving = sums.mean(sums.exposed, each.name) + sums.mean(sums.hidden, each.name)
             sent = self.program.sent(each.name)
             each = replace(each, bytes=None if sent is None else round(sent))
-            return with_rates(each, moving, None, peaks and peaks.ring_rate)
+            return with_rates(each, moving, None, peaks and peaks.rate_of(collective.network))
         flops, moved = (None if value is None else each.count * value for value in self.program.work(each.name))
         each = replace(each, flops=flops, bytes=None if moved is None else round(moved))
         return with_rates(each, each.seconds, peaks and peaks.flops, peaks and peaks.memory_rate)

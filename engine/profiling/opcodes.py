@@ -9,5 +9,5 @@ MOVES = {
 """What only moves data."""
 FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
 """What takes no time."""
-NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id"}
+NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id", "recv", "send-done"}
 """What is no operation of a device."""

@@ -12,6 +12,7 @@ from ..base import figures
 from ..base.invalid import Invalid
 from ..spec.topology import Topology, wiring
 from ..wire.account import Account
+from ..wire.descriptions import Network
 from .account import Accountant
 from .opcodes import NO_WORK
 from .program import Operation, Program
@@ -41,12 +42,13 @@ def predicted_account(module: Module, mesh: Mapping[str, int], topology: Topolog
     """
     if not any(CYCLES.search(each.rest) for _, each in module.instructions()):
         raise Invalid(f"{module.name} has no estimated cycles: give the text of a program that the TPU compiler made")
-    if module.partitions != topology.devices:
-        raise Invalid(f"{module.name} is for {module.partitions} devices, but {topology.name} has {topology.devices}")
-    if math.prod(mesh.values()) != module.partitions:
+    devices = module.partitions * topology.slices
+    if devices != topology.devices:
+        raise Invalid(f"{module.name} is for {devices} devices, but {topology.title} has {topology.devices}")
+    if math.prod(mesh.values()) != devices:
         given = f"--mesh {figures.axes(dict(mesh))} has {math.prod(mesh.values())} devices" if mesh else "no --mesh"
-        raise Invalid(f"{given}, but {module.name} is for {module.partitions}: give the mesh it was compiled for")
-    schedule = Schedule(Program(module, mesh, module.partitions, set()), topology)
+        raise Invalid(f"{given}, but {module.name} is for {devices}: give the mesh it was compiled for")
+    schedule = Schedule(Program(module, mesh, devices, set()), topology)
     schedule.run(module.computations[module.entry])
     return schedule.account()
 
@@ -60,8 +62,8 @@ class Schedule:
         self._awaited = {each.collective for each in program.operations.values() if not each.is_begin}
         """Collectives whose end is an operation of its own: others may run in between."""
         self._now = 0
-        self._network = 0
-        """When the links are free: collectives follow each other."""
+        self._free: dict[Network | None, int] = {}
+        """When each network is free: its collectives follow each other."""
         self._begun: dict[str, tuple[int, int]] = {}
         """Collectives in flight: when they began, and when they will have ended."""
         self._activities: list[Activity] = []
@@ -112,9 +114,10 @@ class Schedule:
     def _communicate(self, operation: Operation) -> None:
         name = operation.collective
         if operation.is_begin:
-            begin = max(self._now, self._network)
-            self._network = begin + self._duration(name)
-            self._begun[name] = (begin, self._network)
+            network = self._program.collectives[name].network
+            begin = max(self._now, self._free.get(network, 0))
+            self._free[network] = begin + self._duration(name)
+            self._begun[name] = (begin, self._free[network])
             if name in self._awaited:
                 return
         began, end = self._begun.pop(name, (self._now, self._now))
@@ -128,7 +131,8 @@ class Schedule:
         if not sent or not info.count:
             self._unknown[name] = None
             return 0
-        rate = wiring(self._topology, self._program.mesh, info.axes).rate
+        wired = wiring(self._topology, self._program.mesh, info.axes)
+        rate = (wired.dcn_rate if info.network == "dcn" else wired.rate) or math.inf
         return round(sent / info.count / rate * PICOSECONDS)
 
     def account(self) -> Account:
@@ -149,7 +153,7 @@ class Schedule:
         accountant = Accountant(self._program, sums, self._now / PICOSECONDS, self._topology.chip.peaks)
         found = accountant.account(self._program.module.name, 1)
         timeline = accountant.timeline(1, found.step_seconds, [each.name for each in found.operations])
-        return replace(found, timeline=timeline, predicted_for=self._topology.name)
+        return replace(found, timeline=timeline, predicted_for=self._topology.title)
 
 
 def _parts(

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from ..analysis import megascale
 from ..analysis.collectives import KINDS, Reader
 from ..analysis.dataflow import is_product
 from ..analysis.device_groups import grouping, groups_of
@@ -61,6 +62,12 @@ class Program:
         self._groups: dict[str, Mapping[int, tuple[int, ...]]] = {}
         self._callers = {called: each for _, each in module.instructions() if (called := _called(each))}
         """The fusion or asynchronous start that calls a computation: its instructions are not in traces."""
+        self._sent = {
+            received: sent
+            for computation in module.computations.values()
+            for received, sent in megascale.received(computation).items()
+        }
+        """What a `recv` from other slices receives, by its name: that of the `send`."""
         self._read_collectives()
         self.operations = {
             each.name: self._operation(where, each)
@@ -118,7 +125,8 @@ class Program:
         for _, instruction, info in Reader(self.module, self.mesh or {"": self._devices}).located():
             if info.axes:
                 self.collectives[info.name] = info if self.mesh else replace(info, axes=[])
-                self._groups[info.name] = _partners(grouping(instruction), self._devices)
+                if info.network != "dcn":
+                    self._groups[info.name] = _partners(grouping(instruction), self._devices)
 
     @cached_property
     def _places(self) -> dict[str, Computation]:
@@ -126,12 +134,15 @@ class Program:
 
     def _operation(self, where: Computation, each: Instruction) -> Operation:
         is_done = each.opcode.endswith("-done")
-        begun = where.instructions.get(each.operand) if is_done else None
+        begun = where.instructions.get(self._sent.get(each.operand, each.operand)) if is_done else None
         name = self._collective_of(begun or each)
         inner = self._inner(each)
         if name and not (name != each.name and any(map(is_product, inner))):
             info = self.collectives[name]
-            part, source = f"{info.kind} over {figures.over(info.axes)}" if info.axes else info.kind, info.source
+            part, source = (
+                f"{info.kind} over {figures.over(info.axes, info.network)}" if info.axes else info.kind,
+                info.source,
+            )
         else:
             name, part, source = "", self._part(each, inner), self.module.source(each)
         return Operation(

@@ -153,6 +153,8 @@ def _describe(
         unused_rules=_unused_rules(task, placement.preset),
         attention=placement.attention(task),
         work=step_work(report.module, mesh.axes) if report.module else [],
+        at_peak=report.peak.memory if report.peak else None,
+        peak_buffers=report.peak.buffers if report.peak else [],
     )
 
 

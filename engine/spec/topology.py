@@ -1,27 +1,47 @@
-"""TPU slices: their torus of chips, and the ICI links that each axis of a mesh uses."""
+"""TPU slices and hosts of GPUs, and the links that each axis of a mesh uses: ICI inside a slice, DCN between slices."""
 
 import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from ..base.invalid import Invalid
+from . import slices
 from .preset_files import PRESETS, read_toml
 
-NAME = re.compile(r"(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*)")
-"""A slice, such as `v5e:4x4`."""
+NAME = re.compile(r"(?:(?P<slices>\d{1,4})\*)?(?P<slice>(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*))")
+"""A slice, such as `v5e:4x4`, or several: `2*v5e:4x4`; or hosts × GPUs: `h100:4x8`."""
 MAX_CHIPS = 2**14
-"""Chips in a slice at most."""
+"""Chips in all slices, or GPUs, together at most."""
 DIMS = "xyz"
 """Names of the torus dims."""
 
 
+class Target(Struct, frozen=True, forbid_unknown_fields=True):
+    """What XLA's compiler has to know of a GPU, beyond what is the same for all."""
+
+    capability: int
+    """Major version of the compute capability."""
+    core_count: int
+    """Streaming multiprocessors."""
+    fpus_per_core: int
+    """Float32 units in one of them."""
+    shared_memory_per_core: int
+    """Bytes."""
+    l2_cache_size: int
+    """Bytes."""
+
+
 class Chip(Struct, frozen=True, forbid_unknown_fields=True):
-    """One device of a TPU generation. The figures are from `presets/chips.toml`, which names their sources."""
+    """One device of a TPU generation, or a GPU.
+
+    The figures are from `presets/chips.toml` and `presets/gpus.toml`, which name their sources.
+    """
 
     flops: float
     """Peak FLOP/s in bfloat16."""
@@ -30,22 +50,34 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     memory_rate: float
     """HBM bandwidth in bytes per second."""
     link_rate: float
-    """Bandwidth of one ICI link to a neighbour, in bytes per second and direction."""
+    """Bandwidth of one ICI link to a neighbour, or of all NVLinks of a GPU, in bytes per second and direction."""
     clock_rate: float
     """Cycles per second."""
-    torus: int
-    """Dims of the torus: 2 or 3."""
-    closes: int
-    """A torus dim is a ring (has wraparound links) if its length is a multiple of this."""
     kinds: tuple[str, ...]
     """What jax calls its devices."""
+    torus: int = 2
+    """Dims of the torus, 2 or 3; of GPUs, hosts and the GPUs of a host."""
+    closes: int = 1
+    """A torus dim is a ring (has wraparound links) if its length is a multiple of this."""
+    dcn_rate: float | None = None
+    """Bandwidth to other slices, or hosts, over the data center network (DCN), in bytes per second; None if none is
+    published."""
+    cores: int = 1
+    """Devices in a chip. They share the chip's ICI links."""
+    core_rate: float = 0.0
+    """Bandwidth between the devices of a chip, in bytes per second and direction; 0 if a chip is one device."""
     chip_config: str = "default"
     """The TPU compiler's name for the configuration in which a chip's cores are one device."""
+    domain_hosts: int = 1
+    """Hosts whose GPUs are connected by NVLink."""
+    target: Target | None = None
+    """Of a GPU; None for TPUs."""
 
     @property
     def peaks(self) -> "Peaks":
         """The highest rates of the device."""
-        return Peaks(self.flops, self.memory_rate, 2 * self.link_rate)
+        ring_rate = self.link_rate if self.target else 2 * self.link_rate / self.cores
+        return Peaks(self.flops, self.memory_rate, ring_rate, self.dcn_rate)
 
 
 class Peaks(Struct, frozen=True):
@@ -56,23 +88,46 @@ class Peaks(Struct, frozen=True):
     memory_rate: float
     """HBM bandwidth in bytes per second."""
     ring_rate: float
-    """Bytes per second that it sends on a ring of ICI links, both directions."""
+    """Bytes per second that it sends on a ring of ICI links, both directions, or by NVLink."""
+    dcn_rate: float | None = None
+    """Bytes per second that it sends to other slices or hosts; None if unknown."""
+
+    def rate_of(self, network: str | None) -> float | None:
+        """Returns the bytes per second that it sends over a network, as in `CollectiveInfo`; None if unknown."""
+        return self.dcn_rate if network in ("dcn", "network") else self.ring_rate
 
 
 class Topology(Struct, frozen=True):
-    """A TPU slice."""
+    """A TPU slice, or several equal ones that are connected by DCN; or hosts of GPUs."""
 
     name: str
-    """Such as `v5p:4x4x4`."""
+    """Name of one slice, such as `v5p:4x4x4`, or of the GPUs, such as `h100:4x8`."""
     shape: tuple[int, ...]
-    """Chips along x, y and, in a 3-D torus, z."""
+    """Chips along x, y and, in a 3-D torus, z; or hosts and the GPUs of each."""
     chip: Chip
-    """The TPU generation."""
+    """The TPU generation, or the GPU."""
+    slices: int = 1
+    """Number of slices."""
 
     @property
     def devices(self) -> int:
-        """Devices in the slice, one for each chip."""
-        return math.prod(self.shape)
+        """Devices in all slices."""
+        return math.prod(self.shape) * self.chip.cores * self.slices
+
+    @property
+    def platform(self) -> Literal["tpu", "gpu"]:
+        """As jax names it."""
+        return "gpu" if self.chip.target else "tpu"
+
+    @property
+    def domains(self) -> int:
+        """Parts of the topology that a slower network connects: slices, or groups of hosts that share NVLink."""
+        return max(1, self.shape[0] // self.chip.domain_hosts) if self.chip.target else self.slices
+
+    @property
+    def title(self) -> str:
+        """Its name for people: `v5p:4x4x4`, or `2 × v5p:4x4x4`."""
+        return self.name if self.slices == 1 else f"{self.slices} × {self.name}"
 
     @property
     def rings(self) -> tuple[bool, ...]:
@@ -86,7 +141,7 @@ class Topology(Struct, frozen=True):
 
 
 class Wiring(Struct, frozen=True, kw_only=True):
-    """The ICI links that the collectives over some mesh axes use."""
+    """The links that the collectives over some mesh axes use."""
 
     axes: list[str]
     """The mesh axes."""
@@ -98,8 +153,15 @@ class Wiring(Struct, frozen=True, kw_only=True):
     """For each of these dims, whether the group forms a ring along it."""
     strides: list[int]
     """For each of these dims, the links from one member to the next. Groups in between share these links."""
+    nvlink: bool = False
+    """Whether the links are those of GPUs, which a switch connects: `dims` is empty."""
     rate: float
-    """Bytes per second that a device can send over these axes, in both directions of a ring together."""
+    """Bytes per second that a device can send over these axes on ICI, in both directions of a ring together; 0 if a
+    group has one device in each slice."""
+    slices: int = 1
+    """Slices, or groups of hosts with NVLink, that a group spans. Between them the data cross DCN."""
+    dcn_rate: float | None = None
+    """Bytes per second that a device can send to other slices or hosts; null if a group is inside one."""
 
 
 @lru_cache
@@ -117,58 +179,105 @@ def peaks(kind: str) -> Peaks | None:
 
 
 def chips() -> dict[str, Chip]:
-    """Returns the known TPU generations by name, such as `v5e`."""
-    return msgspec.convert(read_toml(PRESETS / "chips.toml"), dict[str, Chip])
+    """Returns the known TPU generations and GPUs by name, such as `v5e` and `h100`."""
+    tables = read_toml(PRESETS / "chips.toml") | read_toml(PRESETS / "gpus.toml")
+    return msgspec.convert(tables, dict[str, Chip])
 
 
 def load_topology(name: str) -> Topology:
-    """Returns the slice with a name such as `v5p:4x4x4`. Raises Invalid."""
+    """Returns the slice with a name such as `v5p:4x4x4`, or several: `2*v5p:4x4x4`; or GPUs: `h100:4x8`.
+
+    Raises Invalid.
+    """
     known, found = chips(), NAME.fullmatch(name)
     if found is None or found["chip"] not in known:
         raise Invalid(
-            f"--topology {name}: no such slice: give a TPU generation ({', '.join(known)}) and the chips "
-            "along each dim, such as v5e:4x4 or v5p:4x4x4"
+            f"--topology {name}: no such devices: give a TPU generation or GPU ({', '.join(known)}) and the chips "
+            "along each dim, such as v5e:4x4 or v5p:4x4x4, or the hosts and the GPUs of each, such as h100:4x8"
         )
-    chip = known[found["chip"]]
+    chip, count = known[found["chip"]], int(found["slices"] or 1)
     shape = tuple(map(int, found["shape"].split("x")))
+    if chip.target and (problem := _gpu_problem(shape, chip, count)):
+        raise Invalid(f"--topology {name}: {problem}")
     if (dims := len(shape)) != chip.torus:
         raise Invalid(
             f"--topology {name}: {dims} dim{'s' * (dims != 1)}, but a {found['chip']} slice has {chip.torus}: "
             f"give {'x'.join('4' * chip.torus)}, for example"
         )
-    if not 1 <= math.prod(shape) <= MAX_CHIPS:
-        raise Invalid(f"--topology {name}: {math.prod(shape):,} chips: a slice has 1 to {MAX_CHIPS:,}")
-    return Topology(name, shape, chip)
+    if not 1 <= math.prod(shape) * count <= MAX_CHIPS:
+        total = f"{math.prod(shape) * count:,} chips"
+        raise Invalid(f"--topology {name}: {total}: {'slices have' if count > 1 else 'a slice has'} 1 to {MAX_CHIPS:,}")
+    if count > 1 and chip.dcn_rate is None:
+        able = ", ".join(other for other, each in known.items() if each.dcn_rate)
+        raise Invalid(f"--topology {name}: no bandwidth between {found['chip']} slices is published: plan {able}")
+    return Topology(found["slice"], shape, chip, count)
 
 
 def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> Wiring:
-    """Returns the links that some mesh axes use together. `mesh`: axis to size, in the order devices fill it."""
-    members = _members(topology, mesh, axes)
-    along = [sorted({place[dim] for place in members}) for dim in range(len(topology.shape))]
+    """Returns the links that some mesh axes use together. `mesh`: axis to size, in the order devices fill it.
+
+    Raises Invalid if the mesh cannot be laid over the slices.
+    """
+    chip, spans = topology.chip, slices.spans(mesh, topology.domains)
+    if chip.target:
+        return _switched(chip, mesh, spans, axes)
+    members = _members(topology, slices.within(mesh, topology.slices), axes)
+    *along, cores = [sorted({place[dim] for place in members}) for dim in range(len(topology.shape) + 1)]
     dims = [dim for dim, values in enumerate(along) if len(values) > 1]
-    box = math.prod(map(len, along)) == len(members)
+    box = math.prod(map(len, along)) * len(cores) == len(members)
     strides = [(along[dim][-1] - along[dim][0]) // (len(along[dim]) - 1) for dim in dims]
     rings = [box and len(along[dim]) == topology.shape[dim] and topology.rings[dim] for dim in dims]
     rates = [(2 if ring else 1) / stride for ring, stride in zip(rings, strides, strict=True)]
+    shared = chip.cores // len(cores)  # groups that use the same links at the same time
+    across = math.prod(spans[axis] for axis in axes)
     return Wiring(
         axes=list(axes),
-        size=len(members),
+        size=len(members) * across,
         dims=[DIMS[dim] for dim in dims],
         rings=rings,
         strides=strides,
-        rate=topology.chip.link_rate * (math.fsum(rates) if box else 1),
+        rate=chip.link_rate * (math.fsum(rates) if box else 1) / shared if dims else chip.core_rate * (len(cores) > 1),
+        slices=across,
+        dcn_rate=chip.dcn_rate if across > 1 else None,
+    )
+
+
+def _gpu_problem(shape: tuple[int, ...], chip: Chip, count: int) -> str | None:
+    if count > 1:
+        return "GPUs have no slices: leave out --slices, and give more hosts"
+    if len(shape) != 2:
+        return "give the hosts and the GPUs of each, such as 4x8"
+    hosts, domain = shape[0], chip.domain_hosts
+    if hosts > domain and hosts % domain:
+        return f"NVLink connects the GPUs of {domain} hosts: give at most {domain}, or a multiple"
+    return None
+
+
+def _switched(chip: Chip, mesh: Mapping[str, int], spans: Mapping[str, int], axes: Sequence[str]) -> Wiring:
+    """The links of GPUs: to all others of its hosts with NVLink, a GPU can send at the rate of all its links."""
+    across, size = (math.prod(sizes[axis] for axis in axes) for sizes in (spans, mesh))
+    return Wiring(
+        axes=list(axes),
+        size=size,
+        dims=[],
+        rings=[],
+        strides=[],
+        nvlink=True,
+        rate=chip.link_rate if size > across else 0,
+        slices=across,
+        dcn_rate=chip.dcn_rate if across > 1 else None,
     )
 
 
 @lru_cache(maxsize=4)  # a search needs the members of thousands of groups
-def _places(shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
-    """The coordinates of each device on the torus, in the order in which devices fill a mesh."""
-    return list(itertools.product(*map(range, shape)))
+def _places(shape: tuple[int, ...], cores: int) -> Sequence[tuple[int, ...]]:
+    """The coordinates on the torus, and the core, of each device of a slice, in the order in which they fill a mesh."""
+    return list(itertools.product(*map(range, shape), range(cores)))
 
 
 def _members(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> list[tuple[int, ...]]:
-    """The coordinates of the group that the first device is in. All groups have the same shape."""
-    sizes, places = list(mesh.values()), _places(topology.shape)
+    """The places of the group that the first device is in. All groups have the same shape. `mesh`: in one slice."""
+    sizes, places = list(mesh.values()), _places(topology.shape, topology.chip.cores)
     ranges = [range(size) if axis in axes else range(1) for axis, size in mesh.items()]
     strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
     indices = itertools.product(*ranges)

@@ -33,6 +33,10 @@ class MeshInfo(Struct, frozen=True):
     """Device ids in row-major order of `axes`."""
 
 
+Network = Literal["ici", "dcn", "nvlink", "network"]
+"""What carries a collective: `ici` the links inside a TPU slice, `dcn` the data center network between slices, `nvlink`
+the links inside a GPU host, `network` what connects GPU hosts."""
+
 ArrayKind = Literal["parameter", "moment", "variable", "scalar", "batch", "gradient", "activation"]
 
 
@@ -78,7 +82,8 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     axes: list[str]
     """The mesh axes it communicates over."""
     group_size: int
-    """Devices in a group: the product of the axes' sizes, or less if it spans only a part of an axis."""
+    """Devices in a group: the product of the axes' sizes, or less if it spans only a part of an axis. Over DCN, the
+    slices that exchange data: each device sends to those in its place on the other slices."""
     count: int | None
     """Executions per step, including loop iterations; null if that depends on data or on a branch."""
     bytes_each: int
@@ -105,6 +110,8 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     name: str = ""
     """Name of the instruction, as traces have it: of a collective inside a fusion, the fusion. Empty in events of older
     versions."""
+    network: Network | None = None
+    """What carries it; null if the program's text does not tell, as on simulated devices."""
 
 
 class ProductInfo(Struct, frozen=True, kw_only=True):
@@ -149,6 +156,42 @@ class MemoryInfo(Struct, frozen=True, kw_only=True):
     """Most bytes in use at once during the step."""
     peak_source: Literal["compiler", "sum"]
     """`compiler`: its own figure (TPU); `sum`: arguments + outputs - aliased + temporaries."""
+
+
+class PeakBuffer(Struct, frozen=True, kw_only=True):
+    """Memory that a step holds at its peak on one device: an array, or several that use it one after the other."""
+
+    name: str
+    """Name of the array of the state or batch that it is, or that it is a copy of; else empty."""
+    kind: Literal["argument", "output", "temporary"]
+    """`argument`: held from the beginning to the end, also by the output that takes its place if it is donated."""
+    bytes: int
+    """Bytes in memory."""
+    padding: int
+    """Of these, bytes that fill up the tiles of the layout."""
+    layout: str
+    """Dtype, shape on one device and layout, as the compiler prints them."""
+    op_name: str
+    """Name that jax gave the operation that computes it, or that of the instruction; empty for an argument."""
+    source: str
+    """`file:line` of that operation; empty for an argument, or if the compiler does not report it."""
+    begin: float
+    """When its memory is taken, from 0 to 1 in the order of the program, in which a loop counts once."""
+    end: float
+    """When it is needed for the last time, in the same order."""
+
+
+class PeakMemory(Struct, frozen=True, kw_only=True):
+    """The peak of a step's memory on one device, rebuilt from the order of the compiled program."""
+
+    bytes: int
+    """Bytes that are live then. The compiler's own figure may differ by a few percent."""
+    at: float
+    """When the peak is, from 0 to 1 in the order of the program."""
+    op_name: str
+    """Name that jax gave the operation that runs then."""
+    source: str
+    """`file:line` of that operation; empty if the compiler does not report it."""
 
 
 class RematerializationInfo(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,8 @@ from .descriptions import (
     DeviceInfo,
     MemoryInfo,
     MeshInfo,
+    PeakBuffer,
+    PeakMemory,
     PresetInfo,
     Preview,
     ProductInfo,
@@ -152,6 +154,11 @@ class PresetCompiled(Event, frozen=True):
     """How attention is computed; null for a user's model."""
     work: list[KindOfWork] = []
     """What a step does on one device, by kind; empty with an external loop, and if the HLO cannot be parsed."""
+    at_peak: PeakMemory | None = None
+    """The peak of a device's memory, predicted from the order of the program; null with an external loop, and if the
+    HLO cannot be parsed."""
+    peak_buffers: list[PeakBuffer] = []
+    """What fills the memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
 
 
 class ProgramsKept(Event, frozen=True):

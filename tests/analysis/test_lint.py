@@ -273,6 +273,18 @@ def test_rules_for_logical_axes_that_no_parameter_has(built_in: BuiltIn) -> None
     assert lint(msgspec.structs.replace(split, unused_rules=["mlp"]), inspected, flops) == []
 
 
+def test_a_tensor_axis_over_dcn(built_in: BuiltIn) -> None:
+    compiled, _, _ = built_in("dp-tp2")
+    assert compiled.collectives
+    between = [msgspec.structs.replace(info, network="dcn") for info in compiled.collectives]
+    found = lint(msgspec.structs.replace(compiled, collectives=between), None, None)
+    moved = sum(info.bytes_per_device or 0 for info in between if "model" in info.axes)
+    (finding,) = [each for each in found if each.code == "S111"]
+    assert (finding.axes, finding.dims, finding.bytes_per_device) == (["model"], ["heads", "mlp", "vocab"], moved)
+    assert "model is a tensor axis (heads, mlp, vocab) and crosses slices" in finding.message
+    assert not [each for each in lint(compiled, None, None) if each.code == "S111"]
+
+
 def test_without_an_inspection_checks_of_activations_are_left_out(built_in: BuiltIn) -> None:
     compiled, _, flops = built_in("pitfall-first-dim")
     assert set(codes(lint(compiled, None, flops))) == {"S105", "S106"}

@@ -46,18 +46,19 @@ def main() -> int:
             times = "unknown" if count is None else count
             table.add(program.name, kind, figures.over(axes), times, each, same)
             if options.write:
-                keep(program.name, text)
+                keep(f"tpu {program.name}", text)
     if options.write:
-        keep("fsdp", lower_fsdp(mesh).compile().as_text() or "")
+        keep("tpu fsdp", lower_fsdp(mesh).compile().as_text() or "")
     return 1 if wrong else 0
 
 
 def keep(name: str, text: str) -> None:
     """Without the paths of the machine that it was made on."""
-    TEXTS.mkdir(exist_ok=True)
-    for path, instead in ((str(Path(__file__).parents[2]), "/home/me/shardtui"), (sys.prefix, "/home/me/.venv")):
-        text = text.replace(path, instead)
-    (TEXTS / f"tpu {name}.hlo".replace(" ", "-")).write_text(text)
+    path = TEXTS / f"{name}.hlo".replace(" ", "-")
+    path.parent.mkdir(exist_ok=True)
+    for found, instead in ((str(Path(__file__).parents[2]), "/home/me/shardtui"), (sys.prefix, "/home/me/.venv")):
+        text = text.replace(found, instead)
+    path.write_text(text)
 
 
 if __name__ == "__main__":

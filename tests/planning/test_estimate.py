@@ -18,8 +18,9 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ahead_of_time import needed_bytes
 from shardtui.engine.planning.estimate import Step, estimate_row
+from shardtui.engine.planning.networks import by_network
 from shardtui.engine.planning.preview import preview
-from shardtui.engine.planning.ranking import Board, Cost, Row, Work, ranked, timed
+from shardtui.engine.planning.ranking import Board, Cost, Row, Work, network_seconds, ranked, timed
 from shardtui.engine.planning.search import candidates, search
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
@@ -345,3 +346,50 @@ def test_compiler_answers_are_cached_by_all_that_they_depend_on(
 def test_an_unknown_preset_name_is_refused_with_a_hint(home: Path) -> None:
     with pytest.raises(Invalid, match="name a mesh of the axes data, fsdp, model, such as fsdp4-model2"):
         load_preset("fsdp4-modle2")
+
+
+def test_collectives_over_slices_are_hierarchical_by_formula() -> None:
+    """Of 8 devices in each of two slices; the compiler makes the same, see test_megascale.py."""
+    mesh, moved = {"data": 16, "model": 2}, 1024
+
+    def parts(kind: str, *axes: str) -> list[tuple[str, list[str], int, int, str | None]]:
+        flow = Flow(kind=kind, axes=list(axes), count=1, bytes_per_device=moved, bytes_known=moved, bytes_sent=1)
+        found = by_network([flow], mesh, load_topology("2*v5e:4x4"))
+        return [(each.kind, each.axes, each.bytes_known, each.bytes_sent, each.network) for each in found]
+
+    assert parts("all-reduce", "data") == [
+        ("reduce-scatter", ["data"], 1024, 896, "ici"),
+        ("all-gather", ["data"], 1024, 896, "ici"),
+        ("all-reduce", ["data"], 128, 128, "dcn"),
+    ]
+    assert parts("all-gather", "data") == [
+        ("all-gather", ["data"], 1024, 896, "ici"),
+        ("all-gather", ["data"], 128, 64, "dcn"),
+    ]
+    assert parts("all-to-all", "data") == [("all-to-all", ["data"], 1024, 512, "dcn")]
+    assert parts("all-reduce", "model") == [("all-reduce", ["model"], 1024, 1, "ici")]
+
+
+def test_traffic_between_slices_takes_the_rate_of_dcn() -> None:
+    topology, mesh = load_topology("2*v5p:4x4x4"), {"replica": 2, "fsdp": 64}
+    flow = Flow(kind="all-reduce", axes=["replica"], count=1, bytes_per_device=1, bytes_known=1, bytes_sent=125 * 10**8)
+    crossing = msgspec.structs.replace(flow, network="dcn")
+    inside = msgspec.structs.replace(flow, axes=["fsdp"], network="ici")
+    assert network_seconds([crossing], topology, mesh) == 2.0
+    assert network_seconds([inside], topology, mesh) == 125e8 / 600e9
+
+
+def test_search_keeps_tensor_axes_off_dcn(gpt3: Task) -> None:
+    topology = load_topology("2*v5p:4x4x4")
+    found = search(gpt3, topology, [])
+    assert found[0].verdict == "fits"
+    assert all(row.findings == [] for row in found)
+    assert all(next(iter(row.mesh)) != "model" for row in found)
+
+
+def test_a_mesh_that_cannot_be_laid_over_the_slices_has_no_estimate() -> None:
+    row = estimate_row(
+        tpu_task("gpt2-medium", "batch_size=24"), load_preset("data3-model8"), 24, load_topology("2*v5e:3x4")
+    )
+    assert (row.verdict, row.estimate) == ("infeasible", None)
+    assert "cannot be laid over 2 slices" in row.problems[0]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.analysis.peak_memory import peak_memory
 from shardtui.engine.analysis.traffic import Flow
 from shardtui.engine.base import figures
 from shardtui.engine.planning import cache as plan_cache
@@ -141,6 +142,25 @@ def test_no_figure_is_truncated(width: int) -> None:
     assert [figure for figure in figures if figure not in text] == []
 
 
+def test_slices_say_which_axis_crosses_them(home: Path) -> None:
+    arguments = ("--topology=v5e:2x4", "--slices=2", "--estimate", "--set=batch_size=64", "--preset=hsdp")
+    board = planned(*arguments, "--preset=data1-model16", "--set=heads=16")
+    assert (board["topology"], board["slices"]) == ("v5e:2x4", 2)
+    rows = {row["preset"]: row for row in board["rows"]}
+    hsdp, tensor = rows["hsdp"], rows["data1-model16"]
+    assert (hsdp["topology"], hsdp["slices"], hsdp["mesh"]) == ("v5e:2x4", 2, {"data": 2, "fsdp": 8})
+    assert [(wired["slices"], wired["dcn_rate"]) for wired in hsdp["wiring"]] == [(2, 3.125e9), (1, None)]
+    networks = {(tuple(flow["axes"]), flow["network"]) for flow in hsdp["estimate"]["collectives"]}
+    assert networks == {(("data",), "dcn"), (("fsdp",), "ici")}
+    assert hsdp["findings"] == []
+    (finding,) = tensor["findings"]
+    assert (finding["code"], finding["axes"]) == ("S111", ["model"])
+    assert finding["bytes_per_device"] > 0
+    text = run(*arguments).stdout
+    assert "nano on 2 × v5e:2x4: 16 × 16.9 GB" in text
+    assert re.search(r"data +2 +DCN, 2 slices +DCN 3\.12 GB/s", text)
+
+
 def test_without_the_compiler_one_line_says_how_to_install_it(home: Path, compilers: Compilers) -> None:
     compilers.remove()
     result = run(*TINY)
@@ -182,12 +202,18 @@ def test_an_interrupted_plan_prints_what_it_has(home: Path, compilers: Compilers
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--topology=v9:4x4"], ["--topology v9:4x4: no such slice: give a TPU generation"]),
+        (["--topology=v9:4x4"], ["--topology v9:4x4: no such devices: give a TPU generation or GPU"]),
         (["--topology=v5p:4x4"], ["2 dims, but a v5p slice has 3: give 4x4x4"]),
         (["--topology=v5e:2x4", "--model=nope"], ["--model nope: no such model"]),
         (
             ["--topology=v5e:2x4", "--batch-size=0", "--seq-len=-1"],
             ["--batch-size 0: must be at", "--seq-len -1: must"],
+        ),
+        (["--topology=v5e:2x4", "--slices=0"], ["--slices 0: must be at least 1"]),
+        (["--topology=v4:2x2x2", "--slices=2"], ["no bandwidth between v4 slices is published"]),
+        (
+            ["--topology=v5e:3x4", "--slices=2", "--preset=data3-model8"],
+            ["mesh data 3 × model 8 cannot be laid over 2 slices: data (3) and 2 slices do not divide each other"],
         ),
         (["--topology=v5e:3x3", "--preset=dp-tp2"], ["needs a multiple of 2 devices, 9 found"]),
         (["--topology=v5e:9", "--preset=nope", "--set=layers=0"], ["1 dim,", "no such preset", "layers 0: must be"]),
@@ -330,7 +356,17 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
     compilers.install(HANGS)
     target, module = load_topology("v5e:2x4"), parse((HLO / "tpu-fsdp.hlo").read_text())
     account = predicted_account(module, {"data": 8}, target)
-    kept = Cost(argument_bytes=1, peak_bytes=9, capacity_bytes=10**9, step_seconds=1e-7, account=account)
+    peak = peak_memory(module, [])
+    assert peak
+    kept = Cost(
+        argument_bytes=1,
+        peak_bytes=9,
+        capacity_bytes=10**9,
+        step_seconds=1e-7,
+        account=account,
+        at_peak=peak.memory,
+        peak_buffers=peak.buffers,
+    )
     for preset in built_in_presets():
         plan_cache.store(tiny_config(), preset, target, kept)
 
@@ -344,6 +380,14 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
         await until(lambda: account.operations[0].name in screen_text(app), "the operations")
         await pilot.press("t")
         await until(lambda: "compute" in screen_text(app), "the timeline")
+        await pilot.press("m")
+        largest = figures.size(peak.buffers[0].bytes)
+        await until(lambda: largest in screen_text(app), "the buffers")
+        text = " ".join(screen_text(app).split())
+        assert f"at the peak, {figures.percent(peak.memory.at)} through the program" in text
+        assert "rebuilt from the order of the program" in text
+        await pilot.press("m")
+        await until(lambda: account.operations[0].name in screen_text(app), "the operations again")
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, PlanScreen), "the plan")
         view(app).table.select("dp-ep4")

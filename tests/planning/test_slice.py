@@ -33,8 +33,26 @@ def test_wraparound_links_decide_how_a_kernel_is_gathered(name: str) -> None:
     assert (kinds(closed), kinds(without)) == ({"all-gather"}, {"all-reduce"})
 
 
-@pytest.mark.parametrize("name", ["v4:2x2x2", "v5e:2x4", "v5e:16x16", "v6e:4x16"])
+@pytest.mark.parametrize(
+    "name", ["v4:2x2x2", "v5e:2x4", "v5e:16x16", "v6e:4x16", "tpu7x:2x2x1", "2*v5e:2x4", "2*tpu7x:2x2x1"]
+)
 def test_a_slice_has_its_chips(name: str) -> None:
     """The compiler wants three dims also where a slice has two."""
     topology = load_topology(name)
     assert len(find_slice(topology)) == topology.devices
+
+
+def test_devices_are_in_hybrid_order() -> None:
+    """Slice after slice, and each slice as if it were alone: what `mesh_utils.create_hybrid_device_mesh` aims at."""
+    devices = find_slice(load_topology("2*v5e:2x4"))
+    assert [device.slice_index for device in devices] == [0] * 8 + [1] * 8
+    alone = [tuple(device.coords) for device in find_slice(load_topology("v5e:2x4"))]
+    assert [tuple(device.coords) for device in devices] == alone * 2
+
+
+def test_the_two_devices_of_a_chip_are_next_to_each_other() -> None:
+    devices = find_slice(load_topology("tpu7x:2x2x1"))
+    assert [(tuple(device.coords), device.core_on_chip) for device in devices[:4]] == [
+        *(((0, 0, 0), core) for core in (0, 1)),
+        *(((0, 1, 0), core) for core in (0, 1)),
+    ]

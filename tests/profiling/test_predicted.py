@@ -98,6 +98,21 @@ def test_a_loop_runs_as_often_as_it_says() -> None:
     assert [(each.name, each.count) for each in account.operations] == [("g", 5)]
 
 
+def test_a_transfer_between_slices_takes_the_rate_of_dcn() -> None:
+    """64 × 512 float32 all-reduced over two slices: a device sends 131,072 bytes at 25 Gb/s."""
+    module = parse((TEXTS / "slices" / "2-slices-psum.hlo").read_text())
+    mesh = {"replica": 2, **MESH}
+    account = predicted_account(module, mesh, load_topology("2*v5e:2x4"))
+    (found,) = account.collectives
+    seconds = 64 * 512 * 4 / (25e9 / 8)
+    assert (found.kind, found.axes, found.bytes) == ("all-reduce", ["replica"], 64 * 512 * 4)
+    assert (found.exposed_seconds, found.predicted_seconds) == pytest.approx((seconds, seconds))
+    assert account.predicted_for == "2 × v5e:2x4"
+    assert any(part.name == "all-reduce over replica on DCN: exposed" for part in account.parts)
+    with pytest.raises(Invalid, match=re.escape("is for 8 devices, but v5e:4x4 has 16")):
+        predicted_account(module, mesh, load_topology("v5e:4x4"))
+
+
 def test_what_has_no_estimate_is_named() -> None:
     account = predicted(FUSION, KERNEL)
     assert account.skipped == ["k"]

@@ -1,7 +1,10 @@
-"""TPU slices and the links of mesh axes, against figures by hand. Needs no TPU compiler."""
+"""TPU slices and the links of mesh axes, inside slices and between them, against figures by hand. Needs no compiler."""
+
+import re
 
 import pytest
 from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.spec.slices import crossing, spans, within
 from shardtui.engine.spec.topology import chips, load_topology, wiring
 
 V5P = chips()["v5p"].link_rate
@@ -50,13 +53,82 @@ def test_an_axis_that_turns_a_corner_has_one_link() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("v9:4x4", "no such slice"),
-        ("v5p", "no such slice"),
+        ("v9:4x4", "no such devices"),
+        ("v5p", "no such devices"),
         ("v5p:4x4", "2 dims, but a v5p slice has 3"),
         ("v5e:0x4", "0 chips"),
         ("v5p:9999x9999x9", "a slice has 1 to 16,384"),
+        ("0*v5e:4x4", "0 chips: a slice has 1"),
+        ("-2*v5e:4x4", "no such devices"),
+        ("2*2*v5e:4x4", "no such devices"),
+        ("65*v5e:16x16", "16,640 chips: slices have 1 to 16,384"),
+        ("2*v4:4x4x4", "no bandwidth between v4 slices is published: plan v5e, v5p"),
     ],
 )
 def test_invalid_names_are_rejected(name: str, why: str) -> None:
     with pytest.raises(Invalid, match=why):
         load_topology(name)
+
+
+def test_the_first_axes_cross_slices() -> None:
+    assert spans({"data": 4, "model": 2}, 1) == {"data": 1, "model": 1}
+    assert spans({"data": 4, "fsdp": 8, "model": 2}, 2) == {"data": 2, "fsdp": 1, "model": 1}
+    assert spans({"data": 2, "fsdp": 8, "model": 2}, 4) == {"data": 2, "fsdp": 2, "model": 1}
+    assert crossing({"data": 1, "model": 8}, 4) == ["model"]
+    assert within({"data": 4, "fsdp": 8}, 2) == {"data": 2, "fsdp": 8}
+
+
+def test_a_mesh_that_no_slice_boundary_divides_is_rejected() -> None:
+    message = r"mesh data 3 × model 8 cannot be laid over 2 slices: data \(3\) and 2 slices do not divide each other"
+    with pytest.raises(Invalid, match=message):
+        spans({"data": 3, "model": 8}, 2)
+
+
+def test_an_axis_over_slices_uses_both_networks() -> None:
+    slices = load_topology("2*v5p:4x4x4")
+    assert (slices.name, slices.slices, slices.devices, slices.title) == ("v5p:4x4x4", 2, 128, "2 × v5p:4x4x4")
+    replica, fsdp = (wiring(slices, {"replica": 2, "fsdp": 64}, [axis]) for axis in ("replica", "fsdp"))
+    assert (replica.size, replica.slices, replica.rate, replica.dcn_rate) == (2, 2, 0, 50e9 / 8)
+    assert (fsdp.size, fsdp.slices, fsdp.rate, fsdp.dcn_rate) == (64, 1, 6 * V5P, None)
+    alone = wiring(slices, {"fsdp": 128}, ["fsdp"])
+    assert (alone.size, alone.slices, alone.rate, alone.dcn_rate) == (128, 2, 6 * V5P, 50e9 / 8)
+
+
+def test_the_two_devices_of_a_tpu7x_chip_share_its_links() -> None:
+    slice_, mesh = load_topology("tpu7x:4x4x4"), {"data": 4, "fsdp": 16, "model": 2}
+    chip, link = slice_.chip, slice_.chip.link_rate
+    assert (slice_.devices, load_topology("tpu7x:2x2x1").devices, load_topology("2*tpu7x:2x2x1").devices) == (
+        128,
+        8,
+        16,
+    )
+    assert (chip.flops * 2, chip.memory_rate * 2) == (2307e12, 7380e9)
+    model = wiring(slice_, mesh, ["model"])
+    assert (model.size, model.dims, model.rate) == (2, [], chip.core_rate)
+    data = wiring(slice_, mesh, ["data"])
+    assert (data.size, data.dims, data.rings, data.rate) == (4, ["x"], [True], 2 * link / 2)
+    both = wiring(slice_, mesh, ["fsdp", "model"])
+    assert (both.size, both.dims, both.rate) == (32, ["y", "z"], 4 * link)
+
+
+def test_gpus_of_a_host_are_connected_by_nvlink_and_hosts_by_a_network() -> None:
+    topology = load_topology("h100:4x8")
+    assert (topology.devices, topology.platform, topology.slices, topology.domains) == (32, "gpu", 1, 4)
+    data, model, both = (
+        wiring(topology, {"data": 4, "model": 8}, axes) for axes in (["data"], ["model"], ["data", "model"])
+    )
+    chip = topology.chip
+    assert (data.rate, data.slices, data.dcn_rate) == (0, 4, chip.dcn_rate)
+    assert (model.rate, model.slices, model.dcn_rate) == (chip.link_rate, 1, None)
+    assert (both.size, both.rate, both.slices, both.dcn_rate) == (32, chip.link_rate, 4, chip.dcn_rate)
+
+
+def test_nvlink_connects_eighteen_hosts_of_gb200() -> None:
+    assert [load_topology(name).domains for name in ("gb200:1x4", "gb200:18x4", "gb200:36x4")] == [1, 1, 2]
+    for name, says in (
+        ("gb200:20x4", "NVLink connects the GPUs of 18 hosts: give at most 18, or a multiple"),
+        ("h100:8", "give the hosts and the GPUs of each, such as 4x8"),
+        ("2*h100:4x8", "GPUs have no slices: leave out --slices, and give more hosts"),
+    ):
+        with pytest.raises(Invalid, match=re.escape(says)):
+            load_topology(name)

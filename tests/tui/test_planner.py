@@ -171,7 +171,7 @@ def test_the_preset_of_the_run_is_planned(home: Path) -> None:
 def test_an_invalid_request_and_a_crashed_engine_raise_different_errors(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Invalid, match="no such slice") as refused:
+    with pytest.raises(Invalid, match="no such devices") as refused:
         planned(topology="v9:4")
     assert not isinstance(refused.value, NoAnswer)
     (home / "sitecustomize.py").write_text("import os; os.abort()")

@@ -16,6 +16,7 @@ from ...engine.analysis.collectives import inventory
 from ...engine.analysis.hlo import parse
 from ...engine.analysis.layout import bytes_per_device, notation, replicas, wasted_bytes
 from ...engine.analysis.lint import Finding
+from ...engine.analysis.megascale import WrongSlices, slices_of
 from ...engine.analysis.traffic import FlowChange, flows, overlapped_share
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
@@ -41,6 +42,7 @@ from .inspect_report import (
     inspect_report,
     lint_report,
 )
+from .memory_report import peak_table
 
 MAX_ROWS = 500
 """Rows of the table of collectives, the largest first."""
@@ -79,14 +81,17 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
     count = math.prod(mesh.values())
     try:
         module = parse(Path(path).read_text(encoding="utf-8"))
-        collectives = inventory(module, mesh) if module.partitions == count else []
+        devices = module.partitions * slices_of(module, count)
+        collectives = inventory(module, mesh) if devices == count else []
     except OSError as error:
         raise Invalid(f"--hlo {path}: cannot be read: {error.strerror}") from error
+    except WrongSlices as error:
+        raise Invalid(f"--mesh {figures.axes(mesh)}: the module does not fit it: {error}: give its own mesh") from error
     except ValueError as error:  # or a UnicodeDecodeError
         raise Invalid(f"--hlo {path}: not the text of a compiled module: {error}") from error
-    if module.partitions != count:
+    if devices != count:
         raise Invalid(
-            f"--mesh {figures.axes(mesh)} has {count} devices, but the module was compiled for {module.partitions}: "
+            f"--mesh {figures.axes(mesh)} has {count} devices, but the module was compiled for {devices}: "
             "give its own mesh"
         )
     share = overlapped_share(flows(collectives))
@@ -142,6 +147,8 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
         tables.append(Text(f"no gradients and activations: {inspection.inspected.problem}", "red"))
     if compiled.memory:
         tables.append(_memory_table(compiled.memory))
+    if compiled.memory and compiled.at_peak:
+        tables.append(peak_table(compiled.preset, compiled.at_peak, compiled.peak_buffers, compiled.memory.peak))
     tables += (
         _traffic(compiled.collectives)
         if compiled.collectives is not None
@@ -198,7 +205,7 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
         share = overlapped_share([flow])
         sums.add_row(
             flow.kind,
-            figures.over(flow.axes),
+            figures.over(flow.axes, flow.network),
             figures.times(flow.count),
             figures.in_step(flow.bytes_per_device),
             "–" if share is None else figures.percent(share),
@@ -216,7 +223,7 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
     for info in map(clean, collectives[:MAX_ROWS]):
         each.add_row(
             info.kind,
-            figures.over(info.axes),
+            figures.over(info.axes, info.network),
             figures.times(info.count),
             figures.size(info.bytes_each),
             figures.in_step(info.bytes_per_device),
@@ -271,7 +278,7 @@ def _diff_tables(difference: DiffReport) -> list[RenderableType]:
 def _flow_cells(change: FlowChange) -> list[str]:
     return [
         change.kind,
-        figures.over(change.axes),
+        figures.over(change.axes, change.network),
         figures.times(change.count),
         figures.times(change.other_count),
         figures.in_step(change.bytes_per_device),

@@ -17,6 +17,8 @@ from ...engine.wire.descriptions import (
     MemoryInfo,
     MeshInfo,
     NamedArray,
+    PeakBuffer,
+    PeakMemory,
     ProductInfo,
     RematerializationInfo,
 )
@@ -103,6 +105,10 @@ class InspectReport(Struct, frozen=True, kw_only=True):
     `blocks` is one part."""
     memory: MemoryInfo | None
     """Memory of one device; null if the backend does not report it."""
+    at_peak: PeakMemory | None
+    """The peak of a device's memory, predicted from the order of the program; null if the text cannot be read."""
+    peak_buffers: list[PeakBuffer]
+    """What fills the memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
     rematerializations: list[RematerializationInfo]
     """The compiler's warnings of rematerialized arrays."""
     flops_per_step: float
@@ -214,6 +220,8 @@ def inspect_report(inspection: Inspection, explained: Explained) -> InspectRepor
         overlapped_share=overlapped_share(flows(collectives or ())),
         products=compiled.products,
         memory=compiled.memory,
+        at_peak=compiled.at_peak,
+        peak_buffers=compiled.peak_buffers,
         rematerializations=inspected.rematerializations,
         flops_per_step=inspection.flops_per_step,
         compile_seconds=compiled.compile_seconds,

@@ -161,8 +161,9 @@ def _inspect(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from .plan import plan
 
-    config, presets = planned(options)
-    return plan(config, options.topology, presets, not options.estimate, options.search, options.accounts, options.json)
+    config, topology, presets = planned(options)
+    shown = options.accounts, options.shows_memory, options.json
+    return plan(config, topology, presets, not options.estimate, options.search, *shown)
 
 
 def _compare(options: argparse.Namespace) -> int:

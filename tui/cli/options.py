@@ -208,7 +208,8 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--topology", required=True, metavar="T", help="TPU slice: generation and chips, such as v5p:4x4x4")
+    add("--topology", required=True, metavar="T", help="TPU chips, such as v5p:4x4x4, or hosts × GPUs: h100:4x8")
+    add("--slices", type=int, metavar="N", help="so many of these slices, connected by DCN; default 1")
     add(
         "--preset",
         action="append",
@@ -218,6 +219,7 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--search", action="store_true", help="also try every mesh of the slice, and compile the best")
     add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
+    add("--memory", action="store_true", dest="shows_memory", help="also show what fills the memory at the peak")
     add(
         "--profile",
         action="store_true",

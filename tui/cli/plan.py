@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
-from ...engine.planning import tpu_compiler
+from ...engine.planning import compilers
 from ...engine.planning.ranking import Board, Row, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.topology import load_topology
@@ -25,9 +25,14 @@ from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
+from .memory_report import peak_table
 from .plan_report import plan_report
 from .profile_report import profile_tables
 
+NOT_TUNED = (
+    "compiled for a description of the GPU, with plain attention and nothing autotuned: on a real one memory may "
+    "differ, and steps take longer than these bounds"
+)
 UNLIMITED_WIDTH = 10_000
 """Width at which any table fits."""
 
@@ -39,15 +44,17 @@ def plan(
     compiles: bool,
     searches: bool,
     accounts: bool,
+    shows_memory: bool,
     as_json: bool,
 ) -> int:
     """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises Invalid."""
-    if accounts and not compiles:
-        raise Invalid("--profile needs the compiler's schedule: leave out --estimate")
+    if (accounts or shows_memory) and not compiles:
+        option = "--profile" if accounts else "--memory"
+        raise Invalid(f"{option} needs the compiler's schedule: leave out --estimate")
     planner = Planner(config, topology, presets, compiles, searches, accounts=accounts)
     warn(*planner.preset_problems)
-    if compiles and not tpu_compiler.is_installed():
-        warn(f"estimates only: {tpu_compiler.NO_COMPILER}")
+    if compiles and (problem := compilers.missing(load_topology(topology))):
+        warn(f"estimates only: {problem}")
     code = FINE
     try:
         asyncio.run(_follow(planner))
@@ -57,7 +64,7 @@ def plan(
         warn(*error.problems)
         return FAILED
     if planner.board is not None:
-        _answer(planner.board, config, as_json)
+        _answer(planner.board, config, shows_memory, as_json)
     return code
 
 
@@ -79,33 +86,42 @@ def _print_outcome(board: Board, preset: str, seconds: float) -> None:
     print(f"  {printable(outcome)}, after {figures.seconds(seconds)}", file=sys.stderr)
 
 
-def _answer(board: Board, config: RunConfig, as_json: bool) -> None:
+def _answer(board: Board, config: RunConfig, shows_memory: bool, as_json: bool) -> None:
     if as_json:
         print(json_line(plan_report(board)))
         return
     console = table_console()
-    console.print(*_tables(clean(board), config, console), sep="\n")
+    console.print(*_tables(clean(board), config, console, shows_memory), sep="\n")
 
 
-def _tables(board: Board, config: RunConfig, console: Console) -> list[RenderableType]:
+def _tables(board: Board, config: RunConfig, console: Console, shows_memory: bool) -> list[RenderableType]:
     rows = ranked(board.rows)
     tables: list[RenderableType] = [*board_tables(rows, _title(board, config), console)]
     tables += [_wiring_table(rows)] if any(map(board_rows.used_wirings, rows)) else []
+    tables += [Text(f"{row.preset}: {line}") for row in rows for line in board_rows.findings(row)]
     tables += [Text(f"{row.preset}: {words}") for row in rows if (words := predicted_times(row))]
     tables += [Text(f"{row.preset}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
     tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]
     left_out = [row.preset for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]
-    if left_out and any(row.compiled for row in rows):
+    compiled = any(row.compiled for row in rows)
+    if left_out and compiled:
         tables.append(Text(f"far too large by formula, so not compiled: {', '.join(left_out)}", "dim"))
     accounts = [(row.preset, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
     tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
-    return [*tables, Text(f"→ {recommendation(board.rows, board.topology)}", "bold")]
+    tables += _peak_tables(rows) if shows_memory else []
+    tables += [Text(NOT_TUNED, "dim")] if load_topology(board.topology).chip.target and compiled else []
+    return [*tables, Text(f"→ {recommendation(board.rows, load_topology(board.topology).title)}", "bold")]
+
+
+def _peak_tables(rows: Sequence[Row]) -> list[Table]:
+    costs = [(row.preset, row.compiled) for row in rows if row.compiled]
+    return [peak_table(name, at, cost.peak_buffers, cost.peak_bytes) for name, cost in costs if (at := cost.at_peak)]
 
 
 def _title(board: Board, config: RunConfig) -> str:
     slice_ = load_topology(board.topology)
     memory = figures.size(slice_.chip.memory)
-    return f"{board.model} on {board.topology}: {slice_.devices:,} × {memory}, {config.batch} per step"
+    return f"{board.model} on {slice_.title}: {slice_.devices:,} × {memory}, {config.batch} per step"
 
 
 def _lines(cells: str | list[str]) -> str:
@@ -159,7 +175,7 @@ def _column(name: str) -> Column:
 
 def _wiring_table(rows: Sequence[Row]) -> Table:
     table = plain_table(
-        "preset", "axis", right("devices"), "runs on", right("bandwidth"), title="ICI links of each mesh axis"
+        "preset", "axis", right("devices"), "runs on", right("bandwidth"), title="links of each mesh axis"
     )
     for row in rows:
         for index, wired in enumerate(board_rows.used_wirings(row)):

@@ -2,9 +2,10 @@
 
 from msgspec import Struct
 
+from ...engine.analysis.finding import Finding
 from ...engine.planning.ranking import Board, Bound, Cost, Row, Verdict, ranked
 from ...engine.spec.pipeline_info import PipelineInfo
-from ...engine.spec.topology import Wiring
+from ...engine.spec.topology import Topology, Wiring, load_topology
 from ..state.recommendation import recommendation
 
 SCHEMA = 1
@@ -15,6 +16,10 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
 
     preset: str
     """Name of the preset."""
+    topology: str
+    """The slice, such as `v5p:4x4x4`."""
+    slices: int
+    """Number of such slices, connected by DCN."""
     mesh: dict[str, int]
     """Size by mesh axis, in order."""
     verdict: Verdict
@@ -37,6 +42,8 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     """The links that each mesh axis uses."""
     pipeline: PipelineInfo | None
     """Stages of its pipeline; null if it has none."""
+    findings: list[Finding]
+    """What is likely to be wrong with how the mesh lies over the slices."""
 
 
 class PlanReport(Struct, frozen=True, kw_only=True):
@@ -48,6 +55,8 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     """Name of the model."""
     topology: str
     """The slice, such as `v5p:4x4x4`."""
+    slices: int
+    """Number of such slices, connected by DCN."""
     recommendation: str
     """The best one and why, in a sentence."""
     rows: list[PlannedPreset]
@@ -57,18 +66,22 @@ class PlanReport(Struct, frozen=True, kw_only=True):
 
 def plan_report(board: Board) -> PlanReport:
     """Returns the JSON form of a board, ranked."""
+    topology = load_topology(board.topology)
     return PlanReport(
         model=board.model,
-        topology=board.topology,
-        recommendation=recommendation(board.rows, board.topology),
-        rows=[_planned(row) for row in ranked(board.rows)],
+        topology=topology.name,
+        slices=topology.slices,
+        recommendation=recommendation(board.rows, topology.title),
+        rows=[_planned(row, topology) for row in ranked(board.rows)],
     )
 
 
-def _planned(row: Row) -> PlannedPreset:
+def _planned(row: Row, topology: Topology) -> PlannedPreset:
     cost = row.timed
     return PlannedPreset(
         preset=row.preset,
+        topology=topology.name,
+        slices=topology.slices,
         mesh=row.mesh,
         verdict=row.verdict,
         bound=cost.bound if cost else None,
@@ -79,4 +92,5 @@ def _planned(row: Row) -> PlannedPreset:
         problems=row.problems,
         wiring=row.wiring,
         pipeline=row.pipeline,
+        findings=row.findings,
     )

@@ -27,6 +27,7 @@ from ...engine.spec.config import (
 )
 from ...engine.spec.model_choice import choose_model, user_model, with_settings, with_user_settings
 from ...engine.spec.preset_reader import is_file, load_preset, name_of
+from ...engine.spec.slices import spans
 from ...engine.spec.topology import load_topology
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
@@ -105,15 +106,19 @@ def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
     )
 
 
-def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
-    """Returns what to plan, and the presets by name or file; empty if none is named. Raises Invalid with every problem.
+def planned(options: argparse.Namespace) -> tuple[RunConfig, str, list[str]]:
+    """Returns what to plan, the slices, such as `2*v5p:4x4x4`, and the presets by name or file; empty if none is named.
 
-    A named preset must fill the slice; the board reports why a model cannot be laid out.
+    A named preset must fill the slices; the board reports why a model cannot be laid out. Raises Invalid with every
+    problem.
     """
     problems: list[str] = []
     name, presets = options.model or "nano", list(dict.fromkeys(map(absolute, options.preset)))
     model = _load_or_note(problems, choose_model, name, _settings(options))
-    topology = _load_or_note(problems, load_topology, options.topology)
+    slices = 1 if options.slices is None else options.slices
+    problems += [] if slices >= 1 else [f"--slices {slices}: must be at least 1"]
+    target = f"{slices}*{options.topology}" if slices > 1 else options.topology
+    topology = _load_or_note(problems, load_topology, target)
     found = list(filter(None, [_load_or_note(problems, load_preset, preset) for preset in presets]))
     names = [preset.name for preset in found]
     problems += [
@@ -122,6 +127,8 @@ def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     for preset in found:
         misfit = preset.size_problem(topology.devices) if topology else None
         problems += [*preset.problems, *filter(None, [misfit])]
+        if topology and not misfit:
+            _load_or_note(problems, spans, preset.sizes(topology.devices), topology.domains)
     config = (
         RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
         if model
@@ -130,7 +137,7 @@ def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     problems += problems_of(config) if config else []
     if problems or config is None:
         raise Invalid(*problems)
-    return config, presets
+    return config, target, presets
 
 
 def sampling(options: argparse.Namespace) -> Sampling:

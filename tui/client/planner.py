@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import msgspec
 
 from ...engine.base.invalid import Invalid
-from ...engine.planning import tpu_compiler
+from ...engine.planning import compilers
 from ...engine.planning.ranking import Board, Cost, Row, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
+from ...engine.spec.topology import load_topology
 from ...engine.wire.account import Account
 from .engine_process import Answer, EngineProcess
 
@@ -72,7 +73,7 @@ class Planner:
         self._searches = searches
         self._nice = nice
         self._question = "schedule" if accounts else "compile"
-        self.compiles = compiles and tpu_compiler.is_installed()
+        self.compiles = compiles and compilers.missing(load_topology(topology)) is None
         """Whether the compiler follows the estimates."""
         self._process: EngineProcess | None = None
         self._cancelled = False
@@ -133,7 +134,8 @@ class Planner:
         answer = await EngineProcess(self._nice).ask("schedule", self._config, self._topology, self._presets[at])
         found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
         if found is None:
-            raise Invalid(f"{preset} on {self._topology}: its program does not fit, or is too long to go through")
+            slices = load_topology(self._topology).title
+            raise Invalid(f"{preset} on {slices}: its program is too large or too long, or has no times, as on GPUs")
         return found
 
     def cancel(self) -> None:

@@ -13,9 +13,10 @@ from textual.worker import Worker
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
-from ...engine.planning import tpu_compiler
+from ...engine.planning import compilers
 from ...engine.planning.ranking import Board
 from ...engine.spec.config import RunConfig
+from ...engine.spec.topology import load_topology
 from ..bindings import identified
 from ..client.planner import Compiling, Planner
 from ..state.last_slice import remember_slice
@@ -41,14 +42,14 @@ class PlanScreen(RunScreen):
     HELP = """\
 ## Plan
 
-This model on a TPU slice that you need not have: press **t** to choose a slice, such as `v5e:4x4`, and the global
-batch size, then **enter**. All presets are estimated at once, then compiled by the TPU compiler, the most promising
-first, while training continues and other views are open. Presets that need more than twice the memory by
-formula are not compiled. Times are a roofline, not measured. **n** also plans the best other meshes of the
-slice.
+This model on a TPU slice that you need not have: press **t** to choose a slice, such as `v5e:4x4`, or several, such as
+`2*v5e:4x4`, and the global batch size, then **enter**. All presets are estimated at once, then compiled by the TPU
+compiler, the most promising first, while training continues and other views are open. Presets that need more than
+twice the memory by formula are not compiled. Times are a roofline, not measured. **n** also plans the best other meshes
+of the slice.
 
 **enter** on a compiled preset predicts where the time of a step goes, by the compiler's schedule and its estimates:
-bars, operations and, on **t**, a timeline.
+bars, operations and, on **t**, a timeline. **m** there shows what fills the memory at the peak: the largest buffers.
 
 **k** cancels the current compilation, **K** all remaining ones. `shardtui plan` prints the same without a run.
 """
@@ -142,17 +143,19 @@ bars, operations and, on **t**, a timeline.
         except Invalid as error:
             self.show_problems(error.problems)
         else:
-            hint = ": t, then enter compiles" if tpu_compiler.is_installed() else ""
+            missing = compilers.missing(load_topology(planner.board.topology)) if planner.board else None
+            hint = "" if missing else ": t, then enter compiles"
             self.status = "compiled" if planner.compiles else f"by formula only{hint}"
 
     def show_board(self, board: Board, config: RunConfig) -> None:
         """Shows the ranked presets and the recommendation; `config` has the batch that was planned."""
         self.board = board
-        set_titles(self.table.rows, f"{board.model} on {board.topology}", f"batch of {config.batch}")
+        topology = load_topology(board.topology)
+        set_titles(self.table.rows, f"{board.model} on {topology.title}", f"batch of {config.batch}")
         self.fill()
-        texts = [(f"→ {recommendation(board.rows, board.topology)}", "bold")]
-        if not tpu_compiler.is_installed():
-            texts.append((tpu_compiler.NO_COMPILER, "$warning"))
+        texts = [(f"→ {recommendation(board.rows, topology.title)}", "bold")]
+        if problem := compilers.missing(topology):
+            texts.append((problem, "$warning"))
         self.query_one("#hints", Paragraphs).show_texts(texts)
         self.show_progress()
 
@@ -173,7 +176,8 @@ bars, operations and, on **t**, a timeline.
         if row.compiled is None or not row.compiled.fits:
             self.notify("compile a preset that fits first: t, then enter", markup=False)
             return
-        self.app.push_screen(PredictedScreen(row.preset, partial(planner.account, row.preset)))  # pyright: ignore[reportUnknownMemberType]
+        account = partial(planner.account, row.preset)
+        self.app.push_screen(PredictedScreen(row.preset, row.compiled, account))  # pyright: ignore[reportUnknownMemberType]
 
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)

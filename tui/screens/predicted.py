@@ -1,4 +1,4 @@
-"""A dialog that predicts where the time of a step goes, for a preset that was compiled for a TPU slice."""
+"""A dialog that predicts where the time of a step goes and what fills the memory, for a preset compiled for a slice."""
 
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
@@ -12,8 +12,11 @@ from textual.widget import Widget
 from textual.widgets import Label
 
 from ...engine.base.invalid import Invalid
+from ...engine.planning.ranking import Cost
 from ...engine.wire.account import Account
+from ..state.peak_words import coverage, moment
 from ..terminal.clean import printable
+from ..widgets.buffer_rows import show_buffers
 from ..widgets.operation_rows import show_operations
 from ..widgets.step_bar import StepBar, title
 from ..widgets.table import Table
@@ -28,33 +31,46 @@ NOTE = (
 
 
 class PredictedScreen(Dialog[None]):
-    """The step as a bar, and below it its operations, or the step as a timeline."""
+    """The step as a bar, and below it its operations, the step as a timeline, or what fills the memory at its peak."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("t", "timeline", "Timeline"),
+        ("m", "memory", "Memory"),
         ("escape,q", "dismiss", "Close"),
     ]
 
-    def __init__(self, preset: str, account: Callable[[], Awaitable[Account]]) -> None:
-        """`account`: asks for the account, which takes a while. Raises Invalid if there is none."""
+    def __init__(self, preset: str, cost: Cost, account: Callable[[], Awaitable[Account]]) -> None:
+        """`cost`: of the compiled preset. `account`: asks for the account, which takes a while; raises Invalid if there
+        is none.
+        """
         super().__init__()
         self.preset = preset
+        self.cost = cost
         self.ask = account
+        self.note = NOTE
         self.table = Table()
+        self.buffers = Table()
         self.timeline = TimelineView()
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_subtitle = "t timeline · esc back"
+            box.border_subtitle = "t timeline · m memory · esc back"
             yield StepBar()
             yield self.table
             yield self.timeline
+            yield self.buffers
             yield Label(NOTE, markup=False)
 
     def on_mount(self) -> None:
         self.query_one(StepBar).show_hint("Reading the compiled program …")
         self.show_below(self.table)
+        self.show_memory()
         self.fill()
+
+    def show_memory(self) -> None:
+        """Shows what fills the memory at the peak."""
+        if peak := self.cost.at_peak:
+            show_buffers(self.buffers, self.cost.peak_buffers, self.size.width >= WIDE, f"at the peak, {moment(peak)}")
 
     @work(exclusive=True)
     async def fill(self) -> None:
@@ -62,8 +78,8 @@ class PredictedScreen(Dialog[None]):
         try:
             account = await self.ask()
         except Invalid as error:
-            problems = "\n".join(map(printable, error.problems))
-            self.query_one(Label).update(Content.styled(problems, "$error"))
+            self.note = Content.styled("\n".join(map(printable, error.problems)), "$error")
+            self.show_note()
             self.query_one(StepBar).show_hint("There is no prediction.")
             return
         self.query_one(StepBar).show_account(account, self.preset, "")
@@ -71,14 +87,26 @@ class PredictedScreen(Dialog[None]):
         show_operations(self.table, account, self.size.width >= WIDE)
         self.timeline.show_account(account)
         if account.skipped:
-            self.query_one(Label).update(f"{NOTE} Without an estimate, left out: {', '.join(account.skipped)}.")
+            self.note = f"{NOTE} Without an estimate, left out: {', '.join(account.skipped)}."
+            self.show_note()
 
     def action_timeline(self) -> None:
         """Changes between the table and the timeline."""
         self.show_below(self.table if self.timeline.display else self.timeline)
 
+    def action_memory(self) -> None:
+        """Changes between the operations and what fills the memory."""
+        self.show_below(self.table if self.buffers.display else self.buffers)
+
     def show_below(self, shown: Widget) -> None:
-        """Shows the table or the timeline, which then takes the keys."""
-        for widget in (self.table, self.timeline):
+        """Shows one of the tables or the timeline, which then takes the keys."""
+        for widget in (self.table, self.timeline, self.buffers):
             widget.display = widget is shown
-        (self.table.rows if shown is self.table else shown).focus()
+        (shown.rows if isinstance(shown, Table) else shown).focus()
+        self.show_note()
+
+    def show_note(self) -> None:
+        """Says what the figures are."""
+        peak = self.cost.at_peak
+        covered = coverage(peak, self.cost.peak_buffers, self.cost.peak_bytes) if peak else "The buffers are not known."
+        self.query_one(Label).update(f"Predicted: {covered}" if self.buffers.display else self.note)

@@ -141,7 +141,7 @@ def _measured(time: CollectiveTime | None) -> Text:
 def _cells(info: CollectiveInfo) -> list[Text]:
     return [
         Text(info.kind),
-        Text(figures.over(info.axes)),
+        Text(figures.over(info.axes, info.network)),
         right(figures.times(info.count)),
         right(figures.size(info.bytes_each)),
         right(figures.in_step(info.bytes_per_device)),

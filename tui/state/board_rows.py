@@ -100,14 +100,26 @@ def percent(error: float) -> str:
 
 
 def links(wired: Wiring) -> str:
-    """Returns the ICI links of some mesh axes as text: `ring x`, `line x and ring y, stride 2`."""
-    pairs = zip(wired.dims, wired.rings, wired.strides, strict=True)
-    return " and ".join(_side(dim, ring, stride) for dim, ring, stride in pairs) or "one device"
+    """Returns the links of some mesh axes as text: `ring x`, `line x and ring y, stride 2`, `DCN, 2 slices`."""
+    between = f"network, {wired.slices} hosts" if wired.nvlink else f"DCN, {wired.slices} slices"
+    return "; ".join([*_inside(wired), *([between] if wired.slices > 1 else [])]) or "one device"
 
 
 def rate(wired: Wiring) -> str:
-    """Returns the bandwidth of a device over these links, in GB/s."""
-    return f"{wired.rate / 1e9:,.0f} GB/s"
+    """Returns the bandwidth of a device over these links, in GB/s: `200 GB/s`, `200 GB/s; DCN 6.25 GB/s`."""
+    rates = [f"{wired.rate / 1e9:,.0f} GB/s"] if _inside(wired) else []
+    between = "network" if wired.nvlink else "DCN"
+    return "; ".join([*rates, *([f"{between} {wired.dcn_rate / 1e9:.3g} GB/s"] if wired.dcn_rate else [])])
+
+
+def _inside(wired: Wiring) -> list[str]:
+    """The links inside a slice or a host, in words; empty if there are none."""
+    if wired.size == wired.slices:
+        return []
+    if wired.nvlink:
+        return ["NVLink"]
+    pairs = zip(wired.dims, wired.rings, wired.strides, strict=True)
+    return [" and ".join(_side(dim, ring, stride) for dim, ring, stride in pairs) or "inside a chip"]
 
 
 def used_wirings(row: Row) -> list[Wiring]:
@@ -118,6 +130,11 @@ def used_wirings(row: Row) -> list[Wiring]:
 def problems(rows: Sequence[Row]) -> list[str]:
     """Returns the problems of the rows, one line each. One that several presets share appears once."""
     return _shared((row.preset, problem) for row in rows for problem in row.problems)
+
+
+def findings(row: Row) -> list[str]:
+    """Returns what is likely to be wrong with how the mesh lies over slices, and what to do, one line each."""
+    return [f"{each.message}: {each.fix}" for each in row.findings]
 
 
 def no_estimates(rows: Sequence[Row]) -> list[str]:

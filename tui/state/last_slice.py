@@ -14,7 +14,9 @@ FILE_NAME = "last-slice"
 def last_slice() -> str:
     """Returns the slice that was planned last; empty if there is none, or this version does not know it."""
     with suppress(OSError, UnicodeDecodeError, Invalid):
-        return load_topology(_path().read_text(encoding="ascii").strip()).name
+        name = _path().read_text(encoding="ascii").strip()
+        load_topology(name)
+        return name
     return ""
 
 

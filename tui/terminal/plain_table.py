@@ -4,14 +4,17 @@ from rich import box
 from rich.table import Column, Table
 
 
-def plain_table(*columns: str | Column, title: str = "", lines: bool = False) -> Table:
+def plain_table(*columns: str | Column, title: str = "", caption: str = "", lines: bool = False) -> Table:
     """Returns an empty table. `lines`: whether its rows, which may be of several lines, are kept apart."""
     return Table(
         *columns,
         title=title or None,
+        caption=caption or None,
         box=box.SIMPLE_HEAD,
         title_style="bold",
         title_justify="left",
+        caption_style="dim",
+        caption_justify="left",
         show_lines=lines,
     )
 

@@ -36,8 +36,9 @@ def detail_lines(info: CollectiveInfo, width: int) -> list[Content]:
     more = f" and {len(info.shapes) - 4} more" if len(info.shapes) > 4 else ""
     origin = "written by the user" if info.written else "inserted by the compiler"
     timing = f"{'' if info.overlapped else 'not '}overlapped with computation"
+    over = figures.over(info.axes, info.network)
     texts = [
-        f"{info.kind} over {figures.over(info.axes)}, groups of {info.group_size}, {origin}, {timing}: {shapes}{more}",
+        f"{info.kind} over {over}, groups of {info.group_size}, {origin}, {timing}: {shapes}{more}",
         info.source or "source line unknown",
         info.op_name,
     ]

@@ -55,7 +55,8 @@ def _line(flow: FlowChange, most: int, compared: PresetCompiled | None, width: i
     if compared and (flow.count, flow.bytes_per_device) != (flow.other_count, flow.other_bytes_per_device):
         other = f"  ● {compared.preset}: " + (_amount(flow.count, flow.bytes_per_device) if flow.count != 0 else "none")
     amount = _amount(flow.other_count, flow.other_bytes_per_device) if flow.other_count != 0 else "none"
-    head = f"{flow.kind:<{KIND_WIDTH}}{figures.over(flow.axes):<{AXES_WIDTH}}{amount:>{OPS_WIDTH + SIZE_WIDTH}} "
+    over = figures.over(flow.axes, flow.network)
+    head = f"{flow.kind:<{KIND_WIDTH}}{over:<{AXES_WIDTH}}{amount:>{OPS_WIDTH + SIZE_WIDTH}} "
     room = max(0, min(40, width - len(head) - len(other)))
     filled = round(room * (flow.other_bytes_per_device or 0) / most) if most else 0
     return Content.assemble(head, ("━" * filled, "$primary"), " " * (room - filled), (other, "$accent"))

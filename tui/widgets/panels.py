@@ -173,7 +173,7 @@ def _in_use(measured: MemoryMeasured, limit: int | None, width: int) -> str:
 
 def _flow(flow: Flow, width: int) -> Content:
     """Returns one row: `all-reduce model    22 ops  4.72 MB`. A narrow row leaves out the count."""
-    label, moved = f"{flow.kind} {figures.over(flow.axes)}", figures.in_step(flow.bytes_per_device)
+    label, moved = f"{flow.kind} {figures.over(flow.axes, flow.network)}", figures.in_step(flow.bytes_per_device)
     amount = f"{figures.ops(flow.count)}  {moved:>7}"
     return _row(label, amount if len(label) + len(amount) < width else moved, width)
 

@@ -13,7 +13,7 @@ from ...engine.spec.topology import load_topology
 from ..state.last_slice import last_slice
 from .lines import Lines
 
-EXAMPLE_SLICES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16")
+EXAMPLE_SLICES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16", "h100:4x8")
 
 
 class PlanRequest(Horizontal):

@@ -41,7 +41,7 @@ def detail_lines(row: Row, width: int) -> list[Content]:
     style = "$warning" if row.cost else "$error"
     lines = [
         Content.styled(line, style)
-        for text in (*row.problems, *board_rows.no_estimate(row))
+        for text in (*row.problems, *board_rows.findings(row), *board_rows.no_estimate(row))
         for line in textwrap.wrap(text, max(8, width))
     ]
     for label, text in _texts(row):
@@ -114,5 +114,5 @@ def _sent(row: Row, axes: str) -> str:
 def _collectives(row: Row) -> Iterator[tuple[str, str]]:
     moved = board_rows.sent(row)
     for flow in moved.collectives or () if moved else ():
-        times = f"{figures.ops(flow.count)} over {figures.over(flow.axes)}"
+        times = f"{figures.ops(flow.count)} over {figures.over(flow.axes, flow.network)}"
         yield flow.kind[: LABEL_WIDTH - 1], f"{times}, {figures.in_step(flow.bytes_per_device)}"

@@ -1,0 +1,79 @@
+"""Compares rebuilt peaks of memory with the compiler's own: `python tests/long/peaks.py [--record]` (about 10 minutes).
+
+Programs for simulated devices and, with the extra `tpu`, for slices of TPUs that nobody has to hold. None of them runs.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import jax
+from shardtui.engine.base import figures
+from shardtui.engine.models.task import Task
+from shardtui.engine.planning.ahead_of_time import find_slice
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_program
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import choose_model
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.topology import load_topology
+from shardtui.engine.wire.events import PresetCompiled
+
+from tests.suite import versions
+from tests.table import Table, arguments
+
+CPU = "8 × cpu"
+CASES = (
+    (CPU, "nano", "dp", "batch_size=64"),
+    (CPU, "nano", "fsdp", "batch_size=256"),
+    (CPU, "nano", "fsdp", "batch_size=64 remat=true"),
+    (CPU, "nano", "fsdp-tp2", "batch_size=64"),
+    (CPU, "nano", "sp2", "batch_size=64"),
+    (CPU, "nano", "dp-tp2-pp2", "batch_size=64"),
+    (CPU, "nano-moe", "ep2-tp2", "batch_size=64"),
+    ("v5e:2x4", "gpt2", "dp", "batch_size=64"),
+    ("v5e:2x4", "gpt2", "fsdp", "batch_size=64"),
+    ("v5e:2x4", "gpt2", "dp-tp2-pp2", "batch_size=32 remat=true"),
+    ("v5e:2x4", "gpt2-medium", "dp-tp4", "batch_size=32 remat=true"),
+    ("v5e:4x4", "gpt2-xl", "fsdp", "batch_size=32 remat=true"),
+    ("v5p:4x4x4", "gpt3-175b", "fsdp-tp8", "batch_size=64"),
+)
+"""Devices, model, preset, settings."""
+COLUMNS = {
+    "devices": "",
+    "model": "",
+    "preset": "",
+    "settings": "",
+    "rebuilt": "bytes",
+    "by the compiler": "bytes",
+    "off": "{:+.1%}",
+    "largest buffer": "{}",
+}
+
+
+def main() -> None:
+    options = arguments(argparse.ArgumentParser(description=__doc__))
+    print(f"{versions()}\n")
+    with Table("long/peaks", COLUMNS, options.record) as table:
+        for devices, model, preset, settings in CASES:
+            found = compiled(devices, model, preset, settings)
+            assert found.memory and found.at_peak
+            rebuilt, said, largest = found.at_peak.bytes, found.memory.peak, found.peak_buffers[0]
+            words = f"{largest.name or figures.op(largest.op_name)}, {figures.size(largest.bytes)}"
+            table.add(devices, model, preset, settings, rebuilt, said, rebuilt / said - 1, words)
+
+
+def compiled(devices: str, model: str, preset: str, settings: str) -> PresetCompiled:
+    chosen = choose_model(model, tuple(settings.split()))
+    config = RunConfig(run="x", model_name=model, model=chosen.model, training=chosen.training, preset=preset)
+    task = Task(config, "cpu" if devices == CPU else "tpu")
+    found = jax.devices() if devices == CPU else find_slice(load_topology(devices))
+    return compile_program(task, place(task, load_preset(preset), found)).description
+
+
+if __name__ == "__main__":
+    main()

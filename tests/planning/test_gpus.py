@@ -1,0 +1,52 @@
+"""Plans for GPUs that are not attached: times by their links, and compilations. Those need the extra `gpu-compiler`."""
+
+import json
+import subprocess
+
+import pytest
+from shardtui.engine.analysis.traffic import Flow
+from shardtui.engine.planning import compilers
+from shardtui.engine.planning.networks import by_network
+from shardtui.engine.planning.ranking import network_seconds
+from shardtui.engine.spec.topology import load_topology
+
+from ..conftest import SHARDTUI
+
+HOSTS = load_topology("h100:2x8")
+MESH = {"data": 2, "model": 8}
+
+
+def reduction(*axes: str) -> Flow:
+    return Flow(kind="all-reduce", axes=list(axes), count=1, bytes_per_device=0, bytes_known=0, bytes_sent=9_000_000)
+
+
+@pytest.mark.parametrize(
+    ("axes", "network", "seconds"),
+    [
+        (["model"], "nvlink", 9e6 / 450e9),
+        (["data"], "network", 9e6 / 50e9),
+        (["data", "model"], "network", 9e6 / 8 / 50e9 + 9e6 / 450e9),
+    ],
+)
+def test_a_collective_takes_the_time_of_its_slowest_network(axes: list[str], network: str, seconds: float) -> None:
+    """The eight GPUs of a host share what crosses hosts."""
+    (flow,) = by_network([reduction(*axes)], MESH, HOSTS)
+    assert flow.network == network
+    assert network_seconds([flow], HOSTS, MESH) == pytest.approx(seconds)
+
+
+@pytest.mark.skipif(bool(compilers.missing(HOSTS)), reason="needs the extra gpu-compiler; `.ci/run` has it")
+@pytest.mark.parametrize("name", ["a100:1x8", "h100:2x8", "h200:1x8", "b200:1x8", "gb200:2x4"])
+def test_each_gpu_is_compiled_for_without_one(name: str) -> None:
+    command = [*SHARDTUI, "plan", "--topology", name, "--preset", "fsdp-tp2", "--set", "layers=2", "--json"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    (row,) = report["rows"]
+    assert (report["topology"], report["slices"], row["problems"]) == (name, 1, [])
+    compiled, estimate = row["compiled"], row["estimate"]
+    assert compiled["capacity_bytes"] == load_topology(name).chip.memory
+    assert compiled["peak_bytes"] > compiled["argument_bytes"] == estimate["argument_bytes"]
+    sent = {tuple(flow["axes"]): flow["network"] for flow in compiled["collectives"] if flow["bytes_sent"] > 10_000}
+    domains = load_topology(name).domains
+    assert sent == {("model",): "nvlink", ("fsdp",): "nvlink" if domains == 1 else "network"}

@@ -1,0 +1,33 @@
+"""What fills the memory at the peak of a step, in words."""
+
+from collections.abc import Sequence
+
+from ...engine.base import figures
+from ...engine.wire.descriptions import PeakBuffer, PeakMemory
+
+
+def held_by(buffer: PeakBuffer) -> str:
+    """Returns what a buffer holds: an array, a copy of one, or the result of an operation."""
+    if not buffer.name:
+        return figures.op(buffer.op_name)
+    return buffer.name if buffer.kind == "argument" else f"copy of {buffer.name}"
+
+
+def lifetime(buffer: PeakBuffer) -> str:
+    """Returns from when to when a buffer is needed, in the order of the program: `12 % – 85 %`."""
+    return f"{figures.percent(buffer.begin)} – {figures.percent(buffer.end)}"
+
+
+def moment(peak: PeakMemory) -> str:
+    """Returns when the peak is: `78 % through the program, at blocks.py:51`."""
+    where = figures.short_source(peak.source) or figures.op(peak.op_name)
+    return f"{figures.percent(peak.at)} through the program" + (f", at {where}" if where else "")
+
+
+def coverage(peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int) -> str:
+    """Returns how much of the peak the buffers are, and the compiler's own figure of it."""
+    shown = sum(buffer.bytes for buffer in buffers)
+    return (
+        f"{figures.size(shown)} of {figures.size(peak.bytes)} live then, rebuilt from the order of the program; "
+        f"the compiler's own peak is {figures.size(compiler)}"
+    )
