@@ -28,10 +28,12 @@ SENT, RECEIVED = ("router", "batch", "capacity"), ("experts", "expert_batch", "c
 """Logical axes [E, B, C] of the tokens sent to experts: on the sending and on the receiving side."""
 SAVED = ("batch", "seq", "saved_embed")
 """Logical axes [B, T, D] of the residual stream as remat saves it."""
-KEYS = ("batch", "keys", "heads", "head_dim")
-"""Logical axes [B, T, N, H] of attention's keys, and of its values."""
+KEYS = ("batch", "keys", "kv_heads", "head_dim")
+"""Logical axes [B, T, K, H] of attention's keys, and of its values."""
 QUERY = ("batch", "seq", "heads", "head_dim")
 """The same of its queries."""
+TENSOR_PARALLEL = ("heads", "kv_heads", "mlp", "vocab")
+"""Logical axes that tensor parallelism splits."""
 Spec = tuple[Axes, ...]
 """The mesh axes that split each dim of an array."""
 
@@ -75,6 +77,16 @@ class Weight:
         """Whether it is the kernel of a dense layer."""
         return self.name.endswith(".kernel")
 
+    @property
+    def is_attention_input(self) -> bool:
+        """Whether it is the kernel of queries, keys or values."""
+        return self.is_kernel and self.name.split(".")[-2] in ("qkv", "query", "kv")
+
+    @property
+    def is_mlp_output(self) -> bool:
+        """Whether it is the last kernel of a block."""
+        return self.is_kernel and self.name.split(".")[-2] == "down"
+
 
 class StepLayout:
     """The layout of one training step under a preset. Elements and bytes are per device."""
@@ -106,6 +118,13 @@ class StepLayout:
         return [
             Weight(array, spec_of(decision), tuple(moments.get(array.names[0], ())))
             for array, decision in zip(arrays, decisions, strict=True)
+        ]
+
+    @property
+    def output_table(self) -> Weight:
+        """The token table of the output layer."""
+        return [weight for weight in self.weights if weight.array.logical_axes[0] == "vocab"][
+            0 if self.model.tied else -1
         ]
 
     @property
@@ -162,10 +181,24 @@ class StepLayout:
 
     def tensor_axes(self, logical: str) -> Axes:
         """Returns the axes that split this dim of an activation; none if batch or sequence already use one of them."""
-        if logical not in ("heads", "mlp", "vocab"):
+        if logical not in TENSOR_PARALLEL:
             return ()
         axes = self.rules.get(logical, ())
         return axes if not set(axes) & {*self.batch_axes, *self.seq_axes} else ()
+
+    def sums_split_dim(self, weight: Weight) -> bool:
+        """Returns whether the product with a kernel sums over a dim that tensor parallelism splits."""
+        *summed, out = weight.array.logical_axes
+        return out == "embed" and any(self.shard_count(self.tensor_axes(name)) > 1 for name in summed if name)
+
+    def is_slice(self, axes: Iterable[str]) -> bool:
+        """Returns whether these axes are all that the mesh has."""
+        return self.shard_count(axes) == self.shard_count(self.mesh)
+
+    @property
+    def scatter_kind(self) -> str:
+        """What a reduce-scatter compiles to: on CPU an all-reduce whose result is sliced."""
+        return "all-reduce" if self.on_cpu else "reduce-scatter"
 
     def shard_count(self, axes: Iterable[str]) -> int:
         """Returns how many shards these axes make: the product of their sizes."""
@@ -190,6 +223,12 @@ class StepLayout:
         """Mesh axes that split the width of the residual stream as remat saves it; none without remat."""
         _, (*_, width) = self._activation(SAVED)
         return width if self.model.remat else ()
+
+    @property
+    def splits_norms(self) -> bool:
+        """Whether a block's norms are computed on parts of the width, as `blocks.Block` decides it."""
+        is_split = bool(self.saved_axes) and not self.is_explicit
+        return is_split and not self.model.experts and self.model.norm_places == "pre"
 
     def residual_bytes(self) -> float:
         """Returns the bytes of the residual stream `[B, T, D]`."""
@@ -240,8 +279,21 @@ class StepLayout:
 
     @property
     def computed_scores(self) -> float:
-        """The part of the attention scores `[B, N, T, T]` that is computed: blocks above the diagonal are left out."""
-        return (1 + self.score_block / self.training.seq_len) / 2
+        """The part of the attention scores `[B, N, T, T]` that is computed, as a mean over the layers: blocks above the
+        diagonal and those before a window are left out."""
+        layers = range(self.model.layers)
+        return sum(self._computed_scores(self.model.window_of(layer)) for layer in layers) / len(layers)
+
+    def _computed_scores(self, window: int) -> float:
+        seq, block = self.training.seq_len, self.score_block
+        if not 0 < window < seq:
+            return (1 + block / seq) / 2
+        starts = range(0, seq, block)
+        if self.attention == "plain":  # its keys start at the first query's window
+            keys = [start + block - max(0, start - window + 1) for start in starts]
+        else:
+            keys = [start + block - max(0, start - window + 1) // block * block for start in starts]
+        return sum(keys) * block / seq**2
 
     def score_elements(self) -> float:
         """Returns the elements that are held of the attention scores `[B, N, T, T]`."""
