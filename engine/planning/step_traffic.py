@@ -22,7 +22,7 @@ class StepTraffic:
         groups: dict[tuple[str, Axes], list[Collective]] = {}
         for each in self._collectives():
             axes = tuple(axis for axis in self.step.mesh if axis in each.axes)
-            if self.step.shard_count(axes) > 1:
+            if each.count and self.step.shard_count(axes) > 1:
                 groups.setdefault((each.kind, axes), []).append(each)
         found = [self._flow(kind, axes, same) for (kind, axes), same in groups.items()]
         return sorted(found, key=lambda flow: -flow.bytes_known)

@@ -18,7 +18,7 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     mesh: dict[str, int]
     """Size by mesh axis, in order."""
     verdict: Verdict
-    """Whether it fits, by the compiled program if there is one, else by the estimate; `not known` if there is neither."""
+    """Whether it fits, by the compiled program if there is one, else by `estimate`; `not known` if there is neither."""
     bound: Bound | None
     """What takes longest in a step; null if unknown."""
     estimate: Cost | None

@@ -80,7 +80,8 @@ def _memory(row: Row, cost: Cost) -> str:
     errors = board_rows.errors(row)
     if errors is None or row.estimate is None:
         return f"{text}, {board_rows.by(cost)}"
-    return f"{text}; {board_rows.by(row.estimate)} {figures.size(row.estimate.peak_bytes)}, {board_rows.percent(errors.peak)}"
+    estimated = f"{board_rows.by(row.estimate)} {figures.size(row.estimate.peak_bytes)}"
+    return f"{text}; {estimated}, {board_rows.percent(errors.peak)}"
 
 
 def _times(cost: Cost) -> str:
