@@ -1,8 +1,9 @@
-"""Plans by formula against the TPU compiler: `python tests/long/estimates.py [WORD …] [--families] [--record]`.
+"""Plans against the TPU compiler: `python tests/long/estimates.py [WORD …] [--families | --traced] [--record]`.
 
 Needs the extra `tpu`, no TPU, and about a minute a case on two cores; what was compiled before is kept. A compilation
 that takes longer than five minutes is given up. With words only the cases that have them all; with `--families` those
-of families other than GPT-2, some of them as a directory of `transformers`.
+of families other than GPT-2, some of them as a directory of `transformers`; with `--traced` those of models of one's
+own, which are estimated from their trace.
 """
 
 import argparse
@@ -74,6 +75,15 @@ qwen3-8b      v5p:2x2x4 fsdp     batch_size=32
 mistral-7b    v6e:4x4   fsdp-tp2 batch_size=32 seq_len=2048
 hf:llama-1b   v6e:2x4   fsdp-tp2 batch_size=16 seq_len=2048
 """
+WIDE = "batch_size=64 seq_len=512 width=512 blocks=4"
+TRACED = f"""
+docs/examples/transformer.py:language_model v5e:2x4 dp       {WIDE}
+docs/examples/transformer.py:language_model v5e:2x4 dp-tp4   {WIDE}
+docs/examples/transformer.py:language_model v5e:2x4 fsdp     {WIDE}
+docs/examples/transformer.py:language_model v5e:2x4 fsdp-tp2 {WIDE}
+docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp     batch_size=1024
+docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp-tp2 batch_size=1024
+"""
 LLAMA_1B = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -122,12 +132,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD")
     parser.add_argument("--families", action="store_true", help="of families other than GPT-2")
+    parser.add_argument("--traced", action="store_true", help="of models of one's own")
     options = arguments(parser)
-    cases = FAMILIES if options.families else CASES
+    cases = FAMILIES if options.families else TRACED if options.traced else CASES
+    suffix = "-families" if options.families else "-traced" if options.traced else ""
+    columns = {head.replace("formula", "trace") if options.traced else head: form for head, form in COLUMNS.items()}
     chosen = [line for line in cases.split("\n") if line and all(word in line.split() for word in options.words)]
     print(f"{versions()}\n")
     memory, traffic, wrong = [], [], 0
-    with Table(f"long/estimates{'-families' * options.families}", COLUMNS, options.record) as table:
+    with Table(f"long/estimates{suffix}", columns, options.record) as table:
         for line in chosen:
             began = time.perf_counter()
             name, topology, preset, *settings = line.split()
