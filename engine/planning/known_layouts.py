@@ -7,7 +7,8 @@ import jax
 from ..parallel.rules import by_rules
 from ..spec.model_config import ModelConfig
 from ..spec.preset import Axes
-from .step_layout import TENSOR_PARALLEL, Spec, StepLayout, Weight, spec_of
+from .step_layout import TENSOR_PARALLEL, StepLayout
+from .weight import Spec, Weight, spec_of
 
 UNSPLIT = ("activation_embed", "keys", "head_dim", "qkv", "positions")
 """Logical axes that must not be split."""

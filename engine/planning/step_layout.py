@@ -5,17 +5,17 @@ Sizes are per device. Dims as in decoder.py.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import jax
 
 from ..models.sizes import query_block, tile_block
-from ..models.task import Array, Task
-from ..parallel.rules import Decision, by_rules, with_derived
+from ..models.task import Task
+from ..parallel.rules import by_rules, with_derived
 from ..program.placement import decide_all
 from ..spec.model_config import AttentionKernel, ModelConfig
 from ..spec.preset import Axes, Preset
+from .weight import Spec, Weight, spec_of
 
 FLOAT32, BFLOAT16 = 4, 2
 """Bytes per element."""
@@ -34,58 +34,6 @@ QUERY = ("batch", "seq", "heads", "head_dim")
 """The same of its queries."""
 TENSOR_PARALLEL = ("heads", "kv_heads", "mlp", "vocab")
 """Logical axes that tensor parallelism splits."""
-Spec = tuple[Axes, ...]
-"""The mesh axes that split each dim of an array."""
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A parameter of the model and its layout."""
-
-    array: Array
-    spec: Spec
-    moments: tuple[Spec, ...]
-    """The specs of its optimizer moments."""
-
-    @property
-    def name(self) -> str:
-        """Its path, such as `blocks.mlp.up.kernel`."""
-        return self.array.names[0]
-
-    @property
-    def axes(self) -> set[str]:
-        """The mesh axes that split it."""
-        return axes_of(self.spec)
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether its first dim is the layers."""
-        return self.array.logical_axes[:1] == ("layers",)
-
-    @property
-    def layers(self) -> int:
-        """Layers that it holds: 1 if it is not stacked."""
-        return self.array.shape[0] if self.is_stacked else 1
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it is an embedding table, of tokens or positions."""
-        return self.array.logical_axes[0] in ("vocab", "positions")
-
-    @property
-    def is_kernel(self) -> bool:
-        """Whether it is the kernel of a dense layer."""
-        return self.name.endswith(".kernel")
-
-    @property
-    def is_attention_input(self) -> bool:
-        """Whether it is the kernel of queries, keys or values."""
-        return self.is_kernel and self.name.split(".")[-2] in ("qkv", "query", "kv")
-
-    @property
-    def is_mlp_output(self) -> bool:
-        """Whether it is the last kernel of a block."""
-        return self.is_kernel and self.name.split(".")[-2] == "down"
 
 
 class StepLayout:
@@ -123,9 +71,8 @@ class StepLayout:
     @property
     def output_table(self) -> Weight:
         """The token table of the output layer."""
-        return [weight for weight in self.weights if weight.array.logical_axes[0] == "vocab"][
-            0 if self.model.tied else -1
-        ]
+        name = "token.embedding" if self.model.tied else "output.embedding"
+        return next(weight for weight in self.weights if weight.name == name)
 
     @property
     def layers(self) -> float:
@@ -323,13 +270,3 @@ def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
         "expert_batch": batch,
         "capacity": model.capacity(seq) if model.experts else 0,
     }
-
-
-def spec_of(decision: Decision) -> Spec:
-    """Returns the mesh axes that split each dim of an array."""
-    return tuple(dim.axes for dim in decision.dims)
-
-
-def axes_of(spec: Spec) -> set[str]:
-    """Returns all mesh axes that split an array."""
-    return {axis for axes in spec for axis in axes}

@@ -4,7 +4,8 @@ from functools import cached_property
 
 import jax
 
-from .step_layout import BFLOAT16, FLOAT32, KEYS, LANES, RECEIVED, SENT, StepLayout, spec_of
+from .step_layout import BFLOAT16, FLOAT32, KEYS, LANES, RECEIVED, SENT, StepLayout
+from .weight import spec_of
 
 HIDDEN_RESIDUALS = {"gelu": 6, "geglu": 8, "swiglu": 6}
 """Arrays of the hidden layer's size that an MLP saves: the results of its matmuls, the input of the last one, and what

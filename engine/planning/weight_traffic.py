@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from ..spec.preset import Axes
 from .collective import Collective
-from .step_layout import FLOAT32, StepLayout, Weight, axes_of
+from .step_layout import FLOAT32, StepLayout
+from .weight import Weight, axes_of
 
 WIDEST_WINDOW = 32
 """Devices of an axis up to which the TPU's compiler makes windowed products; over 64 and more it makes none

@@ -75,14 +75,13 @@ qwen3-8b      v5p:2x2x4 fsdp     batch_size=32
 mistral-7b    v6e:4x4   fsdp-tp2 batch_size=32 seq_len=2048
 hf:llama-1b   v6e:2x4   fsdp-tp2 batch_size=16 seq_len=2048
 """
-WIDE = "batch_size=64 seq_len=512 width=512 blocks=4"
+WIDE = "batch_size=64 seq_len=256 width=256"
 TRACED = f"""
 docs/examples/transformer.py:language_model v5e:2x4 dp       {WIDE}
 docs/examples/transformer.py:language_model v5e:2x4 dp-tp4   {WIDE}
 docs/examples/transformer.py:language_model v5e:2x4 fsdp     {WIDE}
 docs/examples/transformer.py:language_model v5e:2x4 fsdp-tp2 {WIDE}
-docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp     batch_size=1024
-docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp-tp2 batch_size=1024
+docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp     batch_size=256
 """
 LLAMA_1B = {
     "architectures": ["LlamaForCausalLM"],
