@@ -27,16 +27,9 @@ def explain(
     `names`: of its arguments; by default those that jax gives them. `reasons`: see `chains.Reasons`. Without results,
     values that are returned are left out unless they have names. Raises Invalid if Shardy's passes are missing or fail.
     """
-    with module.context:
-        propagated = module.operation.clone()
-        normalize_broadcasts(propagated)
-        propagate(propagated)
-        graph = read(propagated)
-        for tensor, name in zip(graph.arguments, names, strict=False):
-            graph.tensors[tensor].names = [name]
-        transformed = propagated.clone()
-        insert_collectives(transformed)
-        transfers = list(Reader(transformed, graph).read())
+    graph, transfers = partition(module)
+    for tensor, name in zip(graph.arguments, names, strict=False):
+        graph.tensors[tensor].names = [name]
     chosen = _chosen(graph, with_results)
     chains = Chains(graph, reasons or {}, _labels(chosen))
     return Explanation(
@@ -45,6 +38,21 @@ def explain(
         values=[_value(chains, transfers, index, name) for index, name in chosen],
         collectives=_collectives(chains, transfers),
     )
+
+
+def partition(module: Any) -> tuple[Graph, list[Transfer]]:
+    """Runs Shardy's passes on a copy of a module. Returns its values with their layouts, and its collectives.
+
+    Raises Invalid if the passes are missing or fail.
+    """
+    with module.context:
+        propagated = module.operation.clone()
+        normalize_broadcasts(propagated)
+        propagate(propagated)
+        graph = read(propagated)
+        transformed = propagated.clone()
+        insert_collectives(transformed)
+        return graph, list(Reader(transformed, graph).read())
 
 
 def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:

@@ -55,13 +55,13 @@ def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reas
     observed = Observed(names_only=True)
     with kept_names():
         traced = trace_step(task, placement, observed)
-        module = traced.lower(lowering_platforms=_platforms(task, placement)).compiler_ir("stablehlo")
+        module = traced.lower(lowering_platforms=platforms(task, placement)).compiler_ir("stablehlo")
     names = [array.names[0] for array in task.arrays]
     return module, placement.preset.name, names, _reasons(task, placement, observed)
 
 
-def _platforms(task: Task, placement: Placement) -> tuple[str, ...] | None:
-    """The platform to lower for, if simulated devices take the place of its own."""
+def platforms(task: Task, placement: Placement) -> tuple[str, ...] | None:
+    """Returns the platform to lower for, if simulated devices take the place of its own."""
     simulated = placement.mesh.devices.flat[0].platform != task.platform
     return (LOWERED_FOR.get(task.platform, task.platform),) if simulated else None
 

@@ -15,8 +15,9 @@ from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import canonical_order
 from ..profiling.predicted import predicted_account
+from ..profiling.program import COPIES, FUSIONS, PRODUCTS
 from ..program.placement import argument_bytes, place
-from ..program.program import compile_program
+from ..program.program import compile_program, trace_step
 from ..spec.config import UserModel
 from ..spec.preset import Preset
 from ..spec.slices import spans
@@ -27,7 +28,7 @@ from . import compilers
 from .estimate import Step
 from .gpus import find_gpus
 from .networks import gpu_network
-from .ranking import Cost, timed
+from .ranking import Cost, Work, timed
 
 NEEDED = re.compile(r"(?:Used |HLO temporaries \()(?P<needed>[\d.]+)(?P<unit>[KMGT])\b")
 PARTS = ("temporaries", "moments", "parameters", "variables", "batch", "padding")
@@ -75,7 +76,7 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return _too_large(str(error), argument_bytes(task, placement), topology)
-    cost = _cost(program.description, step, topology)
+    cost = _cost(program.description, _work(task, program.description, step), topology)
     module = parse(program.step.as_text() or "")
     try:
         account = predicted_account(module, program.description.mesh.axes, topology)
@@ -84,13 +85,35 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
     return replace(cost, account=account, scheduled_seconds=account.step_seconds)
 
 
-def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Cost:
-    """Without `step`, or if no formula covers it, the work of a device is unknown, and so are the times."""
+def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
+    """Returns the text of the program that `compile_cost` compiles, without source lines. Raises Invalid as it does."""
+    return trace_step(task, place(task, preset, find_slice(topology))).lower().as_text()
+
+
+def _work(task: Task, compiled: PresetCompiled, step: Step | None) -> Work | None:
+    """What a device does in a step: by formula, or for a user's model, without `step`, by the compiled text.
+
+    That has the FLOPs of matrix products, but not those of kernels, and what all other operations read and write. None
+    if no formula covers the layout.
+    """
+    if step:
+        return None if step.unknown else step.work
+    return Work(
+        flops=sum(kind.amount for kind in compiled.work if kind.kind == PRODUCTS),
+        memory_bytes=sum(kind.amount for kind in compiled.work if kind.kind in (FUSIONS, COPIES)),
+        model_flops=task.flops_per_step,
+        tokens=task.config.training.tokens_per_step,
+    )
+
+
+def _cost(compiled: PresetCompiled, work: Work | None, topology: Topology) -> Cost:
+    """Without `work` the times are unknown."""
     memory = compiled.memory
     assert memory is not None, "these compilers always report memory"
     mesh = compiled.mesh.axes
     collectives = compiled.collectives and _with_network(compiled.collectives, mesh, topology)
     cost = Cost(
+        basis="compiler",
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
         capacity_bytes=topology.chip.memory,
@@ -100,7 +123,7 @@ def _cost(compiled: PresetCompiled, step: Step | None, topology: Topology) -> Co
         at_peak=compiled.at_peak,
         peak_buffers=compiled.peak_buffers,
     )
-    return timed(cost, step.work, topology, mesh) if step and not step.unknown else cost
+    return timed(cost, work, topology, mesh) if work else cost
 
 
 def _with_network(
@@ -116,7 +139,7 @@ def _too_large(message: str, arguments: int, topology: Topology) -> Cost:
     needed = needed_bytes(message)
     if needed is None:
         raise Invalid(first_line(message))
-    return Cost(argument_bytes=arguments, peak_bytes=needed, capacity_bytes=topology.chip.memory)
+    return Cost(basis="compiler", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=topology.chip.memory)
 
 
 def needed_bytes(message: str) -> int | None:

@@ -1,4 +1,7 @@
-"""A cache of the TPU compiler's costs, keyed by everything that they depend on. Does not import jax."""
+"""A cache of the TPU compiler's costs, keyed by everything that they depend on. Does not import jax.
+
+The code of a user's model is not known, so its costs are keyed by the text of the lowered program.
+"""
 
 import hashlib
 import os
@@ -23,28 +26,26 @@ OPTIONS = [os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
 """The user's options of the compiler, also part of the key: read before jax, on import, adds its own."""
 
 
-def load(config: RunConfig, preset: Preset, topology: Topology) -> Cost | None:
-    """Returns the cached cost; None if there is none, and for a user's model, whose code is no part of the key."""
-    if isinstance(config.model, UserModel):
-        return None
+def load(config: RunConfig, preset: Preset, topology: Topology, program: str = "") -> Cost | None:
+    """Returns the cached cost, None if there is none. `program`: the lowered text, for a user's model."""
     try:
-        return msgspec.json.decode(read_regular(_file(config, preset, topology)), type=Cost)
+        return msgspec.json.decode(read_regular(_file(config, preset, topology, program)), type=Cost)
     except (OSError, msgspec.DecodeError):  # none, or truncated
         return None
 
 
-def store(config: RunConfig, preset: Preset, topology: Topology, cost: Cost) -> None:
+def store(config: RunConfig, preset: Preset, topology: Topology, cost: Cost, program: str = "") -> None:
     """Writes a cost to the cache. Raises OSError, e.g. if the disk is full; an older entry stays intact."""
-    if isinstance(config.model, UserModel):
-        return
-    file = _file(config, preset, topology)
+    file = _file(config, preset, topology, program)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, msgspec.json.encode(cost))
 
 
-def _file(config: RunConfig, preset: Preset, topology: Topology) -> Path:
+def _file(config: RunConfig, preset: Preset, topology: Topology, program: str) -> Path:
     versions = [_version(name) for name in PACKAGES]
-    about = (config.model, config.training, preset.layout, topology, versions, OPTIONS, _source(ENGINE))
+    model = program if isinstance(config.model, UserModel) else config.model
+    assert model, "a user's model is known by its program"
+    about = (model, config.training, preset.layout, topology, versions, OPTIONS, _source(ENGINE))
     return run_directory.plan_cache() / f"{hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]}.json"
 
 

@@ -5,9 +5,10 @@ import sys
 from msgspec.structs import replace
 
 from ..base.parent_watchdog import end_with_parent
-from ..spec.config import RunConfig
+from ..spec.config import RunConfig, UserModel
+from ..spec.preset import Preset
 from ..spec.preset_reader import load_preset, load_presets
-from ..spec.topology import load_topology
+from ..spec.topology import Topology, load_topology
 from ..wire.stdout import print_answer
 from . import cache
 from .at_hand import predicted_on
@@ -22,10 +23,10 @@ def plan(config: RunConfig, target: str, *names: str) -> None:
     """
     topology = None if target.isdecimal() else load_topology(target)
 
-    from ..models.task import Task
+    from ..program.setup import simulated_task
     from .estimate import estimate_row
 
-    task = Task(config, topology.platform if topology else config.platform or "cpu")
+    task = simulated_task(config, topology.platform, topology.devices) if topology else simulated_task(config)
     presets = [load_preset(name) for name in names] or load_presets()[0]
     devices = topology.devices if topology else int(target)
     rows = [estimate_row(task, preset, devices, topology) for preset in presets]
@@ -57,14 +58,23 @@ def _compiled(config: RunConfig, target: str, name: str) -> Cost:
     """The cost of a compiled preset, from the cache if it is there."""
     end_with_parent()
     topology, preset = load_topology(target), load_preset(name)
-    cost = cache.load(config, preset, topology)
+    program = _program(config, preset, topology) if isinstance(config.model, UserModel) else ""
+    cost = cache.load(config, preset, topology, program)
     if cost is None:
         from ..models.task import Task
         from .ahead_of_time import compile_cost
 
         cost = compile_cost(Task(config, topology.platform), preset, topology)
         try:
-            cache.store(config, preset, topology, cost)
+            cache.store(config, preset, topology, cost, program)
         except OSError as error:
             print(f"shardtui: cannot cache the compiler's answer: {error}", file=sys.stderr)
     return replace(cost, predicted=predicted_on(topology, cost))
+
+
+def _program(config: RunConfig, preset: Preset, topology: Topology) -> str:
+    """The text of a user's step as it is lowered, by which its costs are kept."""
+    from ..models.task import Task
+    from .ahead_of_time import lowered_text
+
+    return lowered_text(Task(config, topology.platform), preset, topology)

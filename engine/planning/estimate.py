@@ -1,12 +1,14 @@
 """Estimates the memory, traffic and compute of a step under a preset by formula, with no compiler and no device.
 
 The formulas follow the source of the step (decoder.py, task.py). Where the compiler deviates, the compiled program's
-figure is shown next to the estimate; for layouts that they do not cover there is no estimate.
+figure is shown next to the estimate; for layouts that they do not cover there is no estimate. A user's model is
+estimated from its trace instead.
 """
 
 from collections.abc import Sequence
 from functools import cached_property
 
+import jax
 from msgspec.structs import replace
 
 from ..analysis.finding import Finding
@@ -25,20 +27,23 @@ from .ranking import Cost, Row, Work, timed
 from .step_compute import StepCompute
 from .step_layout import StepLayout
 from .step_memory import StepMemory
+from .step_trace import StepTrace
 from .step_traffic import StepTraffic
 
-USER_MODEL = "the formulas cover only the built-in model"
+USER_MODEL = "no formula for a user's model: `plan --topology` estimates it from its trace"
 
 
 def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | None) -> Row:
     """Returns the estimate of one preset; without a `topology` the chip is unknown, and so are the times.
 
-    A preset that does not fit the model or the devices gives a row with `problems` instead.
+    A preset that does not fit the model or the devices gives a row with `problems` instead. A user's model is traced,
+    if there is a `topology`, on as many simulated devices as that has.
     """
     mesh = preset.sizes(devices)
+    is_users = isinstance(task.config.model, UserModel)
     step, domains = None, topology.domains if topology else 1
     try:
-        if isinstance(task.config.model, UserModel):
+        if is_users:
             decide_all(task, preset, devices)
         else:
             step = Step(task, preset, devices)
@@ -54,8 +59,11 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         laid_out=True,
         no_estimate=step.unknown if step else USER_MODEL,
     )
-    estimate = step.cost(topology) if step and not step.unknown else None
-    return replace(row, estimate=estimate, findings=_over_dcn(preset, axes, estimate))
+    if is_users and topology:
+        row = _traced(row, task, preset, topology)
+    elif step and not step.unknown:
+        row = replace(row, estimate=step.cost(topology))
+    return replace(row, findings=_over_dcn(preset, axes, row.estimate))
 
 
 def _over_dcn(preset: Preset, axes: Sequence[str], estimate: Cost | None) -> list[Finding]:
@@ -64,6 +72,17 @@ def _over_dcn(preset: Preset, axes: Sequence[str], estimate: Cost | None) -> lis
     moved = {axis: sum(flow.bytes_known for flow in flows if axis in flow.axes) for axis in axes}
     split = {axis: {logical for logical, by in preset.rules.items() if axis in by} for axis in axes}
     return list(over_dcn(split, moved))
+
+
+def _traced(row: Row, task: Task, preset: Preset, topology: Topology) -> Row:
+    """Adds the estimate from the trace, or why there is none."""
+    if len(simulated := jax.devices("cpu")) < topology.devices:
+        return replace(row, no_estimate=f"the trace needs {topology.devices} simulated devices, {len(simulated)} found")
+    try:
+        cost = StepTrace(task, preset, simulated[: topology.devices]).cost(topology)
+    except Invalid as error:
+        return replace(row, no_estimate="; ".join(error.problems))
+    return replace(row, estimate=cost, no_estimate="")
 
 
 class Step:

@@ -7,14 +7,13 @@ import jax
 from ..parallel.rules import by_rules
 from ..spec.model_config import ModelConfig
 from ..spec.preset import Axes
-from .step_layout import Spec, StepLayout, Weight, spec_of
+from .step_layout import TENSOR_PARALLEL, StepLayout
+from .weight import Spec, Weight, spec_of
 
 UNSPLIT = ("activation_embed", "keys", "head_dim", "qkv", "positions")
 """Logical axes that must not be split."""
 UNSPLIT_OF_EXPERTS = ("router", "expert_batch", "capacity")
 """Logical axes of a mixture of experts that must not be split by rules of their own: they follow from others."""
-TENSOR_PARALLEL = ("heads", "mlp", "vocab")
-"""Logical axes that tensor parallelism splits."""
 FIRST_UNKNOWN_JAX = (0, 12)
 """From this version on, jax's CPU compiler saves some bfloat16 activations as bfloat16 (measured)."""
 
@@ -26,8 +25,8 @@ def why_unknown(step: StepLayout) -> str:
 
 def _reasons(step: StepLayout) -> Iterator[str]:
     tokens, training = {*step.batch_axes, *step.seq_axes}, step.training
-    if found := differences(step.model):
-        yield f"no formula for {', '.join(found)}"
+    if step.on_cpu and (found := differences(step.model)):
+        yield f"no formula for the memory of {', '.join(found)} on CPU"
     if training.optimizer in ("adafactor", "muon"):
         yield f"no formula for what {training.optimizer} holds and sends to update split parameters"
     if training.accumulate_steps > 1:
@@ -56,6 +55,8 @@ def _reasons(step: StepLayout) -> Iterator[str]:
         yield f"layers are split over {_listed(axes)}, but not into pipeline stages"
     if step.model.experts:
         yield from _expert_reasons(step)
+    if step.model.is_grouped and _split(step, step.rules["kv_heads"]) != _split(step, step.rules.get("heads", ())):
+        yield "kv_heads is split unlike heads"
     for weight in step.weights:
         if _split_for_use(step, weight.spec) != _split_for_use(step, _by_rules(step, weight)):
             yield f"[overrides] split {weight.name} differently from the matmul that uses it"
@@ -64,18 +65,16 @@ def _reasons(step: StepLayout) -> Iterator[str]:
 
 
 def differences(model: ModelConfig) -> list[str]:
-    """Returns what a family does differently from GPT-2 that the formulas do not cover."""
+    """Returns what a family does differently from GPT-2 for which the CPU's compiler keeps other temporaries."""
     found = {
         "RMSNorm": model.norm == "rms",
         "norms after branches": model.norm_places != "pre",
-        "norms of queries and keys": model.query_norm != "none",
         "rotary positions": model.rope is not None,
         "grouped heads": model.is_grouped,
         "heads of another width": model.heads * model.head_dim != model.embed,
         "windows": model.window > 0,
         "capped scores or logits": bool(model.score_cap or model.logit_cap),
         "gated MLPs": model.is_gated,
-        "fewer biases": model.biases != "all",
         "an output table": not model.tied,
         "experts without a capacity": bool(model.experts) and not model.capacity_factor,
     }
@@ -84,7 +83,7 @@ def differences(model: ModelConfig) -> list[str]:
 
 def _expert_reasons(step: StepLayout) -> Iterator[str]:
     parts, is_split = step.shard_count(step.seq_axes), bool(_split(step, step.seq_axes))
-    if step.slots % parts:
+    if step.model.capacity_factor and step.slots % parts:
         yield f"an expert's {step.slots} slots are not divisible by the {parts} shards of the sequence"
     if step.on_cpu and is_split:
         yield "no formula for the memory of experts with a split sequence on CPU"

@@ -22,6 +22,11 @@ Bound = Literal["compute", "memory", "network"]
 """What limits the time of a step: the longest part of the roofline."""
 
 
+Basis = Literal["formula", "trace", "compiler"]
+"""What a cost is made from: `formula` for the built-in model; `trace` for a user's model, whose traced step says what
+is computed and saved and, with the partitioner's own passes, what is sent; `compiler` for a compiled program."""
+
+
 class Work(Struct, frozen=True, kw_only=True):
     """What one device does in a step, independent of the chip."""
 
@@ -36,8 +41,10 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """Cost of one step on one device, not measured but estimated by formula or taken from a compiled program."""
+    """Cost of one step on one device, not measured but estimated or taken from a compiled program."""
 
+    basis: Basis = "formula"
+    """What it is made from."""
     argument_bytes: int
     """Bytes of the state and the batch."""
     peak_bytes: int
@@ -156,7 +163,7 @@ class Row(Struct, frozen=True, kw_only=True):
     no_estimate: str = ""
     """Why there is no estimate although the layout is valid; else empty."""
     estimate: Cost | None = None
-    """Cost by formula."""
+    """Cost by formula, or from the trace of a user's model."""
     compiled: Cost | None = None
     """Cost of the compiled program."""
     measured: Measured | None = None

@@ -35,31 +35,31 @@ class StepCompute:
         """
         model, seq = self.step.model, self.step.training.seq_len
         tokens = self.step.activation_elements(("batch", "seq"))
-        d, heads, vocab = (
-            model.embed,
-            model.embed / self.step.shard_count(self.step.tensor_axes("heads")),
-            model.vocab_rows / self.step.shard_count(self.step.tensor_axes("vocab")),
-        )
+        d, vocab = model.embed, model.vocab_rows / self.step.shard_count(self.step.tensor_axes("vocab"))
+        heads = model.head_dim * model.heads / self.step.shard_count(self.step.tensor_axes("heads"))
+        keys = model.head_dim * model.key_heads / self.step.shard_count(self.step.tensor_axes("kv_heads"))
         matmuls = self._mlp_flops
         attention = 4 * tokens * seq * heads * self.step.computed_scores
         backward = 2.0 if self.step.attention == "plain" else 3.5 if "splash" in self.step.attention else 2.5
-        block = 8 * tokens * d * heads + sum(matmuls)
-        recomputed = block - matmuls[-1] + attention if model.remat else 0
+        block = 4 * tokens * d * (heads + keys) + sum(matmuls)
+        last = matmuls[-1] if model.norm_places == "pre" else 0
+        recomputed = block - last + attention if model.remat else 0
         layer = 3 * block + (1 + backward) * attention + recomputed
         return self.step.layers * self.step.bubble_factor * layer + tokens * 3 * 2 * d * vocab
 
     @property
     def _mlp_flops(self) -> list[float]:
         """FLOPs of each matmul of the MLP's forward pass, in order. Experts compute all their slots, filled or not, and
-        dispatching and combining their tokens are matmuls, too."""
+        dispatching and combining their tokens are matmuls, too; without a capacity there is nothing to dispatch."""
         model = self.step.model
-        matmul = 2 * model.embed * self.step.hidden_elements()
+        matmuls = [2 * model.embed * self.step.hidden_elements()] * (3 if model.is_gated else 2)
         if not model.experts:
-            return [matmul, matmul]
-        tokens = self.step.activation_elements(("batch", "seq"))
-        router = 2 * tokens * model.embed * model.experts
+            return matmuls
+        router = 2 * self.step.activation_elements(("batch", "seq")) * model.embed * model.experts
+        if not model.capacity_factor:
+            return [router, *matmuls, router]
         dispatch = combine = router * self.step.slots
-        return [router, dispatch, matmul, matmul, combine]
+        return [router, dispatch, *matmuls, combine]
 
     @property
     def _memory_bytes(self) -> float:

@@ -5,17 +5,17 @@ Sizes are per device. Dims as in decoder.py.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import jax
 
 from ..models.sizes import query_block, tile_block
-from ..models.task import Array, Task
-from ..parallel.rules import Decision, by_rules, with_derived
+from ..models.task import Task
+from ..parallel.rules import by_rules, with_derived
 from ..program.placement import decide_all
 from ..spec.model_config import AttentionKernel, ModelConfig
 from ..spec.preset import Axes, Preset
+from .weight import Spec, Weight, spec_of
 
 FLOAT32, BFLOAT16 = 4, 2
 """Bytes per element."""
@@ -28,52 +28,12 @@ SENT, RECEIVED = ("router", "batch", "capacity"), ("experts", "expert_batch", "c
 """Logical axes [E, B, C] of the tokens sent to experts: on the sending and on the receiving side."""
 SAVED = ("batch", "seq", "saved_embed")
 """Logical axes [B, T, D] of the residual stream as remat saves it."""
-KEYS = ("batch", "keys", "heads", "head_dim")
-"""Logical axes [B, T, N, H] of attention's keys, and of its values."""
+KEYS = ("batch", "keys", "kv_heads", "head_dim")
+"""Logical axes [B, T, K, H] of attention's keys, and of its values."""
 QUERY = ("batch", "seq", "heads", "head_dim")
 """The same of its queries."""
-Spec = tuple[Axes, ...]
-"""The mesh axes that split each dim of an array."""
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A parameter of the model and its layout."""
-
-    array: Array
-    spec: Spec
-    moments: tuple[Spec, ...]
-    """The specs of its optimizer moments."""
-
-    @property
-    def name(self) -> str:
-        """Its path, such as `blocks.mlp.up.kernel`."""
-        return self.array.names[0]
-
-    @property
-    def axes(self) -> set[str]:
-        """The mesh axes that split it."""
-        return axes_of(self.spec)
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether its first dim is the layers."""
-        return self.array.logical_axes[:1] == ("layers",)
-
-    @property
-    def layers(self) -> int:
-        """Layers that it holds: 1 if it is not stacked."""
-        return self.array.shape[0] if self.is_stacked else 1
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it is an embedding table, of tokens or positions."""
-        return self.array.logical_axes[0] in ("vocab", "positions")
-
-    @property
-    def is_kernel(self) -> bool:
-        """Whether it is the kernel of a dense layer."""
-        return self.name.endswith(".kernel")
+TENSOR_PARALLEL = ("heads", "kv_heads", "mlp", "vocab")
+"""Logical axes that tensor parallelism splits."""
 
 
 class StepLayout:
@@ -89,7 +49,7 @@ class StepLayout:
         self.mesh = preset.sizes(devices)
         self.rules = with_derived(preset.rules)
         self.pipeline = preset.pipeline(devices, self.training.batch_size)
-        self.on_cpu = task.platform == "cpu"
+        self.on_cpu, self.on_tpu = task.platform == "cpu", task.platform == "tpu"
         self.is_bfloat16 = task.dtype == "bfloat16"
         self.itemsize = BFLOAT16 if self.is_bfloat16 and not self.on_cpu else FLOAT32
         """Bytes per element of activations: the CPU's compiler computes and sends bfloat16 as float32."""
@@ -107,6 +67,12 @@ class StepLayout:
             Weight(array, spec_of(decision), tuple(moments.get(array.names[0], ())))
             for array, decision in zip(arrays, decisions, strict=True)
         ]
+
+    @property
+    def output_table(self) -> Weight:
+        """The token table of the output layer."""
+        name = "token.embedding" if self.model.tied else "output.embedding"
+        return next(weight for weight in self.weights if weight.name == name)
 
     @property
     def layers(self) -> float:
@@ -162,10 +128,24 @@ class StepLayout:
 
     def tensor_axes(self, logical: str) -> Axes:
         """Returns the axes that split this dim of an activation; none if batch or sequence already use one of them."""
-        if logical not in ("heads", "mlp", "vocab"):
+        if logical not in TENSOR_PARALLEL:
             return ()
         axes = self.rules.get(logical, ())
         return axes if not set(axes) & {*self.batch_axes, *self.seq_axes} else ()
+
+    def sums_split_dim(self, weight: Weight) -> bool:
+        """Returns whether the product with a kernel sums over a dim that tensor parallelism splits."""
+        *summed, out = weight.array.logical_axes
+        return out == "embed" and any(self.shard_count(self.tensor_axes(name)) > 1 for name in summed if name)
+
+    def is_slice(self, axes: Iterable[str]) -> bool:
+        """Returns whether these axes are all that the mesh has."""
+        return self.shard_count(axes) == self.shard_count(self.mesh)
+
+    @property
+    def scatter_kind(self) -> str:
+        """What a reduce-scatter compiles to: on CPU an all-reduce whose result is sliced."""
+        return "all-reduce" if self.on_cpu else "reduce-scatter"
 
     def shard_count(self, axes: Iterable[str]) -> int:
         """Returns how many shards these axes make: the product of their sizes."""
@@ -190,6 +170,12 @@ class StepLayout:
         """Mesh axes that split the width of the residual stream as remat saves it; none without remat."""
         _, (*_, width) = self._activation(SAVED)
         return width if self.model.remat else ()
+
+    @property
+    def splits_norms(self) -> bool:
+        """Whether a block's norms are computed on parts of the width, as `blocks.Block` decides it."""
+        is_split = bool(self.saved_axes) and not self.is_explicit
+        return is_split and not self.model.experts and self.model.norm_places == "pre"
 
     def residual_bytes(self) -> float:
         """Returns the bytes of the residual stream `[B, T, D]`."""
@@ -240,8 +226,21 @@ class StepLayout:
 
     @property
     def computed_scores(self) -> float:
-        """The part of the attention scores `[B, N, T, T]` that is computed: blocks above the diagonal are left out."""
-        return (1 + self.score_block / self.training.seq_len) / 2
+        """The part of the attention scores `[B, N, T, T]` that is computed, as a mean over the layers: blocks above the
+        diagonal and those before a window are left out."""
+        layers = range(self.model.layers)
+        return sum(self._computed_scores(self.model.window_of(layer)) for layer in layers) / len(layers)
+
+    def _computed_scores(self, window: int) -> float:
+        seq, block = self.training.seq_len, self.score_block
+        if not 0 < window < seq:
+            return (1 + block / seq) / 2
+        starts = range(0, seq, block)
+        if self.attention == "plain":  # its keys start at the first query's window
+            keys = [start + block - max(0, start - window + 1) for start in starts]
+        else:
+            keys = [start + block - max(0, start - window + 1) // block * block for start in starts]
+        return sum(keys) * block / seq**2
 
     def score_elements(self) -> float:
         """Returns the elements that are held of the attention scores `[B, N, T, T]`."""
@@ -271,13 +270,3 @@ def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:
         "expert_batch": batch,
         "capacity": model.capacity(seq) if model.experts else 0,
     }
-
-
-def spec_of(decision: Decision) -> Spec:
-    """Returns the mesh axes that split each dim of an array."""
-    return tuple(dim.axes for dim in decision.dims)
-
-
-def axes_of(spec: Spec) -> set[str]:
-    """Returns all mesh axes that split an array."""
-    return {axis for axes in spec for axis in axes}

@@ -4,7 +4,12 @@ from functools import cached_property
 
 import jax
 
-from .step_layout import BFLOAT16, FLOAT32, KEYS, RECEIVED, SENT, StepLayout, spec_of
+from .step_layout import BFLOAT16, FLOAT32, KEYS, LANES, RECEIVED, SENT, StepLayout
+from .weight import spec_of
+
+HIDDEN_RESIDUALS = {"gelu": 6, "geglu": 8, "swiglu": 6}
+"""Arrays of the hidden layer's size that an MLP saves: the results of its matmuls, the input of the last one, and what
+the derivative of GELU's tanh form or of SiLU needs (`jax.ad_checkpoint.print_saved_residuals`)."""
 
 
 class StepMemory:
@@ -50,8 +55,13 @@ class StepMemory:
 
     @property
     def gradient_bytes(self) -> float:
-        """Bytes of the gradients: float32, laid out like the parameters."""
-        return sum(self.step.local_elements(weight.array.shape, weight.spec) * FLOAT32 for weight in self.step.weights)
+        """Bytes of the gradients: float32, laid out like the parameters. That of an output layer's own table is kept as
+        it is computed until the end, if it is all-reduced over a whole slice and then sliced (measured on TPU)."""
+        step = self.step
+        split = sum(step.local_elements(weight.array.shape, weight.spec) * FLOAT32 for weight in step.weights)
+        axes = step.gather_axes(step.output_table)
+        is_kept = step.on_tpu and not step.model.tied and axes and step.is_slice(axes)
+        return split + (step.gathered_bytes(step.output_table) if is_kept else 0)
 
     @property
     def copy_bytes(self) -> float:
@@ -92,12 +102,12 @@ class StepMemory:
     def _product_bytes(self) -> float:
         """Bytes of the results of a block's matmuls, which is what a pipeline stage saves without remat.
 
-        These are query, key, value, attention's result and, if it is plain, its float32 scores, the hidden layer and
-        two branches.
+        These are query, key, value, attention's result and, if it is plain, its float32 scores, the hidden layer, twice
+        with a gate, and two branches.
         """
         step = self.step
         heads, keys = step.activation_elements(("batch", "seq", "heads", "head_dim")), step.activation_elements(KEYS)
-        elements = 2 * heads + 2 * keys + step.hidden_elements()
+        elements = 2 * heads + 2 * keys + step.hidden_elements() * (2 if step.model.is_gated else 1)
         return elements * step.itemsize + 2 * step.residual_bytes() + step.score_elements() * FLOAT32
 
     @property
@@ -119,23 +129,26 @@ class StepMemory:
         """Returns the bytes that a block's forward pass saves for its backward pass, without remat.
 
         Counted as in Korthikanti et al. 2022, "Reducing Activation Recomputation", section 4.1, but for this block as
-        JAX differentiates it, which drops nothing: each norm saves three float32 `[B, T, D]`, each matmul its input,
-        the softmax its float32 result and a copy in the compute dtype, the tanh form of GELU five intermediates besides
-        the matmul's input, and each dropout its mask. Splash attention saves no scores, but pads its operands and its
-        result to the lanes of a tile. A ring saves what its device has of them, the result twice, and one number per
-        head and token.
+        JAX differentiates it, which drops nothing: each LayerNorm saves three float32 `[B, T, D]`, each RMSNorm two,
+        also of queries and keys, each matmul its input, the softmax its float32 result and a copy in the compute dtype,
+        the MLP what `HIDDEN_RESIDUALS` says, and each dropout its mask. Splash attention saves no scores, but pads its
+        operands and its result to the lanes of a tile. A ring saves what its device has of them, the result twice, and
+        one number per head and token.
         """
-        itemsize = self.step.itemsize
+        itemsize, model = self.step.itemsize, self.step.model
         stream = self.step.activation_elements(("batch", "seq", "activation_embed"))
+        normed = (3 if model.norm == "layer" else 2) * FLOAT32
+        norms = 4 if model.norm_places == "both" else 2
         heads, scores = self.step.head_elements(), self.step.score_elements()
         attention = (heads + self.step.activation_elements(KEYS)) * 2 * itemsize
         if self.step.is_ring:
             attention = heads * (5 * itemsize + FLOAT32 / self.step.model.head_dim)
         masks = 2 * stream if self.step.model.dropout else 0
         return (
-            stream * (6 * FLOAT32 + 2 * itemsize)
+            stream * (norms * normed + 2 * itemsize)
             + attention * self.step.head_padding
-            + self.step.hidden_elements() * 6 * itemsize
+            + (heads + self.step.activation_elements(KEYS)) * (normed if model.query_norm != "none" else 0)
+            + self.step.hidden_elements() * HIDDEN_RESIDUALS[model.activation] * itemsize
             + self._routing_residuals()
             + scores * (FLOAT32 + itemsize)
             + masks
@@ -143,10 +156,12 @@ class StepMemory:
 
     def _routing_residuals(self) -> float:
         """Bytes saved for routing: what experts receive and return `[E, B, C, D]`, and the tokens' slots `[B, T, E, C]`
-        to dispatch and to combine, and in float32 for each choice of a token. 0 without experts."""
+        to dispatch and to combine, and in float32 for each choice of a token. 0 without experts. Without a capacity
+        experts receive all tokens, and there are no slots."""
         if not self.step.model.experts:
             return 0
         slots = self.step.activation_elements(("batch", "seq", "router", "capacity"))
+        slots = slots if self.step.model.capacity_factor else 0
         moved = sum(self.step.activation_elements((*dims, "activation_embed")) for dims in (SENT, RECEIVED))
         return moved * self.step.itemsize + slots * (
             2 * self.step.itemsize + self.step.model.experts_per_token * FLOAT32
@@ -167,10 +182,11 @@ class StepMemory:
         """Peak bytes of one block's backward pass, beyond what was saved for it.
 
         It holds the attention scores and their gradient; eight residual streams (the block's input, the MLP's input,
-        two norms, two branches, the incoming and the outgoing gradient); the hidden layer before and after GELU; and
-        the two largest kernels, all-gathered. On CPU with remat: everything that the block recomputes; if its input was
-        saved split, two arrays of that less, or under explicit axis types the gathered input more. With a split
-        sequence also what attention moves.
+        two norms, two branches, the incoming and the outgoing gradient); the hidden layer before and after GELU, and
+        with a gate that, too; what experts without a capacity receive and return; and the two
+        largest kernels, all-gathered. On CPU with remat: everything that the block recomputes; if its input was saved
+        split, two arrays of that less, or under explicit axis types the gathered input more. With a split sequence also
+        what attention moves.
         """
         step, keys = self.step, self._moved_bytes
         if step.on_cpu and step.model.remat:
@@ -179,8 +195,12 @@ class StepMemory:
             return (self.saved_bytes_per_block() + input_bytes + keys) / step.microbatches
         gathered = [step.gathered_bytes(weight) / step.layers for weight in step.weights if weight.is_kernel]
         scores = step.score_elements() * (FLOAT32 + step.itemsize)
-        stream, hidden = 8 * step.residual_bytes(), 2 * step.hidden_elements() * step.itemsize
-        return (scores + stream + hidden + keys) / step.microbatches + sum(sorted(gathered)[-2:])
+        stream = 8 * step.residual_bytes()
+        hidden = (3 if step.model.is_gated else 2) * step.hidden_elements() * step.itemsize
+        received = 0
+        if step.model.experts and not step.model.capacity_factor:
+            received = 2 * step.activation_elements((*RECEIVED, "activation_embed")) * step.itemsize
+        return (scores + stream + hidden + received + keys) / step.microbatches + sum(sorted(gathered)[-2:])
 
     @property
     def _moved_bytes(self) -> float:
@@ -200,12 +220,13 @@ class StepMemory:
 
     @property
     def logits_bytes(self) -> float:
-        """Bytes of the logits `[B, T, V]`, whose buffer their gradient reuses, and the token table with its gradient.
+        """Bytes of the logits `[B, T, V]`, whose buffer their gradient reuses, and the output layer's table with its
+        gradient.
 
-        If the table is all-gathered, both exist twice: as transferred, and as the matmuls use them.
+        If the table is all-gathered, both exist twice: as transferred, and as the matmuls use them; but not on TPU if
+        the rows of a shard fill the lanes of its tiles (measured).
         """
-        table = next(weight for weight in self.step.weights if weight.array.logical_axes[0] == "vocab")
-        copies = 4 if self.step.gather_axes(table) else 2
-        return self.step.activation_elements(
-            ("batch", "seq", "vocab")
-        ) * self.step.itemsize + copies * self.step.gathered_bytes(table)
+        step, table = self.step, self.step.output_table
+        row = step.model.embed // step.shard_count(table.spec[1])
+        copies = 4 if step.gather_axes(table) and (step.on_cpu or row % LANES) else 2
+        return step.activation_elements(("batch", "seq", "vocab")) * step.itemsize + copies * step.gathered_bytes(table)

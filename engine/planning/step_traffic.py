@@ -1,26 +1,13 @@
 """Collectives of a step by formula, and the bytes that each device sends for them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from ..analysis.traffic import Flow, sent
 from ..spec.preset import Axes
-from .step_layout import FLOAT32, KEYS, RECEIVED, SENT, StepLayout, Weight, axes_of
-
-
-@dataclass(frozen=True)
-class Collective:
-    """Collectives of a step that are alike."""
-
-    kind: str
-    """HLO opcode, such as `all-gather`."""
-    axes: Axes
-    """The mesh axes that it communicates over."""
-    bytes_each: float
-    """Bytes per device of each one: of the gathered array for a gather, of the input for a scatter."""
-    count: int
-    """How many run per step."""
+from .collective import Collective
+from .step_layout import FLOAT32, KEYS, RECEIVED, SENT, StepLayout
+from .weight_traffic import WeightTraffic
 
 
 class StepTraffic:
@@ -35,7 +22,7 @@ class StepTraffic:
         groups: dict[tuple[str, Axes], list[Collective]] = {}
         for each in self._collectives():
             axes = tuple(axis for axis in self.step.mesh if axis in each.axes)
-            if self.step.shard_count(axes) > 1:
+            if each.count and self.step.shard_count(axes) > 1:
                 groups.setdefault((each.kind, axes), []).append(each)
         found = [self._flow(kind, axes, same) for (kind, axes), same in groups.items()]
         return sorted(found, key=lambda flow: -flow.bytes_known)
@@ -52,67 +39,9 @@ class StepTraffic:
         )
 
     def _collectives(self) -> Iterator[Collective]:
-        for weight in self.step.weights:
-            yield from self._weight_collectives(weight)
+        yield from WeightTraffic(self.step).collectives()
         yield from self._tensor_parallel_collectives()
         yield from self._pipeline_collectives()
-
-    def _weight_collectives(self, weight: Weight) -> Iterator[Collective]:
-        """Collectives of one parameter and its gradient.
-
-        A parameter split over axes of the batch is all-gathered for the forward and for the backward pass, and its
-        gradient is reduce-scattered: 3 × its bytes (Rajbhandari et al. 2020, "ZeRO", section 7.2.2). Over the other
-        axes of batch and sequence the gradient is all-reduced. The layers of a pipeline stage are gathered and reduced
-        together, once per step and in float32 (pipeline.stack_stages).
-        """
-        gather = self.step.gather_axes(weight)
-        if self.step.pipeline and weight.is_stacked:
-            times, uses, one = 1, 1, self.step.gathered_bytes(weight) / self.step.itemsize * FLOAT32
-        else:
-            times, uses = weight.layers, self._uses(weight)
-            one = self.step.gathered_bytes(weight) / times
-        if gather:
-            yield Collective("all-gather", gather, one, times * uses)
-        yield from self._moment_collectives(weight)
-        for axes in self._reduction_axes(weight):
-            scatter = tuple(axis for axis in axes if axis in gather)
-            yield Collective(self._scatter, scatter, one, times)
-            for rest in (self.step.batch_axes, self.step.seq_axes) if self.step.on_cpu else (axes,):
-                reduced = tuple(axis for axis in axes if axis in rest and axis not in weight.axes)
-                yield Collective("all-reduce", reduced, one / self.step.shard_count(scatter), times)
-
-    def _uses(self, weight: Weight) -> int:
-        """How many times per step a layer all-gathers a parameter: twice, and an embedding table once.
-
-        With remat the query-key-value kernel is gathered a third time, except on CPU: it is the first of the block when
-        recomputed and the last when differentiated. Under explicit axis types without remat, parameters other than
-        kernels are gathered once and kept, because the step asks for that.
-        """
-        remat = self.step.model.remat
-        if weight.is_table or (self.step.is_explicit and not remat and not weight.is_kernel):
-            return 1
-        is_third = remat and not self.step.on_cpu and weight.is_kernel and "qkv" in weight.array.logical_axes
-        return 3 if is_third else 2
-
-    def _moment_collectives(self, weight: Weight) -> Iterator[Collective]:
-        """Moments split over fewer axes than their parameter each all-gather the gradient in float32."""
-        for spec in weight.moments:
-            axes = tuple(axis for axis in self.step.mesh if axis in weight.axes - axes_of(spec))
-            yield Collective("all-gather", axes, self.step.local_elements(weight.array.shape, spec) * FLOAT32, 1)
-
-    def _reduction_axes(self, weight: Weight) -> list[Axes]:
-        """The axes that split the tokens, by reduction: gradients are summed over them.
-
-        The CPU's compiler reduces over the axes of the batch and of the sequence separately, except for kernels.
-        """
-        separately = self.step.on_cpu and not weight.is_kernel
-        axes = (self.step.batch_axes, self.step.seq_axes)
-        return list(axes) if separately else [axes[0] + axes[1]]
-
-    @property
-    def _scatter(self) -> str:
-        """What a reduce-scatter compiles to: on CPU an all-reduce whose result is sliced."""
-        return "all-reduce" if self.step.on_cpu else "reduce-scatter"
 
     def _tensor_parallel_collectives(self) -> Iterator[Collective]:
         """Collectives of the activations.
@@ -127,18 +56,31 @@ class StepTraffic:
         yield from self._expert_collectives()
         yield from self._saved_collectives()
         stream, part = self.step.residual_bytes(), self.step.residual_bytes() / self.step.microbatches
-        heads, hidden, vocab = (self.step.tensor_axes(name) for name in ("heads", "mlp", "vocab"))
-        scattered = 2 if self._splits_norms else 0
-        yield Collective(self._scatter, heads, part, self.step.block_runs * scattered)
+        heads, vocab = (self.step.tensor_axes(name) for name in ("heads", "vocab"))
+        saved = bool(self.step.saved_axes) and not self.step.is_explicit
+        scattered = 2 if self.step.splits_norms else int(saved)
+        yield Collective(self.step.scatter_kind, heads, part, self.step.block_runs * scattered)
         reduced = (3 if self.step.model.remat else 2) - scattered
         yield Collective("all-reduce", heads, part, self.step.block_runs * reduced)
         if not self.step.model.experts:
-            is_scattered = hidden and self.step.saved_axes == hidden
-            kinds = (self._scatter if each else "all-reduce" for each in (is_scattered, is_scattered and scattered))
-            for kind in kinds:
-                yield Collective(kind, hidden, part, self.step.block_runs)
+            yield from self._mlp_collectives(part)
         yield Collective("all-reduce", vocab, stream, 2)
         yield Collective("all-reduce", vocab, self._token_bytes, 3)
+
+    def _mlp_collectives(self, part: float) -> Iterator[Collective]:
+        """Reductions of `part` bytes of the MLP's result, and of the gradient of its input.
+
+        A norm of the result needs it as a whole, and remat recomputes it. Where the input has no norm, the gradients of
+        a gated MLP's two kernels are reduced separately.
+        """
+        model, hidden = self.step.model, self.step.tensor_axes("mlp")
+        has_post = model.norm_places != "pre"
+        backward = 2 if model.norm_places == "post" and model.is_gated else 1
+        forward = 2 if has_post and model.remat else 1
+        is_scattered = bool(hidden) and self.step.saved_axes == hidden and not has_post
+        for scatters, times in ((is_scattered, forward), (is_scattered and self.step.splits_norms, backward)):
+            kind = self.step.scatter_kind if scatters else "all-reduce"
+            yield Collective(kind, hidden, part, times * self.step.block_runs)
 
     def _saved_collectives(self) -> Iterator[Collective]:
         """Collectives of the residual stream that remat saves split between blocks.
@@ -146,20 +88,17 @@ class StepTraffic:
         It is gathered for both forward passes of a block, its gradient for the backward pass, and both once outside the
         blocks; the MLP then ends in a reduce-scatter (Korthikanti et al. 2022, "Reducing Activation Recomputation",
         section 4.2.2). Under automatic axis types norms are computed on parts of the width, too: their outputs are
-        gathered, eight gathers in all, and their sums take 13 numbers per token; with experts only the first norm, five
-        gathers and seven numbers (measured).
+        gathered, eight gathers in all, and their sums take 13 numbers per token, 6 of an RMSNorm; with experts or norms
+        after branches only the first norm, five gathers and about half as many numbers (measured).
         """
-        axes, stream = self.step.saved_axes, self.step.residual_bytes()
-        gathers, sums = (8, 13) if self._splits_norms else (3, 0) if self.step.is_explicit else (5, 7)
+        axes, stream, is_rms = self.step.saved_axes, self.step.residual_bytes(), self.step.model.norm == "rms"
+        gathers, sums = (8, 6 if is_rms else 13) if self.step.splits_norms else (5, 3 if is_rms else 7)
+        if self.step.is_explicit or self.step.model.norm_places == "post":
+            gathers, sums = 3, 0
         part, numbers = (size / self.step.microbatches for size in (stream, sums * self._token_bytes))
         outside = 2 * self.step.microbatches
         yield Collective("all-gather", axes, part, gathers * self.step.block_runs + outside)
         yield Collective("all-reduce", axes, numbers, self.step.block_runs)
-
-    @property
-    def _splits_norms(self) -> bool:
-        """Whether a block's norms are computed on parts of the width, as `blocks.Block` decides it."""
-        return bool(self.step.saved_axes) and not self.step.is_explicit and not self.step.model.experts
 
     @property
     def _token_bytes(self) -> float:
@@ -193,8 +132,8 @@ class StepTraffic:
         yield Collective(
             "all-gather", axes, 2 * keys * self.step.itemsize, layers * (2 if self.step.model.remat else 1)
         )
-        yield Collective(self._scatter, axes, keys * FLOAT32, layers)
-        yield Collective(self._scatter, axes, keys * self.step.itemsize, layers)
+        yield Collective(self.step.scatter_kind, axes, keys * FLOAT32, layers)
+        yield Collective(self.step.scatter_kind, axes, keys * self.step.itemsize, layers)
 
     def _ring_collectives(self) -> Iterator[Collective]:
         """Ring attention (ring_attention.py): keys and values make S − 1 hops, and once more with remat.
@@ -248,7 +187,10 @@ class StepTraffic:
         )
         is_sharded = sent < unsharded
         yield Collective(
-            self._scatter if is_sharded else "all-reduce", self.step.seq_axes, unsharded, layers * (2 + recomputed)
+            self.step.scatter_kind if is_sharded else "all-reduce",
+            self.step.seq_axes,
+            unsharded,
+            layers * (2 + recomputed),
         )
         if is_sharded:
             yield Collective("all-gather", self.step.seq_axes, unsharded, layers * (2 + recomputed))

@@ -27,11 +27,17 @@ def devices_and_task(config: RunConfig, processes: int = 1) -> tuple[list[jax.De
     return devices, Task(config, devices[0].platform)
 
 
+def simulated_task(config: RunConfig, platform: str = "", devices: int = SIMULATED_DEVICES) -> Task:
+    """Returns the task of a platform, by default the config's, in a process with this many simulated devices."""
+    jax.config.update("jax_num_cpu_devices", devices)
+    jax.config.update("jax_platforms", "cpu")
+    return Task(config, platform or config.platform or "cpu")
+
+
 def simulated_devices_and_task(config: RunConfig) -> tuple[list[jax.Device], Task]:
     """Returns what `devices_and_task` does, but simulated devices in place of those of the config's platform.
 
     The task is that of the platform. For a process that compiles and runs nothing, while another holds the devices.
     """
-    jax.config.update("jax_num_cpu_devices", config.devices or SIMULATED_DEVICES)
-    jax.config.update("jax_platforms", "cpu")
-    return jax.devices(), Task(config, config.platform or "cpu")
+    task = simulated_task(config, devices=config.devices or SIMULATED_DEVICES)
+    return jax.devices(), task

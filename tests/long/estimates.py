@@ -1,13 +1,17 @@
-"""Plans by formula against what the TPU compiler says: `python tests/long/estimates.py [WORD …] [--record]`.
+"""Plans against the TPU compiler: `python tests/long/estimates.py [WORD …] [--families | --traced] [--record]`.
 
 Needs the extra `tpu`, no TPU, and about a minute a case on two cores; what was compiled before is kept. A compilation
-that takes longer than five minutes is given up. With words only the cases that have them all.
+that takes longer than five minutes is given up. With words only the cases that have them all; with `--families` those
+of families other than GPT-2, some of them as a directory of `transformers`; with `--traced` those of models of one's
+own, which are estimated from their trace.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -17,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 from shardtui.engine.planning.ranking import Board, Cost
 from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.model_choice import load_model
+from shardtui.engine.spec.model_choice import HF, choose_model
 from shardtui.engine.wire.framing import encode_json
 
 from tests.suite import versions
@@ -54,6 +58,58 @@ gpt2-large  v4:4x4x4    hsdp        batch_size=128
 gpt2-large  v6e:2x4     hsdp        batch_size=32 remat=true
 """
 
+FAMILIES = """
+qwen3-0.6b    v5e:2x4   fsdp     batch_size=16 seq_len=2048
+qwen3-0.6b    v6e:2x4   fsdp-tp2 batch_size=32 seq_len=2048
+qwen3-0.6b    v5p:2x2x2 fsdp     batch_size=16 seq_len=2048 remat=false
+hf:llama-1b   v5e:2x4   fsdp     batch_size=16 seq_len=1024
+hf:llama-1b   v5e:2x4   dp-tp4   batch_size=8 seq_len=2048 remat=true
+mistral-7b    v5p:2x2x4 fsdp     batch_size=16
+olmo2-7b      v5p:2x2x4 fsdp-tp2 batch_size=16
+llama3-8b     v5p:4x4x4 fsdp-tp4 batch_size=64
+llama3-70b    v5p:4x4x4 fsdp     batch_size=64
+mixtral-8x7b  v5p:4x4x4 fsdp-tp2 batch_size=64 seq_len=2048
+qwen3-30b-a3b v5p:4x4x4 fsdp     batch_size=64 seq_len=2048
+gemma3-4b     v5p:2x2x2 fsdp     batch_size=16 seq_len=2048
+qwen3-8b      v5p:2x2x4 fsdp     batch_size=32
+mistral-7b    v6e:4x4   fsdp-tp2 batch_size=32 seq_len=2048
+hf:llama-1b   v6e:2x4   fsdp-tp2 batch_size=16 seq_len=2048
+"""
+WIDE = "batch_size=64 seq_len=256 width=256"
+TRACED = f"""
+docs/examples/transformer.py:language_model v5e:2x4 dp       {WIDE}
+docs/examples/transformer.py:language_model v5e:2x4 dp-tp4   {WIDE}
+docs/examples/transformer.py:language_model v5e:2x4 fsdp     {WIDE}
+docs/examples/transformer.py:language_model v5e:2x4 fsdp-tp2 {WIDE}
+docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp     batch_size=256
+"""
+LLAMA_1B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": True,
+}
+"""Sizes of Llama 3.2 1B (Meta 2024), as `transformers` writes them."""
+
 LIMIT = 300
 """Seconds that a compilation may take."""
 COLUMNS = {
@@ -74,11 +130,16 @@ COLUMNS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD")
+    parser.add_argument("--families", action="store_true", help="of families other than GPT-2")
+    parser.add_argument("--traced", action="store_true", help="of models of one's own")
     options = arguments(parser)
-    chosen = [line for line in CASES.split("\n") if line and all(word in line.split() for word in options.words)]
+    cases = FAMILIES if options.families else TRACED if options.traced else CASES
+    suffix = "-families" if options.families else "-traced" if options.traced else ""
+    columns = {head.replace("formula", "trace") if options.traced else head: form for head, form in COLUMNS.items()}
+    chosen = [line for line in cases.split("\n") if line and all(word in line.split() for word in options.words)]
     print(f"{versions()}\n")
     memory, traffic, wrong = [], [], 0
-    with Table("long/estimates", COLUMNS, options.record) as table:
+    with Table(f"long/estimates{suffix}", columns, options.record) as table:
         for line in chosen:
             began = time.perf_counter()
             name, topology, preset, *settings = line.split()
@@ -110,7 +171,11 @@ def _verdict(estimate: Cost, compiled: Cost) -> str:
 
 def _costs(name: str, topology: str, preset: str, settings: tuple[str, ...]) -> tuple[Cost, Cost | None]:
     """By formula and by the compiler; None if that takes longer than `LIMIT`."""
-    model = load_model(name, settings)
+    with tempfile.TemporaryDirectory() as directory:
+        if name.startswith(HF):
+            (Path(directory) / "config.json").write_text(json.dumps(LLAMA_1B))
+            name = f"{HF}{directory}"
+        model = choose_model(name, settings)
     config = RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset=preset)
     rows = msgspec.json.decode(_ask("plan", config, topology, preset), type=Board).rows
     assert rows[0].estimate, rows[0].problems

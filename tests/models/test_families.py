@@ -157,7 +157,9 @@ def test_kv_heads_are_split_like_heads_unless_a_rule_says_otherwise() -> None:
 def test_no_estimate_is_given_and_the_reason_is() -> None:
     row = estimate_row(Task(config_of(GEMMA3), "cpu"), load_preset("dp"), 8, None)
     assert row.estimate is None
-    assert row.no_estimate.startswith("no formula for RMSNorm, norms after branches, norms of queries and keys, rotary")
+    assert row.no_estimate.startswith(
+        "no formula for the memory of RMSNorm, norms after branches, norms of queries and keys, rotary"
+    )
 
 
 def test_stages_have_whole_periods() -> None:

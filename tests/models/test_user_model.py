@@ -17,6 +17,7 @@ from etils import epath
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.checkpoint import directory as checkpoint
 from shardtui.engine.data.batches import Batches
@@ -26,7 +27,6 @@ from shardtui.engine.models.flops import flops
 from shardtui.engine.models.optimizer import optimizer
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.planning.estimate import estimate_row
-from shardtui.engine.planning.ranking import ranked
 from shardtui.engine.planning.search import search
 from shardtui.engine.program.cli import inspect
 from shardtui.engine.program.digest import joined
@@ -38,6 +38,7 @@ from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
+from shardtui.tui.state import board_rows
 from shardtui.tui.state.recommendation import recommendation
 
 from ..conftest import BATCHES, SHARDTUI, WIDE, tiny_config
@@ -296,15 +297,30 @@ def batch(step, batch_size):
     assert place(task, load_preset("fsdp"), jax.devices()).state.params["a"].spec == P(None, None)
 
 
-def test_user_models_are_ranked_by_compiled_figures_only(tmp_path: Path) -> None:
+def test_user_models_are_estimated_from_their_trace() -> None:
+    task, slice_ = task_of(f"{FOLDER}/transformer.py:language_model", "batch_size=16"), load_topology("v5e:2x4")
+    rows = [estimate_row(task, load_preset(name), 8, slice_) for name in ("fsdp4-model16", "dp", "dp-tp4")]
+    assert (rows[0].verdict, rows[0].estimate) == ("infeasible", None)
+    for row in rows[1:]:
+        cost, compiled = row.estimate, compile_program(task, place(task, load_preset(row.preset), jax.devices()))
+        memory, found = compiled.description.memory, compiled.description.collectives
+        assert cost and memory and found and cost.basis == "trace" and not row.no_estimate
+        assert cost.argument_bytes == memory.arguments
+        assert cost.bytes_sent == pytest.approx(sum(flow.bytes_sent for flow in flows(found)), rel=0.01), row.preset
+        assert cost.step_seconds and cost.compute_seconds and cost.tokens_per_second and cost.flop_utilisation
+        assert cost.compute_seconds * slice_.chip.flops * 8 == pytest.approx(task.flops_per_step, rel=0.01)
+        assert board_rows.source(row) == "trace"
+
+
+def test_more_devices_than_are_simulated_have_no_trace() -> None:
+    task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=64")
+    row = estimate_row(task, load_preset("dp"), 64, load_topology("v5p:4x4x4"))
+    assert (row.estimate, row.no_estimate) == (None, "the trace needs 64 simulated devices, 8 found")
+    assert "once the TPU compiler has compiled them" in recommendation([row], "v5p:4x4x4")
+
+
+def test_search_needs_formulas() -> None:
     task, slice_ = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8"), load_topology("v5e:2x4")
-    rows = [estimate_row(task, load_preset(name), 8, slice_) for name in ("fsdp4-model16", "dp")]
-    assert [(row.preset, row.verdict, row.estimate) for row in ranked(rows)] == [
-        ("dp", "not known", None),
-        ("fsdp4-model16", "infeasible", None),
-    ]
-    assert rows[1].no_estimate == "the formulas cover only the built-in model"
-    assert "once the TPU compiler has compiled them" in recommendation(rows, "v5e:2x4")
     with pytest.raises(Invalid, match="--search uses formulas, which cover only the built-in model"):
         search(task, slice_, [])
 

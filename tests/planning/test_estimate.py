@@ -24,7 +24,7 @@ from shardtui.engine.planning.ranking import Board, Cost, Row, Work, network_sec
 from shardtui.engine.planning.search import candidates, search
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
-from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.config import RunConfig, UserModel
 from shardtui.engine.spec.indivisible import Indivisible
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset, load_presets, mesh_preset, parse_preset
@@ -334,6 +334,10 @@ def test_compiler_answers_are_cached_by_all_that_they_depend_on(
     assert plan_cache.load(config, load_preset("tp"), small) is None
     other: RunConfig = tiny_config(model=WIDE, training=BATCHES)
     assert plan_cache.load(other, preset, small) is None
+    mine = tiny_config(model=UserModel(reference="lm.py:make", directory="/"))
+    plan_cache.store(mine, preset, small, cost(6, 1.0), "module @step { a }")
+    assert plan_cache.load(mine, preset, small, "module @step { a }") == cost(6, 1.0)
+    assert plan_cache.load(mine, preset, small, "module @step { b }") is None, "another program"
     for name, value in {"ENGINE": tmp_path, "OPTIONS": ["--xla_some=true", None]}.items():
         with monkeypatch.context() as changed:
             changed.setattr(plan_cache, name, value)

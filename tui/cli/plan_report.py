@@ -23,14 +23,14 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     mesh: dict[str, int]
     """Size by mesh axis, in order."""
     verdict: Verdict
-    """Whether it fits, by the compiled program if there is one, else by formula; `not known` if there is neither."""
+    """Whether it fits, by the compiled program if there is one, else by `estimate`; `not known` if there is neither."""
     bound: Bound | None
     """What takes longest in a step; null if unknown."""
     estimate: Cost | None
-    """Cost by formula; null if the layout is invalid, or for the reason in `no_estimate`."""
+    """Cost by formula, or for a user's model from its trace; null if the layout is invalid, or for the reason in
+    `no_estimate`."""
     no_estimate: str
-    """Why there is no `estimate` for a valid layout: the formulas do not cover it, or the model is a user's; else
-    empty."""
+    """Why there is no `estimate` for a valid layout, such as that no formula covers it; else empty."""
     compiled: Cost | None
     """Cost of the program that the TPU compiler made; null if there is none."""
     overlapped_share: float | None

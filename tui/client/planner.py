@@ -173,5 +173,8 @@ class Planner:
 
 
 def is_far_too_large(cost: Cost | None) -> bool:
-    """Returns whether the peak exceeds `MAX_OVERSIZE` times the capacity of a device."""
-    return cost is not None and cost.capacity_bytes is not None and cost.peak_bytes > MAX_OVERSIZE * cost.capacity_bytes
+    """Returns whether the peak, or what a trace is sure of, exceeds `MAX_OVERSIZE` times the capacity of a device."""
+    if cost is None or cost.capacity_bytes is None:
+        return False
+    least = cost.argument_bytes if cost.basis == "trace" else cost.peak_bytes
+    return least > MAX_OVERSIZE * cost.capacity_bytes

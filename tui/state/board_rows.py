@@ -52,8 +52,13 @@ def sent(row: Row) -> Cost | None:
 
 
 def source(row: Row) -> str:
-    """Returns where the cost comes from: `compiler` or `formula`; empty if there is none."""
-    return "compiler" if row.compiled else "formula" if row.estimate else ""
+    """Returns where the cost comes from: `compiler`, `formula` or `trace`; empty if there is none."""
+    return "compiler" if row.compiled else row.estimate.basis if row.estimate else ""
+
+
+def by(estimate: Cost) -> str:
+    """Returns how an estimate was made, in words."""
+    return f"by {estimate.basis}"
 
 
 def most_sent(row: Row) -> list[str]:

@@ -79,8 +79,9 @@ def _memory(row: Row, cost: Cost) -> str:
     text = f"{figures.size(cost.peak_bytes)}{of}{verdict}, of which state + batch {figures.size(cost.argument_bytes)}"
     errors = board_rows.errors(row)
     if errors is None or row.estimate is None:
-        return f"{text}, by formula"
-    return f"{text}; by formula {figures.size(row.estimate.peak_bytes)}, {board_rows.percent(errors.peak)}"
+        return f"{text}, {board_rows.by(cost)}"
+    estimated = f"{board_rows.by(row.estimate)} {figures.size(row.estimate.peak_bytes)}"
+    return f"{text}; {estimated}, {board_rows.percent(errors.peak)}"
 
 
 def _times(cost: Cost) -> str:
@@ -106,9 +107,9 @@ def _combined_axes(row: Row) -> list[str]:
 def _sent(row: Row, axes: str) -> str:
     moved = board_rows.sent(row)
     text = f"sends {figures.size(moved.sent_by_axis.get(axes, 0) if moved else 0)} per step"
-    if row.estimate is None or moved is row.estimate:
-        return f"{text}, by formula"
-    return f"{text}; by formula {figures.size(row.estimate.sent_by_axis.get(axes, 0))}"
+    if moved is None or row.estimate is None or moved is row.estimate:
+        return f"{text}, {board_rows.by(moved)}" if moved else text
+    return f"{text}; {board_rows.by(row.estimate)} {figures.size(row.estimate.sent_by_axis.get(axes, 0))}"
 
 
 def _collectives(row: Row) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,129 @@
+"""Collectives of a step's parameters and their gradients, by formula."""
+
+from collections.abc import Iterator
+
+from ..spec.preset import Axes
+from .collective import Collective
+from .step_layout import FLOAT32, StepLayout
+from .weight import Weight, axes_of
+
+WIDEST_WINDOW = 32
+"""Devices of an axis up to which the TPU's compiler makes windowed products; over 64 and more it makes none
+(measured)."""
+BOTH_WAYS = 8
+"""Devices from which on a windowed gather sends both ways round."""
+
+
+class WeightTraffic:
+    """Formulas for the collectives of parameters: gathered where they are used, their gradients reduced."""
+
+    def __init__(self, step: StepLayout) -> None:
+        self.step = step
+
+    def collectives(self) -> Iterator[Collective]:
+        """Yields the collectives of all parameters."""
+        for weight in self.step.weights:
+            yield from self._gathers(weight)
+            yield from self._moment_gathers(weight)
+            yield from self._reductions(weight)
+
+    def _gathers(self, weight: Weight) -> Iterator[Collective]:
+        """A parameter split over axes of the batch is all-gathered for the forward and for the backward pass
+        (Rajbhandari et al. 2020, "ZeRO", section 7.2.2). A TPU sends the shards of some of them round while it
+        multiplies."""
+        axes = self.step.gather_axes(weight)
+        if not axes:
+            return
+        one, times = self._each(weight)
+        windowed = self._windowed_uses(weight, axes)
+        yield Collective("all-gather", axes, one, times * (self._uses(weight) - windowed))
+        yield self._windowed("all-gather", axes, one, times * windowed)
+
+    def _reductions(self, weight: Weight) -> Iterator[Collective]:
+        """Gradients are summed over the axes that split the tokens: reduce-scattered over those that split the
+        parameter, too, and all-reduced over the others."""
+        gather = self.step.gather_axes(weight)
+        one, times = self._each(weight)
+        for axes in self._reduction_axes(weight):
+            scatter = tuple(axis for axis in axes if axis in gather)
+            if self._is_windowed(weight, scatter):
+                yield self._windowed("reduce-scatter", scatter, one, times)
+            else:
+                yield Collective(self._scatter_kind(weight, scatter), scatter, one, times)
+            for rest in (self.step.batch_axes, self.step.seq_axes) if self.step.on_cpu else (axes,):
+                reduced = tuple(axis for axis in axes if axis in rest and axis not in weight.axes)
+                yield Collective("all-reduce", reduced, one / self.step.shard_count(scatter), times)
+
+    def _each(self, weight: Weight) -> tuple[float, int]:
+        """Bytes of a parameter as gathered at a time, and how often per pass. The layers of a pipeline stage are
+        gathered and reduced together, once per step and in float32 (pipeline.stack_stages)."""
+        gathered = self.step.gathered_bytes(weight)
+        if self.step.pipeline and weight.is_stacked:
+            return gathered / self.step.itemsize * FLOAT32, 1
+        return gathered / weight.layers, weight.layers
+
+    def _uses(self, weight: Weight) -> int:
+        """How many times per step a layer all-gathers a parameter: twice, and an embedding table once.
+
+        With remat the kernels of query, key and value are gathered a third time, except on CPU: they are the first of
+        the block when recomputed and the last when differentiated. Under explicit axis types without remat, parameters
+        other than kernels are gathered once and kept, because the step asks for that.
+        """
+        remat = self.step.model.remat
+        if self.step.pipeline and weight.is_stacked:
+            return 1
+        if weight.is_table or (self.step.is_explicit and not remat and not weight.is_kernel):
+            return 1
+        return 3 if remat and not self.step.on_cpu and weight.is_attention_input else 2
+
+    def _windowed_uses(self, weight: Weight, axes: Axes) -> int:
+        """How many of its uses are windowed products (measured).
+
+        A product of the forward pass is one, unless it sums over a dim that tensor parallelism splits, or takes the
+        residual stream without a norm. Without remat its backward pass is one, too. With remat those that recompute a
+        product are not, as both gradients use what they gather; the last one, which is not recomputed, is.
+        """
+        if not self._is_windowed(weight, axes):
+            return 0
+        model = self.step.model
+        is_last = weight.is_mlp_output and model.norm_places == "pre" and not model.experts
+        forward = not self.step.sums_split_dim(weight) and not (
+            model.norm_places == "post" and weight.is_attention_input
+        )
+        return forward + (is_last or not model.remat)
+
+    def _is_windowed(self, weight: Weight, axes: Axes) -> bool:
+        """Whether the TPU's compiler may multiply while it sends the shards of a kernel, or of its gradient, round."""
+        step = self.step
+        if not step.on_tpu or step.is_explicit or step.pipeline or not weight.is_kernel:
+            return False
+        return 2 < step.shard_count(axes) <= WIDEST_WINDOW and step.shard_count(step.seq_axes) == 1
+
+    def _windowed(self, kind: str, axes: Axes, size: float, count: int) -> Collective:
+        """What a windowed product sends: of n shards n + 1, as both directions start with the device's own; of a
+        gather over few devices n - 1."""
+        devices = self.step.shard_count(axes)
+        shards = devices - 1 if kind == "all-gather" and devices < BOTH_WAYS else devices + 1
+        return Collective("collective-permute", axes, size / devices, count * shards)
+
+    def _scatter_kind(self, weight: Weight, axes: Axes) -> str:
+        """On a TPU, too, some gradients are all-reduced and then sliced: those over the whole slice (measured), and
+        that of a token table with two uses, as the sum over these comes after the reduction."""
+        step = self.step
+        is_reduced = step.on_tpu and (step.is_slice(axes) or (weight.is_table and step.model.tied))
+        return "all-reduce" if is_reduced else step.scatter_kind
+
+    def _moment_gathers(self, weight: Weight) -> Iterator[Collective]:
+        """Moments split over fewer axes than their parameter each all-gather the gradient in float32."""
+        for spec in weight.moments:
+            axes = tuple(axis for axis in self.step.mesh if axis in weight.axes - axes_of(spec))
+            yield Collective("all-gather", axes, self.step.local_elements(weight.array.shape, spec) * FLOAT32, 1)
+
+    def _reduction_axes(self, weight: Weight) -> list[Axes]:
+        """The axes that split the tokens, by reduction: gradients are summed over them.
+
+        The CPU's compiler reduces over the axes of the batch and of the sequence separately, except for kernels.
+        """
+        separately = self.step.on_cpu and not weight.is_kernel
+        axes = (self.step.batch_axes, self.step.seq_axes)
+        return list(axes) if separately else [axes[0] + axes[1]]
