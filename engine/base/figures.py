@@ -61,7 +61,7 @@ def spec(entries: Sequence[str | Sequence[str] | None]) -> str:
 
 def over(axes: Sequence[str], network: str | None = None) -> str:
     """Formats the mesh axes of a collective: `data × model`, `–` for none; `data on DCN` between TPU slices."""
-    return (" × ".join(axes) or "–") + {"dcn": " on DCN", "network": " between hosts"}.get(network or "", "")
+    return (" × ".join(axes) or "–") + {"dcn": " on DCN", "network": " on network"}.get(network or "", "")
 
 
 def times(count: int | None) -> str:

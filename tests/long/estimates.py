@@ -1,9 +1,9 @@
-"""Plans against the TPU compiler: `python tests/long/estimates.py [WORD …] [--families | --traced] [--record]`.
+"""Plans against the compiler: `python tests/long/estimates.py [WORD …] [--of GROUP] [--record]`.
 
 Needs the extra `tpu`, no TPU, and about a minute a case on two cores; what was compiled before is kept. A compilation
-that takes longer than five minutes is given up. With words only the cases that have them all; with `--families` those
-of families other than GPT-2, some of them as a directory of `transformers`; with `--traced` those of models of one's
-own, which are estimated from their trace.
+that takes longer than five minutes is given up. With words only the cases that have them all. Groups: `families` other
+than GPT-2, some of them as a directory of `transformers`; `traced`, models of one's own, which are estimated from their
+trace; `slices`, several of them and tpu7x; `gpus`, with the extra `gpu-compiler` instead.
 """
 
 import argparse
@@ -75,6 +75,22 @@ qwen3-8b      v5p:2x2x4 fsdp     batch_size=32
 mistral-7b    v6e:4x4   fsdp-tp2 batch_size=32 seq_len=2048
 hf:llama-1b   v6e:2x4   fsdp-tp2 batch_size=16 seq_len=2048
 """
+SLICES = """
+gpt2       2*v5e:2x4   dp       batch_size=64
+gpt2       2*v5e:2x4   hsdp     batch_size=64
+gpt3-175b  2*v5p:4x4x4 hsdp     batch_size=128
+llama3-70b 2*v5p:4x4x4 hsdp     batch_size=128 seq_len=2048
+gpt2       tpu7x:2x2x1 fsdp     batch_size=64
+llama3-70b tpu7x:4x4x4 fsdp-tp4 batch_size=128 seq_len=2048
+"""
+GPUS = """
+gpt2       h100:1x8   fsdp     batch_size=64
+gpt2       a100:2x8   dp-tp2   batch_size=64
+gpt3-175b  h100:8x8   fsdp-tp8 batch_size=64
+gpt3-175b  h100:128x8 fsdp-tp8 batch_size=1024
+llama3-70b h100:8x8   fsdp     batch_size=64 seq_len=2048
+llama3-70b gb200:16x4 fsdp-tp4 batch_size=64 seq_len=2048
+"""
 WIDE = "batch_size=64 seq_len=256 width=256"
 TRACED = f"""
 docs/examples/transformer.py:language_model v5e:2x4 dp       {WIDE}
@@ -110,6 +126,7 @@ LLAMA_1B = {
 }
 """Sizes of Llama 3.2 1B (Meta 2024), as `transformers` writes them."""
 
+GROUPS = {"": CASES, "families": FAMILIES, "traced": TRACED, "slices": SLICES, "gpus": GPUS}
 LIMIT = 300
 """Seconds that a compilation may take."""
 COLUMNS = {
@@ -130,13 +147,13 @@ COLUMNS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD")
-    parser.add_argument("--families", action="store_true", help="of families other than GPT-2")
-    parser.add_argument("--traced", action="store_true", help="of models of one's own")
+    parser.add_argument("--of", choices=GROUPS, default="", metavar="GROUP", help=", ".join(filter(None, GROUPS)))
     options = arguments(parser)
-    cases = FAMILIES if options.families else TRACED if options.traced else CASES
-    suffix = "-families" if options.families else "-traced" if options.traced else ""
-    columns = {head.replace("formula", "trace") if options.traced else head: form for head, form in COLUMNS.items()}
-    chosen = [line for line in cases.split("\n") if line and all(word in line.split() for word in options.words)]
+    suffix, is_traced = f"-{options.of}" if options.of else "", options.of == "traced"
+    columns = {head.replace("formula", "trace") if is_traced else head: form for head, form in COLUMNS.items()}
+    chosen = [
+        line for line in GROUPS[options.of].split("\n") if line and all(word in line.split() for word in options.words)
+    ]
     print(f"{versions()}\n")
     memory, traffic, wrong = [], [], 0
     with Table(f"long/estimates{suffix}", columns, options.record) as table:

@@ -44,12 +44,12 @@ def detail_lines(row: Row, width: int) -> list[Content]:
         for text in (*row.problems, *board_rows.findings(row), *board_rows.no_estimate(row))
         for line in textwrap.wrap(text, max(8, width))
     ]
-    for label, text in _texts(row):
-        wrapped = textwrap.wrap(text, max(8, width - LABEL_WIDTH)) or [""]
-        head = Content.styled(f"{label:<{LABEL_WIDTH}}", "$foreground 60%")
-        lines += [
-            Content.assemble(head if index == 0 else " " * LABEL_WIDTH, line) for index, line in enumerate(wrapped)
-        ]
+    texts = list(_texts(row))
+    indent = max([LABEL_WIDTH, *(len(label) + 1 for label, _ in texts)])
+    for label, text in texts:
+        wrapped = textwrap.wrap(text, max(8, width - indent)) or [""]
+        head = Content.styled(f"{label:<{indent}}", "$foreground 60%")
+        lines += [Content.assemble(head if index == 0 else " " * indent, line) for index, line in enumerate(wrapped)]
     return lines
 
 
