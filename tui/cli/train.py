@@ -18,6 +18,7 @@ from ...engine.wire.events import (
     Disconnected,
     EngineLost,
     EngineReady,
+    EngineStarted,
     EngineStopped,
     Failed,
     MemoryMeasured,
@@ -84,6 +85,8 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             last = (event.seq, event.time) if event.seq else last
             if client.is_old(event):
                 continue
+            if isinstance(event, EngineStarted):  # the supervisor recovered from what ended the one before
+                code = FINE
             with audience.reads():
                 report(event, state)
             if isinstance(event, Failed) and event.refused:
