@@ -33,7 +33,9 @@ class Child:
 class Engine:
     """The processes of one epoch on this machine. They end if this process does."""
 
-    def __init__(self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path]) -> None:
+    def __init__(
+        self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path]
+    ) -> None:
         """`commands` and `logs` by process index; a process without a log inherits stdout and stderr."""
         self._directory = directory
         self._theirs, self._ours = os.pipe()
@@ -68,7 +70,9 @@ class Engine:
     def _end_rest(self, gone: Sequence[Child]) -> None:
         """Kills the other processes at once if one was killed, else if they do not end in time."""
         kinds = {self._ending(child).kind for child in gone}
-        limit = 0.0 if "killed" in kinds else SETTLE_SECONDS if kinds & {"failed", "refused", "lost"} else CLOSING_SECONDS
+        limit = (
+            0.0 if "killed" in kinds else SETTLE_SECONDS if kinds & {"failed", "refused", "lost"} else CLOSING_SECONDS
+        )
         self._settled_at = self._settled_at or time.monotonic()
         if time.monotonic() - self._settled_at >= limit:
             self.kill()
@@ -102,4 +106,6 @@ def _ending_of(status: int) -> Ending:
     if status < 0:
         return Ending(kind="killed", problems=[f"its process was ended by {signal.Signals(-status).name}"])
     kinds: dict[int, Kind] = {0: "stopped", 2: "refused"}
-    return Ending(kind=kinds.get(status, "failed"), problems=[f"its process ended with status {status}"] if status else [])
+    return Ending(
+        kind=kinds.get(status, "failed"), problems=[f"its process ended with status {status}"] if status else []
+    )

@@ -57,7 +57,9 @@ def client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
         return client_of(directory, supervision(options)), resumed(directory, options)
     if options.from_step is not None or options.other_data:
         raise Invalid("--from-step and --other-data apply to a resumed run: add --resume RUN")
-    return client_of(_new_run(options), supervision(options)), Restart(profile=options.profile, profile_every=options.profile_every)
+    return client_of(_new_run(options), supervision(options)), Restart(
+        profile=options.profile, profile_every=options.profile_every
+    )
 
 
 def _new_run(options: argparse.Namespace) -> RunDirectory:

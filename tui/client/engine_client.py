@@ -13,8 +13,8 @@ from ...engine.base.advice import advice
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import Restart
 from ...engine.spec.epoch import Supervision
-from ...engine.wire.engine_command import engine_command
 from ...engine.wire.commands import AnyCommand, Stop
+from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import (
     AnyEvent,
@@ -135,6 +135,8 @@ class EngineClient:
         if self._engine and self._engine.is_supervised and not await self._next_engine():
             yield [self._engine.refusal() or EngineLost(reason=self.reason())]
             return
+        if self._engine is None and (holder := self.directory.holder()):
+            self._followed = holder.pid
         async for events in self._events_of_engine(self._engine, cleaned):
             yield events
         while await self._next_engine():

@@ -20,6 +20,9 @@ from ..terminal.clean import printable
 from ..terminal.exit_codes import REFUSED
 from .exit_reason import exit_reason, last_log_line
 
+SUPERVISOR_SECONDS = 10.0
+"""Time for a supervisor to end after its engine has refused the run."""
+
 
 class StartedEngine:
     """An engine in a session of its own, so that it outlives this terminal."""
@@ -38,7 +41,7 @@ class StartedEngine:
         """The directory held nothing but the run's configuration."""
         self.is_supervised = supervision is not None
         """Whether a supervisor starts it, and starts it again if a process is lost."""
-        self._processes = [_process("supervise", directory, directory.log, restart, supervision)] if supervision else _start(directory, restart)
+        self._processes = _start(directory, restart, supervision)
         """The first one serves viewers, or is the supervisor."""
 
     @property
@@ -67,8 +70,12 @@ class StartedEngine:
 
     def discard_if_new(self) -> None:
         """Deletes the directory of a run that could not begin."""
-        if self._is_new:
-            self._directory.discard()
+        if not self._is_new:
+            return
+        if self.is_supervised:  # its processes still write there until it has ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._processes[0].wait(SUPERVISOR_SECONDS)
+        self._directory.discard()
 
     def refusal(self) -> Failed | None:
         """Returns why the engine did not begin; None if it did.
@@ -105,7 +112,11 @@ class StartedEngine:
         return first, exit_reason(ends[first])
 
 
-def _start(directory: RunDirectory, restart: Restart) -> list["subprocess.Popen[bytes]"]:
+def _start(
+    directory: RunDirectory, restart: Restart, supervision: Supervision | None
+) -> list["subprocess.Popen[bytes]"]:
+    if supervision:
+        return [_process("supervise", directory, directory.log, restart, supervision)]
     count = (restart.config or directory.config).processes
     if count == 1:
         return [_process("serve", directory, directory.log, restart)]

@@ -231,7 +231,9 @@ def _engine(event: EngineEvent) -> str:
             begun = "watching" if event.watched else "engine started: run"
             words = training_words(event.about)
             loading = "" if event.watched else "; loading jax"
-            return f"{begun} {event.about.run}, process {event.pid}{_epoch(event.epoch)}{words and f'; {words}'}{loading}"
+            return (
+                f"{begun} {event.about.run}, process {event.pid}{_epoch(event.epoch)}{words and f'; {words}'}{loading}"
+            )
         case EngineReady():
             return _ready(event)
         case Failed():
