@@ -36,7 +36,7 @@ class Retries:
         self._restarts.append(now)
         if len(self._restarts) > self._most and now - self._restarts[0] < WINDOW_SECONDS:
             return (
-                f"the engine was restarted {self._most} times within an hour, the limit of --restarts, and ended again: "
-                f"process {rank}: {why}"
+                f"the engine was restarted {self._most} times within an hour, the limit of --restarts, and ended "
+                f"again: process {rank}: {why}"
             )
         return None

@@ -1,4 +1,4 @@
-"""A process that runs the engine of one machine, and starts it again from its newest checkpoint if a process is lost."""
+"""Runs the engine of one machine, and starts it again from its newest checkpoint if a process of it is lost."""
 
 import os
 import signal
@@ -70,6 +70,8 @@ class Supervisor:
             for index, member in enumerate(members)
         }
         self._engine = Engine(self._directory, commands, {index: self._directory.log_of(index) for index in commands})
+        if self._signals:  # one that arrived between two epochs
+            self._engine.signal(signal.SIGTERM)
         while (endings := self._engine.ended()) is None:
             time.sleep(POLL_SECONDS)
         return endings

@@ -78,6 +78,18 @@ def test_a_refused_run_is_not_started_again(home: Path) -> None:
     assert not list((home / "state/shardtui/runs").iterdir()), "a run that could not begin is not kept"
 
 
+@pytest.mark.slow
+def test_stopping_a_supervised_run_ends_its_supervisor(home: Path) -> None:
+    run = train("--supervise", "--run=ended", "--steps=100000")
+    assert run.stdout
+    assert any('"StepDone"' in line for line in run.stdout)
+    assert subprocess.run([*SHARDTUI, "stop", "ended"], timeout=240, check=False).returncode == 0
+    events = [json.loads(line) for line in run.stdout]
+    assert run.wait(timeout=240) == 0
+    assert [event["type"] for event in events if event["type"].startswith("Engine")] == ["EngineStopped"]
+    assert not run_directory.find("ended").is_supervised
+
+
 def test_a_fault_that_repeats_at_the_same_step_is_named() -> None:
     retries = Retries(20)
     assert [retries.problem(1, KILLED, 7) for _ in range(SAME_FAULTS - 1)] == [None] * (SAME_FAULTS - 1)

@@ -1,5 +1,6 @@
 """`shardtui train` and `shardtui stop`: train and stop without the UI."""
 
+import asyncio
 import sys
 import time
 from statistics import median
@@ -132,6 +133,9 @@ async def stop(client: EngineClient) -> int:
     if watched := client.directory.watched:
         raise Invalid(watched.refusal)
     name, holder = client.directory.name, client.directory.holder()
+    while holder is None and client.directory.is_supervised:  # between two epochs
+        await asyncio.sleep(stopping.POLL_SECONDS)
+        holder = client.directory.holder()
     if holder is None or not holder.is_alive:
         print(f"run {name} has already ended")
         return FINE
