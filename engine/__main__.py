@@ -3,6 +3,7 @@
 `serve RUN_DIRECTORY [RESTART [MEMBERSHIP]]`: trains one run, from its newest checkpoint if it has one; with MEMBERSHIP
 as one of several processes on this machine.
 `host RUN CONFIG RESTART MEMBERSHIP`: trains one run as one of several hosts.
+`supervise RUN_DIRECTORY RESTART SUPERVISION`: serves a run, and again from its newest checkpoint if a process is lost.
 `presets CONFIG`: lists the presets and whether they fit the devices.
 `inspect CONFIG [PRESET …]`: describes the compiled step of each preset.
 `inspect-origins CONFIG`: describes the compiled step of a preset, then explains it.
@@ -29,6 +30,7 @@ import msgspec
 
 from .distributed.seal import Seal
 from .spec.config import Membership, Restart, RunConfig
+from .spec.epoch import Supervision
 from .wire.run_directory import RunDirectory
 from .wire.stdout import answered
 
@@ -44,10 +46,15 @@ def main() -> int:
         case ["serve", directory, *how]:
             return _serve(RunDirectory(Path(directory)), *how)
         case ["host", run, config, restart, membership]:
+            how = _decoded(restart, Restart)
+            _end_with_supervisor(how)
             from .training.follow import host
 
-            about = _decoded(config, RunConfig | None), _decoded(restart, Restart), _decoded(membership, Membership)
-            return answered(host, run, *about)
+            return answered(host, run, _decoded(config, RunConfig | None), how, _decoded(membership, Membership))
+        case ["supervise", directory, restart, supervision]:
+            from .supervision.supervisor import supervise
+
+            return answered(supervise, directory, _decoded(restart, Restart), _decoded(supervision, Supervision))
         case ["verify", directory]:
             from .checkpoint.cli import verify
 
@@ -110,6 +117,7 @@ def _serve(directory: RunDirectory, restart: str = "{}", membership: str = "") -
     from .training.serve import serve
 
     how = _decoded(restart, Restart)
+    _end_with_supervisor(how)
     if not membership:
         return serve(directory, how)
 
@@ -125,7 +133,15 @@ def _serve(directory: RunDirectory, restart: str = "{}", membership: str = "") -
 
     from .training.follow import follow
 
-    return answered(follow, directory, how, join)
+    return answered(follow, directory, how, join, found.process)
+
+
+def _end_with_supervisor(restart: Restart) -> None:
+    """Ends this process once its supervisor is gone: another one could not replace it otherwise."""
+    if restart.epoch:
+        from .base.parent_watchdog import end_with_parent
+
+        end_with_parent()
 
 
 def _decoded(text: str, kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ends a one-shot process once its parent is gone, since nothing waits for the answer any more."""
+"""Ends a process once its parent is gone: nothing waits for its answer, or would start it again, any more."""
 
 import os
 import stat

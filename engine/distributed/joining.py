@@ -12,6 +12,7 @@ from ..base.advice import first_line
 from ..base.invalid import Invalid
 from ..spec.config import Membership, Restart, RunConfig
 from ..wire.run_directory import RunDirectory
+from .outcomes import NotMet
 from .seal import JOIN_SECONDS, Seal, given_secret, is_local, secret_problem, shared_secret
 
 HEARTBEAT_SECONDS = 10
@@ -27,7 +28,7 @@ def process_index() -> int:
 def connect(membership: Membership, config: RunConfig) -> bool:
     """Connects to the other processes. Returns False if no membership was requested and jax finds no cluster.
 
-    Raises Invalid if they cannot connect within `JOIN_SECONDS`, or if other hosts could and there is no secret.
+    Raises NotMet if they cannot connect within `JOIN_SECONDS`, Invalid if other hosts could and there is no secret.
     """
     if membership.coordinator is not None:
         _require_secret(membership, config)
@@ -48,11 +49,11 @@ def connect(membership: Membership, config: RunConfig) -> bool:
     try:
         joining.result(timeout=JOIN_SECONDS)
     except TimeoutError as error:
-        raise Invalid(_timeout_problem(membership)) from error
+        raise NotMet(_timeout_problem(membership)) from error
     except (RuntimeError, ValueError) as error:  # jax's error of the service is a RuntimeError
         if membership == Membership() and isinstance(error, ValueError):
             return False
-        raise Invalid(_connection_problem(membership, error)) from error
+        raise NotMet(_connection_problem(membership, error)) from error
     _require_secret(membership, config)
     return True
 

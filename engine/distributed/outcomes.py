@@ -28,6 +28,10 @@ class Failure(Problem):
     """A valid request did not succeed this time: out of memory, a full disk."""
 
 
+class NotMet(Invalid):
+    """The processes of a run did not connect: an epoch without those that are missing may begin."""
+
+
 class Stranded(Problem):
     """This process failed while the others wait for it in a collective forever: the run has to end."""
 

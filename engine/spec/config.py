@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from .epoch import Epoch
 from .model_config import ModelConfig
 
 SIMULATED_DEVICES = 8
@@ -265,3 +266,5 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Minutes between accounts of a step; None for none."""
     config: RunConfig | None = None
     """A config that replaces the run's own from now on; None keeps the run's."""
+    epoch: Epoch | None = None
+    """The epoch of a supervised run; None for an engine without a supervisor."""

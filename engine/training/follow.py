@@ -15,10 +15,11 @@ from ..distributed.joining import connect, process_index, seal
 from ..distributed.seal import Seal
 from ..spec.config import Membership, Restart, RunConfig
 from ..wire.commands import Stop
+from ..wire.ending import Ending
 from ..wire.events import Event, Stalled
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory, create, find, state_home
-from .serve import serve, user_directory
+from .serve import ending_of, ending_recorder, serve, user_directory
 from .train import train
 from .watchdog import Watchdog
 
@@ -33,11 +34,15 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
     """
     about = config or restart.config
     assert about, "one of them is always given"
-    is_joined = connect(membership, about)
     directory = RunDirectory(state_home() / run)
+    try:
+        is_joined = connect(membership, about)
+    except Invalid as error:
+        ending_recorder(directory, membership.process or 0, restart)(ending_of(error, 0))
+        raise
     joined = partial(seal, membership, directory, about)
     if process_index():
-        return follow(directory, msgspec.structs.replace(restart, config=about), joined)
+        return follow(directory, msgspec.structs.replace(restart, config=about), joined, process_index())
     directory = create(about) if config else find(run)
     print(f"shardtui: see it with `shardtui attach {directory.name}`; log: {directory.log}", file=sys.stderr)
     try:
@@ -49,9 +54,15 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
     return serve(directory, restart, joined if is_joined else None)
 
 
-def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal]) -> int:
+def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], process: int) -> int:
     """Trains as process 0 decides, until the run ends. Returns the exit code. Raises Invalid."""
-    cluster, inbox = JaxCluster(join(), stop=lambda: None, lost=_exit_on_loss), Inbox()
+    record = ending_recorder(directory, process, restart)
+    try:
+        joined = join()
+    except Invalid as error:
+        record(ending_of(error, 0))
+        raise
+    cluster, inbox = JaxCluster(joined, stop=lambda: None, lost=partial(_exit_on_loss, record)), Inbox()
 
     def stop() -> None:
         inbox.put(Stop())
@@ -70,18 +81,22 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal]) 
     limit = None if config.stop_seconds is None else config.stop_seconds + GRACE_SECONDS
     watchdog = Watchdog(inbox, report, stop, limit, user_directory(config))
     try:
-        train(directory, restart, publish, inbox, cluster, lambda _: None)
+        done = train(directory, restart, publish, inbox, cluster, lambda _: None)
+        record(Ending(kind="stopped", step=done))
         return 0
-    except Invalid:
+    except Invalid as error:
+        record(ending_of(error, watchdog.done))
         cluster.close()
         raise
     except Exception as error:
+        record(ending_of(error, watchdog.done))
         traceback.print_exc()
         cluster.fail(error)
         return 1
 
 
-def _exit_on_loss(gone: Mapping[int, str]) -> None:
+def _exit_on_loss(record: Callable[[Ending], None], gone: Mapping[int, str]) -> None:
+    record(Ending(kind="lost", lost=dict(gone)))
     print(*(f"shardtui: process {process} was lost: {why}" for process, why in gone.items()), sep="\n", file=sys.stderr)
     sys.stderr.flush()
     os._exit(1)

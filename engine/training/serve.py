@@ -10,9 +10,11 @@ from contextlib import suppress
 from ..base.advice import problems_in
 from ..base.invalid import Invalid
 from ..distributed.cluster import Cluster
+from ..distributed.outcomes import NotMet
 from ..distributed.seal import Seal
 from ..spec.config import Restart, RunConfig, UserModel
 from ..wire.commands import Stop
+from ..wire.ending import Ending, write_ending
 from ..wire.event_log import EventLog
 from ..wire.events import EngineStarted, EngineStopped, Event, Failed, HostsLost
 from ..wire.inbox import Inbox
@@ -44,7 +46,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         return 2
     detach_in_children(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
     config = restart.config or directory.config
-    log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=config))
+    log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=config, epoch=restart.epoch))
     try:
         lock_watchdog = LockWatchdog(directory, lock, lambda: inbox.put(Stop()))
         return _train(directory, restart, config, connect, inbox, log, server, lock_watchdog)
@@ -66,7 +68,7 @@ def _train(
     lock_watchdog: LockWatchdog,
 ) -> int:
     """Trains, logs the last event and returns the exit code."""
-    cluster = Cluster()
+    cluster, record = Cluster(), ending_recorder(directory, 0, restart)
     stop, place = lambda: inbox.put(Stop()), user_directory(config)
     watchdog = Watchdog(inbox, log.append, stop, config.stop_seconds, place, lambda: cluster.stalled_elsewhere())
 
@@ -78,26 +80,43 @@ def _train(
     try:
         from .train import train  # importing jax takes a second; viewers can connect meanwhile
 
-        cluster = _join(directory, connect, log, inbox) if connect else cluster
+        cluster = _join(connect, log, inbox, record) if connect else cluster
         done = train(directory, restart, publish, inbox, cluster, server.answer_with)
         if lock_watchdog.is_lost:
-            log.append(Failed(problems=[f"{lock_watchdog.problem}; the run ended after step {done:,}"], refused=False))
+            problems = [f"{lock_watchdog.problem}; the run ended after step {done:,}"]
+            log.append(Failed(problems=problems, refused=False))
+            record(Ending(kind="failed", step=done, problems=problems))
             return 1
         reason = "finished" if done == config.steps else "signalled" if watchdog.is_signalled else "stopped"
         log.append(EngineStopped(step=done, reason=reason))
+        record(Ending(kind="finished" if reason == "finished" else "stopped", step=done))
         return 0
     except Invalid as error:
-        log.append(Failed(problems=list(error.problems), refused=True))
+        is_elsewhere = restart.epoch is not None and isinstance(error, NotMet)
+        log.append(Failed(problems=list(error.problems), refused=not is_elsewhere))
+        record(ending_of(error, watchdog.done))
         cluster.close()
         return 2
     except Exception as error:
         traceback.print_exc()
         cluster.fail(error)
         log.append(Failed(problems=problems_in(error), refused=False))
+        record(ending_of(error, watchdog.done))
         return 1
 
 
-def _join(directory: RunDirectory, connect: Callable[[], Seal], log: EventLog, inbox: Inbox) -> Cluster:
+def ending_recorder(directory: RunDirectory, process: int, restart: Restart) -> Callable[[Ending], None]:
+    """Returns what records the ending of this process for its supervisor; it does nothing if there is none."""
+    return lambda ending: write_ending(directory.ending(process), ending) if restart.epoch else None
+
+
+def ending_of(error: Exception, done: int) -> Ending:
+    """Returns the ending that an exception after `done` steps means."""
+    kind = "lost" if isinstance(error, NotMet) else "refused" if isinstance(error, Invalid) else "failed"
+    return Ending(kind=kind, step=done, problems=problems_in(error))
+
+
+def _join(connect: Callable[[], Seal], log: EventLog, inbox: Inbox, record: Callable[[Ending], None]) -> Cluster:
     """Joins the other processes as process 0. Raises Invalid."""
     seal = connect()
 
@@ -106,6 +125,7 @@ def _join(directory: RunDirectory, connect: Callable[[], Seal], log: EventLog, i
     def lost(gone: Mapping[int, str]) -> None:
         log.append(HostsLost(reasons=dict(gone), hosts=cluster.statuses()))
         log.append(Failed(problems=cluster.loss_report(gone), refused=False))
+        record(Ending(kind="lost", lost=dict(gone)))
         time.sleep(FLUSH_SECONDS)
         os._exit(1)
 

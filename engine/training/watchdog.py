@@ -75,6 +75,11 @@ class Watchdog:
         os.register_at_fork(after_in_child=_restore_signals)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
+    @property
+    def done(self) -> int:
+        """Number of steps that are reported as done."""
+        return self._done
+
     def note(self, event: Event) -> None:
         """Records an event of the training thread."""
         self._last = time.monotonic()

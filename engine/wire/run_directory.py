@@ -75,6 +75,20 @@ class RunDirectory:
         """Returns the path of the log of one of several processes on this machine."""
         return self.path / f"engine-{process}.log" if process else self.log
 
+    def ending(self, process: int) -> Path:
+        """Returns the file in which a supervised process records how it ended."""
+        return self.path / f"ending-{process}.json"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        """Returns the path of the lock that the run's supervisor holds."""
+        return self.path / "supervisor"
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether a supervisor will start another engine if a process of the current one is lost."""
+        return self.supervisor_lock.exists() and lock.holder(self.supervisor_lock) is not None
+
     @property
     def profile(self) -> Path:
         """Returns the directory of profiler traces."""

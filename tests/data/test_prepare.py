@@ -18,9 +18,9 @@ from shardtui.engine.data import array_record, documents, prepare
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.spec.prepared import Prepared, PrepareRequest
 from shardtui.engine.training.inputs import text_inputs
+from shardtui.engine.wire.engine_command import engine_command
 from shardtui.tui.cli.main import _parser
 from shardtui.tui.cli.run_config import new_config
-from shardtui.tui.client.engine_command import engine_command
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from ..conftest import SHARDTUI, tiny_config, tiny_model

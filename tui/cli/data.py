@@ -10,7 +10,7 @@ from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import RunConfig
 from ...engine.spec.prepared import PrepareAnswer, PrepareRequest, form_of
-from ..client.engine_command import engine_command
+from ...engine.wire.engine_command import engine_command
 from ..terminal.clean import json_line, printable
 from ..terminal.exit_codes import FINE
 

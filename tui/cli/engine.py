@@ -7,8 +7,8 @@ from pathlib import Path
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import Membership, Restart
 from ...engine.wire import run_directory
+from ...engine.wire.engine_command import engine_command
 from ...engine.wire.run_directory import state_home
-from ..client.engine_command import engine_command
 from .run_config import new_config, restart_of, resumed
 
 

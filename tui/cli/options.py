@@ -17,6 +17,7 @@ from .training_options import (
     add_host_options,
     add_model_options,
     add_schedule_options,
+    add_supervision_options,
     add_text_options,
 )
 
@@ -82,6 +83,7 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--processes", type=int, metavar="N", help="split the simulated devices among N processes, as on N hosts"
         )
+        add_supervision_options(parser)
     if command == "engine":
         add_host_options(parser)
     if command == "inspect":

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 from ...engine.base.directories import config_directory
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import Restart
+from ...engine.spec.epoch import Supervision
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.clean import printable
 from ..terminal.exit_codes import FINE
-from .run_config import new_config, resumed
+from .run_config import new_config, resumed, supervision
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -53,23 +54,25 @@ def client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
     if options.resume:
         directory = run_directory.find(options.resume)
-        return client_of(directory), resumed(directory, options)
+        return client_of(directory, supervision(options)), resumed(directory, options)
     if options.from_step is not None or options.other_data:
         raise Invalid("--from-step and --other-data apply to a resumed run: add --resume RUN")
-    return client_of(_new_run(options)), Restart(profile=options.profile, profile_every=options.profile_every)
+    return client_of(_new_run(options), supervision(options)), Restart(
+        profile=options.profile, profile_every=options.profile_every
+    )
 
 
 def _new_run(options: argparse.Namespace) -> RunDirectory:
     return run_directory.create(new_config(options))
 
 
-def client_of(directory: RunDirectory) -> "EngineClient":
+def client_of(directory: RunDirectory, supervision: Supervision | None = None) -> "EngineClient":
     """Returns the client of a run. Raises Invalid if its history cannot be read."""
     from ...engine.wire.event_log import last_seq
     from ..client.engine_client import EngineClient
 
     last_seq(directory.events)
-    return EngineClient(directory)
+    return EngineClient(directory, supervision)
 
 
 def show(

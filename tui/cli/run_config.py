@@ -25,6 +25,7 @@ from ...engine.spec.config import (
     TrainingConfig,
     UserModel,
 )
+from ...engine.spec.epoch import RESTARTS, Supervision
 from ...engine.spec.model_choice import choose_model, user_model, with_settings, with_user_settings
 from ...engine.spec.preset_reader import is_file, load_preset, name_of
 from ...engine.spec.slices import spans
@@ -104,6 +105,18 @@ def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
         profile_every=options.profile_every,
         config=config,
     )
+
+
+def supervision(options: argparse.Namespace) -> Supervision | None:
+    """Returns how a run is supervised; None without --supervise. Raises Invalid."""
+    if not options.supervise:
+        if options.restarts is not None:
+            raise Invalid(f"--restarts {options.restarts}: applies to a supervised run: add --supervise")
+        return None
+    found = Supervision(restarts=RESTARTS if options.restarts is None else options.restarts)
+    if found.restarts < 1:
+        raise Invalid(f"--restarts {found.restarts}: must be at least 1")
+    return found
 
 
 def planned(options: argparse.Namespace) -> tuple[RunConfig, str, list[str]]:

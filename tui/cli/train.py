@@ -1,5 +1,6 @@
 """`shardtui train` and `shardtui stop`: train and stop without the UI."""
 
+import asyncio
 import sys
 import time
 from statistics import median
@@ -18,6 +19,7 @@ from ...engine.wire.events import (
     Disconnected,
     EngineLost,
     EngineReady,
+    EngineStarted,
     EngineStopped,
     Failed,
     MemoryMeasured,
@@ -84,6 +86,8 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             last = (event.seq, event.time) if event.seq else last
             if client.is_old(event):
                 continue
+            if isinstance(event, EngineStarted):  # the supervisor recovered from what ended the one before
+                code = FINE
             with audience.reads():
                 report(event, state)
             if isinstance(event, Failed) and event.refused:
@@ -129,6 +133,9 @@ async def stop(client: EngineClient) -> int:
     if watched := client.directory.watched:
         raise Invalid(watched.refusal)
     name, holder = client.directory.name, client.directory.holder()
+    while holder is None and client.directory.is_supervised:  # between two epochs
+        await asyncio.sleep(stopping.POLL_SECONDS)
+        holder = client.directory.holder()
     if holder is None or not holder.is_alive:
         print(f"run {name} has already ended")
         return FINE

@@ -3,6 +3,7 @@
 import argparse
 
 from ...engine.spec.config import KEEP_PROGRAMS, STOP_SECONDS
+from ...engine.spec.epoch import RESTARTS
 from ...engine.spec.preset_files import preset_files
 from .option_types import byte_count, minutes, scheduled_switch, steps_to_trace
 
@@ -147,6 +148,17 @@ def add_host_options(parser: argparse.ArgumentParser) -> None:
         help="the run's secret, the same on every host; default: $SHARDTUI_SECRET, or created next to the checkpoints",
     )
     add("--insecure", action="store_true", help="use no secret; only on a network that nobody else can reach")
+
+
+def add_supervision_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a supervised run."""
+    add = parser.add_argument
+    add(
+        "--supervise",
+        action="store_true",
+        help="if a process of the run is lost, start it again from its newest good checkpoint",
+    )
+    add("--restarts", type=int, metavar="N", help=f"with --supervise: at most N restarts an hour; default {RESTARTS}")
 
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,9 @@ from msgspec import Struct
 from ...engine.base.advice import advice
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import Restart
+from ...engine.spec.epoch import Supervision
 from ...engine.wire.commands import AnyCommand, Stop
+from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import (
     AnyEvent,
@@ -31,7 +33,6 @@ from ...engine.wire.version import VERSION
 from ..state.playback import Playback
 from ..terminal.clean import clean, printable, warn
 from .connection import Connection
-from .engine_command import engine_command
 from .exit_reason import exit_reason, last_log_line
 from .started_engine import StartedEngine
 from .stopping import unreachable_problem
@@ -65,14 +66,18 @@ def ask_engine(question: str, subject: Struct | str, *names: str) -> bytes:
 class EngineClient:
     """One viewer's access to a run."""
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, supervision: Supervision | None = None) -> None:
+        """`supervision`: engines that are started from here get a supervisor."""
         self.directory = directory
+        self._supervision = supervision
         self._engine: StartedEngine | None = None
         """The last engine that was started from here; None if there is none."""
         self._connection: Connection | None = None
         """The connection to the engine that is followed; None before `events` is called."""
         self._stop_requested = False
         """That engine was asked to stop, perhaps before it listened."""
+        self._followed = 0
+        """Process id of the engine of a supervised run that is followed."""
         self._seq = 0
         """Sequence number of the last event that was yielded."""
         self._protocol = VERSION
@@ -91,7 +96,7 @@ class EngineClient:
         """Starts an engine. `restart`: how it resumes a run. Raises Invalid if a file of the run cannot be used."""
         self._stop_requested = False
         try:
-            self._engine = StartedEngine(self.directory, restart or Restart())
+            self._engine = StartedEngine(self.directory, restart or Restart(), self._supervision)
         except OSError as error:
             raise Invalid(f"{error.filename}: cannot be used: {error.strerror}: remove it") from error
 
@@ -127,7 +132,30 @@ class EngineClient:
         """
         if self._connection is not None:
             self._connection.close()
-        connection = self._connection = Connection(self.directory, self._engine)
+        if self._engine and self._engine.is_supervised and not await self._next_engine():
+            yield [self._engine.refusal() or EngineLost(reason=self.reason())]
+            return
+        if self._engine is None and (holder := self.directory.holder()):
+            self._followed = holder.pid
+        async for events in self._events_of_engine(self._engine, cleaned):
+            yield events
+        while await self._next_engine():
+            async for events in self._events_of_engine(None, cleaned):
+                yield events
+
+    async def _next_engine(self) -> bool:
+        """Waits for the next engine of a supervised run; returns False once there will be none."""
+        while self.directory.is_supervised or (self._engine and self._engine.is_supervised and self._engine.is_alive):
+            if (holder := self.directory.holder()) and holder.is_alive and holder.pid != self._followed:
+                self._followed = holder.pid
+                return True
+            await asyncio.sleep(POLL_SECONDS)
+        return False
+
+    async def _events_of_engine(self, engine: StartedEngine | None, cleaned: bool) -> AsyncIterator[list[AnyEvent]]:
+        """Yields the events of one engine, and how it ended."""
+        supervised = engine if engine and engine.is_supervised else None
+        connection = self._connection = Connection(self.directory, None if supervised else engine)
         last: AnyEvent | None = None
         async for events in self._history_and_live(connection):
             last = events[-1] if events else last

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from ...engine.base.invalid import Invalid
-from .engine_command import engine_command
+from ...engine.wire.engine_command import engine_command
 from .exit_reason import exit_status_text, last_line
 
 MAX_PROBLEM_CHARS = 400

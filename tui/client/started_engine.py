@@ -11,20 +11,27 @@ from msgspec import Struct
 
 from ...engine.base.append import append_regular
 from ...engine.spec.config import Membership, Restart
+from ...engine.spec.epoch import Supervision
+from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader, last_seq
 from ...engine.wire.events import AnyEvent, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.clean import printable
 from ..terminal.exit_codes import REFUSED
-from .engine_command import engine_command
 from .exit_reason import exit_reason, last_log_line
+
+SUPERVISOR_SECONDS = 10.0
+"""Time for a supervisor to end after its engine has refused the run."""
 
 
 class StartedEngine:
     """An engine in a session of its own, so that it outlives this terminal."""
 
-    def __init__(self, directory: RunDirectory, restart: Restart) -> None:
-        """Starts it. `restart`: how it resumes a run. Raises OSError, and Invalid."""
+    def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision | None = None) -> None:
+        """Starts it. `restart`: how it resumes a run. `supervision`: starts a supervisor, which then starts it.
+
+        Raises OSError, and Invalid.
+        """
         self._directory = directory
         self._last_old_seq = last_seq(directory.events)
         """Sequence number of the last event before this engine."""
@@ -32,8 +39,10 @@ class StartedEngine:
         """Bytes of the events and of the log from before this engine."""
         self._is_new = [path.name for path in directory.path.iterdir()] == ["run.json"]
         """The directory held nothing but the run's configuration."""
-        self._processes = _start(directory, restart)
-        """The first one serves viewers."""
+        self.is_supervised = supervision is not None
+        """Whether a supervisor starts it, and starts it again if a process is lost."""
+        self._processes = _start(directory, restart, supervision)
+        """The first one serves viewers, or is the supervisor."""
 
     @property
     def pid(self) -> int:
@@ -61,8 +70,12 @@ class StartedEngine:
 
     def discard_if_new(self) -> None:
         """Deletes the directory of a run that could not begin."""
-        if self._is_new:
-            self._directory.discard()
+        if not self._is_new:
+            return
+        if self.is_supervised:  # its processes still write there until it has ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._processes[0].wait(SUPERVISOR_SECONDS)
+        self._directory.discard()
 
     def refusal(self) -> Failed | None:
         """Returns why the engine did not begin; None if it did.
@@ -73,7 +86,7 @@ class StartedEngine:
         with contextlib.suppress(OSError):
             for event in chain.from_iterable(LogReader(self._directory.events, self._old_events_bytes).read()):
                 if isinstance(event, EngineStarted):
-                    if event.pid == self.pid:
+                    if self.pid in (event.pid, event.epoch and event.epoch.supervisor):
                         self._last_old_seq = event.seq - 1
                         return None
                     rival = event.pid
@@ -99,19 +112,23 @@ class StartedEngine:
         return first, exit_reason(ends[first])
 
 
-def _start(directory: RunDirectory, restart: Restart) -> list["subprocess.Popen[bytes]"]:
+def _start(
+    directory: RunDirectory, restart: Restart, supervision: Supervision | None
+) -> list["subprocess.Popen[bytes]"]:
+    if supervision:
+        return [_process("supervise", directory, directory.log, restart, supervision)]
     count = (restart.config or directory.config).processes
     if count == 1:
-        return [_process(directory, directory.log, restart)]
+        return [_process("serve", directory, directory.log, restart)]
     coordinator = f"unix:{directory.new_coordinator()}"
     members = [Membership(coordinator=coordinator, processes=count, process=number) for number in range(count)]
-    return [_process(directory, directory.log_of(member.process or 0), restart, member) for member in members]
+    return [_process("serve", directory, directory.log_of(member.process or 0), restart, member) for member in members]
 
 
-def _process(directory: RunDirectory, log: Path, *how: Struct) -> "subprocess.Popen[bytes]":
+def _process(question: str, directory: RunDirectory, log: Path, *how: Struct) -> "subprocess.Popen[bytes]":
     with append_regular(log) as file:
         return subprocess.Popen(
-            engine_command("serve", str(directory.path), *how),
+            engine_command(question, str(directory.path), *how),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

@@ -3,6 +3,7 @@
 import shlex
 
 from ...engine.base import figures
+from ...engine.spec.epoch import Epoch
 from ...engine.spec.preset_reader import name_of
 from ...engine.wire.checkpoints import CheckpointInfo
 from ...engine.wire.descriptions import CorpusInfo
@@ -230,7 +231,9 @@ def _engine(event: EngineEvent) -> str:
             begun = "watching" if event.watched else "engine started: run"
             words = training_words(event.about)
             loading = "" if event.watched else "; loading jax"
-            return f"{begun} {event.about.run}, process {event.pid}{words and f'; {words}'}{loading}"
+            return (
+                f"{begun} {event.about.run}, process {event.pid}{_epoch(event.epoch)}{words and f'; {words}'}{loading}"
+            )
         case EngineReady():
             return _ready(event)
         case Failed():
@@ -239,6 +242,12 @@ def _engine(event: EngineEvent) -> str:
             return f"engine stopped ({event.reason}) at step {event.step:,}"
         case EngineLost():
             return f"engine lost: {event.reason}"
+
+
+def _epoch(epoch: Epoch | None) -> str:
+    if epoch is None or epoch.lost is None:
+        return ""
+    return f"; epoch {epoch.number}, after process {epoch.lost.process} was lost ({epoch.lost.why})"
 
 
 def _connection(event: ConnectionEvent) -> str:

@@ -4,7 +4,7 @@ import sys
 
 from msgspec import Struct
 
-from ...engine.wire import framing
+from . import framing
 
 
 def engine_command(question: str, *about: str | Struct | None) -> list[str]:

@@ -1,0 +1,33 @@
+"""How a run is supervised, and its epochs: each start of its engine by the supervisor. No jax here."""
+
+from msgspec import Struct
+
+RESTARTS = 20
+"""Restarts within an hour by default; after more of them the run ends."""
+
+
+class Supervision(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a supervisor does when its engine ends."""
+
+    restarts: int = RESTARTS
+    """Restarts within an hour at most."""
+
+
+class LostProcess(Struct, frozen=True):
+    """A process that ended an epoch."""
+
+    process: int
+    """Process index."""
+    why: str
+    """How it ended."""
+
+
+class Epoch(Struct, frozen=True, kw_only=True):
+    """One start of a supervised engine. It lasts until a process is lost, or the run ends."""
+
+    number: int
+    """Counts from 1, anew for each supervisor."""
+    supervisor: int
+    """Process id of the supervisor."""
+    lost: LostProcess | None = None
+    """The process whose end ended the epoch before; null in the first."""

@@ -1,0 +1,111 @@
+"""The engine processes that one supervisor has started."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.append import append_regular
+from ..wire.ending import Ending, Kind, read_ending
+from ..wire.run_directory import RunDirectory
+
+SETTLE_SECONDS = 5.0
+"""Time for the other processes to end after one has failed: they are informed, and record why they end."""
+CLOSING_SECONDS = 40.0
+"""The same after one has ended in order: process 0 waits 30 s for the others."""
+KINDS: tuple[Kind, ...] = ("refused", "failed", "killed", "lost", "stopped", "finished")
+"""The first of these that a process has ended with is how the engine ended."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """One process of the engine."""
+
+    process: int
+    """Process index."""
+    popen: "subprocess.Popen[bytes]"
+    """The process."""
+
+
+class Engine:
+    """The processes of one epoch on this machine. They end if this process does."""
+
+    def __init__(
+        self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path]
+    ) -> None:
+        """`commands` and `logs` by process index; a process without a log inherits stdout and stderr."""
+        self._directory = directory
+        self._theirs, self._ours = os.pipe()
+        self._settled_at: float | None = None
+        self._killed: set[int] = set()
+        """Processes that were killed from here."""
+        self._children = [self._start(process, command, logs.get(process)) for process, command in commands.items()]
+        os.close(self._theirs)
+
+    def _start(self, process: int, command: Sequence[str], log: Path | None) -> Child:
+        self._directory.ending(process).unlink(missing_ok=True)
+        if log is None:
+            return Child(process, subprocess.Popen(command, stdin=self._theirs))
+        with append_regular(log) as file:
+            return Child(process, subprocess.Popen(command, stdin=self._theirs, stdout=file, stderr=file))
+
+    def ended(self) -> dict[int, Ending] | None:
+        """Returns how each process ended, once all have; None before. Ends those that do not end by themselves.
+
+        The processes that had to be ended are left out: what ended the engine is known from the others.
+        """
+        gone = [child for child in self._children if child.popen.poll() is not None]
+        if not gone:
+            return None
+        if len(gone) < len(self._children):
+            self._end_rest(gone)
+            return None
+        os.close(self._ours)
+        by_themselves = [child for child in self._children if child.process not in self._killed] or self._children
+        return {child.process: self._ending(child) for child in by_themselves}
+
+    def _end_rest(self, gone: Sequence[Child]) -> None:
+        """Kills the other processes at once if one was killed, else if they do not end in time."""
+        kinds = {self._ending(child).kind for child in gone}
+        limit = (
+            0.0 if "killed" in kinds else SETTLE_SECONDS if kinds & {"failed", "refused", "lost"} else CLOSING_SECONDS
+        )
+        self._settled_at = self._settled_at or time.monotonic()
+        if time.monotonic() - self._settled_at >= limit:
+            self.kill()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to all processes that have not ended."""
+        for child in self._children:
+            if child.popen.poll() is None:
+                child.popen.send_signal(number)
+
+    def kill(self) -> None:
+        """Kills all processes that have not ended."""
+        for child in self._children:
+            if child.popen.poll() is None:
+                self._killed.add(child.process)
+                child.popen.kill()
+
+    def _ending(self, child: Child) -> Ending:
+        return read_ending(self._directory.ending(child.process)) or _ending_of(child.popen.returncode)
+
+
+def worst(endings: Mapping[int, Ending]) -> tuple[int, Ending]:
+    """Returns the process whose ending says most about why the engine ended, and that ending."""
+    return min(endings.items(), key=lambda item: (KINDS.index(item[1].kind), item[0]))
+
+
+def _ending_of(status: int) -> Ending:
+    """Returns the ending of a process that recorded none. jax aborts a process whose coordinator is gone."""
+    if status == -signal.SIGABRT:
+        return Ending(kind="lost", problems=["its process was aborted, as jax does when process 0 is gone"])
+    if status < 0:
+        return Ending(kind="killed", problems=[f"its process was ended by {signal.Signals(-status).name}"])
+    kinds: dict[int, Kind] = {0: "stopped", 2: "refused"}
+    return Ending(
+        kind=kinds.get(status, "failed"), problems=[f"its process ended with status {status}"] if status else []
+    )

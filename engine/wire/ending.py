@@ -1,0 +1,46 @@
+"""How a supervised engine process ended, which it writes for its supervisor."""
+
+import contextlib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from ..base.atomic_write import write_atomically
+
+Kind = Literal["finished", "stopped", "refused", "failed", "lost", "killed"]
+"""`finished`: all steps are done; `stopped`: by a command or a signal; `refused`: the request was invalid; `failed`: an
+error in this process; `lost`: another process was lost; `killed`: it wrote nothing, its supervisor concludes it."""
+
+
+class Ending(Struct, frozen=True, kw_only=True):
+    """How one process of an engine ended."""
+
+    kind: Kind
+    """What ended it."""
+    step: int = 0
+    """Number of steps done."""
+    problems: list[str] = []
+    """What went wrong, one line each."""
+    lost: dict[int, str] = {}
+    """Why other processes were lost, by process index."""
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether nothing went wrong."""
+        return self.kind in ("finished", "stopped")
+
+
+def write_ending(path: Path, ending: Ending) -> None:
+    """Writes the file; ignores a full disk, as the process ends in any case."""
+    with contextlib.suppress(OSError):
+        write_atomically(path, msgspec.json.encode(ending))
+
+
+def read_ending(path: Path) -> Ending | None:
+    """Returns what the process wrote; None if it wrote nothing."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Ending)
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,114 @@
+"""A supervised run resumes by itself when a process is lost. Real processes, each with a part of eight devices."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardtui.engine.spec.config import Restart
+from shardtui.engine.spec.epoch import Supervision
+from shardtui.engine.supervision.retries import SAME_FAULTS, Retries
+from shardtui.engine.supervision.supervisor import supervise
+from shardtui.engine.wire import lock, run_directory
+from shardtui.engine.wire.ending import Ending
+
+from ..conftest import SETTINGS, SHARDTUI, tiny_config
+
+KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
+
+
+def train(*arguments: str) -> "subprocess.Popen[str]":
+    command = [*SHARDTUI, "train", "--json", *SETTINGS, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def losses(events: list[dict[str, Any]]) -> dict[int, float]:
+    return {event["step"]: event["loss"] for event in events if event["type"] == "StepDone"}
+
+
+def killed_once(steps: int, processes: int, victim: int) -> tuple[list[dict[str, Any]], int]:
+    """Returns the events and the exit code of a supervised run, of which one process is killed after a checkpoint."""
+    run = train("--supervise", f"--steps={steps}", f"--processes={processes}", "--checkpoint-every=3", "--run=kept")
+    events: list[dict[str, Any]] = []
+    pids: list[int] = []
+    assert run.stdout
+    for line in run.stdout:
+        events.append(event := json.loads(line))
+        if event["type"] == "EngineStarted":
+            pids = [event["pid"]]
+        if event["type"] == "EngineReady" and event["hosts"]:
+            pids = [host["pid"] for host in event["hosts"]]
+        if event["type"] == "CheckpointSaved":
+            os.kill(pids[victim], signal.SIGKILL)
+            break
+    events += map(json.loads, run.stdout)
+    return events, run.wait(timeout=240)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (2, 1)])
+def test_a_run_resumes_by_itself_with_equal_losses(home: Path, processes: int, victim: int) -> None:
+    events, code = killed_once(40, processes, victim)
+    assert code == 0, events[-5:]
+    epochs = [event["epoch"] for event in events if event["type"] == "EngineStarted"]
+    assert [epoch["number"] for epoch in epochs] == [1, 2]
+    assert epochs[1]["lost"] == {"process": victim, "why": "its process was ended by SIGKILL"}
+    saved = [
+        event["step"] for event in events[: events.index(started(events)[1])] if event["type"] == "CheckpointSaved"
+    ]
+    restored = next(event["step"] for event in events if event["type"] == "Restored")
+    assert restored >= saved[-1], "a committed checkpoint was lost"
+    alone = train("--steps=40")
+    output, _ = alone.communicate(timeout=240)
+    assert losses(events) == pytest.approx(losses([json.loads(line) for line in output.splitlines()]), rel=1e-5)
+
+
+def started(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event["type"] == "EngineStarted"]
+
+
+def test_a_refused_run_is_not_started_again(home: Path) -> None:
+    run = train("--supervise", "--steps=1", "--processes=3")
+    _, said = run.communicate(timeout=240)
+    assert run.returncode == 2
+    assert "--devices 8 cannot be split evenly among 3 processes" in said
+    assert not list((home / "state/shardtui/runs").iterdir()), "a run that could not begin is not kept"
+
+
+@pytest.mark.slow
+def test_stopping_a_supervised_run_ends_its_supervisor(home: Path) -> None:
+    run = train("--supervise", "--run=ended", "--steps=100000")
+    assert run.stdout
+    assert any('"StepDone"' in line for line in run.stdout)
+    assert subprocess.run([*SHARDTUI, "stop", "ended"], timeout=240, check=False).returncode == 0
+    events = [json.loads(line) for line in run.stdout]
+    assert run.wait(timeout=240) == 0
+    assert [event["type"] for event in events if event["type"].startswith("Engine")] == ["EngineStopped"]
+    assert not run_directory.find("ended").is_supervised
+
+
+def test_a_fault_that_repeats_at_the_same_step_is_named() -> None:
+    retries = Retries(20)
+    assert [retries.problem(1, KILLED, 7) for _ in range(SAME_FAULTS - 1)] == [None] * (SAME_FAULTS - 1)
+    assert "process 1 ended 3 times in a row after step 7" in (retries.problem(1, KILLED, 7) or "")
+
+
+def test_restarts_are_limited() -> None:
+    retries = Retries(2)
+    assert [retries.problem(0, KILLED, step) for step in (1, 2)] == [None, None]
+    assert "restarted 2 times within an hour" in (retries.problem(0, KILLED, 3) or "")
+
+
+def test_a_second_supervisor_is_refused(home: Path) -> None:
+    directory = run_directory.create(tiny_config(run="two"))
+    with lock.take(directory.supervisor_lock), pytest.raises(Exception, match="has a supervisor already"):
+        supervise(str(directory.path), Restart(), Supervision())
+
+
+def test_restarts_need_a_supervisor(home: Path) -> None:
+    run = train("--steps=1", "--restarts=3")
+    _, said = run.communicate(timeout=240)
+    assert (run.returncode, "add --supervise" in said) == (2, True)
