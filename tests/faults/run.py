@@ -16,6 +16,7 @@ from tests.table import Table
 LONG = {
     "kills": 50,
     "hosts": 10,
+    "elastic": 10,
     "damage": 25,
     "restores": 3,
     "loop": 50,
