@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ...engine.spec.epoch import Epoch, LostProcess
 from ...engine.wire.events import (
     AnyEvent,
     CheckpointDamaged,
@@ -50,7 +51,7 @@ def announcement(event: AnyEvent, state: RunState, opened: float) -> Announcemen
     ended.
     """
     if isinstance(event, EngineLost):
-        return Announcement(f"{in_words(event)}\n{_recovery_hint(state)}", "the run has failed")
+        return _failure(event, state)
     if isinstance(event, Disconnected):
         return Announcement(event.reason, "disconnected")
     if isinstance(event, CommandRefused):
@@ -68,7 +69,9 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
         case SwitchFailed():
             return Announcement("\n".join(event.problems), f"switch to {event.to_preset} failed", seconds=None)
         case Failed():
-            return Announcement(f"{in_words(event)}\n{_recovery_hint(state)}", "the run has failed")
+            return _failure(event, state)
+        case EngineStarted(epoch=Epoch(lost=LostProcess(process=process, why=why))):
+            return Announcement(f"process {process} was lost: {why}", "resuming", "warning", seconds=None)
         case CheckpointFailed() | CheckpointDamaged() | RestoreFailed():
             return Announcement(in_words(event), "checkpoint")
         case Profiled():
@@ -95,6 +98,13 @@ def end_of_comparison(comparison: "Comparison", preset: str, is_shown: bool) -> 
     text = f"training under {preset} again; 6 shows the results" if not why or why == CANCELLED else why
     title = f"comparison {'cancelled' if why == CANCELLED else 'ended' if why else 'done'}"
     return Announcement(text, title, "warning" if why else "information", seconds=None)
+
+
+def _failure(event: EngineLost | Failed, state: RunState) -> Announcement:
+    if state.epoch and not (isinstance(event, Failed) and event.refused):
+        text = f"{in_words(event)}\nits supervisor starts it again"
+        return Announcement(text, "the engine has ended", "warning", seconds=None)
+    return Announcement(f"{in_words(event)}\n{_recovery_hint(state)}", "the run has failed")
 
 
 def _recovery_hint(state: RunState) -> str:

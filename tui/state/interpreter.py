@@ -218,7 +218,7 @@ def _apply_connection(state: RunState, event: ConnectionEvent) -> None:
 
 def _start(state: RunState, event: EngineStarted) -> None:
     """Resets what belongs to one engine: it is the run's first, or the previous one's compiled programs are gone."""
-    state.about, state.pid = event.about, event.pid
+    state.about, state.pid, state.epoch = event.about, event.pid, event.epoch
     _end(state, Phase.STARTING, [])
     state.is_paused, state.ready, state.preset, state.kept = False, None, "", None
     for by_key in (state.compiled, state.inspected, state.timed, state.hosts, state.hosts_lost):

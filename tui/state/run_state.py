@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...engine.analysis.layout import shards_differ
 from ...engine.analysis.lint import Finding, lint
 from ...engine.spec.config import RunConfig, WatchedRun
+from ...engine.spec.epoch import Epoch
 from ...engine.wire.checkpoints import CheckpointInfo
 from ...engine.wire.descriptions import ArrayInfo, PresetInfo
 from ...engine.wire.events import (
@@ -135,6 +136,8 @@ class RunState:
     """The last profile, with the account of a step; None before the first."""
     measured: list[PartsMeasured] = field(default_factory=list[PartsMeasured])
     """The parts of the step whenever they were measured, in order."""
+    epoch: Epoch | None = None
+    """The start of the engine by a supervisor; None without one."""
     rates: Rates | None = None
     """Rates of these devices, fitted to accounts; None until one was made on such devices."""
     sampled: Sampled | None = None
