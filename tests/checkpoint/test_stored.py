@@ -123,7 +123,13 @@ def test_every_array_of_a_users_model_is_found(tmp_path: Path, optimizer: str) -
     assert problems(tmp_path / "saved", config) == []
 
 
-@pytest.mark.parametrize(("model", "preset"), [("nano-moe", "ep2-tp2"), ("nano", "dp-tp2-pp2"), ("nano", "fsdp-tp2")])
+@pytest.mark.parametrize(
+    ("model", "preset"),
+    [
+        ("nano-moe", "ep2-tp2"),
+        *(pytest.param("nano", preset, marks=pytest.mark.slow) for preset in ("dp-tp2-pp2", "fsdp-tp2")),
+    ],
+)
 def test_every_array_of_a_built_in_model_is_found(tmp_path: Path, model: str, preset: str) -> None:
     name, chosen, training, _ = choose_model(model, TINY)
     config = tiny_config(model_name=name, model=chosen, training=training)

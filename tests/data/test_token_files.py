@@ -132,6 +132,7 @@ def test_files_of_different_types_are_refused(tmp_path: Path) -> None:
         read_corpus(str(tmp_path / "*.bin"))
 
 
+@pytest.mark.slow
 def test_a_token_past_the_vocabulary_is_named_before_the_first_step_or_when_it_is_met(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     tokens = np.zeros(3_000_000, np.uint16)

@@ -37,6 +37,7 @@ def test_one_account_has_the_devices_of_both_processes(home: Path) -> None:
     assert len(account["timeline"]["devices"]) == 8
 
 
+@pytest.mark.slow
 def test_training_continues_if_one_process_cannot_trace(
     home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
 ) -> None:

@@ -158,7 +158,7 @@ def test_no_estimate_is_given_and_the_reason_is() -> None:
     row = estimate_row(Task(config_of(GEMMA3), "cpu"), load_preset("dp"), 8, None)
     assert row.estimate is None
     assert row.no_estimate.startswith(
-        "no formula for the memory of RMSNorm, norms after branches, norms of queries and keys, rotary"
+        "no formula for the memory of RMSNorm, norms after branches, rotary positions, grouped heads"
     )
 
 

@@ -152,5 +152,7 @@ def test_rules_without_dims_end_at_the_dims_of_the_parameters(built_in: Callable
 
 
 def test_every_code_has_a_test() -> None:
+    """But the one about several TPU slices, which no devices here are: test_lint.py."""
     text = Path(__file__).read_text()
-    assert {code for code in RULES if f'"{code}"' not in text} == set()
+    codes = {code for code, (name, _) in RULES.items() if name != "layers-over-dcn"}
+    assert {code for code in codes if f'"{code}"' not in text} == set()

@@ -115,6 +115,7 @@ def test_damaged_entries_are_replaced_at_the_next_start(cache: Path) -> None:
     assert from_cache(*DAMAGES) == [True] * len(DAMAGES)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_partial_entry(cache: Path) -> None:
     """A limit on the file size makes writes fail as a full disk does."""
     assert from_cache("dp", limited=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))) == [False]

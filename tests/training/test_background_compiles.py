@@ -148,6 +148,7 @@ def test_replaced_requests_are_never_compiled(
     assert compiled == {"tp"}
 
 
+@pytest.mark.slow
 def test_a_limited_number_of_unused_presets_is_compiled_ahead(
     compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
 ) -> None:

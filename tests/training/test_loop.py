@@ -122,7 +122,7 @@ def exhausted_after_donation(state: Any, *_: Any) -> Any:
     return exhausted()
 
 
-@pytest.mark.parametrize("step", [exhausted, exhausted_after_donation])
+@pytest.mark.parametrize("step", [exhausted, pytest.param(exhausted_after_donation, marks=pytest.mark.slow)])
 def test_a_switch_whose_first_step_runs_out_of_memory_is_rolled_back(
     task: Task, programs: dict[str, Program], tmp_path: Path, step: Callable[..., Any]
 ) -> None:
@@ -150,6 +150,7 @@ def test_a_low_memory_switch_saves_first(task: Task, programs: dict[str, Program
     assert losses(events) == pytest.approx(plain, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_low_memory_switch_that_fails_half_way_restores_its_checkpoint(
     task: Task, programs: dict[str, Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +182,7 @@ def full_disk(*_: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.slow
 def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     events = run(task, programs, tmp_path, profile=2)
     reported = [event for event in events if isinstance(event, Profiling | Profiled | ProfileFailed)]

@@ -167,7 +167,8 @@ def losses(task: Task, presets: tuple[str, ...], steps: int = 2) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("name", [*(pytest.param(name, marks=SLOW) for name in OTHERS[:2]), OTHERS[2]])
+@SLOW
+@pytest.mark.parametrize("name", OTHERS)
 def test_losses_of_every_optimizer_survive_a_live_switch(name: str) -> None:
     task = Task(config(optimizer=name, learning_rate=1e-2, warmup_steps=1), "cpu")
     np.testing.assert_allclose(losses(task, ("fsdp-tp2-explicit", "tp")), losses(task, ("dp",), 4), rtol=1e-5)

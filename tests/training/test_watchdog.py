@@ -87,6 +87,7 @@ def test_a_model_that_sleeps_at_import_ends_soon_after_sigterm(home: Path) -> No
     assert last["problems"][0] in stderr
 
 
+@pytest.mark.slow
 def test_a_batch_that_sleeps_is_reported_with_the_lost_steps(home: Path) -> None:
     process = start(model(home, more=SLEEPING_BATCH), "--batch-size=8", "--stop-timeout=3", "--checkpoint-every=4")
     wait_for(lambda: named(history(home, "slow"), "CheckpointSaved"))

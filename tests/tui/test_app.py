@@ -169,6 +169,7 @@ def test_a_killed_engine_is_shown_as_crashed(home: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_new_engine_resumes_from_a_checkpoint(home: Path) -> None:
     directory = run_directory.create(tiny_config())
 

@@ -281,6 +281,7 @@ def test_inspect_describes_a_preset_as_json(home: Path) -> None:
     assert list((home / "state").glob("**/*")) == [], "no run was made"
 
 
+@pytest.mark.slow
 def test_inspect_compares_two_presets(home: Path) -> None:
     difference = inspect("--preset=dp", "--diff=tp")
     assert (difference["preset"], difference["other"]) == ("dp", "tp")
@@ -356,6 +357,7 @@ def test_lint_exits_by_what_it_finds(home: Path) -> None:
     assert any("rule batch → model" in end for end in redundant["origin"])
 
 
+@pytest.mark.slow
 def test_findings_for_people(home: Path) -> None:
     told = run("lint", "--preset=pitfall-same-axis", *SETTINGS)
     assert told.returncode == 1
