@@ -39,6 +39,7 @@ def answer_of(value: object) -> bytes:
     return msgspec.msgpack.encode({"value": value, "problems": None})
 
 
+@pytest.mark.slow
 def test_values_planted_before_the_run_are_reported_and_no_code_is_run(
     home: Path, engines: Engines, coordinator: str
 ) -> None:

@@ -16,7 +16,8 @@ def test_placed_presets(seed: int) -> None:
     assert Checks(case(seed)).placed().wrong == []
 
 
-@pytest.mark.parametrize("seed", [COMPILED[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in COMPILED[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", COMPILED)
 def test_compiled_and_trained_presets(seed: int) -> None:
     checks = Checks(case(seed))
     if program := checks.described():

@@ -107,6 +107,7 @@ def test_a_batch_that_sleeps_is_reported_with_the_lost_steps(home: Path) -> None
     assert b'"Restored"' in resumed.stdout
 
 
+@pytest.mark.slow
 def test_a_callback_that_never_returns_is_reported(home: Path) -> None:
     call = "jax.debug.callback(lambda: time.sleep(1000))"
     process = start(model(home, in_call=call), "--stop-timeout=3", "--seq-len=16", "--batch-size=8")

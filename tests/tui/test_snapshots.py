@@ -62,7 +62,11 @@ async def drawn(size: tuple[int, int]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    "size",
+    [(80, 24), (140, 40), pytest.param((200, 60), marks=pytest.mark.slow)],
+    ids=lambda size: f"{size[0]}x{size[1]}",
+)
 def test_views(home: Path, size: tuple[int, int], snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
