@@ -43,13 +43,14 @@ class PlanScreen(RunScreen):
 ## Plan
 
 This model on TPUs or GPUs that you need not have: press **t** to choose a slice, such as `v5e:4x4`, several, such as
-`2*v5e:4x4`, or hosts × GPUs, such as `h100:4x8`, and the global batch size, then **enter**. All presets are estimated at
-once, then compiled by XLA's compiler for these devices, the most promising first, while training continues and other
-views are open. Presets that need more than twice the memory by formula are not compiled. Times are a roofline, not
-measured. **n** also plans the best other meshes of the slice.
+`2*v5e:4x4`, or hosts × GPUs, such as `h100:4x8`, and the global batch size, then **enter**. All presets are estimated
+at once, then compiled by XLA's compiler for these devices, the most promising first, while training continues and
+other views are open. Presets that need more than twice the memory by formula are not compiled. Times are a roofline,
+not measured. **n** also plans the best other meshes of the slice.
 
 **enter** on a compiled preset predicts where the time of a step goes on TPUs, by the compiler's schedule and its
-estimates: bars, operations and, on **t**, a timeline. **m** there shows what fills the memory at the peak: the largest buffers.
+estimates: bars, operations and, on **t**, a timeline. **m** there shows what fills the memory at the peak: the largest
+buffers.
 
 **k** cancels the current compilation, **K** all remaining ones. `shardtui plan` prints the same without a run.
 """
