@@ -115,6 +115,11 @@ class Topology(Struct, frozen=True):
         return math.prod(self.shape) * self.chip.cores * self.slices
 
     @property
+    def chips(self) -> int:
+        """Chips in all slices, or GPUs."""
+        return self.devices // self.chip.cores
+
+    @property
     def platform(self) -> Literal["tpu", "gpu"]:
         """As jax names it."""
         return "gpu" if self.chip.target else "tpu"

@@ -161,6 +161,25 @@ def test_slices_say_which_axis_crosses_them(home: Path) -> None:
     assert re.search(r"data +2 +DCN, 2 slices +DCN 3\.12 GB/s", text)
 
 
+def test_topologies_are_compared_by_tokens_per_chip_hour_and_per_dollar(home: Path) -> None:
+    """Of tpu7x a chip is two devices."""
+    arguments = ("--topology=v5e:2x4", "--topology=tpu7x:2x2x1", "--estimate", "--set=batch_size=64", "--preset=fsdp")
+    board = planned(*arguments, "--price=v5e=2")
+    assert board["topology"] == "v5e:2x4"
+    v5e, tpu7x = board["rows"]
+    assert (v5e["topology"], tpu7x["topology"]) == ("v5e:2x4", "tpu7x:2x2x1")
+    assert v5e["tokens_per_chip_hour"] == pytest.approx(v5e["estimate"]["tokens_per_second"] * 3600 / 8)
+    assert v5e["tokens_per_dollar"] == pytest.approx(v5e["tokens_per_chip_hour"] / 2)
+    assert tpu7x["tokens_per_chip_hour"] == pytest.approx(tpu7x["estimate"]["tokens_per_second"] * 3600 / 4)
+    assert tpu7x["tokens_per_dollar"] is None
+    text = run(*arguments).stdout
+    assert re.search(r"best of each topology, predicted\s+.*tokens/chip-hour", text, re.S)
+    assert "tokens/$" not in text
+    refused = run(*arguments, "--price=v4=3")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--price v4=3: no --topology has that chip: the chips are tpu7x, v5e" in refused.stderr
+
+
 def test_without_the_compiler_one_line_says_how_to_install_it(home: Path, compilers: Compilers) -> None:
     compilers.remove()
     result = run(*TINY)

@@ -159,11 +159,10 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from .plan import plan
+    from .plan import Asked, plan
 
-    config, topology, presets = planned(options)
-    shown = options.accounts, options.shows_memory, options.json
-    return plan(config, topology, presets, not options.estimate, options.search, *shown)
+    shown = options.accounts, options.shows_memory, dict(options.price), options.json
+    return plan(*planned(options), Asked(not options.estimate, options.search, *shown))
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -41,6 +41,18 @@ def minutes(text: str) -> float:
     return found
 
 
+def price(text: str) -> tuple[str, float]:
+    """Returns the chip and the price of `CHIP=USD`. Raises ArgumentTypeError."""
+    chip, _, dollars = text.partition("=")
+    try:
+        found = float(dollars)
+    except ValueError:
+        found = 0.0
+    if not chip or not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not CHIP=USD, the price of an hour, such as v5p=4.20")
+    return chip, found
+
+
 def scheduled_switch(text: str) -> ScheduledSwitch:
     """Returns the switch of `STEP:PRESET`. Raises ArgumentTypeError."""
     step, colon, preset = text.partition(":")

@@ -6,7 +6,7 @@ from typing import get_args
 from ...engine.spec.config import MOST_SAMPLED
 from ...engine.spec.exported import Dtype
 from .explain_options import add_explain_options, add_why_options, mesh
-from .option_types import sizes, steps_to_trace
+from .option_types import price, sizes, steps_to_trace
 from .training_options import (
     accept_training_options,
     add_checkpoint_options,
@@ -210,8 +210,15 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--topology", required=True, metavar="T", help="TPU chips, such as v5p:4x4x4, or hosts × GPUs: h100:4x8")
+    add(
+        "--topology",
+        action="append",
+        required=True,
+        metavar="T",
+        help="TPU chips, such as v5p:4x4x4, or hosts × GPUs: h100:4x8; repeatable, to compare",
+    )
     add("--slices", type=int, metavar="N", help="so many of these slices, connected by DCN; default 1")
+    add("--price", type=price, action="append", default=[], metavar="CHIP=USD", help="of a chip-hour; repeatable")
     add(
         "--preset",
         action="append",

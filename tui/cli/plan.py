@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console, RenderableType
 from rich.table import Column, Table
@@ -18,6 +19,7 @@ from ...engine.spec.topology import load_topology
 from ..client.engine_process import NoAnswer
 from ..client.planner import Planner, is_far_too_large
 from ..state import board_rows
+from ..state.chip_hours import Prices, check_prices
 from ..state.pipeline_words import pipeline_words
 from ..state.predicted_words import predicted_times
 from ..state.recommendation import recommendation
@@ -28,6 +30,7 @@ from ..terminal.plain_table import plain_table, right
 from .memory_report import peak_table
 from .plan_report import plan_report
 from .profile_report import profile_tables
+from .topologies_report import topologies_table
 
 NOT_TUNED = (
     "compiled for a description of the GPU, with plain attention and nothing autotuned: on a real one memory may "
@@ -37,34 +40,48 @@ UNLIMITED_WIDTH = 10_000
 """Width at which any table fits."""
 
 
-def plan(
-    config: RunConfig,
-    topology: str,
-    presets: Sequence[str],
-    compiles: bool,
-    searches: bool,
-    accounts: bool,
-    shows_memory: bool,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True)
+class Asked:
+    """What of a plan is asked for."""
+
+    compiles: bool
+    """Whether the compiler follows the estimates."""
+    searches: bool
+    """Whether the best other meshes are planned, too."""
+    accounts: bool
+    """Whether it shows where the time of a step goes."""
+    memory: bool
+    """Whether it shows what fills the memory."""
+    prices: Prices
+    """Of chips."""
+    as_json: bool
+    """Whether the answer is JSON."""
+
+
+def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], asked: Asked) -> int:
     """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises Invalid."""
-    if (accounts or shows_memory) and not compiles:
-        option = "--profile" if accounts else "--memory"
+    if (asked.accounts or asked.memory) and not asked.compiles:
+        option = "--profile" if asked.accounts else "--memory"
         raise Invalid(f"{option} needs the compiler's schedule: leave out --estimate")
-    planner = Planner(config, topology, presets, compiles, searches, accounts=accounts)
-    warn(*planner.preset_problems)
-    if compiles and (problem := compilers.missing(load_topology(topology))):
-        warn(f"estimates only: {problem}")
-    code = FINE
-    try:
-        asyncio.run(_follow(planner))
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except NoAnswer as error:
-        warn(*error.problems)
-        return FAILED
-    if planner.board is not None:
-        _answer(planner.board, config, shows_memory, as_json)
+    found = list(map(load_topology, topologies))
+    check_prices(asked.prices, found)
+    warn(*(f"estimates only: {why}" for why in dict.fromkeys(map(compilers.missing, found)) if why and asked.compiles))
+    boards, code = list[Board](), FINE
+    for number, topology in enumerate(topologies):
+        planner = Planner(config, topology, presets, asked.compiles, asked.searches, accounts=asked.accounts)
+        warn(*(() if number else planner.preset_problems))
+        try:
+            asyncio.run(_follow(planner))
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except NoAnswer as error:
+            warn(*error.problems)
+            return FAILED
+        boards += [planner.board] if planner.board else []
+        if code:
+            break
+    if boards:
+        _answer(boards, config, asked)
     return code
 
 
@@ -86,12 +103,15 @@ def _print_outcome(board: Board, preset: str, seconds: float) -> None:
     print(f"  {printable(outcome)}, after {figures.seconds(seconds)}", file=sys.stderr)
 
 
-def _answer(board: Board, config: RunConfig, shows_memory: bool, as_json: bool) -> None:
-    if as_json:
-        print(json_line(plan_report(board)))
+def _answer(boards: Sequence[Board], config: RunConfig, asked: Asked) -> None:
+    if asked.as_json:
+        print(json_line(plan_report(*boards, prices=asked.prices)))
         return
     console = table_console()
-    console.print(*_tables(clean(board), config, console, shows_memory), sep="\n")
+    for board in map(clean, boards):
+        console.print(*_tables(board, config, console, asked.memory), sep="\n")
+    if len(boards) > 1 or asked.prices:
+        console.print(topologies_table(list(map(clean, boards)), asked.prices))
 
 
 def _tables(board: Board, config: RunConfig, console: Console, shows_memory: bool) -> list[RenderableType]:

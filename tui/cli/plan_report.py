@@ -6,6 +6,7 @@ from ...engine.analysis.finding import Finding
 from ...engine.planning.ranking import Board, Bound, Cost, Row, Verdict, ranked
 from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.spec.topology import Topology, Wiring, load_topology
+from ..state.chip_hours import Prices, yield_of
 from ..state.recommendation import recommendation
 
 SCHEMA = 1
@@ -44,6 +45,10 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     """Stages of its pipeline; null if it has none."""
     findings: list[Finding]
     """What is likely to be wrong with how the mesh lies over the slices."""
+    tokens_per_chip_hour: float | None
+    """Tokens that a chip trains in an hour, by the step time of `compiled`, else of `estimate`; null if unknown."""
+    tokens_per_dollar: float | None
+    """The same ÷ the `--price` of the chip; null without one."""
 
 
 class PlanReport(Struct, frozen=True, kw_only=True):
@@ -54,30 +59,31 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     model: str
     """Name of the model."""
     topology: str
-    """The slice, such as `v5p:4x4x4`."""
+    """The slice, such as `v5p:4x4x4`; of several topologies the first."""
     slices: int
     """Number of such slices, connected by DCN."""
     recommendation: str
-    """The best one and why, in a sentence."""
+    """The best one of each topology and why, a sentence each."""
     rows: list[PlannedPreset]
-    """Best first: presets that fit by step time, then those that are too large by how much, then those of unknown cost,
-    then invalid ones."""
+    """Topology by topology, best first: presets that fit by step time, then those that are too large by how much, then
+    those of unknown cost, then invalid ones."""
 
 
-def plan_report(board: Board) -> PlanReport:
-    """Returns the JSON form of a board, ranked."""
-    topology = load_topology(board.topology)
+def plan_report(*boards: Board, prices: Prices | None = None) -> PlanReport:
+    """Returns the JSON form of boards, each ranked."""
+    planned = [(board, load_topology(board.topology)) for board in boards]
+    first, topology = planned[0]
     return PlanReport(
-        model=board.model,
+        model=first.model,
         topology=topology.name,
         slices=topology.slices,
-        recommendation=recommendation(board.rows, topology.title),
-        rows=[_planned(row, topology) for row in ranked(board.rows)],
+        recommendation="; ".join(recommendation(board.rows, where.title) for board, where in planned),
+        rows=[_planned(row, where, prices or {}) for board, where in planned for row in ranked(board.rows)],
     )
 
 
-def _planned(row: Row, topology: Topology) -> PlannedPreset:
-    cost = row.timed
+def _planned(row: Row, topology: Topology, prices: Prices) -> PlannedPreset:
+    cost, tokens = row.timed, yield_of(row, topology, prices)
     return PlannedPreset(
         preset=row.preset,
         topology=topology.name,
@@ -93,4 +99,6 @@ def _planned(row: Row, topology: Topology) -> PlannedPreset:
         wiring=row.wiring,
         pipeline=row.pipeline,
         findings=row.findings,
+        tokens_per_chip_hour=tokens.per_chip_hour,
+        tokens_per_dollar=tokens.per_dollar,
     )

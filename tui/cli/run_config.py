@@ -119,8 +119,8 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
     return found
 
 
-def planned(options: argparse.Namespace) -> tuple[RunConfig, str, list[str]]:
-    """Returns what to plan, the slices, such as `2*v5p:4x4x4`, and the presets by name or file; empty if none is named.
+def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[str]]:
+    """Returns what to plan, each topology, such as `2*v5p:4x4x4`, and the presets by name or file; none for all.
 
     A named preset must fill the slices; the board reports why a model cannot be laid out. Raises Invalid with every
     problem.
@@ -130,18 +130,20 @@ def planned(options: argparse.Namespace) -> tuple[RunConfig, str, list[str]]:
     model = _load_or_note(problems, choose_model, name, _settings(options))
     slices = 1 if options.slices is None else options.slices
     problems += [] if slices >= 1 else [f"--slices {slices}: must be at least 1"]
-    target = f"{slices}*{options.topology}" if slices > 1 else options.topology
-    topology = _load_or_note(problems, load_topology, target)
+    targets = [f"{slices}*{name}" if slices > 1 else name for name in dict.fromkeys(options.topology)]
+    topologies = list(filter(None, [_load_or_note(problems, load_topology, target) for target in targets]))
     found = list(filter(None, [_load_or_note(problems, load_preset, preset) for preset in presets]))
     names = [preset.name for preset in found]
     problems += [
         f"--preset {name}: {names.count(name)} presets have this name: rename one" for name in _duplicates(names)
     ]
     for preset in found:
-        misfit = preset.size_problem(topology.devices) if topology else None
-        problems += [*preset.problems, *filter(None, [misfit])]
-        if topology and not misfit:
-            _load_or_note(problems, spans, preset.sizes(topology.devices), topology.domains)
+        problems += preset.problems
+        for topology in topologies:
+            if misfit := preset.size_problem(topology.devices):
+                problems.append(misfit)
+            else:
+                _load_or_note(problems, spans, preset.sizes(topology.devices), topology.domains)
     config = (
         RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
         if model
@@ -150,7 +152,7 @@ def planned(options: argparse.Namespace) -> tuple[RunConfig, str, list[str]]:
     problems += problems_of(config) if config else []
     if problems or config is None:
         raise Invalid(*problems)
-    return config, target, presets
+    return config, targets, presets
 
 
 def sampling(options: argparse.Namespace) -> Sampling:
