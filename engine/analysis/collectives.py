@@ -50,7 +50,7 @@ def inventory(module: Module, mesh: Mapping[str, int], arguments: Sequence[str] 
     for this mesh.
     """
     found = (info for info in Reader(module, mesh, arguments).collectives() if info.axes)
-    return sorted(found, key=lambda info: -(info.bytes_per_device or info.bytes_each))
+    return sorted(found, key=lambda info: -info.least_bytes)
 
 
 class Reader:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from ..base import figures
+from ..wire.descriptions import CollectiveInfo
 from ..wire.rates import KindOfWork
 from .finding import Finding, Subject, finding
 from .prediction import NO_COLLECTIVES, predicted_seconds
-from .traffic import Flow, flows
+from .traffic import flows
 
 FLOPS_PER_BYTE = 10.0
 """With fewer, compute cannot hide communication: chips compute 100 to 10,000 FLOP while a byte crosses a link."""
@@ -15,15 +16,15 @@ FIX = "give each device more to compute: a larger batch, longer sequences, or fe
 
 def traffic_over_compute(subject: Subject) -> Iterator[Finding]:
     """Finds axes whose collectives take longer than everything else in a step, or that seem to without rates."""
-    by_axes: dict[tuple[str, ...], list[Flow]] = {}
-    for flow in flows(subject.collectives):
-        by_axes.setdefault(tuple(flow.axes), []).append(flow)
+    by_axes: dict[tuple[str, ...], list[CollectiveInfo]] = {}
+    for info in subject.collectives:
+        by_axes.setdefault(tuple(info.axes), []).append(info)
     others = [each for each in subject.work if each.kind in NO_COLLECTIVES]
     compute = _seconds(subject, others) if others else None
     for axes, own in by_axes.items():
-        moved = sum(flow.bytes_known for flow in own)
-        sent = [KindOfWork(flow.kind, flow.count or 0, flow.bytes_sent) for flow in own]
-        communication = _seconds(subject, sent)
+        moved = sum(info.least_bytes for info in own)
+        sent = [KindOfWork(flow.kind, flow.count or 0, flow.bytes_sent) for flow in flows(own)]
+        communication = None if any(info.count is None for info in own) else _seconds(subject, sent)
         if compute is None or communication is None:
             why = _by_bytes(subject.flops_per_device, moved)
         else:

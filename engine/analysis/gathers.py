@@ -34,4 +34,4 @@ def _bytes_of(array: ArrayInfo, gather: CollectiveInfo) -> int:
     """Bytes per device of `array` in a gather of several arrays, which all have one dtype."""
     sizes = [math.prod(shape) for shape in gather.shapes]
     mine = sum(size for name, size in zip(gather.gathered, sizes, strict=False) if name == array.name)
-    return (gather.bytes_per_device or gather.bytes_each) * mine // max(1, sum(sizes))
+    return gather.least_bytes * mine // max(1, sum(sizes))

@@ -203,7 +203,7 @@ def _layers_over_dcn(subject: Subject) -> Iterator[Finding]:
     moved: dict[str, int] = {}
     for info in subject.collectives:
         for axis in info.axes if info.network == "dcn" else ():
-            moved[axis] = moved.get(axis, 0) + (info.bytes_per_device or info.bytes_each)
+            moved[axis] = moved.get(axis, 0) + info.least_bytes
     yield from over_dcn(split, moved)
 
 

@@ -1,7 +1,7 @@
 """The versions of Python and of the packages that an engine runs on."""
 
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 """Packages that decide what a compiled program is and what it computes."""
@@ -10,3 +10,11 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 def versions() -> dict[str, str]:
     """Returns the installed versions of Python and of `PACKAGES`, by name."""
     return {"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}}
+
+
+def installed_version(package: str) -> str | None:
+    """Returns the version of a package; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -19,6 +19,9 @@ PIECE_BYTES = 1 << 20
 """Bytes of text that are encoded at once, up to the end of a line."""
 
 
+NO_TEXT = "there is no text in it: give text, .jsonl, .parquet or ArrayRecord files"
+
+
 @dataclass(frozen=True)
 class Span:
     """A range of a file: of bytes, or of row groups or records. A line belongs to the span it begins in."""
@@ -48,7 +51,7 @@ def parts_of(source: str, text_field: str) -> list[Part]:
             parts[-1].append(span)
             filled += size
     if not parts:
-        raise Invalid(f"{source}: there is no text in it: give text, .jsonl, .parquet or ArrayRecord files")
+        raise Invalid(f"{source}: {NO_TEXT}")
     return parts
 
 

@@ -22,7 +22,7 @@ from ..base.figures import count
 from ..base.invalid import Invalid
 from ..base.regular_file import read_regular
 from ..spec.prepared import FILE_NAME, TOKENIZER, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
-from .documents import Part, parts_of, pieces
+from .documents import NO_TEXT, Part, parts_of, pieces
 from .tokenizer import Tokenizer, load_tokenizer
 
 PLAN = "plan"
@@ -43,7 +43,7 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
     done = _begin(out, plan, len(parts))
     shards = [shard for shard in _shards(request, parts, out, done) if shard.tokens]
     if not shards:
-        raise Invalid(f"{request.source}: there is no text in it: give text, .jsonl, .parquet or ArrayRecord files")
+        raise Invalid(f"{request.source}: {NO_TEXT}")
     found = Prepared(
         vocab=tokenizer.vocab,
         dtype=tokenizer.dtype,  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -58,7 +59,7 @@ class Traces:
         known = [traced for traced in (self._traced(()), *self._known.values()) if not isinstance(traced, Invalid)]
         return 3 * flops(known[0]) if known else 0.0
 
-    @property
+    @cached_property
     def residual_bytes(self) -> int:
         """Bytes that the forward pass saves for the backward pass on all devices together, without the parameters.
 

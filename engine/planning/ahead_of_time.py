@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
 
 import jax
 from jax.experimental import topologies
@@ -22,12 +21,11 @@ from ..spec.config import UserModel
 from ..spec.preset import Preset
 from ..spec.slices import spans
 from ..spec.topology import Topology
-from ..wire.descriptions import CollectiveInfo
 from ..wire.events import PresetCompiled
 from . import compilers
 from .estimate import Step
 from .gpus import find_gpus
-from .networks import gpu_network
+from .networks import with_networks
 from .ranking import Cost, Work, timed
 
 NEEDED = re.compile(r"(?:Used |HLO temporaries \()(?P<needed>[\d.]+)(?P<unit>[KMGT])\b")
@@ -36,9 +34,9 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
-    """Returns compile-only devices of the slice or slices, in canonical mesh order.
+    """Returns compile-only devices of the slice or slices, or GPUs, in canonical mesh order.
 
-    Raises Invalid if the TPU compiler is not installed or does not know the slice.
+    Raises Invalid if the compiler is not installed or does not know them.
     """
     if problem := compilers.missing(topology):
         raise Invalid(problem)
@@ -110,29 +108,19 @@ def _cost(compiled: PresetCompiled, work: Work | None, topology: Topology) -> Co
     """Without `work` the times are unknown."""
     memory = compiled.memory
     assert memory is not None, "these compilers always report memory"
-    mesh = compiled.mesh.axes
-    collectives = compiled.collectives and _with_network(compiled.collectives, mesh, topology)
+    mesh, found = compiled.mesh.axes, compiled.collectives
     cost = Cost(
         basis="compiler",
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
         capacity_bytes=topology.chip.memory,
         parts={name: size for name in PARTS if (size := getattr(memory, name))},
-        collectives=None if collectives is None else flows(collectives),
+        collectives=None if found is None else with_networks(flows(found), mesh, topology),
         work=compiled.work,
         at_peak=compiled.at_peak,
         peak_buffers=compiled.peak_buffers,
     )
     return timed(cost, work, topology, mesh) if work else cost
-
-
-def _with_network(
-    collectives: Sequence[CollectiveInfo], mesh: Mapping[str, int], topology: Topology
-) -> Sequence[CollectiveInfo]:
-    """Names the network of each collective of GPUs, which their text does not."""
-    if not topology.chip.target:
-        return collectives
-    return [replace(info, network=gpu_network(info.axes, mesh, topology)) for info in collectives]
 
 
 def _too_large(message: str, arguments: int, topology: Topology) -> Cost:

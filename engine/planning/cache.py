@@ -6,7 +6,6 @@ The code of a user's model is not known, so its costs are keyed by the text of t
 import hashlib
 import os
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -14,6 +13,7 @@ import msgspec
 from ..base.atomic_write import write_atomically
 from ..base.installed import ENGINE
 from ..base.regular_file import read_regular
+from ..base.versions import installed_version
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology
@@ -42,18 +42,11 @@ def store(config: RunConfig, preset: Preset, topology: Topology, cost: Cost, pro
 
 
 def _file(config: RunConfig, preset: Preset, topology: Topology, program: str) -> Path:
-    versions = [_version(name) for name in PACKAGES]
+    versions = [installed_version(name) for name in PACKAGES]
     model = program if isinstance(config.model, UserModel) else config.model
     assert model, "a user's model is known by its program"
     about = (model, config.training, preset.layout, topology, versions, OPTIONS, _source(ENGINE))
     return run_directory.plan_cache() / f"{hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]}.json"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 @cache

@@ -1,8 +1,8 @@
 """Which compilers for devices that are not here are installed. Imports neither them nor jax."""
 
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from ..base.versions import installed_version
 from ..spec.topology import Topology
 
 NO_TPU_COMPILER = "the TPU compiler is not installed: run `pip install 'shardtui[tpu]'` (needs no TPU)"
@@ -16,12 +16,5 @@ def missing(topology: Topology) -> str | None:
     """Returns why nothing can be compiled for these devices and what to do; None if it can."""
     if topology.platform == "tpu":
         return None if find_spec("libtpu") else NO_TPU_COMPILER
-    has_all = any(map(find_spec, PLUGINS)) and any(map(_is_installed, PTX_COMPILERS))
+    has_all = any(map(find_spec, PLUGINS)) and any(map(installed_version, PTX_COMPILERS))
     return None if has_all else NO_GPU_COMPILER
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return bool(version(package))
-    except PackageNotFoundError:
-        return False

@@ -21,16 +21,19 @@ def by_network(flows: Sequence[Flow], mesh: Mapping[str, int], topology: Topolog
     library of collectives: each is one here.
     """
     if topology.chip.target:
-        return [replace(flow, network=gpu_network(flow.axes, mesh, topology)) for flow in flows]
+        return with_networks(flows, mesh, topology)
     groups: dict[tuple[str, tuple[str, ...], Network | None], list[Flow]] = {}
     for part in (part for flow in flows for part in _parts(flow, mesh, topology.slices)):
         groups.setdefault((part.kind, tuple(part.axes), part.network), []).append(part)
     return sorted(map(_sum, groups.values()), key=lambda flow: -flow.bytes_known)
 
 
-def gpu_network(axes: Sequence[str], mesh: Mapping[str, int], topology: Topology) -> Network:
-    """Returns the slowest network of a collective over these axes of a mesh of GPUs."""
-    return "network" if set(axes) & set(crossing(mesh, topology.domains)) else "nvlink"
+def with_networks(flows: Sequence[Flow], mesh: Mapping[str, int], topology: Topology) -> list[Flow]:
+    """Names the slowest network of each flow of GPUs, which their programs do not; TPU programs do."""
+    if not topology.chip.target:
+        return list(flows)
+    between = set(crossing(mesh, topology.domains))
+    return [replace(flow, network="network" if between & set(flow.axes) else "nvlink") for flow in flows]
 
 
 def _parts(flow: Flow, mesh: Mapping[str, int], slices: int) -> Iterator[Flow]:

@@ -34,7 +34,7 @@ class StepTrace:
     def _traced(self) -> Traced:
         return trace_step(self._task, self._placement)
 
-    @property
+    @cached_property
     def parts(self) -> dict[str, int]:
         """Bytes at the peak by what they hold, the largest first.
 

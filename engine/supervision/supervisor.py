@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from ..base.invalid import Invalid
-from ..spec.config import Membership, Restart
+from ..spec.config import Restart
 from ..spec.epoch import Epoch, LostProcess, Supervision
 from ..wire import lock
 from ..wire.ending import Ending
@@ -61,13 +61,9 @@ class Supervisor:
         if epoch.number > 1:  # what was asked for the first start holds for it alone
             restart = msgspec.structs.replace(restart, step=None, preset=None, profile=None)
         count = (restart.config or self._directory.config).processes
-        members: list[Membership | None] = [None]
-        if count > 1:
-            coordinator = f"unix:{self._directory.new_coordinator()}"
-            members = [Membership(coordinator=coordinator, processes=count, process=index) for index in range(count)]
         commands = {
-            index: engine_command("serve", str(self._directory.path), restart, *filter(None, [member]))
-            for index, member in enumerate(members)
+            index: engine_command("serve", str(self._directory.path), restart, *member)
+            for index, member in enumerate(self._directory.new_members(count))
         }
         self._engine = Engine(self._directory, commands, {index: self._directory.log_of(index) for index in commands})
         if self._signals:  # one that arrived between two epochs

@@ -113,6 +113,11 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     network: Network | None = None
     """What carries it; null if the program's text does not tell, as on simulated devices."""
 
+    @property
+    def least_bytes(self) -> int:
+        """Bytes per step; those of one execution if it is unknown how often it runs."""
+        return self.bytes_per_device or self.bytes_each
+
 
 class ProductInfo(Struct, frozen=True, kw_only=True):
     """The matrix products and convolutions in one named scope of a compiled step."""

@@ -24,7 +24,7 @@ from ..base.directories import cache_directory, state_directory
 from ..base.invalid import Invalid
 from ..base.regular_file import read_regular
 from ..base.suggestion import suggestion
-from ..spec.config import RunConfig, WatchedRun
+from ..spec.config import Membership, RunConfig, WatchedRun
 from . import lock
 from .lock import Holder
 
@@ -140,6 +140,13 @@ class RunDirectory:
         It is different at every start, so that processes left over from an earlier start cannot join.
         """
         return self.socket.with_name(f"{self.socket.stem}-{secrets.token_hex(2)}")
+
+    def new_members(self, processes: int) -> list[tuple[Membership, ...]]:
+        """Returns the membership of each process of a new start on this machine; of a single process, none."""
+        if processes == 1:
+            return [()]
+        coordinator = f"unix:{self.new_coordinator()}"
+        return [(Membership(coordinator=coordinator, processes=processes, process=n),) for n in range(processes)]
 
     def clear_coordinators(self) -> None:
         """Deletes the coordinator sockets of all starts. Only for the process that holds the lock."""

@@ -33,16 +33,21 @@ def run() -> list[Figure]:
 
 def _figures(source: str, target: str) -> list[Figure]:
     """Measures one pair in its own process, whose resident memory is read."""
+    rows = measured_alone("memory", source, target)
+    return [_figure(f"{mode}, {source} → {target}", mode, *row) for mode, row in zip(MODES, rows, strict=True)]
+
+
+def measured_alone(suite: str, *arguments: str) -> list[list[int]]:
+    """Returns the numbers in each line that a suite prints in a process of its own, whose resident memory is read."""
     answer = subprocess.run(
-        [sys.executable, "-m", "tests.bench.memory", source, target],
+        [sys.executable, "-m", f"tests.bench.{suite}", *arguments],
         capture_output=True,
         text=True,
         check=True,
         cwd=Path(__file__).parents[2],
         env={**os.environ, **RETURNS_FREED_MEMORY},
     )
-    rows = [[int(word) for word in line.split()] for line in answer.stdout.splitlines()]
-    return [_figure(f"{mode}, {source} → {target}", mode, *row) for mode, row in zip(MODES, rows, strict=True)]
+    return [[int(word) for word in line.split()] for line in answer.stdout.splitlines()]
 
 
 def _figure(name: str, mode: str, before: int, after: int, largest: int, *peaks: int) -> Figure:

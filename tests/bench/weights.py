@@ -1,8 +1,6 @@
 """The memory that reading a model's weights takes, beyond that of the parameters it fills."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +19,7 @@ from ..oracle.files import write_file
 from ..oracle.tiny import LLAMA, tensors_of
 from ..suite import memory
 from .figure import Figure, at_most
-from .memory import RETURNS_FREED_MEMORY
+from .memory import measured_alone
 from .plain import config
 
 PRESETS = ("dp", "fsdp", "fsdp-tp2")
@@ -46,15 +44,7 @@ def _write(folder: Path) -> int:
 
 
 def _figure(folder: str, preset: str, largest: int) -> Figure:
-    answer = subprocess.run(
-        [sys.executable, "-m", "tests.bench.weights", folder, preset],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, **RETURNS_FREED_MEMORY},
-    )
-    shards, peak = map(int, answer.stdout.split())
+    ((shards, peak),) = measured_alone("weights", folder, preset)
     return at_most(
         1.0,
         f"reading weights, {preset}: peak beyond the parameters' shards ÷ largest tensor",

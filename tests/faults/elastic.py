@@ -53,11 +53,12 @@ def _row(found: Run, count: int, alone: Run) -> Row:
         found.wrong.append(f"{len(found.losses)} steps, not {len(alone.losses)}")
     far = [step for step, loss in alone.losses.items() if abs(found.losses.get(step, 0) / loss - 1) > TOLERANCE]
     found.wrong += [f"the loss of step {step} differs" for step in far[:1]]
-    took = (
-        f"kill to next step: median {median(found.gaps):.1f} s, longest {max(found.gaps):.1f} s" if found.gaps else ""
+    found.wrong += [] if found.gaps else ["no process was killed"]
+    note = "; ".join(found.wrong[:3]) or (
+        f"kill to next step: median {median(found.gaps):.1f} s, longest {max(found.gaps):.1f} s; losses as without "
+        "kills, nothing committed lost"
     )
-    note = "; ".join(found.wrong[:3]) or f"{took}; losses as without kills, nothing committed lost"
-    return Row(f"SIGKILL in a supervised run of {count}", found.kills, found.kills - len(found.wrong), note)
+    return Row(f"SIGKILL in a supervised run of {count}", max(found.kills, 1), found.kills - len(found.wrong), note)
 
 
 def _killed(count: int, kills: int, chance: random.Random) -> Run:

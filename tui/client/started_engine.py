@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ...engine.base.append import append_regular
-from ...engine.spec.config import Membership, Restart
+from ...engine.spec.config import Restart
 from ...engine.spec.epoch import Supervision
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader, last_seq
@@ -118,11 +118,10 @@ def _start(
     if supervision:
         return [_process("supervise", directory, directory.log, restart, supervision)]
     count = (restart.config or directory.config).processes
-    if count == 1:
-        return [_process("serve", directory, directory.log, restart)]
-    coordinator = f"unix:{directory.new_coordinator()}"
-    members = [Membership(coordinator=coordinator, processes=count, process=number) for number in range(count)]
-    return [_process("serve", directory, directory.log_of(member.process or 0), restart, member) for member in members]
+    return [
+        _process("serve", directory, directory.log_of(number), restart, *member)
+        for number, member in enumerate(directory.new_members(count))
+    ]
 
 
 def _process(question: str, directory: RunDirectory, log: Path, *how: Struct) -> "subprocess.Popen[bytes]":
