@@ -58,6 +58,11 @@ LONGEST = ("programs", "test_views.py", "test_comparing.py", "test_app.py", "tes
 """Groups of tests that start first, so that both workers finish at about the same time."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets the snapshots of tests that `-m` leaves out be unused; a run of all tests fails for an unused one."""
+    config.option.warn_unused_snapshots |= bool(config.option.markexpr)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs the tests of one file on one worker, and so all that need the compiled programs."""
