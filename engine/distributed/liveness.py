@@ -20,6 +20,8 @@ POLL_SECONDS = 0.02
 PROVING_CHECKS = 3
 """Complete checks that prove the others alive. The first began before it was asked for; in the second, another may have
 answered early and died since."""
+ANSWER_SECONDS = 0.5
+"""Time for the last process that leaves to read the service's answer: without it jax aborts the process."""
 NO_HEARTBEAT = f"no heartbeat for {HEARTBEAT_SECONDS} s: killed, hung, or disconnected"
 
 
@@ -85,6 +87,8 @@ class Liveness:
                 self._client.shutdown()
             while self._process == 0 and len(self._client.get_live_nodes(self._everyone)) > 1:
                 time.sleep(POLL_SECONDS)
+            if self._process == 0:
+                time.sleep(ANSWER_SECONDS)
 
     def _watch(self) -> None:
         """Runs until the end of this process. The service answers once all processes have asked it."""

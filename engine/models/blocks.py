@@ -17,7 +17,8 @@ from ..spec.model_config import ModelConfig
 from .attention import Attention
 from .norms import Norm, apply_norm, embed_norm
 from .projection import INIT_STDDEV, projection
-from .routing import route, weights_of_all
+from .ragged_experts import Kernels, ragged_experts
+from .routing import choose, route, weights_of_all
 from .sizes import AttentionKernels
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -42,7 +43,7 @@ class Mlp(nnx.Module):
             if config.is_gated
             else None
         )
-        self._gated_by = nnx.silu if config.activation == "swiglu" else nnx.gelu
+        self.activation = nnx.silu if config.activation == "swiglu" else nnx.gelu
         self._tokens = ("experts", "expert_batch", "capacity") if config.experts else ("batch", "seq")
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -51,10 +52,10 @@ class Mlp(nnx.Module):
         hidden = observe(self.up(x, out_sharding=sharding), *self._tokens, "mlp", name="blocks.mlp.up")
         hidden = checkpoint_name(hidden, "mlpwi")
         if self.gate is None:
-            hidden = nnx.gelu(hidden)
+            hidden = self.activation(hidden)
         else:
             gate = observe(self.gate(x, out_sharding=sharding), *self._tokens, "mlp", name="blocks.mlp.gate")
-            hidden = self._gated_by(checkpoint_name(gate, "mlpwi")) * hidden
+            hidden = self.activation(checkpoint_name(gate, "mlpwi")) * hidden
         hidden = shard(hidden, *self._tokens, "mlp", name="blocks.mlp.hidden")
         sharding = out_sharding(x.shape, *self._tokens, "activation_embed")
         return checkpoint_name(self.down(hidden, out_sharding=sharding), "mlpwo")
@@ -66,8 +67,8 @@ class Mixture(nnx.Module):
     A router sends each token to its most probable experts (Lepikhin et al. 2020, "GShard"; Fedus et al. 2021, "Switch
     Transformers"). An expert takes a limited number of tokens per sequence and skips the rest. Each sequence is routed
     separately, so that the mesh can change a token's route only through rounding. Without a limit (Jiang et al. 2024,
-    "Mixtral of Experts") each expert computes all tokens, which fits every mesh but takes `experts` ÷
-    `experts_per_token` times the FLOPs.
+    "Mixtral of Experts") an expert computes its tokens by ragged products, or all tokens by dense ones, which take
+    `experts` ÷ `experts_per_token` times the FLOPs.
     """
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
@@ -88,7 +89,7 @@ class Mixture(nnx.Module):
             name="blocks.mlp.choices",
         )
         if not self.config.capacity_factor:
-            return self._by_all(x, probabilities)
+            return (self._by_chosen if self.config.expert_matmul == "ragged" else self._by_all)(x, probabilities)
         routing = route(probabilities, self.config.experts_per_token, self.config.capacity(x.shape[1]))
         dispatch, combine = (
             shard(slots.astype(x.dtype), "batch", "seq", "router", "capacity", name=f"blocks.mlp.{name}")
@@ -110,6 +111,14 @@ class Mixture(nnx.Module):
         returned = shard(computed, *full_axes, gradient=split_axes, name="blocks.mlp.returned")
         sharding = out_sharding(x.shape, "batch", "seq", "activation_embed")
         return jnp.einsum("BTEC,EBCD->BTD", combine, returned, out_sharding=sharding), routing.balance
+
+    def _by_chosen(self, x: jax.Array, probabilities: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Has each expert compute the tokens that are routed to it."""
+        chosen, weights, balance = choose(probabilities, self.config.experts_per_token)
+        experts = self.experts
+        gate = experts.gate and experts.gate.kernel[...].astype(x.dtype)
+        kernels = Kernels(experts.up.kernel[...].astype(x.dtype), gate, experts.down.kernel[...].astype(x.dtype))
+        return ragged_experts(x, chosen, weights.astype(x.dtype), kernels, experts.activation), balance
 
     def _by_all(self, x: jax.Array, probabilities: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Has all experts compute all tokens; those that a token was not routed to have no weight."""

@@ -2,20 +2,21 @@
 
 import jax
 import jax.numpy as jnp
+import msgspec
 from flax import nnx
 
 from ..spec.config import ModelConfig, RunConfig
 from .array import Batch, text_batch
 from .counts import flops_per_token, parameter_count
 from .decoder import Gpt, loss, z_loss
-from .sizes import attention_kernels, compute_dtype
+from .sizes import attention_kernels, compute_dtype, expert_matmul
 
 
 class BuiltIn:
     """The built-in decoder, with the same interface as `UserModule`."""
 
     def __init__(self, config: RunConfig, model: ModelConfig, platform: str) -> None:
-        self._config = model
+        self._config = msgspec.structs.replace(model, expert_matmul=expert_matmul(model, platform))
         self._training = config.training
         self._seed = config.seed
         self.dtype: str = compute_dtype(model, platform)

@@ -55,6 +55,15 @@ def weights_of_all(probabilities: jax.Array, per_token: int) -> tuple[jax.Array,
     return weights, _balance(masks, probabilities)
 
 
+def choose(probabilities: jax.Array, per_token: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns each token's experts, int32 [B, T, K], their weights, float32 [B, T, K], and the balance loss [B].
+
+    They are those of `weights_of_all`.
+    """
+    masks = shard(_top_experts(probabilities, per_token), "batch", "keys", None, "router", name="blocks.mlp.masks")
+    return jnp.argmax(masks, axis=-1), _weights(masks, probabilities), _balance(masks, probabilities)
+
+
 def _weights(masks: jax.Array, probabilities: jax.Array) -> jax.Array:
     """Returns the weights [B, T, K] of a token's experts."""
     weights = jnp.einsum("BTKE,BTE->BTK", masks, probabilities, precision="highest")

@@ -1,6 +1,9 @@
 """What follows from the decoder's config and the platform: dtype and attention kernel."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+import jax
 
 from ..base.invalid import Invalid
 from ..spec.model_config import SPLASH_BLOCKS, AttentionKernel, ModelConfig
@@ -78,6 +81,18 @@ def tile_block(tokens: int) -> int:
 def query_block(seq_len: int) -> int:
     """Returns the queries in a block of plain attention: a quarter of a sequence of 2,048 tokens or more, else all."""
     return seq_len // 4 if seq_len >= 2048 and seq_len % 4 == 0 else seq_len
+
+
+def expert_matmul(config: ModelConfig, platform: str) -> Literal["dense", "ragged"]:
+    """Returns how experts compute their tokens, as `ModelConfig.expert_matmul` says.
+
+    On TPU, the compiler of jax 0.10 takes for the gradient of a ragged product's kernels the FLOPs of all rows with
+    every expert; that of jax 0.12 has a kernel for it. On other platforms all ragged products are dense ones.
+    """
+    if config.expert_matmul != "auto":
+        return config.expert_matmul
+    has_kernels = platform == "tpu" and jax.__version_info__ >= (0, 12)
+    return "ragged" if has_kernels and not config.capacity_factor and config.biases != "all" else "dense"
 
 
 def compute_dtype(config: ModelConfig, platform: str) -> str:

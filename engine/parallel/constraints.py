@@ -193,11 +193,16 @@ def left_to_compiler(function: Callable[..., jax.Array], *arrays: jax.Array, out
 
 
 def per_device(
-    function: Callable[..., jax.Array], *arrays: jax.Array, axes: Sequence[LogicalAxes], out: LogicalAxes
+    function: Callable[..., jax.Array],
+    *arrays: jax.Array,
+    axes: Sequence[LogicalAxes],
+    out: LogicalAxes,
+    parts: Axes = (),
 ) -> jax.Array:
     """Calls a function on the shards of each device, for a kernel that the partitioner cannot split.
 
-    `axes` are the logical axes of each array; the result has the logical axes `out` and the shape of the first array.
+    `axes` are the logical axes of each array; the result has the logical axes `out` and the shape of the first array,
+    with `parts` one more dim before these, which the mesh axes `parts` split.
     """
     active = _active.get()
     if active is None:
@@ -209,10 +214,32 @@ def per_device(
         function,
         mesh=active.mesh,
         in_specs=tuple(sharding.spec for sharding in shardings),
-        out_specs=_sharding(active, arrays[0].shape, out).spec,
+        out_specs=PartitionSpec(*((parts,) if parts else ()), *_sharding(active, arrays[0].shape, out).spec),
         check_vma=False,
     )
     return mapped(*arrays)
+
+
+def summed_per_device(
+    function: Callable[..., jax.Array],
+    *arrays: jax.Array,
+    axes: Sequence[LogicalAxes],
+    out: LogicalAxes,
+    over: Axes,
+) -> jax.Array:
+    """Is `per_device` for a function that returns parts of a sum, one for each device along the mesh axes `over`."""
+    if not over:
+        return per_device(function, *arrays, axes=axes, out=out)
+    parts = per_device(lambda *each: function(*each)[None], *arrays, axes=axes, out=out, parts=over)
+    return parts.sum(axis=0)
+
+
+def split_axes(shape: Sequence[int], *logical_axes: str | None) -> tuple[Axes, ...]:
+    """Returns the mesh axes that split each dim of an activation by the active rules; none without active rules."""
+    active = _active.get()
+    if active is None:
+        return ((),) * len(shape)
+    return tuple(axes_of(entry) for entry in _sharding(active, shape, logical_axes).spec)
 
 
 def _sharding(active: _Active, shape: Sequence[int], logical_axes: LogicalAxes) -> NamedSharding:

@@ -50,12 +50,16 @@ class StepCompute:
     @property
     def _mlp_flops(self) -> list[float]:
         """FLOPs of each matmul of the MLP's forward pass, in order. Experts compute all their slots, filled or not, and
-        dispatching and combining their tokens are matmuls, too; without a capacity there is nothing to dispatch."""
+        dispatching and combining their tokens are matmuls, too; without a capacity there is nothing to dispatch, and by
+        ragged products they compute their own tokens, here as many for each device."""
         model = self.step.model
         matmuls = [2 * model.embed * self.step.hidden_elements()] * (3 if model.is_gated else 2)
         if not model.experts:
             return matmuls
         router = 2 * self.step.activation_elements(("batch", "seq")) * model.embed * model.experts
+        if self.step.is_ragged:
+            shards = self.step.shard_count(self.step.rules.get("experts", ()))
+            return [router, *(flops / shards for flops in matmuls)]
         if not model.capacity_factor:
             return [router, *matmuls, router]
         dispatch = combine = router * self.step.slots

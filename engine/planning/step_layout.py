@@ -9,7 +9,7 @@ from functools import cached_property
 
 import jax
 
-from ..models.sizes import query_block, tile_block
+from ..models.sizes import expert_matmul, query_block, tile_block
 from ..models.task import Task
 from ..parallel.rules import by_rules, with_derived
 from ..program.placement import decide_all
@@ -186,8 +186,16 @@ class StepLayout:
         return self.residual_bytes() / self.shard_count(self.saved_axes)
 
     def hidden_elements(self) -> float:
-        """Returns the elements of the hidden layer of the MLP `[B, T, F]`, or of the experts `[E, B, C, F]`."""
+        """Returns the elements of the hidden layer of the MLP `[B, T, F]`, or of the experts `[E, B, C, F]`; by ragged
+        products `[B, T, K, F]` for the tokens of all devices that share their experts."""
+        if self.is_ragged:
+            return self.activation_elements(("expert_batch", "seq", "mlp")) * self.model.experts_per_token
         return self.activation_elements((*(RECEIVED if self.model.experts else ("batch", "seq")), "mlp"))
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether experts compute only the tokens that are routed to them."""
+        return bool(self.model.experts) and expert_matmul(self.model, self.task.platform) == "ragged"
 
     @property
     def attention(self) -> AttentionKernel:

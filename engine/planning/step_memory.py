@@ -160,12 +160,20 @@ class StepMemory:
         experts receive all tokens, and there are no slots."""
         if not self.step.model.experts:
             return 0
+        if self.step.is_ragged:
+            return 2 * self._row_bytes
         slots = self.step.activation_elements(("batch", "seq", "router", "capacity"))
         slots = slots if self.step.model.capacity_factor else 0
         moved = sum(self.step.activation_elements((*dims, "activation_embed")) for dims in (SENT, RECEIVED))
         return moved * self.step.itemsize + slots * (
             2 * self.step.itemsize + self.step.model.experts_per_token * FLOAT32
         )
+
+    @property
+    def _row_bytes(self) -> float:
+        """Bytes of the tokens that go into ragged products, and of what comes out, `[B, T, K, D]` each."""
+        tokens = self.step.activation_elements(("expert_batch", "seq", "activation_embed"))
+        return tokens * self.step.model.experts_per_token * self.step.itemsize
 
     @property
     def block_bytes(self) -> float:
@@ -199,7 +207,8 @@ class StepMemory:
         hidden = (3 if step.model.is_gated else 2) * step.hidden_elements() * step.itemsize
         received = 0
         if step.model.experts and not step.model.capacity_factor:
-            received = 2 * step.activation_elements((*RECEIVED, "activation_embed")) * step.itemsize
+            one = step.activation_elements((*RECEIVED, "activation_embed")) * step.itemsize
+            received = 2 * (self._row_bytes if step.is_ragged else one)
         return (scores + stream + hidden + received + keys) / step.microbatches + sum(sorted(gathered)[-2:])
 
     @property

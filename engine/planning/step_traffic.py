@@ -168,6 +168,9 @@ class StepTraffic:
         """
         if not self.step.model.experts:
             return
+        if self.step.is_ragged:
+            yield from self._ragged_collectives()
+            return
         layers, recomputed = self.step.model.layers, 1 if self.step.model.remat else 0
         sent, received = (
             self.step.activation_elements((*dims, "activation_embed")) * self.step.itemsize for dims in (SENT, RECEIVED)
@@ -194,3 +197,17 @@ class StepTraffic:
         )
         if is_sharded:
             yield Collective("all-gather", self.step.seq_axes, unsharded, layers * (2 + recomputed))
+
+    def _ragged_collectives(self) -> Iterator[Collective]:
+        """Collectives of experts by ragged products (ragged_experts.py).
+
+        Devices that share their experts gather their tokens, once more with remat, and the gradients of the result; the
+        result and the gradients of the tokens are summed over the axes that split the experts or their hidden layer.
+        """
+        step, recomputed = self.step, 1 if self.step.model.remat else 0
+        experts, hidden = step.rules.get("experts", ()), step.tensor_axes("mlp")
+        exchanged = tuple(axis for axis in experts if axis in step.batch_axes)
+        tokens = step.activation_elements(("expert_batch", "seq", "activation_embed")) * step.itemsize
+        kind = step.scatter_kind if exchanged == (*experts, *hidden) else "all-reduce"
+        yield Collective("all-gather", exchanged, tokens, step.model.layers * (2 + recomputed))
+        yield Collective(kind, (*experts, *hidden), tokens, step.model.layers * 2)

@@ -97,6 +97,8 @@ class WeightTraffic:
         step = self.step
         if not step.on_tpu or step.is_explicit or step.pipeline or not weight.is_kernel:
             return False
+        if step.is_ragged and "experts" in weight.array.logical_axes:
+            return False
         return 2 < step.shard_count(axes) <= WIDEST_WINDOW and step.shard_count(step.seq_axes) == 1
 
     def _windowed(self, kind: str, axes: Axes, size: float, count: int) -> Collective:

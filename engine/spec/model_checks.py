@@ -26,6 +26,15 @@ def model_checks(model: ModelConfig, training: TrainingConfig) -> list[tuple[boo
             f"capacity_factor {model.capacity_factor}: must be above 0, or 0 for no limit",
         ),
         (
+            model.expert_matmul != "ragged" or model.capacity_factor == 0,
+            f"expert_matmul ragged: with capacity_factor {model.capacity_factor} experts compute the slots of their "
+            "capacity: add --set capacity_factor=0 or --set expert_matmul=auto",
+        ),
+        (
+            model.expert_matmul != "ragged" or model.biases != "all",
+            "expert_matmul ragged: experts add no biases: add --set biases=none or --set expert_matmul=auto",
+        ),
+        (
             model.heads < 1 or model.head_width > 0 or model.embed % model.heads == 0,
             f"embed {model.embed} does not divide by heads {model.heads}: change one of them",
         ),

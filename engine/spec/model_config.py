@@ -97,8 +97,10 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     experts_per_token: int = 1
     """Experts that each token is routed to."""
     capacity_factor: float = 1.25
-    """Tokens that an expert accepts, relative to its share if tokens were routed evenly. 0: it accepts all, and every
-    expert computes every token, of which those that were not routed to it get no weight."""
+    """Tokens that an expert accepts, relative to its share if tokens were routed evenly. 0: it accepts all."""
+    expert_matmul: Literal["auto", "dense", "ragged"] = "auto"
+    """How experts that accept all tokens compute them. `ragged`: only those that are routed to them. `dense`: every
+    token, and those that were not routed to an expert get no weight. `auto`: ragged on TPU from jax 0.12 on."""
     balance: float = BALANCE
     """Weight of the experts' balance loss in what is minimised."""
     norm: Literal["layer", "rms"] = "layer"
