@@ -55,6 +55,7 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         preset=preset.name,
         mesh=mesh,
         wiring=[wiring(topology, mesh, [axis]) for axis in mesh] if topology else [],
+        tokens=task.config.training.tokens_per_step,
         pipeline=step.layout.pipeline if step else None,
         laid_out=True,
         no_estimate=step.unknown if step else USER_MODEL,

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import jax
 
-from ..parallel.rules import by_rules
 from ..spec.model_config import ModelConfig
 from ..spec.preset import Axes
 from .step_layout import TENSOR_PARALLEL, StepLayout
-from .weight import Spec, Weight, spec_of
+from .weight import Spec, Weight
 
 UNSPLIT = ("activation_embed", "keys", "head_dim", "qkv", "positions")
 """Logical axes that must not be split."""
@@ -103,7 +102,7 @@ def _split_for_use(step: StepLayout, spec: Spec) -> list[list[str]]:
 
 
 def _by_rules(step: StepLayout, weight: Weight) -> Spec:
-    return spec_of(by_rules(weight.array.shape, weight.array.logical_axes, step.rules, step.mesh))
+    return step.spec_of(weight.array.shape, weight.array.logical_axes)
 
 
 def _listed(axes: list[str]) -> str:

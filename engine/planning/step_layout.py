@@ -4,6 +4,7 @@ Sizes are per device. Dims as in decoder.py.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -11,7 +12,7 @@ import jax
 
 from ..models.sizes import query_block, tile_block
 from ..models.task import Task
-from ..parallel.rules import by_rules, with_derived
+from ..parallel.rules import LogicalAxes, by_rules, with_derived
 from ..program.placement import decide_all
 from ..spec.model_config import AttentionKernel, ModelConfig
 from ..spec.preset import Axes, Preset
@@ -48,11 +49,19 @@ class StepLayout:
         self.is_explicit = preset.axis_types == "explicit"
         self.mesh = preset.sizes(devices)
         self.rules = with_derived(preset.rules)
+        self._specs: dict[object, Spec] = {}
+        self._gather_axes: dict[str, Axes] = {}
         self.pipeline = preset.pipeline(devices, self.training.batch_size)
         self.on_cpu, self.on_tpu = task.platform == "cpu", task.platform == "tpu"
         self.is_bfloat16 = task.dtype == "bfloat16"
         self.itemsize = BFLOAT16 if self.is_bfloat16 and not self.on_cpu else FLOAT32
         """Bytes per element of activations: the CPU's compiler computes and sends bfloat16 as float32."""
+
+    def spec_of(self, shape: tuple[int, ...], logical: LogicalAxes) -> Spec:
+        """Returns the spec that the rules give an array or an activation with these logical axes."""
+        if (shape, logical) not in self._specs:
+            self._specs[shape, logical] = spec_of(by_rules(shape, logical, self.rules, self.mesh))
+        return self._specs[shape, logical]
 
     @cached_property
     def weights(self) -> list[Weight]:
@@ -121,6 +130,11 @@ class StepLayout:
 
     def gather_axes(self, weight: Weight) -> Axes:
         """Returns the axes over which a parameter is all-gathered for use: they split it but not its matmul."""
+        if weight.name not in self._gather_axes:
+            self._gather_axes[weight.name] = self._axes_to_gather(weight)
+        return self._gather_axes[weight.name]
+
+    def _axes_to_gather(self, weight: Weight) -> Axes:
         experts = self.rules.get("experts", ()) if "experts" in weight.array.logical_axes else ()
         kept = {*experts, *(axis for name in weight.array.logical_axes if name for axis in self.tensor_axes(name))}
         kept |= set(self.pipeline.axes) if self.pipeline else set()
@@ -163,7 +177,7 @@ class StepLayout:
         """Returns the global shape of an activation with these logical axes, and its spec."""
         sizes = _dims(self.model, self.training.batch_size, self.training.seq_len)
         shape = tuple(sizes[name] for name in logical)
-        return shape, spec_of(by_rules(shape, logical, self.rules, self.mesh))
+        return shape, self.spec_of(shape, logical)
 
     @property
     def saved_axes(self) -> Axes:
@@ -224,12 +238,12 @@ class StepLayout:
         """Returns the elements of a device's queries, and of its own positions' keys, `[B, T, N, H]`."""
         return self.activation_elements(QUERY)
 
-    @property
+    @cached_property
     def computed_scores(self) -> float:
         """The part of the attention scores `[B, N, T, T]` that is computed, as a mean over the layers: blocks above the
         diagonal and those before a window are left out."""
-        layers = range(self.model.layers)
-        return sum(self._computed_scores(self.model.window_of(layer)) for layer in layers) / len(layers)
+        windows = Counter(map(self.model.window_of, range(self.model.layers)))
+        return sum(self._computed_scores(each) * count for each, count in windows.items()) / self.model.layers
 
     def _computed_scores(self, window: int) -> float:
         seq, block = self.training.seq_len, self.score_block

@@ -183,6 +183,7 @@ def peaks(kind: str) -> Peaks | None:
     return chip.peaks if chip else None
 
 
+@lru_cache
 def chips() -> dict[str, Chip]:
     """Returns the known TPU generations and GPUs by name, such as `v5e` and `h100`."""
     tables = read_toml(PRESETS / "chips.toml") | read_toml(PRESETS / "gpus.toml")
