@@ -26,7 +26,7 @@ Sizes = Mapping[str, int]
 
 
 def meshes(devices: int, axes: Sequence[str] = tuple(MESH_RULES)) -> Iterator[dict[str, int]]:
-    """Yields each factorisation of the number of devices over up to `MOST_SPLIT` of the axes, without axes of size 1."""
+    """Yields each factorisation of the devices over up to `MOST_SPLIT` of the axes, without axes of size 1."""
     for sizes in _factorisations(devices, len(axes)):
         mesh = {axis: size for axis, size in zip(axes, sizes, strict=True) if size > 1}
         if len(mesh) <= MOST_SPLIT:

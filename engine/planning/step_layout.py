@@ -10,6 +10,7 @@ from functools import cached_property
 
 import jax
 
+from ..models.remat import KEPT
 from ..models.sizes import query_block, tile_block
 from ..models.task import Task
 from ..parallel.rules import LogicalAxes, by_rules, with_derived
@@ -51,6 +52,8 @@ class StepLayout:
         self.rules = with_derived(preset.rules)
         self._specs: dict[object, Spec] = {}
         self._gather_axes: dict[str, Axes] = {}
+        self._elements: dict[object, int] = {}
+        self._gathered_specs: dict[str, Spec] = {}
         self.pipeline = preset.pipeline(devices, self.training.batch_size)
         self.on_cpu, self.on_tpu = task.platform == "cpu", task.platform == "tpu"
         self.is_bfloat16 = task.dtype == "bfloat16"
@@ -163,11 +166,17 @@ class StepLayout:
 
     def shard_count(self, axes: Iterable[str]) -> int:
         """Returns how many shards these axes make: the product of their sizes."""
-        return math.prod(self.mesh[axis] for axis in axes)
+        count = 1
+        for axis in axes:  # called some hundred times per estimate: a generator would double its time
+            count *= self.mesh[axis]
+        return count
 
     def local_elements(self, shape: tuple[int, ...], spec: Spec) -> int:
         """Returns the elements of an array's largest shard."""
-        return math.prod(-(-size // self.shard_count(axes)) for size, axes in zip(shape, spec, strict=True))
+        if (shape, spec) not in self._elements:
+            parts = (-(-size // self.shard_count(axes)) for size, axes in zip(shape, spec, strict=True))
+            self._elements[shape, spec] = math.prod(parts)
+        return self._elements[shape, spec]
 
     def activation_elements(self, logical: tuple[str, ...]) -> int:
         """Returns the elements of one device's shard of an activation with these logical axes."""
@@ -178,6 +187,29 @@ class StepLayout:
         sizes = _dims(self.model, self.training.batch_size, self.training.seq_len)
         shape = tuple(sizes[name] for name in logical)
         return shape, self.spec_of(shape, logical)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The named activations that remat keeps besides a block's input."""
+        return KEPT[self.model.remat] if isinstance(self.model.remat, str) else ()
+
+    def recomputes(self, name: str) -> bool:
+        """Returns whether remat repeats the product with this name, of those in `KEPT`."""
+        is_last = name == "mlpwo" and self.model.norm_places == "pre" and not self.model.experts
+        return bool(self.model.remat) and name not in self.kept and not is_last
+
+    def kept_bytes(self) -> float:
+        """Returns the bytes of what remat keeps of a block besides its input."""
+        stream, heads = self.activation_elements(("batch", "seq", "activation_embed")), self.head_elements()
+        moved = self.activation_elements((*RECEIVED, "activation_embed")) if self.model.experts else stream
+        elements = {
+            "qkv_proj": heads + 2 * self.activation_elements(KEYS),
+            "out_proj": stream,
+            "context": heads,
+            "mlpwi": self.hidden_elements() * (2 if self.model.is_gated else 1),
+            "mlpwo": moved,
+        }
+        return sum(elements[name] for name in self.kept) * self.itemsize
 
     @property
     def saved_axes(self) -> Axes:
@@ -242,8 +274,9 @@ class StepLayout:
     def computed_scores(self) -> float:
         """The part of the attention scores `[B, N, T, T]` that is computed, as a mean over the layers: blocks above the
         diagonal and those before a window are left out."""
-        windows = Counter(map(self.model.window_of, range(self.model.layers)))
-        return sum(self._computed_scores(each) * count for each, count in windows.items()) / self.model.layers
+        layers = range(self.model.layers if self.model.window else 1)
+        windows = Counter(map(self.model.window_of, layers))
+        return sum(self._computed_scores(each) * count for each, count in windows.items()) / len(layers)
 
     def _computed_scores(self, window: int) -> float:
         seq, block = self.training.seq_len, self.score_block
@@ -263,8 +296,11 @@ class StepLayout:
 
     def gathered_bytes(self, weight: Weight) -> float:
         """Returns the bytes of a parameter, all its layers, as all-gathered for use in the dtype of activations."""
-        kept = [tuple(axis for axis in axes if axis not in self.gather_axes(weight)) for axes in weight.spec]
-        return self.local_elements(weight.array.shape, tuple(kept)) * self.itemsize
+        if weight.name not in self._gathered_specs:
+            gathered = self.gather_axes(weight)
+            kept = (tuple(axis for axis in axes if axis not in gathered) for axes in weight.spec)
+            self._gathered_specs[weight.name] = tuple(kept)
+        return self.local_elements(weight.array.shape, self._gathered_specs[weight.name]) * self.itemsize
 
 
 def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:

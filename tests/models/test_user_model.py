@@ -27,7 +27,6 @@ from shardtui.engine.models.flops import flops
 from shardtui.engine.models.optimizer import optimizer
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.planning.estimate import estimate_row
-from shardtui.engine.planning.search import search
 from shardtui.engine.program.cli import inspect
 from shardtui.engine.program.digest import joined
 from shardtui.engine.program.placement import place
@@ -317,12 +316,6 @@ def test_more_devices_than_are_simulated_have_no_trace() -> None:
     row = estimate_row(task, load_preset("dp"), 64, load_topology("v5p:4x4x4"))
     assert (row.estimate, row.no_estimate) == (None, "the trace needs 64 simulated devices, 8 found")
     assert "once the TPU compiler has compiled them" in recommendation([row], "v5p:4x4x4")
-
-
-def test_search_needs_formulas() -> None:
-    task, slice_ = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8"), load_topology("v5e:2x4")
-    with pytest.raises(Invalid, match="--search uses formulas, which cover only the built-in model"):
-        search(task, slice_, [])
 
 
 HEAD = "import jax, jax.numpy as jnp, numpy as np\nfrom flax import nnx\n"
