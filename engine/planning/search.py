@@ -93,9 +93,11 @@ class Search:
             if preset := self._in_best_order(orders(mesh, self._topology)):
                 seen.add(layout_key(preset, self._topology.devices))
                 yield preset
+        unused = MESH_RULES.keys() - set(self._axes)
         for preset in known:
             key = layout_key(preset, self._topology.devices)
-            if key not in seen and preset.axis_types == "auto" and not preset.problems:
+            is_usable = preset.axis_types == "auto" and not preset.problems and not unused & preset.mesh.keys()
+            if key not in seen and is_usable:
                 seen.add(key)
                 yield preset
 
@@ -181,11 +183,11 @@ class Search:
     def _finalists(self, rows: Iterable[Row]) -> list[Row]:
         """Returns the best rows, of each mesh only some."""
         found = {row.title: row for row in rows}
-        counts, kept = Counter[frozenset[tuple[str, int]]](), list[Row]()
+        counts, kept = Counter[str](), list[Row]()
         for row in best_first(list(found.values()), self._request.goal):
-            same = frozenset(row.mesh.items())
-            counts[same] += 1
-            kept += [row] if counts[same] <= ROWS_OF_A_MESH else []
+            name, *_ = row.preset.partition("-microbatches")
+            counts[name] += 1
+            kept += [row] if counts[name] <= ROWS_OF_A_MESH else []
         return kept[:MAX_ROWS]
 
     def _rank(self, rows: Sequence[Row]) -> tuple[float, ...]:

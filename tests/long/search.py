@@ -1,0 +1,120 @@
+"""What `plan --search` chooses, against the best of its finalists: `python tests/long/search.py [WORD …] [--record]`.
+
+Six models on three topologies, with a batch that is kept. Of the finalists of each, six are compiled: the best by
+estimate, and those after it at ranks 2, 4, 8, 16 and 32. Then the search is played back on these: what it would choose
+after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and about a quarter of a minute of one core
+for each of the 108 programs; what was compiled before is kept. With words only the cases that have them all.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import msgspec
+from shardtui.engine.planning.finalists import next_to_compile
+from shardtui.engine.planning.goal import configured, figure, pick
+from shardtui.engine.planning.ranking import Board, Cost, Row
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import HF, choose_model
+from shardtui.engine.spec.search import CHOSEN, SearchRequest
+
+from tests.long.estimates import LLAMA_1B, ask
+from tests.suite import versions
+from tests.table import Table, arguments
+
+MODELS = """
+nano                                        batch_size=64
+nano-moe                                    batch_size=64
+gpt2                                        batch_size=64 seq_len=128 layers=4
+qwen3-0.6b                                  batch_size=32 seq_len=256 layers=4
+hf:llama                                    batch_size=32 seq_len=256 layers=4
+docs/examples/transformer.py:language_model batch_size=64 seq_len=128 width=256
+"""
+TOPOLOGIES = ("v5e:2x4", "v4:2x2x1", "v5p:2x2x2")
+RANKS = (1, 2, 4, 8, 16, 32)
+GOAL = "tokens-per-second"
+LLAMA = {**LLAMA_1B, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "vocab_size": 32000}
+"""A Llama that compiles quickly."""
+COLUMNS = {
+    "model": "",
+    "topology": "",
+    "settings": "",
+    "best of those compiled": "{}",
+    "tokens/s": "{:.3g}",
+    "first by estimate": "{}",
+    "off": "{:+.1%}",
+    "chosen": "{}",
+    "chosen off": "{:+.1%}",
+    "compiled until then": "{}",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    options = arguments(parser)
+    lines = [f"{model} {topology}" for model in MODELS.strip().split("\n") for topology in TOPOLOGIES]
+    chosen = [line.split() for line in lines if all(word in line.split() for word in options.words)]
+    print(f"{versions()}\n")
+    losses: list[float] = []
+    with Table("long/search", COLUMNS, options.record) as table:
+        for name, *settings, topology in chosen:
+            began = time.perf_counter()
+            rows = compiled(config_of(name, tuple(settings)), topology)
+            losses.append(add(table, name, topology, " ".join(settings), rows))
+            print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
+    print(
+        f"\nwithin 5 % of the best: {sum(loss >= -0.05 for loss in losses)} of {len(losses)}; worst {min(losses):.1%}"
+    )
+
+
+def config_of(name: str, settings: tuple[str, ...]) -> RunConfig:
+    with tempfile.TemporaryDirectory() as directory:
+        if name.startswith(HF):
+            (Path(directory) / "config.json").write_text(json.dumps(LLAMA))
+            name = f"{HF}{directory}"
+        model = choose_model(name, settings)
+    return RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset="dp")
+
+
+def compiled(config: RunConfig, topology: str) -> list[Row]:
+    """Finalists of a search for the model at these ranks, each compiled."""
+    request = SearchRequest(goal=GOAL, kept=[key for key in CHOSEN if key != "remat"])
+    answer = ask("search", config, topology, msgspec.json.encode(request).decode())
+    finalists = msgspec.json.decode(answer, type=Board).rows
+    chosen = [finalists[rank - 1] for rank in RANKS if rank <= len(finalists)]
+    return [msgspec.structs.replace(row, compiled=cost_of(config, topology, row)) for row in chosen]
+
+
+def cost_of(config: RunConfig, topology: str, row: Row) -> Cost:
+    return msgspec.json.decode(ask("compile", configured(config, row.settings), topology, row.preset), type=Cost)
+
+
+def add(table: Table, name: str, topology: str, settings: str, rows: list[Row]) -> float:
+    """Adds a case, and returns how far the choice is from the best."""
+    best = pick(rows, GOAL)
+    assert best, "none fits"
+    best_rate, first_rate = figure(best, GOAL), figure(rows[0], GOAL)
+    assert best_rate and first_rate
+    known = [msgspec.structs.replace(row, compiled=None) for row in rows]
+    count = 0
+    while chosen := next_to_compile(known, GOAL):
+        index = known.index(chosen)
+        known[index] = rows[index]
+        count += 1
+    choice = pick(known, GOAL)
+    assert choice
+    loss = (figure(choice, GOAL) or 0) / best_rate - 1
+    off = first_rate / best_rate - 1
+    ends = f"{count} of {len(rows)}"
+    table.add(name, topology, settings, best.title, best_rate, rows[0].title, off, choice.title, loss, ends)
+    return loss
+
+
+if __name__ == "__main__":
+    main()
