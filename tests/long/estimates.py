@@ -202,9 +202,9 @@ def _costs(name: str, topology: str, preset: str, settings: tuple[str, ...]) -> 
         return rows[0].estimate, None
 
 
-def ask(question: str, config: RunConfig, *about: str) -> bytes:
+def ask(question: str, config: RunConfig, *about: str, limit: float | None = LIMIT) -> bytes:
     command = [sys.executable, "-P", "-m", "shardtui.engine", question, encode_json(config).decode(), *about]
-    answer = subprocess.run(command, capture_output=True, env=os.environ, timeout=LIMIT)
+    answer = subprocess.run(command, capture_output=True, env=os.environ, timeout=limit)
     if answer.returncode:
         raise SystemExit(f"{' '.join(about)}: {answer.stderr.decode()[-2000:]}")
     return answer.stdout

@@ -2,8 +2,8 @@
 
 Six models on three topologies, with a batch that is kept. Of the finalists of each, six are compiled: the best by
 estimate, and those after it at ranks 2, 4, 8, 16 and 32. Then the search is played back on these: what it would choose
-after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and about a quarter of a minute of one core
-for each of the 108 programs; what was compiled before is kept. With words only the cases that have them all.
+after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and about a quarter of a minute of one
+core for each of the 108 programs; what was compiled before is kept. With words only the cases that have them all.
 """
 
 import argparse
@@ -85,14 +85,15 @@ def config_of(name: str, settings: tuple[str, ...]) -> RunConfig:
 def compiled(config: RunConfig, topology: str) -> list[Row]:
     """Finalists of a search for the model at these ranks, each compiled."""
     request = SearchRequest(goal=GOAL, kept=[key for key in CHOSEN if key != "remat"])
-    answer = ask("search", config, topology, msgspec.json.encode(request).decode())
+    answer = ask("search", config, topology, msgspec.json.encode(request).decode(), limit=None)
     finalists = msgspec.json.decode(answer, type=Board).rows
     chosen = [finalists[rank - 1] for rank in RANKS if rank <= len(finalists)]
     return [msgspec.structs.replace(row, compiled=cost_of(config, topology, row)) for row in chosen]
 
 
 def cost_of(config: RunConfig, topology: str, row: Row) -> Cost:
-    return msgspec.json.decode(ask("compile", configured(config, row.settings), topology, row.preset), type=Cost)
+    answer = ask("compile", configured(config, row.settings), topology, row.preset, limit=None)
+    return msgspec.json.decode(answer, type=Cost)
 
 
 def add(table: Table, name: str, topology: str, settings: str, rows: list[Row]) -> float:
