@@ -169,8 +169,9 @@ class Search:
         larger batches."""
         preset, free = candidate.preset, self._is_free
         if self._is_traced:
-            sizes = [candidate.rows[0].settings.get("batch_size")] if free("batch_size") else []
-            found = [self._row(preset, {"batch_size": size * 2**power}) for size in sizes for power in (1, 2, 3)]
+            size = candidate.rows[0].tokens // self._task.config.training.seq_len
+            sizes = [size * 2**power for power in (1, 2, 3)] if free("batch_size") else []
+            found = [self._row(preset, {"batch_size": size}) for size in sizes]
             return [row for row in found if row.estimate]
         policies = POLICIES if free("remat") else ()
         found = [row for remat in policies for row in self._rows_of(preset, remat)]

@@ -8,6 +8,7 @@ from ...engine.analysis.finding import Finding
 from ...engine.planning.goal import in_order
 from ...engine.planning.ranking import Board, Bound, Choice, Cost, Row, Verdict
 from ...engine.spec.pipeline_info import PipelineInfo
+from ...engine.spec.search import Goal
 from ...engine.spec.topology import Topology, Wiring, load_topology
 from ..state.chip_hours import Prices, yield_of
 from ..state.recommendation import recommendation
@@ -79,7 +80,7 @@ class PlanReport(Struct, frozen=True, kw_only=True):
 
 def plan_report(*boards: Board, prices: Prices | None = None, searches: Sequence[SearchReport] = ()) -> PlanReport:
     """Returns the JSON form of boards, each ranked. `searches`: that of each board, or none."""
-    goals = [search.goal for search in searches] or [None] * len(boards)
+    goals: list[Goal | None] = [search.goal for search in searches] or [None] * len(boards)
     planned = [(board, load_topology(board.topology)) for board in boards]
     first, topology = planned[0]
     return PlanReport(
