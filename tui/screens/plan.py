@@ -266,8 +266,7 @@ def progress_text(compiling: Compiling, since: float, ends: float | None = None)
     """
     now = time.monotonic()
     if ends is not None:
-        text = f"compiling {printable(compiling.preset)}, {max(0, int(now - compiling.began))} s"
-        return f"{text}, at most {figures.seconds(max(1.0, ends - now))} left"
+        return f"compiling for {max(0, int(now - compiling.began))} s, {figures.seconds(max(1.0, ends - now))} left"
     text = f"compiling {printable(compiling.preset)}, {max(0, int(now - compiling.began))} s, "
     text += f"{compiling.number} of {compiling.count}"
     done = compiling.number - 1

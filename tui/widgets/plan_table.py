@@ -44,9 +44,14 @@ class PlanTable(Table):
         return not self.names or (len(self.names) == len(WIDE_COLUMNS)) == self.is_wide
 
 
+def _short_title(row: Row) -> str:
+    """Returns the preset and the names of its settings: `fsdp8 +remat`."""
+    return " ".join([row.preset, *(f"+{key}" for key in row.settings)])
+
+
 def _cells(row: Row, is_wide: bool, is_compiling: bool) -> Cells:
     cells = [
-        Text(row.title, "bold"),
+        Text(row.title if is_wide else _short_title(row), "bold"),
         Text(
             board_rows.short_verdict(row),
             {"fits": "green", "too large": "yellow", "not known": "dim", "infeasible": "dim"}[row.verdict],
