@@ -25,7 +25,7 @@ def over_dcn(split: Mapping[str, set[str]], moved: Mapping[str, int]) -> Iterato
     """
     for axis, size in moved.items():
         dims = sorted(split.get(axis, set()) & PARALLELISM.keys())
-        if not dims or "batch" in split[axis]:
+        if not dims or {"batch", "layers"} & split[axis]:  # pipeline stages may split the vocabulary, too
             continue
         traffic = f", {figures.size(size)} per device and step" if size else ""
         yield finding(

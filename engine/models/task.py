@@ -1,5 +1,6 @@
 """The training task: its state, its train step, and a description of every array before it exists."""
 
+from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -71,6 +72,18 @@ class Task:
             self._traces = Traces(self.outcome, self._abstract_arguments, self.model.trace_errors_as_invalid)
         if problems := self._parameter_problems():
             raise Invalid(*problems)
+
+    def with_config(self, config: RunConfig) -> "Task":
+        """Returns the task of a config with another batch, accumulation or remat, on which the state does not depend.
+
+        That of the built-in model is made at once, for its arrays and formulas; it cannot be traced.
+        """
+        if isinstance(config.model, UserModel):
+            return Task(config, self.platform)
+        other = copy(self)
+        other.config, other.model = config, BuiltIn(config, config.model, self.platform)
+        other.__dict__.pop("arrays", None)
+        return other
 
     @property
     def parameters(self) -> int:

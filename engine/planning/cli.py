@@ -2,12 +2,15 @@
 
 import sys
 
+import msgspec
 from msgspec.structs import replace
 
 from ..base.parent_watchdog import end_with_parent
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset import Preset
+from ..spec.preset_files import is_pitfall
 from ..spec.preset_reader import load_preset, load_presets
+from ..spec.search import SearchRequest
 from ..spec.topology import Topology, load_topology
 from ..wire.stdout import print_answer
 from . import cache
@@ -33,15 +36,16 @@ def plan(config: RunConfig, target: str, *names: str) -> None:
     print_answer(Board(model=config.model_name, topology=target, rows=rows))
 
 
-def search(config: RunConfig, target: str) -> None:
-    """Prints a `Board` of the best meshes of a slice that no preset has, as JSON. Raises Invalid for a user's model."""
-    topology = load_topology(target)
+def search(config: RunConfig, target: str, about: str) -> None:
+    """Prints a `Board` of the most promising meshes, rules and settings as JSON. `about`: a `SearchRequest`."""
+    topology, request = load_topology(target), msgspec.json.decode(about, type=SearchRequest)
 
-    from ..models.task import Task
-    from .search import search
+    from ..program.setup import simulated_task
+    from .search import Search
 
-    rows = search(Task(config, topology.platform), topology, load_presets()[0])
-    print_answer(Board(model=config.model_name, topology=target, rows=rows))
+    found = Search(simulated_task(config, topology.platform, topology.devices), topology, request)
+    rows = found.rows([preset for preset in load_presets()[0] if not is_pitfall(preset.name)])
+    print_answer(Board(model=config.model_name, topology=target, rows=rows, estimated=found.estimated))
 
 
 def compile_one(config: RunConfig, target: str, name: str) -> None:

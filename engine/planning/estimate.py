@@ -55,6 +55,7 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         preset=preset.name,
         mesh=mesh,
         wiring=[wiring(topology, mesh, [axis]) for axis in mesh] if topology else [],
+        tokens=task.config.training.tokens_per_step,
         pipeline=step.layout.pipeline if step else None,
         laid_out=True,
         no_estimate=step.unknown if step else USER_MODEL,
@@ -90,30 +91,44 @@ class Step:
 
     def __init__(self, task: Task, preset: Preset, devices: int) -> None:
         """`task`: trains the built-in model. Raises Invalid if the preset cannot be laid out."""
+        self.micro_batches = task.config.training.accumulate_steps
+        """Micro-batches over which gradients are accumulated: `layout` is that of one."""
+        if self.micro_batches > 1:
+            decide_all(task, preset, devices)
+            task = _micro_task(task)
         self.layout = StepLayout(task, preset, devices)
         self.memory = StepMemory(self.layout)
         self.unknown = why_unknown(self.layout)
         """Why no formula but that of the arguments covers this layout; empty if all hold."""
+        if self.micro_batches > 1 and self.layout.on_cpu:
+            self.unknown = f"no formula for gradients accumulated over {self.micro_batches} micro-batches on CPU"
 
     @property
     def argument_bytes(self) -> int:
         """Bytes of state and batch per device, exact for any layout."""
-        return self.memory.argument_bytes
+        return self.memory.argument_bytes + (self.micro_batches - 1) * self.memory.parts.get("batch", 0)
 
-    @property
+    @cached_property
     def parts(self) -> dict[str, int]:
-        """Bytes per device at the peak by what they hold, the largest first."""
-        return self.memory.parts
+        """Bytes per device at the peak by what they hold, the largest first. Accumulated gradients are float32 and laid
+        out like the parameters, whose gradients by one micro-batch are there as well."""
+        found = dict(self.memory.parts)
+        if self.micro_batches > 1:
+            found["batch"] = self.micro_batches * found.get("batch", 0)
+            found["accumulated gradients"] = found["parameters"]
+        return dict(sorted(found.items(), key=lambda part: -part[1]))
 
     @cached_property
     def flows(self) -> list[Flow]:
-        """Collectives of a step by kind and axes, those with most bytes first."""
-        return StepTraffic(self.layout).flows
+        """Collectives of a step by kind and axes, those with most bytes first: each micro-batch has its own."""
+        return [_times(flow, self.micro_batches) for flow in StepTraffic(self.layout).flows]
 
     @property
     def work(self) -> Work:
         """FLOPs and memory traffic of a step."""
-        return StepCompute(self.layout, self.memory).work
+        one = StepCompute(self.layout, self.memory).work
+        names = ("flops", "memory_bytes", "model_flops", "tokens")
+        return replace(one, **{name: getattr(one, name) * self.micro_batches for name in names})
 
     def cost(self, topology: Topology | None) -> Cost:
         """Returns the estimated cost of a step, with times and capacity if the `topology` is known."""
@@ -125,3 +140,17 @@ class Step:
             collectives=by_network(self.flows, self.layout.mesh, topology) if topology else self.flows,
         )
         return timed(cost, self.work, topology, self.layout.mesh) if topology else cost
+
+
+def _micro_task(task: Task) -> Task:
+    """Returns the task of one micro-batch."""
+    training = task.config.training
+    one = replace(training, batch_size=training.batch_size // training.accumulate_steps, accumulate_steps=1)
+    return task.with_config(replace(task.config, training=one))
+
+
+def _times(flow: Flow, count: int) -> Flow:
+    if count == 1:
+        return flow
+    names = ("count", "bytes_per_device", "bytes_known", "bytes_sent")
+    return replace(flow, **{name: count * (getattr(flow, name) or 0) for name in names})

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import jax
 
-from ..parallel.rules import by_rules
 from ..spec.model_config import ModelConfig
 from ..spec.preset import Axes
 from .step_layout import TENSOR_PARALLEL, StepLayout
-from .weight import Spec, Weight, spec_of
+from .weight import Spec, Weight
 
 UNSPLIT = ("activation_embed", "keys", "head_dim", "qkv", "positions")
 """Logical axes that must not be split."""
@@ -24,15 +23,13 @@ def why_unknown(step: StepLayout) -> str:
 
 
 def _reasons(step: StepLayout) -> Iterator[str]:
-    tokens, training = {*step.batch_axes, *step.seq_axes}, step.training
+    tokens, optimizer = {*step.batch_axes, *step.seq_axes}, step.training.optimizer
     if step.on_cpu and (found := differences(step.model)):
         yield f"no formula for the memory of {', '.join(found)} on CPU"
-    if training.optimizer in ("adafactor", "muon"):
-        yield f"no formula for what {training.optimizer} holds and sends to update split parameters"
-    if training.accumulate_steps > 1:
-        yield f"no formula for gradients accumulated over {training.accumulate_steps} micro-batches"
-    if isinstance(step.model.remat, str) and step.model.remat != "full":
-        yield f"no formula for what remat {step.model.remat} keeps and recomputes"
+    if optimizer in ("adafactor", "muon"):
+        yield f"no formula for what {optimizer} holds and sends to update split parameters"
+    if step.on_cpu and step.kept:
+        yield f"no formula for what remat {step.model.remat} keeps and recomputes on CPU"
     for name in step.preset.alternatives:
         yield f"no formula for rules with alternatives, such as that for {name}"
     if step.on_cpu and step.is_bfloat16 and jax.__version_info__ >= FIRST_UNKNOWN_JAX:
@@ -58,9 +55,9 @@ def _reasons(step: StepLayout) -> Iterator[str]:
     if step.model.is_grouped and _split(step, step.rules["kv_heads"]) != _split(step, step.rules.get("heads", ())):
         yield "kv_heads is split unlike heads"
     for weight in step.weights:
-        if _split_for_use(step, weight.spec) != _split_for_use(step, _by_rules(step, weight)):
+        if _differ(step, weight.spec, _by_rules(step, weight)):
             yield f"[overrides] split {weight.name} differently from the matmul that uses it"
-        if any(_split_for_use(step, spec) != _split_for_use(step, weight.spec) for spec in weight.moments):
+        if any(_differ(step, spec, weight.spec) for spec in weight.moments):
             yield f"[overrides] split {weight.name} and its moments differently"
 
 
@@ -96,6 +93,11 @@ def _split(step: StepLayout, axes: Axes) -> list[str]:
     return [axis for axis in axes if step.mesh[axis] > 1]
 
 
+def _differ(step: StepLayout, one: Spec, other: Spec) -> bool:
+    """Returns whether two layouts of an array differ where it is used."""
+    return one != other and _split_for_use(step, one) != _split_for_use(step, other)
+
+
 def _split_for_use(step: StepLayout, spec: Spec) -> list[list[str]]:
     """Returns a spec without the axes that split tokens: over those, parameters and moments are gathered for use."""
     tokens = {*step.batch_axes, *step.seq_axes} - set(step.rules.get("experts", ()))
@@ -103,7 +105,7 @@ def _split_for_use(step: StepLayout, spec: Spec) -> list[list[str]]:
 
 
 def _by_rules(step: StepLayout, weight: Weight) -> Spec:
-    return spec_of(by_rules(weight.array.shape, weight.array.logical_axes, step.rules, step.mesh))
+    return step.spec_of(weight.array.shape, weight.array.logical_axes)
 
 
 def _listed(axes: list[str]) -> str:

@@ -27,6 +27,10 @@ Basis = Literal["formula", "trace", "compiler"]
 is computed and saved and, with the partitioner's own passes, what is sent; `compiler` for a compiled program."""
 
 
+Choice = bool | int | str
+"""A setting that a search chose, such as `remat` or `batch_size`."""
+
+
 class Work(Struct, frozen=True, kw_only=True):
     """What one device does in a step, independent of the chip."""
 
@@ -148,6 +152,10 @@ class Row(Struct, frozen=True, kw_only=True):
     """Name of the preset."""
     mesh: dict[str, int]
     """Size by mesh axis, in order."""
+    settings: dict[str, Choice] = {}
+    """Settings of `--set` that a search chose."""
+    tokens: int = 0
+    """Tokens per step; 0 if there was no search."""
     wiring: list[Wiring] = []
     """The links that each mesh axis uses."""
     pipeline: PipelineInfo | None = None
@@ -168,6 +176,11 @@ class Row(Struct, frozen=True, kw_only=True):
     """Cost of the compiled program."""
     measured: Measured | None = None
     """Measured steps."""
+
+    @property
+    def title(self) -> str:
+        """Its name and its settings: `fsdp8 batch_size=64 remat=true`."""
+        return title_of(self.preset, self.settings)
 
     @property
     def cost(self) -> Cost | None:
@@ -206,7 +219,19 @@ class Board(Struct, frozen=True, kw_only=True):
     topology: str
     """A slice such as `v5p:4x4x4`, or the number of available devices."""
     rows: list[Row]
-    """One row per preset."""
+    """One row per preset; of a search the best candidates."""
+    estimated: int = 0
+    """Candidates that a search estimated."""
+
+
+def title_of(preset: str, settings: Mapping[str, Choice]) -> str:
+    """Returns the name of a preset with its settings."""
+    return " ".join([preset, *settings_of(settings)])
+
+
+def settings_of(chosen: Mapping[str, Choice]) -> list[str]:
+    """Returns settings as `--set` takes them: `remat=true`."""
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in chosen.items()]
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:

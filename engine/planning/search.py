@@ -1,68 +1,221 @@
-"""Tries every mesh of a slice by formula."""
+"""Tries meshes, rules and settings by estimates, and returns the candidates that are worth a compilation."""
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
 
-from ..base.invalid import Invalid
+from msgspec.structs import replace
+
 from ..models.task import Task
 from ..spec.config import UserModel
+from ..spec.mesh_names import MESH_RULES
+from ..spec.model_config import RematPolicy
 from ..spec.preset import Preset
-from ..spec.preset_reader import MESH_RULES, mesh_preset
+from ..spec.search import SearchRequest
 from ..spec.topology import Topology
+from .candidates import (
+    PARTS,
+    accumulations,
+    batch_shards,
+    batches,
+    layout_key,
+    meshes,
+    named,
+    orders,
+    suffixes,
+    with_microbatches,
+)
 from .estimate import estimate_row
-from .ranking import Row, ranked
+from .goal import best_first, configured, gain
+from .ranking import Choice, Row, settings_of
 
-MAX_ROWS = 6
-"""Meshes that are worth compiling."""
-UNSPLIT_SUFFIXES = ("", "-whole.vocab", "-whole.heads", "-whole.heads-whole.vocab")
-"""Dims that `model` may leave unsplit because their size is not divisible by it: the vocabulary, or the heads."""
+MAX_ROWS = 40
+"""Candidates that are returned."""
+ROWS_OF_A_MESH = 4
+"""Of these, how many may have the same mesh."""
+REFINED = 24
+"""Meshes for which all remat policies and other micro-batches are tried."""
+ENOUGH = 0.99
+"""A batch is large enough with this share of the tokens per second of the largest one that fits."""
+ESTIMATING = 1 / 3
+"""Share of the minutes after which estimates end, however many are made."""
+POLICIES: tuple[Choice, ...] = tuple(policy for policy in get_args(RematPolicy) if policy != "full")
 
-
-def search(task: Task, topology: Topology, known: Sequence[Preset]) -> list[Row]:
-    """Returns the best meshes by formula, those that fit first, without any laid out like one of `known`.
-
-    Raises Invalid for a user's model, which the formulas do not cover.
-    """
-    if isinstance(task.config.model, UserModel):
-        raise Invalid("--search uses formulas, which cover only the built-in model: name meshes with --preset instead")
-    layouts = {_layout(preset, topology.devices) for preset in known}
-    best: dict[frozenset[tuple[str, int]], Row] = {}
-    for preset in candidates(topology.devices):
-        if _layout(preset, topology.devices) in layouts:
-            continue
-        row = estimate_row(task, preset, topology.devices, topology)
-        if row.estimate is None:
-            continue
-        same = frozenset(row.mesh.items())  # in another axis order, or with other dims unsplit
-        best[same] = ranked([row, *([best[same]] if same in best else [])])[0]
-    return ranked(list(best.values()))[:MAX_ROWS]
+Settings = dict[str, Choice]
 
 
-def candidates(devices: int) -> Iterator[Preset]:
-    """Yields a preset for each factorisation of the number of devices over the axes, in each order of the axes."""
-    for sizes in _factorisations(devices, len(MESH_RULES)):
-        axes = [f"{axis}{size}" for axis, size in zip(MESH_RULES, sizes, strict=True) if size > 1]
-        for order in itertools.permutations(axes or ["data1"]):
-            for unsplit in UNSPLIT_SUFFIXES if any(axis.startswith("model") for axis in order) else ("",):
-                preset = mesh_preset("-".join(order) + unsplit)
-                assert preset is not None
+@dataclass
+class Candidate:
+    """A preset with its estimates."""
+
+    preset: Preset
+    """A mesh in its best order, or a preset with rules of its own."""
+    rows: list[Row]
+    """Its estimates, with different settings."""
+
+
+class Search:
+    """The estimates of a search."""
+
+    def __init__(self, task: Task, topology: Topology, request: SearchRequest) -> None:
+        self._task, self._topology, self._request = task, topology, request
+        self._tasks: dict[str, Task] = {}
+        self._rows: dict[tuple[str, ...], Row] = {}
+        self._ends = time.monotonic() + ESTIMATING * 60 * request.minutes
+        self._is_traced = isinstance(task.config.model, UserModel)
+        self.estimated = 0
+        """Candidates that were estimated."""
+
+    def rows(self, known: Sequence[Preset]) -> list[Row]:
+        """Returns the most promising candidates, best first: meshes of the slice, and `known` presets with a layout
+        that no mesh has."""
+        found: list[Candidate] = []
+        for preset in self._presets(known):
+            if time.monotonic() > self._ends:
+                break
+            rows = [row for remat in self._first_remats for row in self._rows_of(preset, remat)]
+            found += [Candidate(preset, rows)] if rows else []
+        found.sort(key=lambda each: self._rank(each.rows))
+        for candidate in found[:REFINED]:
+            if time.monotonic() > self._ends:
+                break
+            candidate.rows += self._refined(candidate)
+        return self._finalists(row for candidate in found for row in candidate.rows)
+
+    def _presets(self, known: Sequence[Preset]) -> Iterator[Preset]:
+        """Yields each mesh in its best order, then the presets that are laid out like none of them."""
+        seen: set[object] = set()
+        for mesh in meshes(self._topology.devices, self._axes):
+            if preset := self._in_best_order(orders(mesh, self._topology)):
+                seen.add(layout_key(preset, self._topology.devices))
+                yield preset
+        unused = MESH_RULES.keys() - set(self._axes)
+        for preset in known:
+            key = layout_key(preset, self._topology.devices)
+            is_usable = preset.axis_types == "auto" and not preset.problems and not unused & preset.mesh.keys()
+            if key not in seen and is_usable:
+                seen.add(key)
                 yield preset
 
+    @property
+    def _axes(self) -> list[str]:
+        """The mesh axes that split a dim of the model. What a user's activations are named is not known."""
+        dims = self._task.annotated | {"batch", "seq"} | ({"layers"} if not self._is_traced else set())
+        return [axis for axis, rules in MESH_RULES.items() if set(rules) - {"batch", "vocab"} & dims or axis == "data"]
 
-def _factorisations(number: int, parts: int) -> Iterator[tuple[int, ...]]:
-    if parts == 1:
-        yield (number,)
-        return
-    for first in (size for size in range(1, math.isqrt(number) + 1) if number % size == 0):
-        for size in {first, number // first}:
-            for rest in _factorisations(number // size, parts - 1):
-                yield (size, *rest)
+    def _in_best_order(self, found: Sequence[Mapping[str, int]]) -> Preset | None:
+        """Returns the preset of a mesh in the order that takes least network time, with as many dims split as the model
+        allows; None if it allows none."""
+        settings: Settings = {"batch_size": self._topology.devices} if self._is_free("batch_size") else {}
+        for suffix in suffixes(found[0]) if found else ():
+            row = self._row(named(found[0], suffix), settings)
+            if row.problems and {dim.logical_axis for dim in row.indivisible} != {"batch"}:
+                continue
+            others = [named(order, suffix) for order in found]
+            if row.estimate is None or self._is_traced:
+                return others[0]
+            return min(others, key=lambda preset: self._network_seconds(preset, settings))
+        return None
 
+    def _network_seconds(self, preset: Preset, settings: Settings) -> float:
+        cost = self._row(preset, settings).estimate
+        return (cost.network_seconds or 0.0) if cost else math.inf
 
-def _layout(preset: Preset, devices: int) -> object:
-    """Returns a key that is equal for presets with the same layout: axes of size 1 split nothing."""
-    sizes = {axis: size for axis, size in preset.sizes(devices).items() if size > 1}
-    rules = {logical: tuple(axis for axis in axes if axis in sizes) for logical, axes in preset.rules.items()}
-    kept = tuple(sorted((logical, axes) for logical, axes in rules.items() if axes))
-    return tuple(sizes.items()), kept, repr(preset.alternatives), repr(preset.overrides)
+    @property
+    def _first_remats(self) -> Sequence[Choice | None]:
+        """What is tried of remat for all meshes; None is what the model has."""
+        return (False, True) if self._is_free("remat") and not self._is_traced else (None,)
+
+    def _rows_of(self, preset: Preset, remat: Choice | None) -> list[Row]:
+        """Returns the estimates with as large a batch, or as few micro-batches to accumulate, as fit, and with less; if
+        none fits, with the least."""
+        fixed: Settings = {} if remat is None else {"remat": remat}
+        ladder = [{**settings, **fixed} for settings in self._ladder(preset)]
+        end = bisect_left(ladder, True, key=lambda settings: self._row(preset, settings).verdict == "too large")
+        tried = (
+            {end - 1, end - 2, end - 1 - PARTS} if self._request.goal == "fits-largest-batch" else {end - 1, end - 2}
+        )
+        if self._request.goal == "tokens-per-second" and end:
+            enough = ENOUGH * self._gain(preset, ladder[end - 1])
+            tried.add(bisect_left(ladder[:end], enough, key=lambda settings: self._gain(preset, settings)))
+        rows = [self._row(preset, ladder[index]) for index in sorted(tried) if 0 <= index < end] if end else []
+        rows = rows or [self._row(preset, settings) for settings in ladder[:1]]
+        return [row for row in rows if row.estimate]
+
+    def _gain(self, preset: Preset, settings: Settings) -> float:
+        return gain(self._row(preset, settings), self._request.goal)
+
+    def _ladder(self, preset: Preset) -> list[Settings]:
+        """Returns the batches, or the micro-batches to accumulate, that a preset can be tried with, those that need
+        least memory first."""
+        shards, training = batch_shards(preset, self._topology.devices), self._task.config.training
+        if self._is_free("batch_size"):
+            finest = self._request.goal == "fits-largest-batch"
+            sizes = [-(-training.batch_size // shards) * shards] if self._is_traced else None
+            return [{"batch_size": size} for size in sizes or batches(shards, training.seq_len, finest)]
+        group, rest = divmod(training.batch_size, shards)
+        if rest or not group:
+            return []
+        if self._is_traced or preset.stage_axes or not self._is_free("accumulate_steps"):
+            return [{}]
+        return [{"accumulate_steps": count} if count > 1 else {} for count in accumulations(group)]
+
+    def _refined(self, candidate: Candidate) -> list[Row]:
+        """Returns estimates with other remat policies, other micro-batches of a pipeline, and of a user's model with
+        larger batches."""
+        preset, free = candidate.preset, self._is_free
+        if self._is_traced:
+            size = candidate.rows[0].tokens // self._task.config.training.seq_len
+            sizes = [size * 2**power for power in (1, 2, 3)] if free("batch_size") else []
+            found = [self._row(preset, {"batch_size": size}) for size in sizes]
+            return [row for row in found if row.estimate]
+        policies = POLICIES if free("remat") else ()
+        found = [row for remat in policies for row in self._rows_of(preset, remat)]
+        for row in (*candidate.rows, *found):
+            batch_size = configured(self._task.config, row.settings).training.batch_size
+            others = with_microbatches(preset, self._topology.devices, batch_size)
+            found += [self._row(other, row.settings) for other in others]
+        return [row for row in found if row.estimate]
+
+    def _finalists(self, rows: Iterable[Row]) -> list[Row]:
+        """Returns the best rows, of each mesh only some."""
+        found = {row.title: row for row in rows}
+        counts, kept = Counter[str](), list[Row]()
+        for row in best_first(list(found.values()), self._request.goal):
+            name, *_ = row.preset.partition("-microbatches")
+            counts[name] += 1
+            kept += [row] if counts[name] <= ROWS_OF_A_MESH else []
+        return kept[:MAX_ROWS]
+
+    def _rank(self, rows: Sequence[Row]) -> tuple[float, ...]:
+        best = best_first(rows, self._request.goal)[0]
+        cost = best.estimate
+        assert cost is not None
+        return best.verdict != "fits", -gain(best, self._request.goal), cost.network_seconds or 0.0, cost.peak_bytes
+
+    def _is_free(self, setting: str) -> bool:
+        return setting not in self._request.kept
+
+    def _row(self, preset: Preset, settings: Settings) -> Row:
+        """Returns the estimate of a preset with these settings."""
+        key = preset.name, *settings_of(settings)
+        if key not in self._rows:
+            self.estimated += 1
+            row = estimate_row(self._task_of(settings), preset, self._topology.devices, self._topology)
+            self._rows[key] = replace(row, settings=self._changes(settings))
+        return self._rows[key]
+
+    def _changes(self, settings: Settings) -> Settings:
+        """Returns the settings that differ from what is asked for."""
+        config = self._task.config
+        return {key: value for key, value in settings.items() if configured(config, {key: value}) != config}
+
+    def _task_of(self, settings: Settings) -> Task:
+        key = " ".join(settings_of(settings))
+        if key not in self._tasks:
+            self._tasks[key] = self._task.with_config(configured(self._task.config, settings))
+        return self._tasks[key]

@@ -28,10 +28,10 @@ class StepCompute:
     def _flops(self) -> float:
         """FLOPs of one device: 2 per multiply-add, and twice as many backward as forward.
 
-        Kaplan et al. 2020, "Scaling Laws", section 2.1. Remat repeats a block's forward pass except its last matmul.
-        Devices that do not split a matmul repeat it, and pipeline stages without a micro-batch compute, too.
-        Attention leaves out blocks of scores above the diagonal; cuDNN's and ring attention compute the others once
-        more backward, splash attention twice.
+        Kaplan et al. 2020, "Scaling Laws", section 2.1. Remat repeats a block's attention, and those of its matmuls
+        whose results it does not keep. Devices that do not split a matmul repeat it, and pipeline stages without a
+        micro-batch compute, too. Attention leaves out blocks of scores above the diagonal; cuDNN's and ring attention
+        compute the others once more backward, splash attention twice.
         """
         model, seq = self.step.model, self.step.training.seq_len
         tokens = self.step.activation_elements(("batch", "seq"))
@@ -41,11 +41,23 @@ class StepCompute:
         matmuls = self._mlp_flops
         attention = 4 * tokens * seq * heads * self.step.computed_scores
         backward = 2.0 if self.step.attention == "plain" else 3.5 if "splash" in self.step.attention else 2.5
-        block = 4 * tokens * d * (heads + keys) + sum(matmuls)
-        last = matmuls[-1] if model.norm_places == "pre" else 0
-        recomputed = block - last + attention if model.remat else 0
+        queries, out = 2 * tokens * d * (heads + 2 * keys), 2 * tokens * d * heads
+        block = queries + out + sum(matmuls)
+        kept = queries * self._is_kept("qkv_proj") + out * self._is_kept("out_proj") + self._kept_mlp_flops(matmuls)
+        recomputed = block - kept + attention if model.remat else 0
         layer = 3 * block + (1 + backward) * attention + recomputed
         return self.step.layers * self.step.bubble_factor * layer + tokens * 3 * 2 * d * vocab
+
+    def _is_kept(self, name: str) -> bool:
+        return not self.step.recomputes(name)
+
+    def _kept_mlp_flops(self, matmuls: list[float]) -> float:
+        """FLOPs of the matmuls of an MLP that remat does not repeat. With experts, combining is the last one."""
+        model = self.step.model
+        *others, down = matmuls if not model.experts else matmuls[:-1]
+        inner = others[-2:] if model.is_gated else others[-1:]
+        combine = matmuls[-1] if model.experts and model.norm_places == "pre" else 0
+        return sum(inner) * self._is_kept("mlpwi") + down * self._is_kept("mlpwo") + combine
 
     @property
     def _mlp_flops(self) -> list[float]:

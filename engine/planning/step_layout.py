@@ -4,14 +4,16 @@ Sizes are per device. Dims as in decoder.py.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import jax
 
+from ..models.remat import KEPT
 from ..models.sizes import expert_matmul, query_block, tile_block
 from ..models.task import Task
-from ..parallel.rules import by_rules, with_derived
+from ..parallel.rules import LogicalAxes, by_rules, with_derived
 from ..program.placement import decide_all
 from ..spec.model_config import AttentionKernel, ModelConfig
 from ..spec.preset import Axes, Preset
@@ -48,11 +50,21 @@ class StepLayout:
         self.is_explicit = preset.axis_types == "explicit"
         self.mesh = preset.sizes(devices)
         self.rules = with_derived(preset.rules)
+        self._specs: dict[object, Spec] = {}
+        self._gather_axes: dict[str, Axes] = {}
+        self._elements: dict[object, int] = {}
+        self._gathered_specs: dict[str, Spec] = {}
         self.pipeline = preset.pipeline(devices, self.training.batch_size)
         self.on_cpu, self.on_tpu = task.platform == "cpu", task.platform == "tpu"
         self.is_bfloat16 = task.dtype == "bfloat16"
         self.itemsize = BFLOAT16 if self.is_bfloat16 and not self.on_cpu else FLOAT32
         """Bytes per element of activations: the CPU's compiler computes and sends bfloat16 as float32."""
+
+    def spec_of(self, shape: tuple[int, ...], logical: LogicalAxes) -> Spec:
+        """Returns the spec that the rules give an array or an activation with these logical axes."""
+        if (shape, logical) not in self._specs:
+            self._specs[shape, logical] = spec_of(by_rules(shape, logical, self.rules, self.mesh))
+        return self._specs[shape, logical]
 
     @cached_property
     def weights(self) -> list[Weight]:
@@ -121,6 +133,11 @@ class StepLayout:
 
     def gather_axes(self, weight: Weight) -> Axes:
         """Returns the axes over which a parameter is all-gathered for use: they split it but not its matmul."""
+        if weight.name not in self._gather_axes:
+            self._gather_axes[weight.name] = self._axes_to_gather(weight)
+        return self._gather_axes[weight.name]
+
+    def _axes_to_gather(self, weight: Weight) -> Axes:
         experts = self.rules.get("experts", ()) if "experts" in weight.array.logical_axes else ()
         kept = {*experts, *(axis for name in weight.array.logical_axes if name for axis in self.tensor_axes(name))}
         kept |= set(self.pipeline.axes) if self.pipeline else set()
@@ -149,11 +166,17 @@ class StepLayout:
 
     def shard_count(self, axes: Iterable[str]) -> int:
         """Returns how many shards these axes make: the product of their sizes."""
-        return math.prod(self.mesh[axis] for axis in axes)
+        count = 1
+        for axis in axes:  # called some hundred times per estimate: a generator would double its time
+            count *= self.mesh[axis]
+        return count
 
     def local_elements(self, shape: tuple[int, ...], spec: Spec) -> int:
         """Returns the elements of an array's largest shard."""
-        return math.prod(-(-size // self.shard_count(axes)) for size, axes in zip(shape, spec, strict=True))
+        if (shape, spec) not in self._elements:
+            parts = (-(-size // self.shard_count(axes)) for size, axes in zip(shape, spec, strict=True))
+            self._elements[shape, spec] = math.prod(parts)
+        return self._elements[shape, spec]
 
     def activation_elements(self, logical: tuple[str, ...]) -> int:
         """Returns the elements of one device's shard of an activation with these logical axes."""
@@ -163,7 +186,30 @@ class StepLayout:
         """Returns the global shape of an activation with these logical axes, and its spec."""
         sizes = _dims(self.model, self.training.batch_size, self.training.seq_len)
         shape = tuple(sizes[name] for name in logical)
-        return shape, spec_of(by_rules(shape, logical, self.rules, self.mesh))
+        return shape, self.spec_of(shape, logical)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The named activations that remat keeps besides a block's input."""
+        return KEPT[self.model.remat] if isinstance(self.model.remat, str) else ()
+
+    def recomputes(self, name: str) -> bool:
+        """Returns whether remat repeats the product with this name, of those in `KEPT`."""
+        is_last = name == "mlpwo" and self.model.norm_places == "pre" and not self.model.experts
+        return bool(self.model.remat) and name not in self.kept and not is_last
+
+    def kept_bytes(self) -> float:
+        """Returns the bytes of what remat keeps of a block besides its input."""
+        stream, heads = self.activation_elements(("batch", "seq", "activation_embed")), self.head_elements()
+        moved = self.activation_elements((*RECEIVED, "activation_embed")) if self.model.experts else stream
+        elements = {
+            "qkv_proj": heads + 2 * self.activation_elements(KEYS),
+            "out_proj": stream,
+            "context": heads,
+            "mlpwi": self.hidden_elements() * (2 if self.model.is_gated else 1),
+            "mlpwo": moved,
+        }
+        return sum(elements[name] for name in self.kept) * self.itemsize
 
     @property
     def saved_axes(self) -> Axes:
@@ -232,12 +278,13 @@ class StepLayout:
         """Returns the elements of a device's queries, and of its own positions' keys, `[B, T, N, H]`."""
         return self.activation_elements(QUERY)
 
-    @property
+    @cached_property
     def computed_scores(self) -> float:
         """The part of the attention scores `[B, N, T, T]` that is computed, as a mean over the layers: blocks above the
         diagonal and those before a window are left out."""
-        layers = range(self.model.layers)
-        return sum(self._computed_scores(self.model.window_of(layer)) for layer in layers) / len(layers)
+        layers = range(self.model.layers if self.model.window else 1)
+        windows = Counter(map(self.model.window_of, layers))
+        return sum(self._computed_scores(each) * count for each, count in windows.items()) / len(layers)
 
     def _computed_scores(self, window: int) -> float:
         seq, block = self.training.seq_len, self.score_block
@@ -257,8 +304,11 @@ class StepLayout:
 
     def gathered_bytes(self, weight: Weight) -> float:
         """Returns the bytes of a parameter, all its layers, as all-gathered for use in the dtype of activations."""
-        kept = [tuple(axis for axis in axes if axis not in self.gather_axes(weight)) for axes in weight.spec]
-        return self.local_elements(weight.array.shape, tuple(kept)) * self.itemsize
+        if weight.name not in self._gathered_specs:
+            gathered = self.gather_axes(weight)
+            kept = (tuple(axis for axis in axes if axis not in gathered) for axes in weight.spec)
+            self._gathered_specs[weight.name] = tuple(kept)
+        return self.local_elements(weight.array.shape, self._gathered_specs[weight.name]) * self.itemsize
 
 
 def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:

@@ -93,7 +93,7 @@ class StepMemory:
     @property
     def _saved_in_layers(self) -> float:
         if self.step.model.remat:
-            one = self.step.saved_stream_bytes()
+            one = self.step.saved_stream_bytes() + self.step.kept_bytes()
         else:
             one = self._product_bytes if self.step.pipeline else self.saved_bytes_per_block()
         return self.step.layers * self.step.bubble_factor * one

@@ -60,7 +60,7 @@ class StepTraffic:
         saved = bool(self.step.saved_axes) and not self.step.is_explicit
         scattered = 2 if self.step.splits_norms else int(saved)
         yield Collective(self.step.scatter_kind, heads, part, self.step.block_runs * scattered)
-        reduced = (3 if self.step.model.remat else 2) - scattered
+        reduced = (3 if self.step.recomputes("out_proj") else 2) - scattered
         yield Collective("all-reduce", heads, part, self.step.block_runs * reduced)
         if not self.step.model.experts:
             yield from self._mlp_collectives(part)
@@ -76,7 +76,7 @@ class StepTraffic:
         model, hidden = self.step.model, self.step.tensor_axes("mlp")
         has_post = model.norm_places != "pre"
         backward = 2 if model.norm_places == "post" and model.is_gated else 1
-        forward = 2 if has_post and model.remat else 1
+        forward = 2 if has_post and self.step.recomputes("mlpwo") else 1
         is_scattered = bool(hidden) and self.step.saved_axes == hidden and not has_post
         for scatters, times in ((is_scattered, forward), (is_scattered and self.step.splits_norms, backward)):
             kind = self.step.scatter_kind if scatters else "all-reduce"

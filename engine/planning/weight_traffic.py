@@ -74,23 +74,23 @@ class WeightTraffic:
             return 1
         if weight.is_table or (self.step.is_explicit and not remat and not weight.is_kernel):
             return 1
-        return 3 if remat and not self.step.on_cpu and weight.is_attention_input else 2
+        is_repeated = self.step.recomputes("qkv_proj") and weight.is_attention_input
+        return 3 if is_repeated and not self.step.on_cpu else 2
 
     def _windowed_uses(self, weight: Weight, axes: Axes) -> int:
         """How many of its uses are windowed products (measured).
 
         A product of the forward pass is one, unless it sums over a dim that tensor parallelism splits, or takes the
-        residual stream without a norm. Without remat its backward pass is one, too. With remat those that recompute a
-        product are not, as both gradients use what they gather; the last one, which is not recomputed, is.
+        residual stream without a norm. Its backward pass is one, too, unless remat repeats the product: both gradients
+        then use what is gathered for that.
         """
         if not self._is_windowed(weight, axes):
             return 0
         model = self.step.model
-        is_last = weight.is_mlp_output and model.norm_places == "pre" and not model.experts
         forward = not self.step.sums_split_dim(weight) and not (
             model.norm_places == "post" and weight.is_attention_input
         )
-        return forward + (is_last or not model.remat)
+        return forward + (not self.step.recomputes(weight.product))
 
     def _is_windowed(self, weight: Weight, axes: Axes) -> bool:
         """Whether the TPU's compiler may multiply while it sends the shards of a kernel, or of its gradient, round."""

@@ -147,8 +147,14 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
     training, sizes = task.config.training, preset.sizes(devices)
     batch_size, accumulated = training.batch_size, training.accumulate_steps
 
+    alike: dict[object, Decision] = {}
+    """By rules alone, arrays of the same shape and logical axes are laid out alike, such as moments and parameters."""
+
     def decided(array: Array) -> Decision:
-        return decide(array.names, array.kind, array.shape, array.logical_axes, preset, sizes)
+        key = array.names if preset.overrides else (array.shape, array.logical_axes)
+        if key not in alike:
+            alike[key] = decide(array.names, array.kind, array.shape, array.logical_axes, preset, sizes)
+        return alike[key]
 
     state, batch = jax.tree.map(decided, (task.state_arrays, task.batch_arrays))
     kinds = {array.names[0]: array.kind for array in task.arrays if array.shape}

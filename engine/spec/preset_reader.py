@@ -1,6 +1,5 @@
 """Reads parallelism presets: by name, from a file, or from a mesh name such as `fsdp4-model2`."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ from msgspec import Meta, Struct
 
 from ..base.invalid import Invalid
 from ..base.suggestion import suggestion
+from .mesh_names import MESH_RULES, mesh_preset
 from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, SPLIT_ONCE, Axes, AxisTypes, Override, Preset
 from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml
 from .wrong_value import wrong_value
@@ -22,17 +22,6 @@ LARGEST_AXIS = 10**6
 """Devices along one mesh axis at most."""
 
 MOST_MICROBATCHES = MOST_REPEATS = 10**6
-
-MESH_NAME = re.compile(r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<unsharded>(?:-whole\.[a-z_]+)*)")
-"""The name of a preset that is generated from it, such as `data2-fsdp4-model2-whole.vocab`."""
-
-MESH_RULES: dict[str, dict[str, Axes]] = {
-    "data": {"batch": ("data",)},
-    "fsdp": {"batch": ("fsdp",), "embed": ("fsdp",)},
-    "model": {"heads": ("model",), "mlp": ("model",), "vocab": ("model",)},
-}
-"""The logical axes that each mesh axis splits in a preset that is named by its mesh."""
-
 
 AxisName = Annotated[str, Meta(extra_json_schema={"pattern": f"^{AXIS_NAME.pattern}$"})]
 AxisSize = Annotated[int, Meta(extra_json_schema={"minimum": REST, "maximum": LARGEST_AXIS, "not": {"const": 0}})]
@@ -112,27 +101,6 @@ def load_preset(name: str) -> Preset:
         f"preset {name}: no such preset: {suggestion(name, files)}choose from {', '.join(files)}, name a mesh of "
         f"the axes {', '.join(MESH_RULES)}, such as fsdp4-model2, or give the path of a .toml file"
     )
-
-
-def mesh_preset(name: str) -> Preset | None:
-    """Generates the preset that a name such as `data2-fsdp4-model2-whole.vocab` describes; None for any other name.
-
-    The name lists mesh axes with their sizes, in the order of the mesh, then dims that `model` leaves unsharded.
-    """
-    found = MESH_NAME.fullmatch(name)
-    sizes = re.findall(r"([a-z]+)(\d+)", found["mesh"]) if found else []
-    mesh = {axis: int(size) for axis, size in sizes}
-    unsharded = found["unsharded"].split("-whole.")[1:] if found else []
-    if not set(mesh) <= set(MESH_RULES) or not set(unsharded) <= set(MESH_RULES["model"]) or len(mesh) < len(sizes):
-        return None
-    if not mesh or min(mesh.values()) < 1:
-        return None
-    rules: dict[str, Axes] = {}
-    for axis in (axis for axis in MESH_RULES if axis in mesh):
-        for logical, axes in MESH_RULES[axis].items():
-            rules[logical] = (*rules.get(logical, ()), *axes)
-    rules = {logical: axes for logical, axes in rules.items() if logical not in unsharded}
-    return Preset(name, "named by its mesh", "", mesh, rules, {}, BUILT_IN)
 
 
 def is_file(name: str) -> bool:

@@ -183,6 +183,7 @@ def peaks(kind: str) -> Peaks | None:
     return chip.peaks if chip else None
 
 
+@lru_cache
 def chips() -> dict[str, Chip]:
     """Returns the known TPU generations and GPUs by name, such as `v5e` and `h100`."""
     tables = read_toml(PRESETS / "chips.toml") | read_toml(PRESETS / "gpus.toml")
@@ -223,6 +224,12 @@ def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> 
 
     Raises Invalid if the mesh cannot be laid over the slices.
     """
+    return _wiring(topology, tuple(mesh.items()), tuple(axes))
+
+
+@lru_cache(maxsize=2**16)  # a search asks for those of the same few thousand groups again and again
+def _wiring(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> Wiring:
+    mesh = dict(sizes)
     chip, spans = topology.chip, slices.spans(mesh, topology.domains)
     if chip.target:
         return _switched(chip, mesh, spans, axes)

@@ -44,6 +44,11 @@ def compilation_cache() -> Path:
     return cache_directory() / "jax"
 
 
+def chosen_presets() -> Path:
+    """Returns the directory of presets that searches chose."""
+    return state_directory() / "chosen"
+
+
 def plan_cache() -> Path:
     """Returns the directory in which results of ahead-of-time compilations are cached."""
     return cache_directory() / "plan"

@@ -13,6 +13,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from shardtui.engine.base import figures
+from shardtui.engine.planning.ranking import title_of
 
 from tests.suite import versions
 from tests.table import Cell, Table, arguments
@@ -67,7 +68,8 @@ def main() -> None:
         ) as table:
             if name in BOARDS:
                 for row in rows:
-                    if row["verdict"] != "infeasible":
+                    is_left = "--search" in asked and not row["compiled"]
+                    if row["verdict"] != "infeasible" and not is_left:
                         add(table, row)
             else:
                 add_parts(table, *rows)
@@ -91,7 +93,7 @@ def add(table: Table, row: Row) -> None:
         f"{axes} {figures.size(count)}" for axes, count in flows.items() if count > LEAST * sum(flows.values())
     )
     table.add(
-        row["preset"],
+        title_of(row["preset"], row["settings"]),
         verdict,
         cost["peak_bytes"],
         cost["peak_bytes"] / cost["capacity_bytes"],

@@ -194,17 +194,17 @@ def _costs(name: str, topology: str, preset: str, settings: tuple[str, ...]) -> 
             name = f"{HF}{directory}"
         model = choose_model(name, settings)
     config = RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset=preset)
-    rows = msgspec.json.decode(_ask("plan", config, topology, preset), type=Board).rows
+    rows = msgspec.json.decode(ask("plan", config, topology, preset), type=Board).rows
     assert rows[0].estimate, rows[0].problems
     try:
-        return rows[0].estimate, msgspec.json.decode(_ask("compile", config, topology, preset), type=Cost)
+        return rows[0].estimate, msgspec.json.decode(ask("compile", config, topology, preset), type=Cost)
     except subprocess.TimeoutExpired:
         return rows[0].estimate, None
 
 
-def _ask(question: str, config: RunConfig, *about: str) -> bytes:
+def ask(question: str, config: RunConfig, *about: str, limit: float | None = LIMIT) -> bytes:
     command = [sys.executable, "-P", "-m", "shardtui.engine", question, encode_json(config).decode(), *about]
-    answer = subprocess.run(command, capture_output=True, env=os.environ, timeout=LIMIT)
+    answer = subprocess.run(command, capture_output=True, env=os.environ, timeout=limit)
     if answer.returncode:
         raise SystemExit(f"{' '.join(about)}: {answer.stderr.decode()[-2000:]}")
     return answer.stdout

@@ -27,7 +27,7 @@ from shardtui.engine.models.flops import flops
 from shardtui.engine.models.optimizer import optimizer
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.planning.estimate import estimate_row
-from shardtui.engine.planning.search import search
+from shardtui.engine.planning.search import Search
 from shardtui.engine.program.cli import inspect
 from shardtui.engine.program.digest import joined
 from shardtui.engine.program.placement import place
@@ -36,6 +36,7 @@ from shardtui.engine.program.reshard import Transfers, move_state
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset, read_preset
+from shardtui.engine.spec.search import SearchRequest
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
 from shardtui.tui.state import board_rows
@@ -312,17 +313,22 @@ def test_user_models_are_estimated_from_their_trace() -> None:
         assert board_rows.source(row) == "trace"
 
 
+def test_a_search_tries_the_axes_that_split_a_users_model() -> None:
+    slice_ = load_topology("v5e:2x4")
+    task = task_of(f"{FOLDER}/transformer.py:language_model", "batch_size=16")
+    search = Search(task, slice_, SearchRequest(kept=["batch_size"], minutes=5))
+    found = search.rows([load_preset("dp-ep4")])
+    assert found[0].verdict == "fits"
+    assert all(row.estimate and row.estimate.basis == "trace" for row in found)
+    assert not {axis for row in found for axis in row.mesh} - {"data", "fsdp", "seq", "model"}
+    assert {tuple(row.settings) for row in found} == {()}, "remat is in the user's code"
+
+
 def test_more_devices_than_are_simulated_have_no_trace() -> None:
     task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=64")
     row = estimate_row(task, load_preset("dp"), 64, load_topology("v5p:4x4x4"))
     assert (row.estimate, row.no_estimate) == (None, "the trace needs 64 simulated devices, 8 found")
     assert "once the TPU compiler has compiled them" in recommendation([row], "v5p:4x4x4")
-
-
-def test_search_needs_formulas() -> None:
-    task, slice_ = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8"), load_topology("v5e:2x4")
-    with pytest.raises(Invalid, match="--search uses formulas, which cover only the built-in model"):
-        search(task, slice_, [])
 
 
 HEAD = "import jax, jax.numpy as jnp, numpy as np\nfrom flax import nnx\n"

@@ -3,7 +3,6 @@
 docs/planning.md compares them with the TPU compiler.
 """
 
-import math
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from shardtui.engine.planning.estimate import Step, estimate_row
 from shardtui.engine.planning.networks import by_network
 from shardtui.engine.planning.preview import preview
 from shardtui.engine.planning.ranking import Board, Cost, Row, Work, network_seconds, ranked, timed
-from shardtui.engine.planning.search import candidates, search
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.config import RunConfig, UserModel
 from shardtui.engine.spec.indivisible import Indivisible
+from shardtui.engine.spec.mesh_names import mesh_preset
 from shardtui.engine.spec.model_choice import load_model
-from shardtui.engine.spec.preset_reader import load_preset, load_presets, mesh_preset, parse_preset
+from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 from shardtui.engine.spec.preset_writer import preset_text
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.commands import PreviewPreset
@@ -224,36 +223,27 @@ def test_an_infeasible_preset_is_a_row_with_every_problem(gpt3: Task) -> None:
         ("data2-fsdp4", {"data": 2, "fsdp": 4}, {"batch": ("data", "fsdp"), "embed": ("fsdp",)}),
         ("model8", {"model": 8}, {"heads": ("model",), "mlp": ("model",), "vocab": ("model",)}),
         ("model2-data4-whole.vocab-whole.heads", {"model": 2, "data": 4}, {"batch": ("data",), "mlp": ("model",)}),
+        ("fsdp4-seq2", {"fsdp": 4, "seq": 2}, {"batch": ("fsdp",), "embed": ("fsdp", "seq"), "seq": ("seq",)}),
+        ("expert4-data2", {"expert": 4, "data": 2}, {"batch": ("data", "expert"), "experts": ("expert",)}),
+        (
+            "data4-pipeline2-microbatches.8",
+            {"data": 4, "pipeline": 2},
+            {"batch": ("data",), "vocab": ("pipeline",), "layers": ("pipeline",)},
+        ),
     ],
 )
 def test_mesh_names_are_presets(name: str, mesh: dict[str, int], rules: dict[str, tuple[str, ...]]) -> None:
     preset = load_preset(name)
     assert (preset.mesh, preset.rules, preset.reference) == (mesh, rules, name)
     assert list(preset.mesh) == list(mesh), "the order in which devices fill the mesh"
+    assert preset.microbatches == (8 if "microbatches" in name else None)
 
 
-@pytest.mark.parametrize("name", ["data0", "expert2", "data2-data4", "data", "data2-", "model2-whole.batch", "2", ""])
+@pytest.mark.parametrize(
+    "name", ["data0", "rows2", "data2-data4", "data", "data2-", "model2-whole.batch", "data2-microbatches.4", "2", ""]
+)
 def test_invalid_mesh_names_are_no_presets(name: str) -> None:
     assert mesh_preset(name) is None
-
-
-def test_search_tries_every_mesh_of_a_slice_once() -> None:
-    names = [preset.name for preset in candidates(64)]
-    assert len(names) == len(set(names))
-    meshes = {frozenset((load_preset(name)).mesh.items()) for name in names}
-    assert len(meshes) == math.comb(6 + 2, 2), "ways to distribute the factors of 64 = 2^6 over three axes"
-    assert all(math.prod(load_preset(name).mesh.values()) == 64 for name in names)
-
-
-def test_search_finds_fitting_meshes_that_no_preset_has(gpt3: Task) -> None:
-    topology = load_topology("v5p:4x4x4")
-    known, _ = load_presets()
-    found = search(gpt3, topology, known)
-    rows = [estimate_row(gpt3, preset, 64, topology) for preset in known]
-    assert found == ranked(found)
-    assert found[0].verdict == "fits"
-    assert (found[0].step_seconds or 0) <= (ranked(rows)[0].step_seconds or 0)
-    assert not {row.preset for row in found} & {row.preset for row in rows}
 
 
 def cost(peak: int, seconds: float) -> Cost:
@@ -381,14 +371,6 @@ def test_traffic_between_slices_takes_the_rate_of_dcn() -> None:
     inside = msgspec.structs.replace(flow, axes=["fsdp"], network="ici")
     assert network_seconds([crossing], topology, mesh) == 2.0
     assert network_seconds([inside], topology, mesh) == 125e8 / 600e9
-
-
-def test_search_keeps_tensor_axes_off_dcn(gpt3: Task) -> None:
-    topology = load_topology("2*v5p:4x4x4")
-    found = search(gpt3, topology, [])
-    assert found[0].verdict == "fits"
-    assert all(row.findings == [] for row in found)
-    assert all(next(iter(row.mesh)) != "model" for row in found)
 
 
 def test_a_mesh_that_cannot_be_laid_over_the_slices_has_no_estimate() -> None:

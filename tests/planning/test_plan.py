@@ -16,7 +16,7 @@ from shardtui.engine.analysis.peak_memory import peak_memory
 from shardtui.engine.analysis.traffic import Flow
 from shardtui.engine.base import figures
 from shardtui.engine.planning import cache as plan_cache
-from shardtui.engine.planning.ranking import Cost, Row
+from shardtui.engine.planning.ranking import Cost, Row, title_of
 from shardtui.engine.profiling.predicted import predicted_account
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import is_pitfall
@@ -91,9 +91,9 @@ def test_json_has_the_estimates(home: Path) -> None:
 def test_search_adds_meshes_that_no_named_preset_has(home: Path) -> None:
     named = ("--preset=dp", "--preset=data4-model2")
     rows = planned(*TINY, "--estimate", "--search", *named)["rows"]
-    names = [row["preset"] for row in rows]
-    assert {"dp", "data4-model2"} <= set(names)
-    assert len(set(names)) == len(names) > 4
+    titles = [title_of(row["preset"], row["settings"]) for row in rows]
+    assert {"dp", "data4-model2"} <= set(titles)
+    assert len(set(titles)) == len(titles) > 4
     assert all(row["verdict"] == "fits" for row in rows)
     assert all(math.prod(row["mesh"].values()) == 8 for row in rows)
     assert any(len(row["mesh"]) == 3 for row in rows), "data, fsdp and model"
@@ -369,6 +369,28 @@ def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, com
 
     in_plan_view("background", scenario)
     assert compilers.all_gone(0)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
+def test_a_search_in_the_view_keeps_the_batch_and_says_what_is_best(
+    home: Path, compilers: Compilers, size: tuple[int, int]
+) -> None:
+    compilers.install(HANGS)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await pilot.press("n")
+        await until(lambda: compilers.started, "the first compilation")
+        await until(lambda: "left" in screen_text(app), "the time left")
+        assert "tokens/s by formula, not compiled" in " ".join(screen_text(app).split())
+        rows = view(app).table.ranking
+        assert any(row.settings for row in rows.values())
+        assert {row.tokens for row in rows.values()} == {8 * 16}, "the batch of the field"
+        assert next(iter(rows.values())).preset in column(app, 0)
+        assert any(cell.endswith("+remat" if size[0] < 110 else "remat=true") for cell in column(app, 0))
+        await pilot.press("K")
+        await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
+
+    in_plan_view("searched", scenario, size)
 
 
 def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compilers: Compilers) -> None:

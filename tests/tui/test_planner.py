@@ -103,6 +103,29 @@ def test_after_a_cancelled_compilation_the_next_one_follows(home: Path, compiler
     assert compilers.all_gone(0)
 
 
+def test_several_presets_are_compiled_at_a_time(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    planner = Planner(tiny_config(), SLICE, ("dp", "fsdp", "tp"), compiles=True, jobs=2)
+
+    async def follow() -> None:
+        async for _ in planner.boards():
+            pass
+
+    async def end_when_two_run() -> None:
+        task = asyncio.create_task(follow())
+        await asyncio.to_thread(compilers.wait_for, 2)
+        assert [(each.number, each.count) for each in planner.running] == [(1, 3), (2, 3)]
+        planner.cancel()
+        await asyncio.to_thread(compilers.wait_for, 3)
+        assert [each.number for each in planner.running] == [2, 3]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(end_when_two_run())
+    assert planner.running == []
+    assert compilers.all_gone(0)
+
+
 def test_a_cancelled_planner_leaves_no_process(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     planner = Planner(tiny_config(), SLICE, ("dp",), compiles=True)

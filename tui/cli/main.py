@@ -19,7 +19,7 @@ from ..terminal.splash import COMPLETING
 from .options import add_options
 from .parser import Parser, Version
 from .run import attach, client_for, has_terminal, run
-from .run_config import compared, explained, new_config, planned, sampling
+from .run_config import compared, explained, new_config, planned, sampling, set_options
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -160,9 +160,12 @@ def _inspect(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from .plan import Asked, plan
+    from .search_options import place_of, searched
 
     shown = options.accounts, options.shows_memory, dict(options.price), options.json
-    return plan(*planned(options), Asked(not options.estimate, options.search, *shown))
+    search, place = searched(options), place_of(options.save) if options.save else None
+    train = ["shardtui", "train", "--model", options.model or "nano", *set_options(options)]
+    return plan(*planned(options), Asked(not options.estimate, search, place, train, *shown))
 
 
 def _compare(options: argparse.Namespace) -> int:

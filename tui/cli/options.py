@@ -5,8 +5,9 @@ from typing import get_args
 
 from ...engine.spec.config import MOST_SAMPLED
 from ...engine.spec.exported import Dtype
+from ...engine.spec.search import Goal
 from .explain_options import add_explain_options, add_why_options, mesh
-from .option_types import price, sizes, steps_to_trace
+from .option_types import minutes, price, sizes, steps_to_trace
 from .training_options import (
     accept_training_options,
     add_checkpoint_options,
@@ -226,7 +227,15 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="name or .toml file; repeatable; default: all except the pitfalls; see `shardtui presets`",
     )
-    add("--search", action="store_true", help="also try every mesh of the slice, and compile the best")
+    add(
+        "--search",
+        action="store_true",
+        help="choose: estimate meshes, rules, batch, remat and micro-batches, and compile the best; settings that are "
+        "given are kept",
+    )
+    add("--goal", choices=get_args(Goal), help="of --search; default tokens-per-second")
+    add("--minutes", type=minutes, metavar="M", help="of --search: end with the best so far; default 10")
+    add("--save", metavar="NAME|FILE", help="of --search: save the preset that it chose, also as one of yours by NAME")
     add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
     add("--memory", action="store_true", dest="shows_memory", help="also show what fills the memory at the peak")
     add(

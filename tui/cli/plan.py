@@ -1,10 +1,9 @@
 """`shardtui plan`: ranks presets on a TPU slice you need not have, by formula and by the TPU compiler."""
 
 import asyncio
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.table import Column, Table
@@ -13,8 +12,10 @@ from rich.text import Text
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.planning import compilers
-from ...engine.planning.ranking import Board, Row, ranked
+from ...engine.planning.goal import in_order, pick
+from ...engine.planning.ranking import Board, Row
 from ...engine.spec.config import RunConfig
+from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
 from ..client.engine_process import NoAnswer
 from ..client.planner import Planner, is_far_too_large
@@ -23,13 +24,16 @@ from ..state.chip_hours import Prices, check_prices
 from ..state.pipeline_words import pipeline_words
 from ..state.predicted_words import predicted_times
 from ..state.recommendation import recommendation
-from ..terminal.clean import clean, json_line, printable, warn
+from ..terminal.clean import clean, json_line, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
+from .chosen_preset import default_place, write_chosen
 from .memory_report import peak_table
+from .plan_progress import follow
 from .plan_report import plan_report
 from .profile_report import profile_tables
+from .search_report import SearchReport, curve_table, search_lines, search_report, shown
 from .topologies_report import topologies_table
 
 NOT_TUNED = (
@@ -46,8 +50,12 @@ class Asked:
 
     compiles: bool
     """Whether the compiler follows the estimates."""
-    searches: bool
-    """Whether the best other meshes are planned, too."""
+    search: SearchRequest | None
+    """What is searched; None for a plan of presets."""
+    place: Path | None
+    """Where the preset that a search chose is written; None for a place of its own."""
+    train: Sequence[str]
+    """The words of the command that trains, without a preset."""
     accounts: bool
     """Whether it shows where the time of a step goes."""
     memory: bool
@@ -66,82 +74,86 @@ def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], a
     found = list(map(load_topology, topologies))
     check_prices(asked.prices, found)
     warn(*(f"estimates only: {why}" for why in dict.fromkeys(map(compilers.missing, found)) if why and asked.compiles))
-    boards, code = list[Board](), FINE
+    boards, searches, code = list[Board](), list[SearchReport](), FINE
     for number, topology in enumerate(topologies):
-        planner = Planner(config, topology, presets, asked.compiles, asked.searches, accounts=asked.accounts)
+        planner = Planner(config, topology, presets, asked.compiles, accounts=asked.accounts, search=asked.search)
         warn(*(() if number else planner.preset_problems))
         try:
-            asyncio.run(_follow(planner))
+            asyncio.run(follow(planner))
         except KeyboardInterrupt:
             code = INTERRUPTED
         except NoAnswer as error:
             warn(*error.problems)
             return FAILED
-        boards += [planner.board] if planner.board else []
+        if planner.board:
+            boards.append(planner.board)
+            searches += [_searched(planner, bool(code), asked)] if asked.search else []
         if code:
             break
     if boards:
-        _answer(boards, config, asked)
-    return code
+        _answer(boards, searches, config, asked)
+    return code or (FAILED if any(search.chosen is None for search in searches) else FINE)
 
 
-async def _follow(planner: Planner) -> None:
-    """Prints on stderr what is being compiled, and the outcome."""
-    before = None
-    async for board in planner.boards():
-        if before is not None and planner.compiling is None:
-            _print_outcome(board, before.preset, time.monotonic() - before.began)
-        elif planner.compiling is not None:
-            now = planner.compiling
-            print(f"compiling {printable(now.preset)}, {now.number} of {now.count}", file=sys.stderr)
-        before = planner.compiling
+def _searched(planner: Planner, was_interrupted: bool, asked: Asked) -> SearchReport:
+    """Writes the preset that a search chose, and returns the report."""
+    assert planner.board is not None and asked.search is not None
+    topology, best = load_topology(planner.board.topology), pick(planner.board.rows, asked.search.goal)
+    if best is None:
+        return search_report(planner, was_interrupted, "", "")
+    place = asked.place or default_place(planner.board.model, topology)
+    return search_report(planner, was_interrupted, str(place), write_chosen(best, place, topology, asked.train))
 
 
-def _print_outcome(board: Board, preset: str, seconds: float) -> None:
-    row = next(row for row in board.rows if row.preset == preset)
-    outcome = board_rows.verdict(row) if row.compiled else " ".join(row.problems)
-    print(f"  {printable(outcome)}, after {figures.seconds(seconds)}", file=sys.stderr)
-
-
-def _answer(boards: Sequence[Board], config: RunConfig, asked: Asked) -> None:
+def _answer(boards: Sequence[Board], searches: Sequence[SearchReport], config: RunConfig, asked: Asked) -> None:
     if asked.as_json:
-        print(json_line(plan_report(*boards, prices=asked.prices)))
+        print(json_line(plan_report(*boards, prices=asked.prices, searches=searches)))
         return
     console = table_console()
-    for board in map(clean, boards):
-        console.print(*_tables(board, config, console, asked.memory), sep="\n")
+    for number, board in enumerate(map(clean, boards)):
+        search = clean(searches[number]) if searches else None
+        console.print(*_tables(board, config, console, asked.memory, search), sep="\n")
+        console.print(
+            *(search_lines(search) if search else []), sep="\n", soft_wrap=True, markup=False, highlight=False
+        )
     if len(boards) > 1 or asked.prices:
         console.print(topologies_table(list(map(clean, boards)), asked.prices))
 
 
-def _tables(board: Board, config: RunConfig, console: Console, shows_memory: bool) -> list[RenderableType]:
-    rows = ranked(board.rows)
-    tables: list[RenderableType] = [*board_tables(rows, _title(board, config), console)]
-    tables += [_wiring_table(rows)] if any(map(board_rows.used_wirings, rows)) else []
-    tables += [Text(f"{row.preset}: {line}") for row in rows for line in board_rows.findings(row)]
-    tables += [Text(f"{row.preset}: {words}") for row in rows if (words := predicted_times(row))]
-    tables += [Text(f"{row.preset}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
+def _tables(
+    board: Board, config: RunConfig, console: Console, shows_memory: bool, search: SearchReport | None
+) -> list[RenderableType]:
+    goal = search.goal if search else None
+    rows = in_order(board.rows, goal)
+    rows = shown(rows) if search else rows
+    tables: list[RenderableType] = [*board_tables(rows, _title(board, config, bool(search)), console)]
+    wired = rows[:1] if search else rows
+    tables += [_wiring_table(wired)] if any(map(board_rows.used_wirings, wired)) else []
+    tables += [Text(f"{row.title}: {line}") for row in rows for line in board_rows.findings(row)]
+    tables += [Text(f"{row.title}: {words}") for row in rows if (words := predicted_times(row))]
+    tables += [Text(f"{row.title}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
     tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]
-    left_out = [row.preset for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]
+    left_out = [row.title for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]
     compiled = any(row.compiled for row in rows)
     if left_out and compiled:
         tables.append(Text(f"far too large by formula, so not compiled: {', '.join(left_out)}", "dim"))
-    accounts = [(row.preset, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
+    accounts = [(row.title, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
     tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
     tables += _peak_tables(rows) if shows_memory else []
     tables += [Text(NOT_TUNED, "dim")] if load_topology(board.topology).chip.target and compiled else []
-    return [*tables, Text(f"→ {recommendation(board.rows, load_topology(board.topology).title)}", "bold")]
+    tables += [curve_table(search)] if search and search.curve else []
+    return [*tables, Text(f"→ {recommendation(board.rows, load_topology(board.topology).title, goal)}", "bold")]
 
 
 def _peak_tables(rows: Sequence[Row]) -> list[Table]:
-    costs = [(row.preset, row.compiled) for row in rows if row.compiled]
+    costs = [(row.title, row.compiled) for row in rows if row.compiled]
     return [peak_table(name, at, cost.peak_buffers, cost.peak_bytes) for name, cost in costs if (at := cost.at_peak)]
 
 
-def _title(board: Board, config: RunConfig) -> str:
+def _title(board: Board, config: RunConfig, is_searched: bool) -> str:
     slice_ = load_topology(board.topology)
-    memory = figures.size(slice_.chip.memory)
-    return f"{board.model} on {slice_.title}: {slice_.devices:,} × {memory}, {config.batch} per step"
+    title = f"{board.model} on {slice_.title}: {slice_.devices:,} × {figures.size(slice_.chip.memory)}"
+    return title if is_searched else f"{title}, {config.batch} per step"
 
 
 def _lines(cells: str | list[str]) -> str:
@@ -149,7 +161,7 @@ def _lines(cells: str | list[str]) -> str:
 
 
 CELLS: dict[str, Callable[[Row], str]] = {
-    "preset": lambda row: row.preset,
+    "preset": lambda row: row.title,
     "verdict": board_rows.verdict,
     "peak": board_rows.peak_of_capacity,
     "sent/step": lambda row: _lines([*board_rows.most_sent(row), *board_rows.overlapped(row)]),
@@ -200,5 +212,5 @@ def _wiring_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         for index, wired in enumerate(board_rows.used_wirings(row)):
             cells = (figures.over(wired.axes), str(wired.size), board_rows.links(wired), board_rows.rate(wired))
-            table.add_row(*(Text(cell) for cell in ("" if index else row.preset, *cells)))
+            table.add_row(*(Text(cell) for cell in ("" if index else row.title, *cells)))
     return table

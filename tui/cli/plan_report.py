@@ -1,13 +1,18 @@
 """The JSON of `shardtui plan`."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from ...engine.analysis.finding import Finding
-from ...engine.planning.ranking import Board, Bound, Cost, Row, Verdict, ranked
+from ...engine.planning.goal import in_order
+from ...engine.planning.ranking import Board, Bound, Choice, Cost, Row, Verdict
 from ...engine.spec.pipeline_info import PipelineInfo
+from ...engine.spec.search import Goal
 from ...engine.spec.topology import Topology, Wiring, load_topology
 from ..state.chip_hours import Prices, yield_of
 from ..state.recommendation import recommendation
+from .search_report import SearchReport
 
 SCHEMA = 1
 
@@ -43,6 +48,8 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     """The links that each mesh axis uses."""
     pipeline: PipelineInfo | None
     """Stages of its pipeline; null if it has none."""
+    settings: dict[str, Choice]
+    """Settings of `--set` that a search chose; else empty."""
     findings: list[Finding]
     """What is likely to be wrong with how the mesh lies over the slices."""
     tokens_per_chip_hour: float | None
@@ -66,19 +73,29 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     """The best one of each topology and why, a sentence each."""
     rows: list[PlannedPreset]
     """Topology by topology, best first: presets that fit by step time, then those that are too large by how much, then
-    those of unknown cost, then invalid ones."""
+    those of unknown cost, then invalid ones. Of a search, those that fit by its goal, compiled ones first."""
+    searches: list[SearchReport]
+    """With `--search`, what was found on each topology."""
 
 
-def plan_report(*boards: Board, prices: Prices | None = None) -> PlanReport:
-    """Returns the JSON form of boards, each ranked."""
+def plan_report(*boards: Board, prices: Prices | None = None, searches: Sequence[SearchReport] = ()) -> PlanReport:
+    """Returns the JSON form of boards, each ranked. `searches`: that of each board, or none."""
+    goals: list[Goal | None] = [search.goal for search in searches] or [None] * len(boards)
     planned = [(board, load_topology(board.topology)) for board in boards]
     first, topology = planned[0]
     return PlanReport(
         model=first.model,
         topology=topology.name,
         slices=topology.slices,
-        recommendation="; ".join(recommendation(board.rows, where.title) for board, where in planned),
-        rows=[_planned(row, where, prices or {}) for board, where in planned for row in ranked(board.rows)],
+        recommendation="; ".join(
+            recommendation(board.rows, where.title, goal) for goal, (board, where) in zip(goals, planned, strict=True)
+        ),
+        rows=[
+            _planned(row, where, prices or {})
+            for goal, (board, where) in zip(goals, planned, strict=True)
+            for row in in_order(board.rows, goal)
+        ],
+        searches=list(searches),
     )
 
 
@@ -98,6 +115,7 @@ def _planned(row: Row, topology: Topology, prices: Prices) -> PlannedPreset:
         problems=row.problems,
         wiring=row.wiring,
         pipeline=row.pipeline,
+        settings=row.settings,
         findings=row.findings,
         tokens_per_chip_hour=tokens.per_chip_hour,
         tokens_per_dollar=tokens.per_dollar,

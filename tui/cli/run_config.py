@@ -43,7 +43,7 @@ def new_config(options: argparse.Namespace) -> RunConfig:
     preset = absolute(options.preset or "dp")
     problems = _preset_problems(preset, options)
     try:
-        model = choose_model(name, _settings(options))
+        model = choose_model(name, settings_of_options(options))
         config = RunConfig(
             run=options.run_name or run_directory.free_name(model.run_name),
             model_name=model.name,
@@ -84,7 +84,7 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     preset = absolute(options.preset) if options.preset else None
     problems += _preset_problems(preset, options)
     try:
-        model, training = _with_new_settings(config, _settings(options))
+        model, training = _with_new_settings(config, settings_of_options(options))
     except Invalid as error:
         raise Invalid(*problems, *error.problems) from error
     config = msgspec.structs.replace(config, model=model, training=training, **_run_settings(options, config))
@@ -127,7 +127,7 @@ def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[str
     """
     problems: list[str] = []
     name, presets = options.model or "nano", list(dict.fromkeys(map(absolute, options.preset)))
-    model = _load_or_note(problems, choose_model, name, _settings(options))
+    model = _load_or_note(problems, choose_model, name, settings_of_options(options))
     slices = 1 if options.slices is None else options.slices
     problems += [] if slices >= 1 else [f"--slices {slices}: must be at least 1"]
     targets = [f"{slices}*{name}" if slices > 1 else name for name in dict.fromkeys(options.topology)]
@@ -294,9 +294,15 @@ def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> Check
     return msgspec.structs.replace(before, **changes)
 
 
-def _settings(options: argparse.Namespace) -> tuple[str, ...]:
+def settings_of_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the settings of the model and the training that are given, as `--set` takes them."""
     given = {"batch_size": options.batch_size, "seq_len": options.seq_len}
     return (*(f"{key}={value}" for key, value in given.items() if value is not None), *options.set)
+
+
+def set_options(options: argparse.Namespace) -> list[str]:
+    """Returns the same as words of a command."""
+    return [word for setting in settings_of_options(options) for word in ("--set", setting)]
 
 
 def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[str]:

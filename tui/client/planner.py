@@ -1,17 +1,23 @@
 """Plans a slice: the engine estimates every preset by formula at once, then compiles each in a process of its own."""
 
+import asyncio
 import time
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from ...engine.base.invalid import Invalid
+from ...engine.base.machine import has_room
 from ...engine.planning import compilers
+from ...engine.planning.finalists import next_to_compile
+from ...engine.planning.goal import CurvePoint, configured, pick, point_of
 from ...engine.planning.ranking import Board, Cost, Row, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
+from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
 from ...engine.wire.account import Account
 from .engine_process import Answer, EngineProcess
@@ -25,12 +31,22 @@ class Compiling:
     """A preset that is being compiled."""
 
     preset: str
+    """The title of its row: its name and settings."""
     number: int
     """Its position among the presets to compile, from 1."""
     count: int
-    """How many presets are to be compiled."""
+    """How many presets are to be compiled; of a search, at most."""
     began: float
     """Start, in seconds of `time.monotonic`."""
+
+
+@dataclass
+class Job:
+    """A compilation."""
+
+    about: Compiling
+    process: EngineProcess
+    is_cancelled: bool = False
 
 
 def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
@@ -47,7 +63,7 @@ def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
 
 
 class Planner:
-    """Computes the board of one slice. Only one process runs at a time."""
+    """Computes the board of one slice, with as many compilations at a time as this machine has room for."""
 
     def __init__(
         self,
@@ -55,121 +71,188 @@ class Planner:
         topology: str,
         presets: Sequence[str],
         compiles: bool,
-        searches: bool = False,
         nice: int = 0,
         accounts: bool = False,
+        search: SearchRequest | None = None,
+        jobs: int | None = None,
     ) -> None:
         """Prepares a board; no process is started yet.
 
         `presets`: names or files, which are compiled however large they are; if there are none, the usual ones are
-        planned. `searches`: the best other meshes of the slice are planned, too. `nice`: added to the niceness of the
-        compiler's process. `accounts`: compiled costs have where the time of a step goes.
+        planned. `nice`: added to the niceness of the compiler's process. `accounts`: compiled costs have where the time
+        of a step goes. `search`: the best of all meshes and settings are planned instead of the usual presets.
+        `jobs`: compilations at a time at most, by default as many as there is room for.
         """
         self._config = config
         self._topology = topology
         usual, problems = usual_presets(config)
-        self._presets = list(presets or usual)
+        self._presets = list(presets or ([] if search else usual))
         self._is_named = bool(presets)
-        self._searches = searches
+        self.search = search
         self._nice = nice
         self._question = "schedule" if accounts else "compile"
         self.compiles = compiles and compilers.missing(load_topology(topology)) is None
         """Whether the compiler follows the estimates."""
-        self._process: EngineProcess | None = None
-        self._cancelled = False
+        self._most_jobs = jobs
+        self._jobs: dict[asyncio.Task[Answer], tuple[int, Job]] = {}
+        self._tried: set[str] = set()
         self.preset_problems: list[str] = [] if presets else problems
         """Problems of preset files that cannot be read."""
         self.board: Board | None = None
         """What is known so far; None before the estimates."""
-        self.compiling: Compiling | None = None
-        """None between compilations."""
+        self.began = time.monotonic()
+        """When the plan began, in seconds of `time.monotonic`."""
+        self.curve: list[CurvePoint] = []
+        """Each time that a search found a better candidate."""
+        self.is_out_of_time = False
+        """Whether a search ended because its minutes were over."""
+
+    @property
+    def running(self) -> list[Compiling]:
+        """What is being compiled, in the order in which it began."""
+        return [job.about for _, job in self._jobs.values()]
+
+    @property
+    def compiling(self) -> Compiling | None:
+        """The first of `running`; None between compilations."""
+        return next(iter(self.running), None)
+
+    @property
+    def ends(self) -> float | None:
+        """When a search ends at the latest, in seconds of `time.monotonic`."""
+        return None if self.search is None else self.began + 60 * self.search.minutes
 
     async def boards(self) -> AsyncIterator[Board]:
         """Yields a board of estimates, then one when a compilation begins and one when it has ended.
 
         Raises Invalid if the request is invalid, and NoAnswer if the engine fails.
         """
-        board = self._keep(await self.estimates())
+        self.began = time.monotonic()
+        board = self._keep(await self._estimated())
         yield board
-        if self._searches:
-            board = self._keep(await self._with_search_results(board))
-            yield board
-        order = self._order(board.rows) if self.compiles else []
-        for number, index in enumerate(order, 1):
-            row = board.rows[index]
-            self._cancelled, self.compiling = False, Compiling(row.preset, number, len(order), time.monotonic())
-            try:
-                yield board
-                answer = await self._ask(self._question, self._topology, self._presets[index])
-            finally:
-                self.compiling = None
-            rows = [*board.rows[:index], self._with_answer(row, answer), *board.rows[index + 1 :]]
-            board = self._keep(msgspec.structs.replace(board, rows=rows))
-            yield board
-            if any(line.startswith("--topology") for line in answer.messages):
-                return  # the compiler does not know the slice, whatever the preset
+        try:
+            while self.compiles:
+                while (index := self._next(board)) is not None and self._has_room():
+                    self._start(index, board)
+                    yield board
+                if not self._jobs:
+                    return
+                done, _ = await asyncio.wait(self._jobs, timeout=self._seconds_left(), return_when=FIRST_COMPLETED)
+                self.is_out_of_time = not done
+                if not done:
+                    return
+                for task in done:
+                    board = self._keep(self._ended(task, board))
+                    yield board
+                    if any(line.startswith("--topology") for line in task.result().messages):
+                        return  # the compiler does not know the slice, whatever the preset
+        finally:
+            await self._stop()
 
     async def estimates(self) -> Board:
-        """Returns the board of estimates. Raises as `boards` does."""
+        """Returns the board of estimates of presets. Raises as `boards` does."""
         return await self._board("plan", *self._presets)
 
-    async def _with_search_results(self, board: Board) -> Board:
-        """Adds the best meshes of the slice that no preset has. Their presets are named after the mesh."""
-        found = await self._board("search")
-        rows = [row for row in found.rows if row.preset not in self._presets]
+    async def _estimated(self) -> Board:
+        """Returns the board of estimates, of a search with its candidates after the named presets."""
+        if self.search is None:
+            return await self.estimates()
+        found = await self._board("search", msgspec.json.encode(self.search).decode())
+        known = (await self.estimates()).rows if self._presets else []
+        titles = {row.title for row in known}
+        rows = [row for row in found.rows if row.title not in titles]
         self._presets += [row.preset for row in rows]
-        return msgspec.structs.replace(board, rows=[*board.rows, *rows])
+        return msgspec.structs.replace(found, rows=[*known, *rows])
 
     async def _board(self, question: str, *about: str) -> Board:
-        answer = await self._ask(question, self._topology, *about)
+        answer = await EngineProcess(self._nice).ask(question, self._config, self._topology, *about)
         return msgspec.json.decode(answer.checked().last_line, type=Board)
 
-    async def account(self, preset: str) -> Account:
+    async def account(self, title: str) -> Account:
         """Returns where the time of a step goes under a preset. What is compiled already is not compiled again.
 
         Raises Invalid if that cannot be told, and NoAnswer if the engine fails.
         """
         assert self.board is not None
-        at = [row.preset for row in self.board.rows].index(preset)
-        answer = await EngineProcess(self._nice).ask("schedule", self._config, self._topology, self._presets[at])
+        at = [row.title for row in self.board.rows].index(title)
+        config = configured(self._config, self.board.rows[at].settings)
+        answer = await EngineProcess(self._nice).ask("schedule", config, self._topology, self._presets[at])
         found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
         if found is None:
             slices = load_topology(self._topology).title
-            raise Invalid(f"{preset} on {slices}: its program is too large or too long, or has no times, as on GPUs")
+            raise Invalid(f"{title} on {slices}: its program is too large or too long, or has no times, as on GPUs")
         return found
 
     def cancel(self) -> None:
-        """Cancels the current compilation; the next one follows."""
-        if self.compiling:
-            self._cancelled = True
-            if self._process is not None:
-                self._process.kill()
+        """Cancels the compilation that began first; the next one follows."""
+        for _, job in list(self._jobs.values())[:1]:
+            job.is_cancelled = True
+            job.process.kill()
 
     def _keep(self, board: Board) -> Board:
         self.board = board
         return board
 
-    def _order(self, rows: Sequence[Row]) -> list[int]:
-        """Returns the indices of rows that are worth a compilation, the best by formula first."""
-        index = {id(row): index for index, row in enumerate(rows)}
-        known = [row for row in ranked(rows) if row.estimate or row.laid_out]
-        return [index[id(row)] for row in known if self._is_named or not is_far_too_large(row.estimate)]
+    def _next(self, board: Board) -> int | None:
+        """Returns the index of the row to compile next; None if there is none."""
+        running = {index for index, _ in self._jobs.values()}
+        index = {id(row): index for index, row in enumerate(board.rows)}
+        if self.search:
+            left = (self._seconds_left() or 0) > 0
+            rows = [row for place, row in enumerate(board.rows) if place not in running]
+            row = next_to_compile(rows, self.search.goal) if left else None
+            return None if row is None else index[id(row)]
+        return next((index[id(row)] for row in self._worth(board) if row.title not in self._tried), None)
 
-    def _with_answer(self, row: Row, answer: Answer) -> Row:
-        if not answer.status:
-            cost = msgspec.json.decode(answer.last_line, type=Cost)
-            return msgspec.structs.replace(row, compiled=cost, problems=[*row.problems, *answer.messages])
-        why = ["cancelled"] if self._cancelled else answer.problems
-        return msgspec.structs.replace(row, problems=[*row.problems, *(f"not compiled: {line}" for line in why)])
+    def _worth(self, board: Board) -> list[Row]:
+        """Returns the rows that are worth a compilation, the best by formula first."""
+        known = [row for row in ranked(board.rows) if row.estimate or row.laid_out]
+        return [row for row in known if self._is_named or not is_far_too_large(row.estimate)]
 
-    async def _ask(self, question: str, *about: str) -> Answer:
-        self._process = EngineProcess(self._nice)
-        if self._cancelled:
-            self._process.kill()
-        try:
-            return await self._process.ask(question, self._config, *about)
-        finally:
-            self._process = None
+    def _start(self, index: int, board: Board) -> None:
+        """Starts the compilation of a row."""
+        row = board.rows[index]
+        self._tried.add(row.title)
+        count = len(board.rows) if self.search else len(self._worth(board))
+        job = Job(Compiling(row.title, len(self._tried), count, time.monotonic()), EngineProcess(self._nice))
+        config = configured(self._config, row.settings)
+        answer = job.process.ask(self._question, config, self._topology, self._presets[index])
+        self._jobs[asyncio.create_task(answer)] = index, job
+
+    def _has_room(self) -> bool:
+        """Whether another compilation may start beside those that are running."""
+        if not self._jobs:
+            return True
+        return has_room(len(self._jobs)) if self._most_jobs is None else len(self._jobs) < self._most_jobs
+
+    def _seconds_left(self) -> float | None:
+        return None if self.ends is None else max(0.0, self.ends - time.monotonic())
+
+    def _ended(self, task: asyncio.Task[Answer], board: Board) -> Board:
+        """Returns the board with the answer of a compilation that has ended."""
+        index, job = self._jobs.pop(task)
+        row = _with_answer(board.rows[index], task.result(), job.is_cancelled)
+        board = msgspec.structs.replace(board, rows=[*board.rows[:index], row, *board.rows[index + 1 :]])
+        if self.search and (best := pick([row for row in board.rows if row.compiled], self.search.goal)):
+            point = point_of(best, self.search.goal, time.monotonic() - self.began)
+            self.curve += [point] if not self.curve or point.title != self.curve[-1].title else []
+        return board
+
+    async def _stop(self) -> None:
+        """Ends all compilations."""
+        tasks = list(self._jobs)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._jobs.clear()
+
+
+def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
+    if not answer.status:
+        cost = msgspec.json.decode(answer.last_line, type=Cost)
+        return msgspec.structs.replace(row, compiled=cost, problems=[*row.problems, *answer.messages])
+    why = ["cancelled"] if is_cancelled else answer.problems
+    return msgspec.structs.replace(row, problems=[*row.problems, *(f"not compiled: {line}" for line in why)])
 
 
 def is_far_too_large(cost: Cost | None) -> bool:

@@ -14,8 +14,10 @@ from textual.worker import Worker
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.planning import compilers
+from ...engine.planning.goal import in_order
 from ...engine.planning.ranking import Board
 from ...engine.spec.config import RunConfig
+from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
 from ..bindings import identified
 from ..client.planner import Compiling, Planner
@@ -46,7 +48,11 @@ This model on TPUs or GPUs that you need not have: press **t** to choose a slice
 `2*v5e:4x4`, or hosts × GPUs, such as `h100:4x8`, and the global batch size, then **enter**. All presets are estimated
 at once, then compiled by XLA's compiler for these devices, the most promising first, while training continues and
 other views are open. Presets that need more than twice the memory by formula are not compiled. Times are a roofline,
-not measured. **n** also plans the best other meshes of the slice.
+not measured.
+
+**n** chooses for you: it estimates meshes, rules, remat and micro-batches for this batch, then compiles the most
+promising ones, for ten minutes at most, and says which trains most tokens per second. `shardtui plan --search` also
+chooses the batch, and writes the preset as a file.
 
 **enter** on a compiled preset predicts where the time of a step goes on TPUs, by the compiler's schedule and its
 estimates: bars, operations and, on **t**, a timeline. **m** there shows what fills the memory at the peak: the largest
@@ -124,7 +130,8 @@ buffers.
                 self.request.focus_slice()
             return
         self.table.rows.focus()
-        self.planner = Planner(config, topology, (), compiles=compiles, searches=searches, nice=NICENESS)
+        search = SearchRequest(kept=["batch_size"]) if searches else None
+        self.planner = Planner(config, topology, (), compiles=compiles, nice=NICENESS, search=search)
         self.compiling_since = 0.0
         if compiles:
             remember_slice(topology)
@@ -154,18 +161,23 @@ buffers.
         topology = load_topology(board.topology)
         set_titles(self.table.rows, f"{board.model} on {topology.title}", f"batch of {config.batch}")
         self.fill()
-        texts = [(f"→ {recommendation(board.rows, topology.title)}", "bold")]
+        texts = [(f"→ {recommendation(board.rows, topology.title, self.goal)}", "bold")]
         if problem := compilers.missing(topology):
             texts.append((problem, "$warning"))
         self.query_one("#hints", Paragraphs).show_texts(texts)
         self.show_progress()
 
+    @property
+    def goal(self) -> Goal | None:
+        """Of the search that is shown; None if a plan is shown."""
+        return self.planner.search.goal if self.planner and self.planner.search else None
+
     def fill(self) -> None:
         """Draws the table again."""
         if self.board is None:
             return
-        compiling = self.planner.compiling.preset if self.planner and self.planner.compiling else None
-        self.table.show_ranking(self.board.rows, compiling)
+        compiling = [each.preset for each in self.planner.running] if self.planner else []
+        self.table.show_ranking(in_order(self.board.rows, self.goal), compiling)
         self.show_details()
 
     @on(DataTable.RowSelected)
@@ -177,8 +189,8 @@ buffers.
         if row.compiled is None or not row.compiled.fits:
             self.notify("compile a preset that fits first: t, then enter", markup=False)
             return
-        account = partial(planner.account, row.preset)
-        self.app.push_screen(PredictedScreen(row.preset, row.compiled, account))  # pyright: ignore[reportUnknownMemberType]
+        account = partial(planner.account, row.title)
+        self.app.push_screen(PredictedScreen(row.title, row.compiled, account))  # pyright: ignore[reportUnknownMemberType]
 
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)
@@ -199,7 +211,8 @@ buffers.
         compiling = self.planner.compiling if self.planner else None
         if compiling and not self.compiling_since:
             self.compiling_since = compiling.began
-        text = progress_text(compiling, self.compiling_since) if compiling else self.status
+        ends = self.planner.ends if self.planner else None
+        text = progress_text(compiling, self.compiling_since, ends) if compiling else self.status
         self.request.show_progress(text, bool(compiling))
         if bool(compiling) != self.can_cancel:
             self.can_cancel = bool(compiling)
@@ -246,12 +259,14 @@ buffers.
         self.show_progress()
 
 
-def progress_text(compiling: Compiling, since: float) -> str:
+def progress_text(compiling: Compiling, since: float, ends: float | None = None) -> str:
     """Returns what is being compiled: `compiling fsdp-tp2, 34 s, 2 of 6, about 3 min 20 s left`.
 
-    `since`: when the first one began, from which the time left is estimated.
+    `since`: when the first one began, from which the time left is estimated. `ends`: when a search ends at the latest.
     """
     now = time.monotonic()
+    if ends is not None:
+        return f"compiling for {max(0, int(now - compiling.began))} s, {figures.seconds(max(1.0, ends - now))} left"
     text = f"compiling {printable(compiling.preset)}, {max(0, int(now - compiling.began))} s, "
     text += f"{compiling.number} of {compiling.count}"
     done = compiling.number - 1

@@ -4,10 +4,15 @@ from collections.abc import Sequence
 
 from ...engine.base import figures
 from ...engine.planning.ranking import Row, ranked
+from ...engine.spec.search import Goal
+from .search_words import choice
 
 
-def recommendation(rows: Sequence[Row], where: str) -> str:
-    """Returns the best row and why it is the best, in one sentence. `where`: the devices or the slice."""
+def recommendation(rows: Sequence[Row], where: str, goal: Goal | None = None) -> str:
+    """Returns the best row and why it is the best, in one sentence. `where`: the devices or the slice. `goal`: of the
+    search for these rows."""
+    if goal is not None:
+        return choice(rows, goal, where)
     best, *others = [row for row in ranked(rows) if row.cost] or [None]
     if best is None or best.cost is None:
         if any(row.laid_out for row in rows):

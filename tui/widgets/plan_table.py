@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from ...engine.planning.ranking import Row, ranked
+from ...engine.planning.ranking import Row
 from ..state import board_rows
 from .table import Cells, Table, right
 
@@ -19,13 +19,13 @@ class PlanTable(Table):
 
     def on_mount(self) -> None:
         self.ranking: dict[str, Row] = {}
-        """By preset, best first."""
+        """By title, best first."""
 
-    def show_ranking(self, rows: Sequence[Row], compiling: str | None) -> None:
-        """Shows the presets, best first. `compiling`: the preset that is being compiled, None if none is."""
-        self.ranking = {row.preset: row for row in ranked(rows)}
+    def show_ranking(self, rows: Sequence[Row], compiling: Sequence[str]) -> None:
+        """Shows the presets, the best of which is the first. `compiling`: titles of those that are being compiled."""
+        self.ranking = {row.title: row for row in rows}
         columns = WIDE_COLUMNS if self.is_wide else COLUMNS
-        cells = {name: _cells(row, self.is_wide, name == compiling) for name, row in self.ranking.items()}
+        cells = {name: _cells(row, self.is_wide, name in compiling) for name, row in self.ranking.items()}
         self.show_rows(columns, cells)
 
     @property
@@ -44,9 +44,14 @@ class PlanTable(Table):
         return not self.names or (len(self.names) == len(WIDE_COLUMNS)) == self.is_wide
 
 
+def _short_title(row: Row) -> str:
+    """Returns the preset and the names of its settings: `fsdp8 +remat`."""
+    return " ".join([row.preset, *(f"+{key}" for key in row.settings)])
+
+
 def _cells(row: Row, is_wide: bool, is_compiling: bool) -> Cells:
     cells = [
-        Text(row.preset, "bold"),
+        Text(row.title if is_wide else _short_title(row), "bold"),
         Text(
             board_rows.short_verdict(row),
             {"fits": "green", "too large": "yellow", "not known": "dim", "infeasible": "dim"}[row.verdict],

@@ -25,7 +25,7 @@ class RowDetails(Lines):
     def show_row(self, row: Row | None) -> None:
         """Shows a preset; None empties the panel."""
         self.row = row
-        set_titles(self, row.preset if row else "preset", figures.axes(row.mesh) if row else "")
+        set_titles(self, row.title if row else "preset", figures.axes(row.mesh) if row else "")
         self.draw()
 
     def on_resize(self) -> None:

@@ -1,0 +1,100 @@
+"""How good a preset is for the goal of a search. Does not import jax."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..spec.config import RunConfig
+from ..spec.search import Goal
+from .ranking import Choice, Row, ranked, title_of
+
+
+class CurvePoint(Struct, frozen=True, kw_only=True):
+    """A candidate that was better than all that were compiled before."""
+
+    minutes: float
+    """Minutes since the search began."""
+    figure: float
+    """What the goal is measured by."""
+    preset: str
+    """Name of its preset."""
+    settings: dict[str, Choice]
+    """What the search chose of `--set`."""
+
+    @property
+    def title(self) -> str:
+        """As that of the row."""
+        return title_of(self.preset, self.settings)
+
+
+def configured(config: RunConfig, settings: Mapping[str, Choice]) -> RunConfig:
+    """Returns the config with settings that a search chose."""
+    model = {key: value for key, value in settings.items() if key == "remat"}
+    training = {key: value for key, value in settings.items() if key != "remat"}
+    return replace(config, model=replace(config.model, **model), training=replace(config.training, **training))
+
+
+def figure(row: Row, goal: Goal) -> float | None:
+    """Returns what the goal is measured by; None if it is unknown.
+
+    Of a compiled program, tokens per second are those of the compiler's schedule, if there is one.
+    """
+    cost = row.timed
+    if goal == "fits-largest-batch":
+        return row.tokens or None
+    if goal == "least-traffic":
+        known = row.compiled or row.estimate
+        return known.bytes_sent / row.tokens if known and known.bytes_sent is not None and row.tokens else None
+    if cost is None or cost.tokens_per_second is None:
+        return None
+    if cost.scheduled_seconds and cost.step_seconds:
+        return cost.tokens_per_second * cost.step_seconds / cost.scheduled_seconds
+    return cost.tokens_per_second
+
+
+def point_of(best: Row, goal: Goal, seconds: float) -> CurvePoint:
+    """Returns that a row is the best after so many seconds."""
+    found = figure(best, goal)
+    assert found is not None, "it is the best by it"
+    return CurvePoint(minutes=seconds / 60, figure=found, preset=best.preset, settings=best.settings)
+
+
+def gain(row: Row, goal: Goal) -> float:
+    """Returns a number that is larger the better the row is, 0 if unknown."""
+    found = figure(row, goal)
+    if found is None:
+        return 0.0
+    if goal == "least-traffic":
+        return 1 / found if found else math.inf
+    return found
+
+
+def best_first(rows: Sequence[Row], goal: Goal) -> list[Row]:
+    """Returns the rows, best first.
+
+    What fits comes first, then what is too large, by how much, then the others. What is compiled comes before
+    estimates. Rows that are equally good are ordered by their time, then by their traffic and memory.
+    """
+
+    def rank(row: Row) -> tuple[float, ...]:
+        cost = row.cost
+        if cost is None:
+            return (3,)
+        if row.verdict != "fits":
+            return 2, cost.peak_bytes / (cost.capacity_bytes or 1)
+        seconds = row.step_seconds or 0.0
+        return row.compiled is None, -gain(row, goal), seconds, cost.network_seconds or 0.0, cost.peak_bytes
+
+    return sorted(rows, key=rank)
+
+
+def in_order(rows: Sequence[Row], goal: Goal | None) -> list[Row]:
+    """Returns the rows of a board, best first: by the goal of its search, or without one as `ranked` does."""
+    return ranked(rows) if goal is None else best_first(rows, goal)
+
+
+def pick(rows: Sequence[Row], goal: Goal) -> Row | None:
+    """Returns the best row that fits: of the compiled ones, or if none of them fits, by estimate. None if none fits."""
+    return next((row for row in best_first(rows, goal) if row.verdict == "fits" and gain(row, goal)), None)

@@ -1,0 +1,24 @@
+"""What a search for a preset is asked for."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Goal = Literal["tokens-per-second", "fits-largest-batch", "least-traffic"]
+"""What a search makes as large as possible, or of traffic as small: tokens of all devices per second; sequences of the
+largest batch that a step holds at once; bytes that a device sends per token."""
+
+
+CHOSEN = ("batch_size", "remat", "accumulate_steps")
+"""Settings that a search chooses unless they are given."""
+
+
+class SearchRequest(Struct, frozen=True, kw_only=True):
+    """What a search is asked for."""
+
+    goal: Goal = "tokens-per-second"
+    """What is best."""
+    kept: list[str] = []
+    """Settings that keep their values, such as `batch_size`; the search chooses the others."""
+    minutes: float = 10.0
+    """After how many minutes it ends with the best so far."""

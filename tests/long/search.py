@@ -1,0 +1,121 @@
+"""What `plan --search` chooses, against the best of its finalists: `python tests/long/search.py [WORD …] [--record]`.
+
+Six models on three topologies, with a batch that is kept. Of the finalists of each, four are compiled: the best by
+estimate, and those after it at ranks 4, 12 and 36. Then the search is played back on these: what it would choose
+after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and about a quarter of a minute of one
+core for each of the 72 programs; what was compiled before is kept. With words only the cases that have them all.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import msgspec
+from shardtui.engine.planning.finalists import next_to_compile
+from shardtui.engine.planning.goal import configured, figure, pick
+from shardtui.engine.planning.ranking import Board, Cost, Row
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.model_choice import HF, choose_model
+from shardtui.engine.spec.search import CHOSEN, SearchRequest
+
+from tests.long.estimates import LLAMA_1B, ask
+from tests.suite import versions
+from tests.table import Table, arguments
+
+MODELS = """
+nano                                        batch_size=64
+nano-moe                                    batch_size=64
+gpt2                                        batch_size=64 seq_len=128 layers=4
+qwen3-0.6b                                  batch_size=32 seq_len=256 layers=4
+hf:llama                                    batch_size=32 seq_len=256 layers=4
+docs/examples/transformer.py:language_model batch_size=64 seq_len=128 width=256
+"""
+TOPOLOGIES = ("v5e:2x4", "v4:2x2x1", "v5p:2x2x2")
+RANKS = (1, 4, 12, 36)
+GOAL = "tokens-per-second"
+LLAMA = {**LLAMA_1B, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "vocab_size": 32000}
+"""A Llama that compiles quickly."""
+COLUMNS = {
+    "model": "",
+    "topology": "",
+    "settings": "",
+    "best of those compiled": "{}",
+    "tokens/s": "{:.3g}",
+    "first compiled": "{}",
+    "off": "{:+.1%}",
+    "best of two off": "{:+.1%}",
+    "chosen": "{}",
+    "chosen off": "{:+.1%}",
+    "compiled until then": "{}",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    options = arguments(parser)
+    lines = [f"{model} {topology}" for model in MODELS.strip().split("\n") for topology in TOPOLOGIES]
+    chosen = [line.split() for line in lines if all(word in line.split() for word in options.words)]
+    print(f"{versions()}\n")
+    losses: list[float] = []
+    with Table("long/search", COLUMNS, options.record) as table:
+        for name, *settings, topology in chosen:
+            began = time.perf_counter()
+            rows = compiled(config_of(name, tuple(settings)), topology)
+            losses.append(add(table, name, topology, " ".join(settings), rows))
+            print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
+    print(
+        f"\nwithin 5 % of the best: {sum(loss >= -0.05 for loss in losses)} of {len(losses)}; worst {min(losses):.1%}"
+    )
+
+
+def config_of(name: str, settings: tuple[str, ...]) -> RunConfig:
+    with tempfile.TemporaryDirectory() as directory:
+        if name.startswith(HF):
+            (Path(directory) / "config.json").write_text(json.dumps(LLAMA))
+            name = f"{HF}{directory}"
+        model = choose_model(name, settings)
+    return RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset="dp")
+
+
+def compiled(config: RunConfig, topology: str) -> list[Row]:
+    """Finalists of a search for the model at these ranks, each compiled."""
+    request = SearchRequest(goal=GOAL, kept=[key for key in CHOSEN if key != "remat"])
+    answer = ask("search", config, topology, msgspec.json.encode(request).decode(), limit=None)
+    finalists = msgspec.json.decode(answer, type=Board).rows
+    chosen = [finalists[rank - 1] for rank in RANKS if rank <= len(finalists)]
+    return [msgspec.structs.replace(row, compiled=cost_of(config, topology, row)) for row in chosen]
+
+
+def cost_of(config: RunConfig, topology: str, row: Row) -> Cost:
+    answer = ask("compile", configured(config, row.settings), topology, row.preset, limit=None)
+    return msgspec.json.decode(answer, type=Cost)
+
+
+def add(table: Table, name: str, topology: str, settings: str, rows: list[Row]) -> float:
+    """Adds a case, and returns how far the choice is from the best."""
+    best = pick(rows, GOAL)
+    assert best, "none fits"
+    known = [msgspec.structs.replace(row, compiled=None) for row in rows]
+    choices: list[Row] = []
+    while chosen := next_to_compile(known, GOAL):
+        known[known.index(chosen)] = rows[known.index(chosen)]
+        choices.append(pick([row for row in known if row.compiled], GOAL) or rows[0])
+    first, second, last = choices[0], choices[min(1, len(choices) - 1)], choices[-1]
+    off = [rate(choice) / rate(best) - 1 for choice in (first, second, last)]
+    ends = f"{len(choices)} of {len(rows)}"
+    table.add(name, topology, settings, best.title, rate(best), first.title, off[0], off[1], last.title, off[2], ends)
+    return off[2]
+
+
+def rate(row: Row) -> float:
+    return figure(row, GOAL) or 0.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""`plan --search`: candidates, their estimates, which to compile next, and the command with compilers that fail."""
+
+import json
+import math
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardtui.engine.models.task import Task
+from shardtui.engine.planning.candidates import meshes, orders
+from shardtui.engine.planning.estimate import Step, estimate_row
+from shardtui.engine.planning.finalists import expected_figure, next_to_compile
+from shardtui.engine.planning.goal import best_first, figure, pick
+from shardtui.engine.planning.ranking import Choice, Cost, Row, ranked
+from shardtui.engine.planning.search import Search
+from shardtui.engine.spec.model_choice import load_model
+from shardtui.engine.spec.preset_reader import load_preset, load_presets, read_preset
+from shardtui.engine.spec.search import Goal, SearchRequest
+from shardtui.engine.spec.slices import crossing
+from shardtui.engine.spec.topology import load_topology
+
+from ..compilers import HANGS, KILLED, Compilers
+from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from .test_plan import planned, run
+
+TINY = [*SETTINGS, "--topology=v5e:2x4", "--search"]
+
+
+def task_of(name: str, *settings: str) -> Task:
+    model = load_model(name, settings)
+    return Task(tiny_config(model_name=name, model=model.model, training=model.training), "tpu")
+
+
+def found_by(task: Task, topology: str, goal: Goal = "tokens-per-second", kept: tuple[str, ...] = ()) -> list[Row]:
+    search = Search(task, load_topology(topology), SearchRequest(goal=goal, kept=list(kept)))
+    return search.rows([])
+
+
+def test_every_mesh_of_up_to_three_axes_is_tried_once() -> None:
+    found = list(meshes(64))
+    assert len(found) == len({frozenset(mesh.items()) for mesh in found})
+    assert all(math.prod(mesh.values()) == 64 for mesh in found)
+    axes, factors = 6, 6
+    assert len(found) == sum(math.comb(axes, n) * math.comb(factors - 1, n - 1) for n in (1, 2, 3))
+
+
+def test_chatty_axes_stay_inside_a_slice_where_they_can() -> None:
+    topology = load_topology("2*v5p:4x4x4")
+    inside = orders({"data": 4, "model": 8, "seq": 4}, topology)
+    assert inside and all(crossing(order, 2) == ["data"] for order in inside)
+    assert [list(order) for order in orders({"data": 1, "model": 128}, topology)]
+    assert orders({"model": 128}, topology) == [{"model": 128}], "it cannot"
+
+
+def test_a_search_over_slices_keeps_tensor_axes_off_dcn() -> None:
+    found = found_by(task_of("gpt3-175b", "batch_size=64"), "2*v5p:4x4x4", kept=("batch_size",))
+    assert found[0].verdict == "fits"
+    assert all(row.findings == [] for row in found)
+    assert any("model" in row.mesh for row in found)
+
+
+def test_a_search_is_as_good_as_the_best_known_preset() -> None:
+    task, topology = task_of("gpt3-175b", "batch_size=64"), load_topology("v5p:4x4x4")
+    found = found_by(task, topology.name, kept=("batch_size", "remat", "accumulate_steps"))
+    known = ranked([estimate_row(task, preset, 64, topology) for preset in load_presets()[0]])
+    assert found == best_first(found, "tokens-per-second")
+    assert found[0].verdict == "fits"
+    assert (found[0].step_seconds or 0) <= (known[0].step_seconds or 0)
+    assert all(row.settings == {} for row in found), "all settings are kept"
+
+
+def test_presets_with_a_layout_of_their_own_are_candidates() -> None:
+    """`fsdp` is laid out like `fsdp8`, and `fsdp-1d` like no mesh."""
+    search = Search(task_of("nano", "batch_size=64"), load_topology("v5e:2x4"), SearchRequest(kept=["batch_size"]))
+    names = {row.preset for row in search.rows([load_preset(name) for name in ("fsdp", "fsdp-1d")])}
+    assert {"fsdp8", "fsdp-1d"} <= names
+    assert "fsdp" not in names
+
+
+def test_settings_that_are_free_are_chosen() -> None:
+    task = task_of("gpt2", "batch_size=16")
+    settings = [row.settings for row in found_by(task, "v5e:2x4")]
+    assert len({each.get("batch_size") for each in settings}) > 2
+    assert not any("accumulate_steps" in each for each in settings), "the batch is as large as fits"
+    large = found_by(task_of("gpt2", "batch_size=512"), "v5e:2x4", kept=("batch_size",))
+    assert {True, "save_qkv_proj"} <= {row.settings.get("remat") for row in large}
+
+
+def test_a_batch_that_is_kept_and_does_not_fit_is_accumulated() -> None:
+    task = task_of("gpt2", "batch_size=2048")
+    found = found_by(task, "v5e:2x4", kept=("batch_size", "remat"))
+    assert found[0].verdict == "fits"
+    assert found[0].settings["accumulate_steps"] > 1  # pyright: ignore[reportOperatorIssue]
+    assert {row.tokens for row in found} == {2048 * 1024}
+    once = estimate_row(task, load_preset(found[0].preset), 8, load_topology("v5e:2x4"))
+    assert once.verdict == "too large"
+
+
+def test_the_largest_batch_fits_and_a_quarter_more_does_not() -> None:
+    task, topology = task_of("gpt2", "batch_size=16"), load_topology("v5e:2x4")
+    found = found_by(task, topology.name, "fits-largest-batch", kept=("remat",))
+    best = found[0]
+    assert (best.verdict, best.tokens) == ("fits", max(row.tokens for row in found))
+    size = best.settings["batch_size"]
+    assert isinstance(size, int) and size > 64
+    preset = load_preset(best.preset.partition("-microbatches")[0])
+    more = estimate_row(task_of("gpt2", f"batch_size={size * 5 // 4}"), preset, 8, topology)
+    assert more.verdict == "too large"
+
+
+def test_least_traffic_sends_fewest_bytes_per_token() -> None:
+    task, kept = task_of("gpt2", "batch_size=64"), ("batch_size", "accumulate_steps")
+    least, fastest = (found_by(task, "v5e:2x4", goal, kept) for goal in ("least-traffic", "tokens-per-second"))
+    sent = figure(least[0], "least-traffic")
+    assert sent == least[0].estimate.bytes_sent / (64 * 1024)  # type: ignore[union-attr]
+    assert all(sent <= (figure(row, "least-traffic") or 0) for row in fastest)
+
+
+@pytest.mark.parametrize("remat", ["full", "save_qkv_proj", "save_dot_except_mlp", "minimal"])
+def test_remat_policies_keep_more_and_repeat_less(remat: str) -> None:
+    one, none, policy = (
+        Step(task_of("gpt2", "batch_size=64", f"remat={value}"), load_preset("dp"), 8)
+        for value in ("true", "false", remat)
+    )
+    assert policy.unknown == ""
+    assert one.memory.saved_bytes <= policy.memory.saved_bytes < none.memory.saved_bytes
+    assert one.work.flops >= policy.work.flops > none.work.flops
+    elements = {"full": 0, "save_qkv_proj": 3, "save_dot_except_mlp": 4, "minimal": 4 + 4 + 1}[remat]
+    kept = 12 * (64 // 8) * 1024 * 768 * elements * 2
+    assert policy.memory.saved_bytes - one.memory.saved_bytes == kept
+
+
+def test_accumulated_gradients_have_a_formula() -> None:
+    whole, parts = (
+        Step(task_of("gpt2", "batch_size=64", f"accumulate_steps={count}"), load_preset("fsdp"), 8) for count in (1, 4)
+    )
+    assert parts.unknown == ""
+    assert parts.argument_bytes == whole.argument_bytes
+    assert parts.work.flops == pytest.approx(whole.work.flops)
+    assert parts.work.tokens == whole.work.tokens
+    assert parts.memory.saved_bytes == whole.memory.saved_bytes / 4
+    assert parts.parts["accumulated gradients"] == parts.parts["parameters"]
+    gathered = {flow.kind: flow.bytes_sent for flow in parts.flows}
+    assert gathered["all-gather"] == 4 * {flow.kind: flow.bytes_sent for flow in whole.flows}["all-gather"]
+
+
+def candidate(
+    name: str, rate: float, peak: int = 5, compiled: tuple[float, int] | None = None, **settings: Choice
+) -> Row:
+    """Returns a row with an estimated rate and peak on a device of 10 bytes, and with those of its program."""
+
+    def cost(rate: float, peak: int) -> Cost:
+        return Cost(argument_bytes=1, peak_bytes=peak, capacity_bytes=10, step_seconds=1.0, tokens_per_second=rate)
+
+    row = Row(preset=name, mesh=load_preset(name).mesh, settings=settings, tokens=100, estimate=cost(rate, peak))
+    if compiled is None:
+        return row
+    return Row(
+        preset=name,
+        mesh=row.mesh,
+        settings=settings,
+        tokens=100,
+        estimate=row.estimate,
+        compiled=cost(*compiled),
+    )
+
+
+def test_the_most_promising_candidate_is_compiled_next_until_none_can_be_better() -> None:
+    rows = [candidate("fsdp8", 100, compiled=(50, 5)), candidate("data8", 90), candidate("data4-model2", 30)]
+    chosen = next_to_compile(rows, "tokens-per-second")
+    assert chosen and chosen.preset == "data8", "corrected by a half, but that may be half of what it is"
+    assert next_to_compile([rows[0], rows[2]], "tokens-per-second") is None
+    assert expected_figure([rows[0], candidate("data8", 80)], "tokens-per-second") == 40
+
+
+def test_estimates_are_corrected_by_what_is_most_alike() -> None:
+    compiled = [candidate("fsdp8", 100, compiled=(50, 5)), candidate("data4-model2", 100, compiled=(90, 5))]
+    left = [candidate("fsdp8", 150, remat=True), candidate("data2-model4", 101)]
+    chosen = next_to_compile([*compiled, *left], "tokens-per-second")
+    assert chosen == left[1], "half of 150 is less than 90 % of 101"
+
+
+def test_what_would_be_too_large_by_the_compiler_is_left_out() -> None:
+    rows = [candidate("fsdp8", 100, 9, compiled=(0, 18), batch_size=64), candidate("fsdp8", 90, 8, batch_size=32)]
+    smaller = candidate("fsdp8", 50, 4, batch_size=16)
+    assert next_to_compile([*rows, smaller], "tokens-per-second") == smaller
+    assert next_to_compile(rows, "tokens-per-second") == rows[1], "nothing fits: that which comes closest"
+    assert next_to_compile([rows[0]], "tokens-per-second") is None
+
+
+def test_the_pick_is_compiled_and_fits() -> None:
+    too_large, slow = candidate("fsdp8", 200, compiled=(200, 11)), candidate("data8", 60, compiled=(55, 5))
+    estimated = candidate("data4-model2", 300)
+    assert pick([too_large, estimated, slow], "tokens-per-second") == slow
+    assert pick([too_large, estimated], "tokens-per-second") == estimated
+    assert pick([too_large], "tokens-per-second") is None
+
+
+def searched(*arguments: str) -> dict[str, Any]:
+    (search,) = planned(*TINY, *arguments)["searches"]
+    return search
+
+
+def test_the_preset_that_a_search_chose_is_one_that_train_takes(home: Path) -> None:
+    board = planned(*TINY, "--estimate")
+    (search,) = board["searches"]
+    assert (search["topology"], search["goal"], search["ended"]) == ("v5e:2x4", "tokens-per-second", "estimates only")
+    assert search["estimated"] > search["finalists"] == len(board["rows"]) > 10
+    chosen = search["chosen"]
+    assert (chosen["preset"], chosen["settings"]) == (board["rows"][0]["preset"], board["rows"][0]["settings"])
+    assert "batch_size" not in chosen["settings"], "it was given"
+    preset = read_preset(Path(chosen["file"]))
+    assert (preset.problems, preset.mesh) == ((), board["rows"][0]["mesh"])
+    assert preset.rules == load_preset(chosen["preset"]).rules
+    command = shlex.split(chosen["command"])
+    assert command[:4] == ["shardtui", "train", "--model", "nano"]
+    assert command[command.index("--preset") + 1] == chosen["file"]
+    words = [*SHARDTUI, *command[1:-1], "2", "--json", "--checkpoint-minutes=0"]
+    trained = subprocess.run(words, capture_output=True, text=True, timeout=240)
+    assert trained.returncode == 0, trained.stderr
+    steps = [event for event in map(json.loads, trained.stdout.splitlines()) if event["type"] == "StepDone"]
+    assert [event["step"] for event in steps] == [1, 2]
+
+
+def test_a_preset_is_saved_by_name(home: Path) -> None:
+    chosen = searched("--estimate", "--save=mine")["chosen"]
+    assert chosen["file"] == str(home / "config/shardtui/presets/parallelism/mine.toml")
+    assert load_preset("mine").rules == load_preset(chosen["preset"]).rules
+    assert "--preset mine " in chosen["command"]
+    refused = run(*TINY, "--save=mine")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "mine.toml already exists: choose another name, or remove it" in refused.stderr
+
+
+def test_a_search_ends_with_its_minutes(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    search = searched("--minutes=0.3")
+    assert (search["ended"], search["compiled"], search["curve"]) == ("out of time", 0, [])
+    assert search["chosen"]["basis"] == "formula"
+    assert search["expected"] == pytest.approx(search["chosen"]["figure"])
+    assert compilers.started
+    assert compilers.all_gone(0)
+
+
+def test_a_search_goes_on_after_compilations_that_fail(home: Path, compilers: Compilers) -> None:
+    compilers.install(KILLED)
+    result = run(*TINY, "--minutes=0.5")
+    assert result.returncode == 0
+    assert len(compilers.started) > 1
+    assert "not compiled: its process was ended by SIGKILL" in " ".join(result.stdout.split())
+    assert "train with it: shardtui train --model nano" in result.stdout
+
+
+def test_an_interrupted_search_prints_the_best_so_far(home: Path, compilers: Compilers) -> None:
+    compilers.install(HANGS)
+    command = [*SHARDTUI, "plan", *TINY, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    compilers.wait_for(1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    (search,) = json.loads(output)["searches"]
+    assert search["ended"] == "interrupted"
+    assert Path(search["chosen"]["file"]).exists()
+    assert "Traceback" not in errors
+    assert compilers.all_gone(0)
+
+
+def test_a_search_without_a_candidate_that_fits_says_what_comes_closest(home: Path) -> None:
+    arguments = ("--model=gpt3-175b", "--topology=v5e:2x4", "--search", "--estimate", "--batch-size=8")
+    result = run(*arguments)
+    assert result.returncode == 1
+    words = " ".join(result.stdout.split())
+    assert "no candidate fits on v5e:2x4: " in words
+    assert "comes closest" in words and "GB too large: use more chips, or a smaller batch" in words
+    assert "train with it" not in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--minutes=5", "--goal=least-traffic"], ["--minutes 5", "--goal least-traffic: applies to a search"]),
+        (["--search", "--minutes=0"], ["'0' is not a number of minutes, such as 10"]),
+        (["--search", "--goal=fastest"], ["invalid choice: 'fastest'"]),
+        (["--search", "--goal=fits-largest-batch", "--batch-size=8"], ["the search chooses the batch: omit --batch-s"]),
+        (["--search", "--save=a b"], ["--save a b: give a name of 1 to 64 letters"]),
+        (["--search", "--save=x", "--topology=v4:2x2x1"], ["--save x: each topology has a preset of its own"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_wrong_usage_of_a_search_is_refused(home: Path, arguments: list[str], says: list[str]) -> None:
+    result = run("--topology=v5e:2x4", *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert all(text in result.stderr for text in says)
+    assert "Traceback" not in result.stderr
