@@ -198,8 +198,8 @@ class PeakMemory(Struct, frozen=True, kw_only=True):
     source: str
     """`file:line` of that operation; empty if the compiler does not report it."""
     curve: list[int] = []
-    """Bytes that are live over the step: the most in each of at most 200 equal parts of the program, in its order, where
-    a loop counts once."""
+    """Bytes that are live over the step: the most in each of at most 200 equal parts of the program. They are in its
+    order, where a loop counts once."""
 
 
 class RematerializationInfo(Struct, frozen=True, kw_only=True):

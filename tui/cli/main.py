@@ -161,7 +161,7 @@ def _inspect(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from .plan import Asked, plan
 
-    shown = options.accounts, options.shows_memory, dict(options.price), options.json
+    shown = options.accounts, options.shows_memory, options.fit, dict(options.price), options.json
     return plan(*planned(options), Asked(not options.estimate, options.search, *shown))
 
 

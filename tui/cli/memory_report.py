@@ -10,7 +10,6 @@ from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ..state.peak_words import coverage, curve_rows, held_by, lifetime, moment
 from ..terminal.plain_table import plain_table, right
 
-
 CURVE_WIDTH = 60
 """Cells of the curve."""
 

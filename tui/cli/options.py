@@ -229,6 +229,7 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     add("--search", action="store_true", help="also try every mesh of the slice, and compile the best")
     add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
     add("--memory", action="store_true", dest="shows_memory", help="also show what fills the memory at the peak")
+    add("--fit", action="store_true", help="also compile what may make each --preset fit that is too large")
     add(
         "--profile",
         action="store_true",

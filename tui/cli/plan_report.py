@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from ...engine.analysis.finding import Finding
+from ...engine.planning.fitting import Fit
 from ...engine.planning.ranking import Board, Bound, Cost, Row, Verdict, ranked
 from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.spec.topology import Topology, Wiring, load_topology
@@ -43,6 +44,10 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     """The links that each mesh axis uses."""
     pipeline: PipelineInfo | None
     """Stages of its pipeline; null if it has none."""
+    fit: Fit | None
+    """What was compiled to make it fit; null unless `--fit` asks for it and it is too large."""
+    largest_batch: int | None
+    """The largest batch size in `fit` that fits, with nothing else changed; null if there is none."""
     findings: list[Finding]
     """What is likely to be wrong with how the mesh lies over the slices."""
     tokens_per_chip_hour: float | None
@@ -98,6 +103,8 @@ def _planned(row: Row, topology: Topology, prices: Prices) -> PlannedPreset:
         problems=row.problems,
         wiring=row.wiring,
         pipeline=row.pipeline,
+        fit=row.fit,
+        largest_batch=row.fit.largest_batch if row.fit else None,
         findings=row.findings,
         tokens_per_chip_hour=tokens.per_chip_hour,
         tokens_per_dollar=tokens.per_dollar,

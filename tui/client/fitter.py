@@ -1,0 +1,113 @@
+"""Finds what makes a preset fit that is too large: compiles changes one after the other, each in its own process."""
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+
+from ...engine.planning.fitting import (
+    Fit,
+    Trial,
+    accumulated,
+    next_batch,
+    rematerialized,
+    tried,
+    with_other_batch,
+)
+from ...engine.planning.ranking import Board, Cost, ranked
+from ...engine.spec.config import RunConfig, UserModel
+from ...engine.spec.preset_reader import load_preset
+from ...engine.spec.topology import load_topology
+from .engine_process import EngineProcess
+from .planner import usual_presets
+
+OTHERS = 2
+"""Other presets, or without one that fits by formula, other meshes that are compiled."""
+
+
+@dataclass(frozen=True)
+class Trying:
+    """A step that is being compiled."""
+
+    trial: Trial
+    number: int
+    """How many were compiled before it, and this one."""
+    began: float
+    """Start, in seconds of `time.monotonic`."""
+
+
+class Fitter:
+    """What makes one preset fit. Only one process runs at a time; it ends if whoever iterates is cancelled."""
+
+    def __init__(self, config: RunConfig, topology: str, preset: str, nice: int = 0) -> None:
+        """`preset`: a name or a file. `nice`: added to the niceness of the compiler's process."""
+        self._config, self._topology, self._reference, self._nice = config, topology, preset, nice
+        self._slice, self._preset = load_topology(topology), load_preset(preset)
+        self.fit = Fit(capacity_bytes=self._slice.chip.memory, trials=[])
+        """What was compiled so far."""
+        self.trying: Trying | None = None
+        """None between compilations."""
+
+    async def fits(self) -> AsyncIterator[Fit]:
+        """Yields what is known when a compilation begins, and when it has ended. The first one is what was asked for.
+
+        If that fits, or cannot be compiled, it is the only one.
+        """
+        async for config, preset in self._candidates():
+            trial = tried(config, load_preset(preset).name)
+            self.trying = Trying(trial, len(self.fit.trials) + 1, time.monotonic())
+            try:
+                yield self.fit
+                trial = await self._compiled(trial, config, preset)
+            finally:
+                self.trying = None
+            self.fit = msgspec.structs.replace(self.fit, trials=[*self.fit.trials, trial])
+            yield self.fit
+
+    async def _candidates(self) -> AsyncIterator[tuple[RunConfig, str]]:
+        """Yields what to compile next. What was found in the meantime decides."""
+        config, devices = self._config, self._slice.devices
+        yield config, self._reference
+        if self.fit.trials[0].fits is not False:
+            return
+        least = self._preset.least_batch(devices, config.training.accumulate_steps)
+        seen = set[int]()
+        while (size := next_batch(self.fit.batches, self.fit.capacity_bytes, least)) and size not in seen:
+            seen.add(size)
+            yield with_other_batch(config, size), self._reference
+        for changed in accumulated(config, self._preset, devices):
+            yield changed, self._reference
+        for changed in rematerialized(config, self.fit.trials):
+            yield changed, self._reference
+        for preset in await self._others():
+            yield config, preset
+
+    async def _others(self) -> list[str]:
+        """Returns the best other presets that fit by formula, or else meshes, by name or file."""
+        usual = [preset for preset in usual_presets(self._config)[0] if load_preset(preset).name != self._preset.name]
+        found = await self._fitting("plan", *usual)
+        if not found and not isinstance(self._config.model, UserModel):
+            found = await self._fitting("search")
+        references = {load_preset(preset).name: preset for preset in usual}
+        return [references.get(name, name) for name in found[:OTHERS]]
+
+    async def _fitting(self, question: str, *presets: str) -> list[str]:
+        answer = await EngineProcess(self._nice).ask(question, self._config, self._topology, *presets)
+        if answer.status:
+            return []
+        rows = msgspec.json.decode(answer.last_line, type=Board).rows
+        return [row.preset for row in ranked(rows) if row.verdict == "fits"]
+
+    async def _compiled(self, trial: Trial, config: RunConfig, preset: str) -> Trial:
+        answer = await EngineProcess(self._nice).ask("compile", config, self._topology, preset)
+        if answer.status:
+            return msgspec.structs.replace(trial, problem="; ".join(answer.problems))
+        cost = msgspec.json.decode(answer.last_line, type=Cost)
+        return msgspec.structs.replace(
+            trial,
+            peak_bytes=cost.peak_bytes,
+            fits=cost.fits,
+            step_seconds=cost.step_seconds,
+            tokens_per_second=cost.tokens_per_second,
+        )
