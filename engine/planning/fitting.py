@@ -1,6 +1,6 @@
 """What would make a program fit that is too large: what to compile next, and what was found. Does not import jax."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -66,6 +66,12 @@ class Fit(Struct, frozen=True, kw_only=True):
         """The smallest batch size that was compiled and does not fit; None if all do."""
         return min((size for size, peak in self.batches.items() if peak > self.capacity_bytes), default=None)
 
+    def rules_out(self, trial: Trial) -> bool:
+        """Returns whether a trial keeps all that a remat policy keeps with which the step is too large."""
+        too_large = (each.remat for each in self.trials if each.fits is False and isinstance(each.remat, str))
+        kept = set(KEPT[trial.remat]) if isinstance(trial.remat, str) else set[str]()
+        return any(set(KEPT[policy]) <= kept for policy in too_large)
+
     @property
     def changes(self) -> list[Trial]:
         """What was compiled with the batch that was asked for, and another change."""
@@ -112,16 +118,11 @@ def accumulated(config: RunConfig, preset: Preset, devices: int) -> Iterator[Run
             yield changed
 
 
-def rematerialized(config: RunConfig, trials: Sequence[Trial]) -> Iterator[RunConfig]:
-    """Yields the config with each remat policy that keeps less than its own, the one that keeps least first.
-
-    Those that keep all that a policy keeps with which the step is too large are left out. `trials`: grows meanwhile.
-    """
+def rematerialized(config: RunConfig) -> Iterator[RunConfig]:
+    """Yields the config with each remat policy that keeps less than its own, the one that keeps least first."""
     model = config.model
     if not isinstance(model, ModelConfig) or model.remat is True:
         return
-    own = None if model.remat is False else set(KEPT[model.remat])
     for policy, kept in KEPT.items():
-        too_large = [KEPT[each.remat] for each in trials if each.fits is False and isinstance(each.remat, str)]
-        if (own is None or set(kept) < own) and not any(set(less) <= set(kept) for less in too_large):
+        if model.remat is False or set(kept) < set(KEPT[model.remat]):
             yield replace(config, model=replace(model, remat=policy))

@@ -42,7 +42,8 @@ async def follow_fits(planner: Planner, fitters: Iterable[Fitter]) -> None:
 
 def _print_outcome(fit: Fit, seconds: float) -> None:
     cells = trial_cells(fit.trials[-1], fit)
-    print(f"  {' '.join(filter(None, cells[1:4]))}, after {figures.seconds(seconds)}", file=sys.stderr)
+    outcome = ", ".join(filter(None, (cells["fits"], cells["peak"], cells["of a device"])))
+    print(f"  {outcome}, after {figures.seconds(seconds)}", file=sys.stderr)
 
 
 def fit_tables(row: Row) -> list[RenderableType]:
@@ -52,6 +53,6 @@ def fit_tables(row: Row) -> list[RenderableType]:
     title = f"{row.preset} does not fit: what was compiled instead, one change each"
     table = plain_table(COLUMNS[0], COLUMNS[1], *map(right, COLUMNS[2:]), title=title)
     for trial in ordered(row.fit):
-        table.add_row(*map(Text, trial_cells(trial, row.fit)))
+        table.add_row(*map(Text, trial_cells(trial, row.fit).values()))
     lines = [Text(line, "dim") for line in problems(row.fit)]
     return [table, *lines, Text(f"→ {conclusion(row.fit)}", "bold")]

@@ -43,8 +43,8 @@ class Fitter:
     def __init__(self, config: RunConfig, topology: str, preset: str, nice: int = 0) -> None:
         """`preset`: a name or a file. `nice`: added to the niceness of the compiler's process."""
         self._config, self._topology, self._reference, self._nice = config, topology, preset, nice
-        self._slice, self._preset = load_topology(topology), load_preset(preset)
-        self.fit = Fit(capacity_bytes=self._slice.chip.memory, trials=[])
+        self.slice, self._preset = load_topology(topology), load_preset(preset)
+        self.fit = Fit(capacity_bytes=self.slice.chip.memory, trials=[])
         """What was compiled so far."""
         self.trying: Trying | None = None
         """None between compilations."""
@@ -67,7 +67,7 @@ class Fitter:
 
     async def _candidates(self) -> AsyncIterator[tuple[RunConfig, str]]:
         """Yields what to compile next. What was found in the meantime decides."""
-        config, devices = self._config, self._slice.devices
+        config, devices = self._config, self.slice.devices
         yield config, self._reference
         if self.fit.trials[0].fits is not False:
             return
@@ -78,8 +78,9 @@ class Fitter:
             yield with_other_batch(config, size), self._reference
         for changed in accumulated(config, self._preset, devices):
             yield changed, self._reference
-        for changed in rematerialized(config, self.fit.trials):
-            yield changed, self._reference
+        for changed in rematerialized(config):
+            if not self.fit.rules_out(tried(changed, self._preset.name)):
+                yield changed, self._reference
         for preset in await self._others():
             yield config, preset
 

@@ -129,14 +129,18 @@ class Planner:
 
         Raises Invalid if that cannot be told, and NoAnswer if the engine fails.
         """
-        assert self.board is not None
-        at = [row.preset for row in self.board.rows].index(preset)
-        answer = await EngineProcess(self._nice).ask("schedule", self._config, self._topology, self._presets[at])
+        answer = await EngineProcess(self._nice).ask("schedule", *self.subject(preset))
         found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
         if found is None:
             slices = load_topology(self._topology).title
             raise Invalid(f"{preset} on {slices}: its program is too large or too long, or has no times, as on GPUs")
         return found
+
+    def subject(self, preset: str) -> tuple[RunConfig, str, str]:
+        """Returns the config, the topology and the name or file of a preset of the board."""
+        assert self.board is not None
+        at = [row.preset for row in self.board.rows].index(preset)
+        return self._config, self._topology, self._presets[at]
 
     def cancel(self) -> None:
         """Cancels the current compilation; the next one follows."""

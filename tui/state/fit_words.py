@@ -20,14 +20,15 @@ def change(trial: Trial, first: Trial) -> str:
     return " ".join(f"{name}={value}" for name, (value, before) in pairs.items() if value != before) or "as asked"
 
 
-def trial_cells(trial: Trial, fit: Fit) -> list[str]:
-    """Returns the cells of a trial by `COLUMNS`."""
+def trial_cells(trial: Trial, fit: Fit) -> dict[str, str]:
+    """Returns the cells of a trial, by `COLUMNS`."""
     peak = trial.peak_bytes
     fits = {True: "fits", False: "too large", None: "not compiled"}[trial.fits]
     share = "" if peak is None else figures.percent(peak / fit.capacity_bytes)
     time = "" if trial.step_seconds is None else figures.seconds(trial.step_seconds)
     rate = "" if trial.tokens_per_second is None else figures.count(trial.tokens_per_second)
-    return [change(trial, fit.trials[0]), fits, "" if peak is None else figures.size(peak), share, time, rate]
+    cells = (change(trial, fit.trials[0]), fits, "" if peak is None else figures.size(peak), share, time, rate)
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def ordered(fit: Fit) -> list[Trial]:
