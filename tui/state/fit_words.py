@@ -75,5 +75,5 @@ def _closest(changes: Sequence[Trial], fit: Fit) -> str:
     return f": {change(known[min(known)], fit.trials[0])} comes closest, {figures.size(min(known))}"
 
 
-def _rank(trial: Trial) -> tuple[bool, float, int]:
-    return trial.fits is not True, -(trial.tokens_per_second or 0.0), trial.peak_bytes or 0
+def _rank(trial: Trial) -> tuple[bool, bool, float, int]:
+    return trial.fits is not True, trial.fits is None, -(trial.tokens_per_second or 0.0), trial.peak_bytes or 0
