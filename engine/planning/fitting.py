@@ -9,6 +9,7 @@ from ..spec.checks import problems_of
 from ..spec.config import RunConfig
 from ..spec.model_config import KEPT, ModelConfig, RematPolicy
 from ..spec.preset import Preset
+from ..wire.descriptions import PeakBuffer, PeakMemory
 
 MOST_BATCHES = 6
 """Batch sizes to compile besides the one that was asked for."""
@@ -49,6 +50,11 @@ class Fit(Struct, frozen=True, kw_only=True):
     """Bytes available to a program on one device."""
     trials: list[Trial]
     """In the order in which they were compiled: first what was asked for, then batch sizes, then one change each."""
+    at_peak: PeakMemory | None = None
+    """The peak of the memory with the largest batch that fits: a program that is too large has no text to read it from.
+    Null if no batch size that was compiled fits."""
+    peak_buffers: list[PeakBuffer] = []
+    """What fills the memory at that peak: the 20 largest buffers, the largest first."""
 
     @property
     def batches(self) -> dict[int, int]:
@@ -68,9 +74,9 @@ class Fit(Struct, frozen=True, kw_only=True):
 
     def rules_out(self, trial: Trial) -> bool:
         """Returns whether a trial keeps all that a remat policy keeps with which the step is too large."""
-        too_large = (each.remat for each in self.trials if each.fits is False and isinstance(each.remat, str))
+        too_large = [KEPT[each.remat] for each in self.trials if each.fits is False and isinstance(each.remat, str)]
         kept = set(KEPT[trial.remat]) if isinstance(trial.remat, str) else set[str]()
-        return any(set(KEPT[policy]) <= kept for policy in too_large)
+        return any(set(less) <= kept for less in too_large)
 
     @property
     def changes(self) -> list[Trial]:

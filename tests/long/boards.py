@@ -39,9 +39,9 @@ COLUMNS = {
 DEVICE_COLUMNS = {"model": "", "devices": "", "batch": "", **COLUMNS}
 NEWER = """
 gpt3-175b  2*v5p:4x4x4 128  --preset=hsdp     --preset=fsdp-tp8
-llama3-70b 2*v5p:4x4x4 128  --preset=hsdp     --preset=fsdp-tp4 --set=seq_len=2048
-gpt3-175b  tpu7x:4x4x4 128  --preset=fsdp-tp4 --preset=fsdp-tp8
-llama3-70b tpu7x:4x4x4 128  --preset=fsdp     --preset=fsdp-tp4 --set=seq_len=2048
+llama3-70b 2*v5p:4x4x4 128  --preset=hsdp     --set=seq_len=2048
+gpt3-175b  tpu7x:4x4x4 128  --preset=fsdp-tp4
+llama3-70b tpu7x:4x4x4 128  --preset=fsdp-tp4 --set=seq_len=2048
 """
 GPUS = """
 gpt3-175b  h100:8x8    64   --preset=fsdp     --preset=fsdp-tp8

@@ -19,6 +19,7 @@ from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.model_config import KEPT
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
+from shardtui.engine.wire.descriptions import PeakMemory
 from shardtui.tui.client.fitter import OTHERS, Fitter
 from shardtui.tui.state.fit_words import change, conclusion, ordered
 
@@ -67,6 +68,7 @@ def keep(config: RunConfig, preset: str, part: float, rate: float = 1.0) -> None
         argument_bytes=1,
         peak_bytes=int(part * CAPACITY),
         capacity_bytes=CAPACITY,
+        at_peak=PeakMemory(bytes=9, at=part, op_name="", source="") if part <= 1 else None,
         step_seconds=0.5 if part <= 1 else None,
         tokens_per_second=rate if part <= 1 else None,
     )
@@ -98,6 +100,7 @@ def test_the_largest_batch_and_each_change_that_may_help_are_compiled(home: Path
     fit = fitted(config_of())
     assert fit.batches == {size: int((0.25 + size / 64 * 1.75) * CAPACITY) for size in (64, 32, 24)}
     assert (fit.largest_batch, fit.least_too_large) == (24, 32)
+    assert fit.at_peak and fit.at_peak.at == 0.25 + 24 / 64 * 1.75, "what fills the memory with the largest batch"
     changes = {change(trial, fit.trials[0]): trial for trial in fit.changes}
     assert changes["accumulate_steps=2"].fits is False
     tried = [trial.remat for trial in fit.changes if trial.remat]
@@ -187,5 +190,6 @@ def test_the_command_prints_the_table_and_the_json(
     assert "compiling fsdp, batch_size=32, change 1" in err
     assert plan(config_of(), [SLICE], ["fsdp"], asked(as_json=False)) == 0
     text = " ".join(capsys.readouterr().out.split())
+    assert "fsdp with batch_size=24: largest buffers at the peak" in text
     assert "fsdp does not fit: what was compiled instead, one change each" in text
     assert "→ fsdp fits with batch_size=24, not with 32; with 64, remat=" in text

@@ -428,7 +428,9 @@ def test_enter_compiles_what_makes_a_preset_fit_that_is_too_large(
     large = Cost(argument_bytes=1, peak_bytes=2 * target.chip.memory, capacity_bytes=target.chip.memory)
     for preset in built_in_presets():
         plan_cache.store(tiny_config(), preset, target, large)
-    fits = msgspec.structs.replace(large, peak_bytes=5_000_000, tokens_per_second=1e6)
+    peak = peak_memory(parse((HLO / "tpu-fsdp.hlo").read_text()), [])
+    assert peak
+    fits = msgspec.structs.replace(large, peak_bytes=5_000_000, tokens_per_second=1e6, at_peak=peak.memory)
     half = msgspec.structs.replace(tiny_config().training, batch_size=4)
     plan_cache.store(tiny_config(training=half), load_preset("tp"), target, fits)
 
@@ -442,7 +444,11 @@ def test_enter_compiles_what_makes_a_preset_fit_that_is_too_large(
         assert "tp does not fit: what would" in screen_text(app)
         assert re.search(r"batch_size=4 +fits +5 MB .* 1 M", screen_text(app))
         assert "→ tp fits with batch_size=4, not with 8" in screen_text(app)
-        await pilot.press("k")
+        await pilot.press("m")
+        await until(
+            lambda: "tp, batch_size=4: memory of a step, predicted" in screen_text(app), "what fills the memory"
+        )
+        await pilot.press("escape", "k")
         await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of the compiler")
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, PlanScreen), "the plan")

@@ -16,6 +16,7 @@ from ..client.planner import Planner
 from ..state.fit_words import COLUMNS, change, conclusion, ordered, problems, trial_cells
 from ..terminal.clean import printable
 from ..terminal.plain_table import plain_table, right
+from .memory_report import peak_table
 
 
 async def follow_fits(planner: Planner, fitters: Iterable[Fitter]) -> None:
@@ -55,4 +56,11 @@ def fit_tables(row: Row) -> list[RenderableType]:
     for trial in ordered(row.fit):
         table.add_row(*map(Text, trial_cells(trial, row.fit).values()))
     lines = [Text(line, "dim") for line in problems(row.fit)]
-    return [table, *lines, Text(f"→ {conclusion(row.fit)}", "bold")]
+    return [table, *lines, *_memory(row.preset, row.fit), Text(f"→ {conclusion(row.fit)}", "bold")]
+
+
+def _memory(preset: str, fit: Fit) -> list[RenderableType]:
+    """What fills the memory with the largest batch that fits."""
+    if fit.at_peak is None or (size := fit.largest_batch) is None:
+        return []
+    return [peak_table(f"{preset} with batch_size={size}", fit.at_peak, fit.peak_buffers, fit.batches[size])]

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from ...engine.planning.fitting import (
     Fit,
@@ -19,7 +20,7 @@ from ...engine.planning.ranking import Board, Cost, ranked
 from ...engine.spec.config import RunConfig, UserModel
 from ...engine.spec.preset_reader import load_preset
 from ...engine.spec.topology import load_topology
-from .engine_process import EngineProcess
+from .engine_process import Answer, EngineProcess
 from .planner import usual_presets
 
 OTHERS = 2
@@ -44,7 +45,7 @@ class Fitter:
         """`preset`: a name or a file. `nice`: added to the niceness of the compiler's process."""
         self._config, self._topology, self._reference, self._nice = config, topology, preset, nice
         self.slice, self._preset = load_topology(topology), load_preset(preset)
-        self.fit = Fit(capacity_bytes=self.slice.chip.memory, trials=[])
+        self.fit: Fit = Fit(capacity_bytes=self.slice.chip.memory, trials=[])
         """What was compiled so far."""
         self.trying: Trying | None = None
         """None between compilations."""
@@ -59,10 +60,10 @@ class Fitter:
             self.trying = Trying(trial, len(self.fit.trials) + 1, time.monotonic())
             try:
                 yield self.fit
-                trial = await self._compiled(trial, config, preset)
+                answer = await EngineProcess(self._nice).ask("compile", config, self._topology, preset)
             finally:
                 self.trying = None
-            self.fit = msgspec.structs.replace(self.fit, trials=[*self.fit.trials, trial])
+            self._add(trial, answer)
             yield self.fit
 
     async def _candidates(self) -> AsyncIterator[tuple[RunConfig, str]]:
@@ -100,15 +101,21 @@ class Fitter:
         rows = msgspec.json.decode(answer.last_line, type=Board).rows
         return [row.preset for row in ranked(rows) if row.verdict == "fits"]
 
-    async def _compiled(self, trial: Trial, config: RunConfig, preset: str) -> Trial:
-        answer = await EngineProcess(self._nice).ask("compile", config, self._topology, preset)
+    def _add(self, trial: Trial, answer: Answer) -> None:
+        """Adds what the compiler says about a trial."""
+        fit = self.fit
         if answer.status:
-            return msgspec.structs.replace(trial, problem="; ".join(answer.problems))
+            trial = replace(trial, problem="; ".join(answer.problems))
+            self.fit = replace(fit, trials=[*fit.trials, trial])
+            return
         cost = msgspec.json.decode(answer.last_line, type=Cost)
-        return msgspec.structs.replace(
+        trial = replace(
             trial,
             peak_bytes=cost.peak_bytes,
             fits=cost.fits,
             step_seconds=cost.step_seconds,
             tokens_per_second=cost.tokens_per_second,
         )
+        self.fit = replace(fit, trials=[*fit.trials, trial])
+        if self.fit.largest_batch != fit.largest_batch:
+            self.fit = replace(self.fit, at_peak=cost.at_peak, peak_buffers=cost.peak_buffers)

@@ -18,6 +18,7 @@ from ..widgets.memory_at_peak import WIDE_FROM
 from ..widgets.paragraphs import Paragraphs
 from ..widgets.table import Table, right
 from .dialog import Dialog
+from .memory import MemoryScreen
 
 NARROW = ("change", "fits", "peak", "tokens/s")
 """Columns in a narrow terminal."""
@@ -27,7 +28,11 @@ STYLES = {"fits": "green", "too large": "yellow", "not compiled": "dim"}
 class FitScreen(Dialog[None]):
     """A table of the changes, which grows while they are compiled. Closing it cancels the rest."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("k", "stop", "Cancel"), ("escape,q", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("m", "memory", "Memory"),
+        ("k", "stop", "Cancel"),
+        ("escape,q", "dismiss", "Close"),
+    ]
 
     def __init__(self, preset: str, fitter: Fitter) -> None:
         super().__init__()
@@ -38,7 +43,7 @@ class FitScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = f"{self.preset} does not fit: what would"
-            box.border_subtitle = "k cancel · esc back"
+            box.border_subtitle = "m memory · k cancel · esc back"
             yield self.table
             yield Paragraphs()
 
@@ -90,6 +95,15 @@ class FitScreen(Dialog[None]):
         """Cancels what is still to be compiled."""
         if self.worker:
             self.worker.cancel()
+
+    def action_memory(self) -> None:
+        """Shows what fills the memory with the largest batch that fits."""
+        fit = self.fitter.fit
+        if fit.at_peak and (size := fit.largest_batch):
+            subject = f"{self.preset}, batch_size={size}"
+            self.app.push_screen(MemoryScreen(subject, fit.at_peak, clean(fit).peak_buffers, fit.batches[size]))  # pyright: ignore[reportUnknownMemberType]
+        else:
+            self.notify("what fills the memory is known once a batch size that fits is compiled", markup=False)
 
     @on(Worker.StateChanged)
     def show_end(self) -> None:

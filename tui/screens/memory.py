@@ -1,5 +1,6 @@
-"""A dialog that shows what fills the memory in a step of the running program."""
+"""A dialog that shows what fills the memory in a step of a compiled program."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -7,8 +8,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Label
 
-from ...engine.wire.descriptions import MemoryInfo, PeakMemory
-from ...engine.wire.events import PresetCompiled
+from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ..state.peak_words import coverage
 from ..widgets.memory_at_peak import MemoryAtPeak
 from .dialog import Dialog
@@ -19,16 +19,16 @@ class MemoryScreen(Dialog[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,m,q", "dismiss", "Close")]
 
-    def __init__(self, compiled: PresetCompiled, memory: MemoryInfo, peak: PeakMemory) -> None:
+    def __init__(self, subject: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int) -> None:
+        """`subject`: the program. `compiler`: the compiler's own figure of the peak, in bytes."""
         super().__init__()
-        self.peak, self.buffers = peak, compiled.peak_buffers
-        self.preset = compiled.preset
-        self.note = f"Predicted: {coverage(peak, self.buffers, memory.peak)}"
+        self.subject, self.peak, self.buffers = subject, peak, buffers
+        self.note = f"Predicted: {coverage(peak, buffers, compiler)}"
         self.memory = MemoryAtPeak()
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title, box.border_subtitle = f"{self.preset}: memory of a step, predicted", "esc back"
+            box.border_title, box.border_subtitle = f"{self.subject}: memory of a step, predicted", "esc back"
             yield self.memory
             yield Label(self.note, markup=False)
 

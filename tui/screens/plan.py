@@ -53,7 +53,8 @@ not measured. **n** also plans the best other meshes of the slice.
 **enter** on a compiled preset predicts where the time of a step goes on TPUs, by the compiler's schedule and its
 estimates: bars, operations and, on **t**, a timeline. **m** there shows what fills the memory: its curve over the step
 and the largest buffers at the peak. **enter** on a preset that is too large compiles what would make it fit: the
-largest batch, more micro-batches, remat policies and other presets, one after the other. **k** there cancels.
+largest batch, more micro-batches, remat policies and other presets, one after the other. **k** there cancels,
+and **m** shows what fills the memory with the largest batch that fits.
 
 **k** cancels the current compilation, **K** all remaining ones. `shardtui plan` prints the same without a run.
 """

@@ -80,7 +80,7 @@ class WatchScreen(RunScreen):
         if layout is None or layout.memory is None or layout.at_peak is None:
             self.notify("what fills the memory is known once the step is compiled, if its text can be read")
             return
-        await self.ask(MemoryScreen(layout, layout.memory, layout.at_peak))
+        await self.ask(MemoryScreen(layout.preset, layout.at_peak, layout.peak_buffers, layout.memory.peak))
 
     @work(exclusive=True, group="overlay")
     async def action_overlay(self) -> None:
