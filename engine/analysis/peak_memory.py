@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
+from ..base.maxima import maxima
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from .array_memory import MAIN, memory_space, padded_bytes
 from .dataflow import Dataflow
@@ -18,6 +19,8 @@ UNTOLD = ("broadcast", "while", "copy", "convert", "custom-call")
 """Opcodes of instructions that say less about a buffer than others that use it: they reserve it, or move it."""
 MOVES = ("bitcast", "copy", "convert", "reshape", "transpose")
 """Opcodes that only move what they are given."""
+MOST_POINTS = 200
+"""Points of the curve."""
 MAX_STEPS = 20
 """Instructions to follow to what is written to a buffer."""
 
@@ -61,7 +64,7 @@ def peak_memory(module: Module, arguments: Sequence[str]) -> Peak | None:
         for begin, end in buffer.spans:
             changes[begin] += buffer.bytes
             changes[end + 1] -= buffer.bytes
-    held = list(accumulate(changes))
+    held = list(accumulate(changes))[: schedule.now + 1]
     peak = max(held)
     at = held.index(peak)
     live = sorted((buffer for buffer in buffers if buffer.is_live(at)), key=lambda buffer: -buffer.bytes)
@@ -72,6 +75,7 @@ def peak_memory(module: Module, arguments: Sequence[str]) -> Peak | None:
         at=reader.share(at),
         op_name=running.instruction.op_name if running else "",
         source=module.source(running.instruction) if running else "",
+        curve=maxima(held, MOST_POINTS),
     )
     return Peak(memory, [reader.describe(buffer) for buffer in live[:MOST_BUFFERS]])
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond", "shard_map", "eval_jaxpr", "vmap(vmap())")
 """Parts that jax adds to an op name for its own control flow and transformations."""
+BARS = "▁▂▃▄▅▆▇█"
+"""An eighth of a line to a whole one."""
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -57,6 +59,12 @@ def shape(sizes: Sequence[int]) -> str:
 def spec(entries: Sequence[str | Sequence[str] | None]) -> str:
     """Formats the mesh axes of each dim of an array: `(–, fsdp, data+model)`."""
     return f"({', '.join(entry if isinstance(entry, str) else '+'.join(entry or ()) or '–' for entry in entries)})"
+
+
+def bars(values: Sequence[float], low: float, high: float) -> str:
+    """Formats a course: a bar for each value, the lowest for `low` and the highest for `high`, such as `█▆▄▃▂▁`."""
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in values)
 
 
 def over(axes: Sequence[str], network: str | None = None) -> str:

@@ -4,25 +4,10 @@ from collections.abc import Callable
 
 import jax
 
-from ..spec.model_config import RematPolicy
+from ..spec.model_config import KEPT, RematPolicy
 
 SAVED = "blocks.saved"
 """The name of a block's input, which every policy keeps."""
-PROJECTIONS = ("qkv_proj", "out_proj")
-"""Names of the results of attention's two matmuls."""
-
-KEPT: dict[RematPolicy, tuple[str, ...]] = {
-    "full": (),
-    "save_qkv_proj": ("qkv_proj",),
-    "save_out_proj": ("out_proj",),
-    "save_dot_except_mlp": PROJECTIONS,
-    "save_dot_with_context_except_mlp": (*PROJECTIONS, "context"),
-    "save_dot_except_mlpwi": (*PROJECTIONS, "mlpwo"),
-    "minimal": (*PROJECTIONS, "mlpwi", "mlpwo"),
-    "minimal_with_context": (*PROJECTIONS, "mlpwi", "mlpwo", "context"),
-}
-"""The named activations that a policy keeps besides the input: `context` is attention's result, `mlpwi` and `mlpwo` are
-those of the MLP's matmuls."""
 
 
 def policy(remat: RematPolicy | bool) -> Callable[..., bool]:

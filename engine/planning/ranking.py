@@ -15,6 +15,7 @@ from ..spec.topology import Topology, Wiring, wiring
 from ..wire.account import Account
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from ..wire.rates import KindOfWork, StepPrediction
+from .fitting import Fit
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
 """Whether a preset fits the devices; `not known` if there is no cost yet, `infeasible` if it cannot be laid out."""
@@ -176,6 +177,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """Cost of the compiled program."""
     measured: Measured | None = None
     """Measured steps."""
+    fit: Fit | None = None
+    """What would make it fit, compiled; null unless that is asked for and it is too large."""
 
     @property
     def title(self) -> str:

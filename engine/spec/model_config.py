@@ -29,6 +29,22 @@ RematPolicy = Literal[
 ]
 """What is kept of a block for its backward pass, by MaxText's names, roughly from least to most memory."""
 
+PROJECTIONS = ("qkv_proj", "out_proj")
+"""Names of the results of attention's two matmuls."""
+
+KEPT: dict[RematPolicy, tuple[str, ...]] = {
+    "full": (),
+    "save_qkv_proj": ("qkv_proj",),
+    "save_out_proj": ("out_proj",),
+    "save_dot_except_mlp": PROJECTIONS,
+    "save_dot_with_context_except_mlp": (*PROJECTIONS, "context"),
+    "save_dot_except_mlpwi": (*PROJECTIONS, "mlpwo"),
+    "minimal": (*PROJECTIONS, "mlpwi", "mlpwo"),
+    "minimal_with_context": (*PROJECTIONS, "mlpwi", "mlpwo", "context"),
+}
+"""The named activations that a policy keeps besides the input: `context` is attention's result, `mlpwi` and `mlpwo` are
+those of the MLP's matmuls."""
+
 BALANCE = 0.01
 """Default weight of the experts' balance loss: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
 

@@ -186,6 +186,11 @@ class Preset(Struct, frozen=True):
             f"it: use a divisor of {group}, or a batch of {fitting}"
         )
 
+    def least_batch(self, device_count: int, accumulate_steps: int = 1) -> int:
+        """Returns the smallest batch that divides by the devices and into micro-batches: others are multiples of it."""
+        parts = self._count(self.rules.get("batch", ()), device_count)
+        return parts * (self.microbatches or 1 if self.stage_axes else accumulate_steps)
+
     def accumulation_problem(self, device_count: int, batch_size: int, accumulate_steps: int) -> str | None:
         """Returns why the batch cannot be accumulated in so many micro-batches; None if it can.
 

@@ -197,6 +197,9 @@ class PeakMemory(Struct, frozen=True, kw_only=True):
     """Name that jax gave the operation that runs then."""
     source: str
     """`file:line` of that operation; empty if the compiler does not report it."""
+    curve: list[int] = []
+    """Bytes that are live over the step: the most in each of at most 200 equal parts of the program. They are in its
+    order, where a loop counts once."""
 
 
 class RematerializationInfo(Struct, frozen=True, kw_only=True):

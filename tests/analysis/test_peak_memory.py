@@ -7,10 +7,11 @@ import pytest
 from rich.console import Console
 from shardtui.engine.analysis.array_memory import elements, leaves, memory_space, padded_bytes
 from shardtui.engine.analysis.hlo import parse
-from shardtui.engine.analysis.peak_memory import MOST_BUFFERS, Peak, peak_memory
+from shardtui.engine.analysis.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak, peak_memory
 from shardtui.engine.program.program import Program
 from shardtui.engine.wire.descriptions import PeakBuffer, PeakMemory
 from shardtui.tui.cli.memory_report import peak_table
+from shardtui.tui.state.peak_words import curve_rows
 
 HEAD = "HloModule m, is_scheduled=true, entry_computation_layout={{}}, num_partitions=1{0}\n\n"
 TOLERANCE = 0.05
@@ -69,6 +70,7 @@ def test_values_are_live_until_they_are_read_for_the_last_time() -> None:
         ("f32[50]{0}", "temporary", 200),
     ]
     assert (found.memory.at, found.buffers[0].begin, found.buffers[0].end) == (0.5, 0.25, 0.5)
+    assert found.memory.curve == [800, 1600, 1800, 1400, 800]
 
 
 def test_renamed_values_and_constants_take_no_memory() -> None:
@@ -152,6 +154,26 @@ def test_a_text_in_no_order_has_no_peak() -> None:
     )
 
 
+def test_the_curve_of_a_long_program_keeps_the_most_of_each_part() -> None:
+    """Every fourth value is twice as large, and each is needed until the next one is computed."""
+    sizes = [100 * (1 + (number % 4 == 0)) for number in range(1, 801)]
+    lines = [f"  %v{number} = f32[{size}]{{0}} pad(%v{number - 1})\n" for number, size in enumerate(sizes, 1)]
+    found = peak_of(
+        "  %v0 = f32[100]{0} parameter(0)\n" + "".join(lines)[:-1].replace("  %v800", "  ROOT %v800") + "\n"
+    )
+    assert len(found.memory.curve) == MOST_POINTS
+    assert max(found.memory.curve) == found.memory.bytes == 400 + 400 + 800
+    assert set(found.memory.curve[1:-1]) == {1600}
+
+
+def test_the_curve_is_drawn_from_zero() -> None:
+    peak = PeakMemory(bytes=80, at=0.5, op_name="", source="", curve=[0, 20, 80, 40])
+    assert curve_rows(peak, 4, 1) == [" ▃█▅"]
+    assert curve_rows(peak, 4, 2) == ["  █ ", " ▅██"]
+    assert curve_rows(peak, 2, 1) == ["▃█"]
+    assert curve_rows(msgspec.structs.replace(peak, curve=[]), 4, 1) == []
+
+
 def test_rebuilt_peaks_of_every_preset_on_cpu(programs: dict[str, Program]) -> None:
     """The compiler's figure, here a sum, also has what its allocator loses between buffers."""
     for name, program in programs.items():
@@ -163,6 +185,8 @@ def test_rebuilt_peaks_of_every_preset_on_cpu(programs: dict[str, Program]) -> N
         sizes = [buffer.bytes for buffer in buffers]
         assert sizes == sorted(sizes, reverse=True)
         assert sum(sizes) <= at.bytes
+        assert max(at.curve) == at.bytes
+        assert at.curve.index(at.bytes) == pytest.approx(at.at * len(at.curve), abs=2)
         assert all(0 <= buffer.begin <= at.at <= buffer.end <= 1 for buffer in buffers)
         known = {array.name for array in program.description.arrays}
         assert all(buffer.name in known for buffer in buffers if buffer.kind == "argument")
@@ -183,7 +207,9 @@ def test_the_table_says_what_is_predicted_and_what_the_compiler_says() -> None:
         end=0.9,
     )
     computed = msgspec.structs.replace(buffer, name="", op_name="jit(step)/jvp(blocks)/while/body/mlp/tanh")
-    at = PeakMemory(bytes=9_000_000, at=0.5, op_name="jit(step)/mlp/dot_general", source="/home/me/model.py:7")
+    at = PeakMemory(
+        bytes=9_000_000, at=0.5, op_name="jit(step)/mlp/dot_general", source="/home/me/model.py:7", curve=[9, 9_000_000]
+    )
     console = Console(width=160, record=True, quiet=True)
     with console.capture() as shown:
         console.quiet = False
@@ -194,6 +220,7 @@ def test_the_table_says_what_is_predicted_and_what_the_compiler_says() -> None:
         "copy of blocks.mlp.up.kernel temporary 2 MB 1 MB bf16[8,64]{1,0:T(8,128)(2,1)} 10 % – 90 % model.py:12" in text
     )
     assert "jvp(blocks)/mlp/tanh temporary" in text
+    assert "over the step ▁█ up to 9 MB" in text
     assert "4 MB of 9 MB live then, rebuilt from the order of the program; the compiler's own peak is 10 MB" in text
 
 

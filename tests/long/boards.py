@@ -1,6 +1,7 @@
 """The boards of `shardtui plan` for GPT-3 on 64 and on 1,024 chips: `python tests/long/boards.py [NAME …] [--record]`.
 
 Needs the extra `tpu`, no TPU, and up to two minutes a compilation on two cores; what was compiled before is kept.
+`newer` has GPT-3 and Llama 3 70B on two slices and on tpu7x, `gpus` both on GPUs, with the extra `gpu-compiler`.
 """
 
 import argparse
@@ -36,6 +37,21 @@ COLUMNS = {
     "estimate of the peak off": "{:+.2g} %",
     "of what is sent": "{:+.2g} %",
 }
+DEVICE_COLUMNS = {"model": "", "devices": "", "batch": "", **COLUMNS}
+NEWER = """
+gpt3-175b  2*v5p:4x4x4 128  --preset=hsdp     --preset=fsdp-tp8
+llama3-70b 2*v5p:4x4x4 128  --preset=hsdp     --set=seq_len=2048
+gpt3-175b  tpu7x:4x4x4 128  --preset=fsdp-tp4
+llama3-70b tpu7x:4x4x4 128  --preset=fsdp-tp4 --set=seq_len=2048
+"""
+GPUS = """
+gpt3-175b  h100:8x8    64   --preset=fsdp     --preset=fsdp-tp8
+llama3-70b h100:8x8    64   --preset=fsdp     --preset=fsdp-tp8 --set=seq_len=2048
+gpt3-175b  h100:128x8  1024 --preset=fsdp     --preset=fsdp-tp8
+llama3-70b h100:128x8  1024 --preset=fsdp     --preset=fsdp-tp8 --set=seq_len=2048
+"""
+DEVICES = {"newer": NEWER, "gpus": GPUS}
+"""Model, topology, batch size, options."""
 BY_HAND = ("--topology=v5p:4x4x4", "--batch-size=64", "--preset=data8-model8", "--preset=fsdp8-model8")
 HELD = {"a device holds": "", "by hand": "{}", "`data8-model8`": "bytes", "`fsdp8-model8`": "bytes"}
 HALF = "kernel copies"
@@ -56,32 +72,45 @@ Row = dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(("by-hand", *BOARDS)))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(("by-hand", *BOARDS, *DEVICES)))
     options = arguments(parser)
     print(f"{versions()}\n")
     for name in options.names or ("by-hand", *BOARDS):
-        asked = BOARDS.get(name, BY_HAND)
-        rows = board(*asked)
-        columns = COLUMNS if name in BOARDS else HELD
-        with Table(
-            f"plan/{name}", columns, options.record, f"shardtui plan --model=gpt3-175b {' '.join(asked)}"
-        ) as table:
-            if name in BOARDS:
-                for row in rows:
-                    is_left = "--search" in asked and not row["compiled"]
-                    if row["verdict"] != "infeasible" and not is_left:
-                        add(table, row)
-            else:
-                add_parts(table, *rows)
+        if name in DEVICES:
+            add_devices(name, options.record)
+        else:
+            add_gpt3(name, options.record)
         print()
 
 
+def add_gpt3(name: str, records: bool) -> None:
+    asked = BOARDS.get(name, BY_HAND)
+    rows = board("--model=gpt3-175b", *asked)
+    columns = COLUMNS if name in BOARDS else HELD
+    with Table(f"plan/{name}", columns, records, f"shardtui plan --model=gpt3-175b {' '.join(asked)}") as table:
+        if name not in BOARDS:
+            add_parts(table, *rows)
+            return
+        for row in rows:
+            is_left = "--search" in asked and not row["compiled"]
+            if row["verdict"] != "infeasible" and not is_left:
+                table.add(*cells(row))
+
+
+def add_devices(name: str, records: bool) -> None:
+    with Table(f"plan/{name}", DEVICE_COLUMNS, records) as table:
+        for line in DEVICES[name].strip().splitlines():
+            model, topology, batch, *rest = line.split()
+            for row in board(f"--model={model}", f"--topology={topology}", f"--batch-size={batch}", *rest):
+                table.add(model, topology, int(batch), *cells(row))
+
+
 def board(*asked: str) -> list[Row]:
-    command = [sys.executable, "-m", "shardtui.tui", "plan", "--json", "--model=gpt3-175b", *asked]
+    command = [sys.executable, "-m", "shardtui.tui", "plan", "--json", *asked]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)["rows"]
 
 
-def add(table: Table, row: Row) -> None:
+def cells(row: Row) -> list[Cell]:
     estimate, compiled = row["estimate"], row["compiled"]
     cost = compiled or estimate
     assert cost, row
@@ -92,7 +121,7 @@ def add(table: Table, row: Row) -> None:
     spread = ", ".join(
         f"{axes} {figures.size(count)}" for axes, count in flows.items() if count > LEAST * sum(flows.values())
     )
-    table.add(
+    return [
         title_of(row["preset"], row["settings"]),
         verdict,
         cost["peak_bytes"],
@@ -103,14 +132,14 @@ def add(table: Table, row: Row) -> None:
         "compiler" if compiled else "formula",
         off(estimate["peak_bytes"], compiled["peak_bytes"]) if compiled and estimate else None,
         off(total(estimate), total(compiled)) if compiled and estimate else None,
-    )
+    ]
 
 
 def sent(cost: Row) -> dict[str, int]:
     """Bytes by axes, most first."""
     found: dict[str, int] = {}
     for flow in cost.get("collectives") or ():
-        axes = figures.over(flow["axes"])
+        axes = figures.over(flow["axes"], flow["network"])
         found[axes] = found.get(axes, 0) + flow["bytes_sent"]
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 from shardtui.engine.models.flops import flops
-from shardtui.engine.models.remat import KEPT
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state, compile_program
+from shardtui.engine.spec.model_config import KEPT
 from shardtui.engine.spec.preset_reader import load_preset
 
 from ..conftest import tiny_config, tiny_model

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.analysis.peak_memory import peak_memory
@@ -437,6 +438,48 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
         assert isinstance(app.screen, PlanScreen), "not compiled: nothing to predict"
 
     in_plan_view("predicted", scenario)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
+def test_enter_compiles_what_makes_a_preset_fit_that_is_too_large(
+    home: Path, compilers: Compilers, size: tuple[int, int]
+) -> None:
+    """All presets are too large as asked, and half the batch fits; more micro-batches hang, until `k` cancels them."""
+    compilers.install(HANGS)
+    target = load_topology("v5e:2x4")
+    large = Cost(argument_bytes=1, peak_bytes=2 * target.chip.memory, capacity_bytes=target.chip.memory)
+    for preset in built_in_presets():
+        plan_cache.store(tiny_config(), preset, target, large)
+    peak = peak_memory(parse((HLO / "tpu-fsdp.hlo").read_text()), [])
+    assert peak
+    fits = msgspec.structs.replace(large, peak_bytes=5_000_000, tokens_per_second=1e6, at_peak=peak.memory)
+    half = msgspec.structs.replace(tiny_config().training, batch_size=4)
+    plan_cache.store(tiny_config(training=half), load_preset("tp"), target, fits)
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await request_plan(app, pilot, "v5e:2x4")
+        await until(lambda: view(app).status == "compiled", "the end")
+        view(app).table.select("tp")
+        await pilot.press("enter")
+        await until(lambda: len(compilers.started) == 1, "the first compilation that no cache answers")
+        assert re.search(r"compiling batch_size=\d+, \d+ s, program 3", screen_text(app))
+        assert "tp does not fit: what would" in screen_text(app)
+        assert re.search(r"batch_size=4 +fits +5 MB .* 1 M", screen_text(app))
+        assert "→ tp fits with batch_size=4, not with 8" in screen_text(app)
+        await pilot.press("m")
+        await until(
+            lambda: "tp, batch_size=4: memory of a step, predicted" in screen_text(app), "what fills the memory"
+        )
+        await pilot.press("escape", "k")
+        await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of the compiler")
+        await pilot.press("escape")
+        await until(lambda: isinstance(app.screen, PlanScreen), "the plan")
+        await pilot.press("enter")
+        await until(lambda: len(compilers.started) == 2, "the same compilation")
+        await pilot.press("escape")
+        await until(lambda: isinstance(app.screen, PlanScreen) and compilers.all_gone(0), "its end with the dialog")
+
+    in_plan_view("fit", scenario, size)
 
 
 def test_compiled_presets_are_ranked_by_the_compilers_figures(home: Path, compilers: Compilers) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from shardtui.engine.base import figures
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import PresetInfo
@@ -158,6 +159,29 @@ def test_arrays_are_sorted_filtered_and_folded(home: Path, described: list[Inspe
         assert not app.screen.query_one(Input).display
 
     over(record(described, "arrays"), scenario)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
+def test_m_in_watch_shows_what_fills_the_memory_of_the_running_program(
+    home: Path, described: list[Inspection], size: tuple[int, int]
+) -> None:
+    compiled = described[-1].compiled
+    assert compiled.at_peak and compiled.memory
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await until(lambda: app.screen.query("LossChart"), "the panels")
+        await press(pilot, "m")
+        await until(lambda: "fsdp-tp2: memory of a step, predicted" in screen_text(app), "the dialog")
+        text = screen_text(app)
+        assert compiled.at_peak and compiled.memory
+        assert f"peak at {figures.percent(compiled.at_peak.at)}" in text
+        assert "▄" in text or "█" in text
+        assert figures.size(compiled.peak_buffers[0].bytes) in text
+        assert figures.size(compiled.memory.peak) in text, "the compiler's own figure"
+        await press(pilot, "m")
+        await until(lambda: app.current_mode == "watch" and len(app.screen_stack) == 1, "Watch again")
+
+    over(record(described, "memory"), scenario, size)
 
 
 def test_a_switch_marks_the_arrays_and_traffic_that_it_changed(home: Path, described: list[Inspection]) -> None:

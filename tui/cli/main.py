@@ -162,7 +162,7 @@ def _plan(options: argparse.Namespace) -> int:
     from .plan import Asked, plan
     from .search_options import place_of, searched
 
-    shown = options.accounts, options.shows_memory, dict(options.price), options.json
+    shown = options.accounts, options.shows_memory, options.fit, dict(options.price), options.json
     search, place = searched(options), place_of(options.save) if options.save else None
     train = ["shardtui", "train", "--model", options.model or "nano", *set_options(options)]
     return plan(*planned(options), Asked(not options.estimate, search, place, train, *shown))

@@ -7,8 +7,11 @@ from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
-from ..state.peak_words import coverage, held_by, lifetime, moment
+from ..state.peak_words import coverage, curve_rows, held_by, lifetime, moment
 from ..terminal.plain_table import plain_table, right
+
+CURVE_WIDTH = 60
+"""Cells of the curve."""
 
 
 def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int) -> Table:
@@ -22,7 +25,7 @@ def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compi
         right("live"),
         Column("source", overflow="fold"),
         title=f"{name}: largest buffers at the peak, predicted: {moment(peak)}",
-        caption=coverage(peak, buffers, compiler),
+        caption="\n".join([*_curve(peak), coverage(peak, buffers, compiler)]),
     )
     for buffer in buffers:
         table.add_row(
@@ -35,3 +38,8 @@ def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compi
             Text(figures.short_source(buffer.source)),
         )
     return table
+
+
+def _curve(peak: PeakMemory) -> list[str]:
+    """The memory over the step in one line, if it is known: from 0 to the peak."""
+    return [f"over the step {line} up to {figures.size(peak.bytes)}" for line in curve_rows(peak, CURVE_WIDTH, 1)]

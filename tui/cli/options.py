@@ -238,6 +238,7 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     add("--save", metavar="NAME|FILE", help="of --search: save the preset that it chose, also as one of yours by NAME")
     add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
     add("--memory", action="store_true", dest="shows_memory", help="also show what fills the memory at the peak")
+    add("--fit", action="store_true", help="also compile what may make each --preset fit that is too large")
     add(
         "--profile",
         action="store_true",

@@ -18,6 +18,7 @@ from ...engine.spec.config import RunConfig
 from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
 from ..client.engine_process import NoAnswer
+from ..client.fitter import Fitter
 from ..client.planner import Planner, is_far_too_large
 from ..state import board_rows
 from ..state.chip_hours import Prices, check_prices
@@ -30,6 +31,7 @@ from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
 from .chosen_preset import default_place, write_chosen
 from .memory_report import peak_table
+from .plan_fit import fit_tables, follow_fits
 from .plan_progress import follow
 from .plan_report import plan_report
 from .profile_report import profile_tables
@@ -60,6 +62,8 @@ class Asked:
     """Whether it shows where the time of a step goes."""
     memory: bool
     """Whether it shows what fills the memory."""
+    fits: bool
+    """Whether it compiles what may make presets fit that are too large."""
     prices: Prices
     """Of chips."""
     as_json: bool
@@ -68,9 +72,8 @@ class Asked:
 
 def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], asked: Asked) -> int:
     """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises Invalid."""
-    if (asked.accounts or asked.memory) and not asked.compiles:
-        option = "--profile" if asked.accounts else "--memory"
-        raise Invalid(f"{option} needs the compiler's schedule: leave out --estimate")
+    if problems := _problems(asked, presets):
+        raise Invalid(*problems)
     found = list(map(load_topology, topologies))
     check_prices(asked.prices, found)
     warn(*(f"estimates only: {why}" for why in dict.fromkeys(map(compilers.missing, found)) if why and asked.compiles))
@@ -80,6 +83,7 @@ def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], a
         warn(*(() if number else planner.preset_problems))
         try:
             asyncio.run(follow(planner))
+            asyncio.run(follow_fits(planner, [Fitter(config, topology, name) for name in presets if asked.fits]))
         except KeyboardInterrupt:
             code = INTERRUPTED
         except NoAnswer as error:
@@ -103,6 +107,19 @@ def _searched(planner: Planner, was_interrupted: bool, asked: Asked) -> SearchRe
         return search_report(planner, was_interrupted, "", "")
     place = asked.place or default_place(planner.board.model, topology)
     return search_report(planner, was_interrupted, str(place), write_chosen(best, place, topology, asked.train))
+
+
+def _problems(asked: Asked, presets: Sequence[str]) -> list[str]:
+    needs = {
+        "--profile": (asked.accounts, "the compiler's schedule"),
+        "--memory": (asked.memory, "the compiler's schedule"),
+        "--fit": (asked.fits, "the compiler"),
+    }
+    wrong = [option for option, (is_asked, _) in needs.items() if is_asked and not asked.compiles]
+    found = [f"{option} needs {needs[option][1]}: leave out --estimate" for option in wrong]
+    return found + (
+        ["--fit compiles up to 20 programs for a preset: name one with --preset"] if asked.fits and not presets else []
+    )
 
 
 def _answer(boards: Sequence[Board], searches: Sequence[SearchReport], config: RunConfig, asked: Asked) -> None:
@@ -140,6 +157,7 @@ def _tables(
     accounts = [(row.title, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
     tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
     tables += _peak_tables(rows) if shows_memory else []
+    tables += [table for row in rows for table in fit_tables(row)]
     tables += [Text(NOT_TUNED, "dim")] if load_topology(board.topology).chip.target and compiled else []
     tables += [curve_table(search)] if search and search.curve else []
     return [*tables, Text(f"→ {recommendation(board.rows, load_topology(board.topology).title, goal)}", "bold")]

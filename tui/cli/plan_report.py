@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ...engine.analysis.finding import Finding
+from ...engine.planning.fitting import Fit
 from ...engine.planning.goal import in_order
 from ...engine.planning.ranking import Board, Bound, Choice, Cost, Row, Verdict
 from ...engine.spec.pipeline_info import PipelineInfo
@@ -50,6 +51,10 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     """Stages of its pipeline; null if it has none."""
     settings: dict[str, Choice]
     """Settings of `--set` that a search chose; else empty."""
+    fit: Fit | None
+    """What was compiled to make it fit; null unless `--fit` asks for it and it is too large."""
+    largest_batch: int | None
+    """The largest batch size in `fit` that fits, with nothing else changed; null if there is none."""
     findings: list[Finding]
     """What is likely to be wrong with how the mesh lies over the slices."""
     tokens_per_chip_hour: float | None
@@ -116,6 +121,8 @@ def _planned(row: Row, topology: Topology, prices: Prices) -> PlannedPreset:
         wiring=row.wiring,
         pipeline=row.pipeline,
         settings=row.settings,
+        fit=row.fit,
+        largest_batch=row.fit.largest_batch if row.fit else None,
         findings=row.findings,
         tokens_per_chip_hour=tokens.per_chip_hour,
         tokens_per_dollar=tokens.per_dollar,

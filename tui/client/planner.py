@@ -173,15 +173,18 @@ class Planner:
 
         Raises Invalid if that cannot be told, and NoAnswer if the engine fails.
         """
-        assert self.board is not None
-        at = [row.title for row in self.board.rows].index(title)
-        config = configured(self._config, self.board.rows[at].settings)
-        answer = await EngineProcess(self._nice).ask("schedule", config, self._topology, self._presets[at])
+        answer = await EngineProcess(self._nice).ask("schedule", *self.subject(title))
         found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
         if found is None:
             slices = load_topology(self._topology).title
             raise Invalid(f"{title} on {slices}: its program is too large or too long, or has no times, as on GPUs")
         return found
+
+    def subject(self, title: str) -> tuple[RunConfig, str, str]:
+        """Returns the config, the topology and the name or file of a row of the board."""
+        assert self.board is not None
+        at = [row.title for row in self.board.rows].index(title)
+        return configured(self._config, self.board.rows[at].settings), self._topology, self._presets[at]
 
     def cancel(self) -> None:
         """Cancels the compilation that began first; the next one follows."""

@@ -20,6 +20,7 @@ from ...engine.spec.config import RunConfig
 from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
 from ..bindings import identified
+from ..client.fitter import Fitter
 from ..client.planner import Compiling, Planner
 from ..state.last_slice import remember_slice
 from ..state.recommendation import recommendation
@@ -31,6 +32,7 @@ from ..widgets.plan_request import EXAMPLE_SLICES, PlanRequest
 from ..widgets.plan_table import PlanTable
 from ..widgets.row_details import RowDetails
 from ..widgets.table import Table
+from .fit import FitScreen
 from .predicted import PredictedScreen
 from .run_screen import RunScreen
 
@@ -55,8 +57,10 @@ promising ones, for ten minutes at most, and says which trains most tokens per s
 chooses the batch, and writes the preset as a file.
 
 **enter** on a compiled preset predicts where the time of a step goes on TPUs, by the compiler's schedule and its
-estimates: bars, operations and, on **t**, a timeline. **m** there shows what fills the memory at the peak: the largest
-buffers.
+estimates: bars, operations and, on **t**, a timeline. **m** there shows what fills the memory: its curve over the step
+and the largest buffers at the peak. **enter** on a preset that is too large compiles what would make it fit: the
+largest batch, more micro-batches, remat policies and other presets, one after the other. **k** there cancels,
+and **m** shows what fills the memory with the largest batch that fits.
 
 **k** cancels the current compilation, **K** all remaining ones. `shardtui plan` prints the same without a run.
 """
@@ -182,15 +186,33 @@ buffers.
 
     @on(DataTable.RowSelected)
     def predict(self) -> None:
-        """Opens where the time of a step goes under the selected preset, if it was compiled."""
+        """Opens where the time of a step goes under the selected preset, if it was compiled, or what makes it fit."""
         row, planner = self.table.selected_row, self.planner
         if row is None or planner is None:
             return
-        if row.compiled is None or not row.compiled.fits:
-            self.notify("compile a preset that fits first: t, then enter", markup=False)
+        if row.verdict == "too large":
+            self.make_fit(row.title, planner)
+            return
+        if row.compiled is None:
+            self.notify("compile a preset first: t, then enter", markup=False)
             return
         account = partial(planner.account, row.title)
         self.app.push_screen(PredictedScreen(row.title, row.compiled, account))  # pyright: ignore[reportUnknownMemberType]
+
+    def make_fit(self, title: str, planner: Planner) -> None:
+        """Opens what makes a preset fit that is too large, unless other programs are being compiled."""
+        try:
+            fitter = Fitter(*planner.subject(title), nice=NICENESS)
+        except Invalid as error:  # its file is no longer there
+            self.show_problems(error.problems)
+            return
+        problem = compilers.missing(fitter.slice)
+        if planner.compiling:
+            problem = "the plan is still being compiled: wait, or cancel it with K"
+        if problem:
+            self.notify(problem, markup=False)
+        else:
+            self.app.push_screen(FitScreen(title, fitter))  # pyright: ignore[reportUnknownMemberType]
 
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)

@@ -14,9 +14,9 @@ from textual.widgets import Label
 from ...engine.base.invalid import Invalid
 from ...engine.planning.ranking import Cost
 from ...engine.wire.account import Account
-from ..state.peak_words import coverage, moment
+from ..state.peak_words import coverage
 from ..terminal.clean import printable
-from ..widgets.buffer_rows import show_buffers
+from ..widgets.memory_at_peak import MemoryAtPeak
 from ..widgets.operation_rows import show_operations
 from ..widgets.step_bar import StepBar, title
 from ..widgets.table import Table
@@ -49,7 +49,7 @@ class PredictedScreen(Dialog[None]):
         self.ask = account
         self.note = NOTE
         self.table = Table()
-        self.buffers = Table()
+        self.memory = MemoryAtPeak()
         self.timeline = TimelineView()
 
     def compose(self) -> ComposeResult:
@@ -58,7 +58,7 @@ class PredictedScreen(Dialog[None]):
             yield StepBar()
             yield self.table
             yield self.timeline
-            yield self.buffers
+            yield self.memory
             yield Label(NOTE, markup=False)
 
     def on_mount(self) -> None:
@@ -70,7 +70,7 @@ class PredictedScreen(Dialog[None]):
     def show_memory(self) -> None:
         """Shows what fills the memory at the peak."""
         if peak := self.cost.at_peak:
-            show_buffers(self.buffers, self.cost.peak_buffers, self.size.width >= WIDE, f"at the peak, {moment(peak)}")
+            self.memory.show_peak(peak, self.cost.peak_buffers)
 
     @work(exclusive=True)
     async def fill(self) -> None:
@@ -96,17 +96,18 @@ class PredictedScreen(Dialog[None]):
 
     def action_memory(self) -> None:
         """Changes between the operations and what fills the memory."""
-        self.show_below(self.table if self.buffers.display else self.buffers)
+        self.show_below(self.table if self.memory.display else self.memory)
 
     def show_below(self, shown: Widget) -> None:
-        """Shows one of the tables or the timeline, which then takes the keys."""
-        for widget in (self.table, self.timeline, self.buffers):
+        """Shows one of them, which then takes the keys."""
+        for widget in (self.table, self.timeline, self.memory):
             widget.display = widget is shown
-        (shown.rows if isinstance(shown, Table) else shown).focus()
+        focused = self.memory.table if shown is self.memory else shown
+        (focused.rows if isinstance(focused, Table) else focused).focus()
         self.show_note()
 
     def show_note(self) -> None:
         """Says what the figures are."""
         peak = self.cost.at_peak
         covered = coverage(peak, self.cost.peak_buffers, self.cost.peak_bytes) if peak else "The buffers are not known."
-        self.query_one(Label).update(f"Predicted: {covered}" if self.buffers.display else self.note)
+        self.query_one(Label).update(f"Predicted: {covered}" if self.memory.display else self.note)

@@ -26,6 +26,7 @@ class WatchScreen(RunScreen):
             Binding("l", "log_axis", "Log axis", show=False),
             Binding("S", "smooth", "Smooth", show=False),
             Binding("i", "overlay", "Overlay", show=False, tooltip="Draw the losses of other runs, too"),
+            Binding("m", "memory", "Memory", show=False, tooltip="What fills the memory at the peak of a step"),
         ],
     )
 
@@ -69,6 +70,17 @@ class WatchScreen(RunScreen):
     def action_smooth(self) -> None:
         if self.panels:
             self.panels.chart.toggle_smooth()
+
+    @work(exclusive=True, group="memory")
+    async def action_memory(self) -> None:
+        """Shows what fills the memory at the peak of a step, if its program is known."""
+        from .memory import MemoryScreen
+
+        layout = self.state.layout
+        if layout is None or layout.memory is None or layout.at_peak is None:
+            self.notify("what fills the memory is known once the step is compiled, if its text can be read")
+            return
+        await self.ask(MemoryScreen(layout.preset, layout.at_peak, layout.peak_buffers, layout.memory.peak))
 
     @work(exclusive=True, group="overlay")
     async def action_overlay(self) -> None:

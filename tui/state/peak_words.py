@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ...engine.base import figures
+from ...engine.base.maxima import maxima
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 
 
@@ -22,6 +23,20 @@ def moment(peak: PeakMemory) -> str:
     """Returns when the peak is: `78 % through the program, at blocks.py:51`."""
     where = figures.short_source(peak.source) or figures.op(peak.op_name)
     return f"{figures.percent(peak.at)} through the program" + (f", at {where}" if where else "")
+
+
+def curve_rows(peak: PeakMemory, width: int, height: int) -> list[str]:
+    """Returns the memory over the step as lines of blocks, from 0 to the peak; none if it is not known.
+
+    `width`: the most cells of a line; `height`: the lines.
+    """
+    course, step = maxima(peak.curve, width), peak.bytes / height
+    bases = [step * row for row in reversed(range(height))] if course else []
+    return ["".join(_cell(value - base, step) for value in course) for base in bases]
+
+
+def _cell(size: float, whole: float) -> str:
+    return figures.bars([min(size, whole)], 0, whole) if size > 0 else " "
 
 
 def coverage(peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int) -> str:

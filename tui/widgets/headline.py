@@ -10,7 +10,6 @@ from ...engine.base import figures
 from ..state.run_state import RunState
 from .lines import Lines
 
-BARS = "▁▂▃▄▅▆▇█"
 SPARK_CELLS = 10
 LARGE_ROWS = 4
 """Rows of a large figure: three of digits, and its name with the course."""
@@ -77,9 +76,7 @@ def spark(course: Sequence[float]) -> str:
     """Returns a bar for each value, scaled between the least and the greatest: `█▆▄▃▂▁`."""
     if len(course) < 2:
         return ""
-    low, high = min(course), max(course)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((value - low) * scale)] for value in course)
+    return figures.bars(course, min(course), max(course))
 
 
 def small_line(found: Sequence[Figure], width: int) -> Content:

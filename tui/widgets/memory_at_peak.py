@@ -1,0 +1,80 @@
+"""What fills the memory of a step: the curve over the step, and the largest buffers at its peak."""
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+
+from ...engine.base import figures
+from ...engine.wire.descriptions import PeakBuffer, PeakMemory
+from ..state.peak_words import curve_rows, moment
+from .buffer_rows import show_buffers
+from .lines import Lines
+from .table import Table
+
+LOW, TALL = 3, 6
+"""Lines of the curve in a low terminal, and in a tall one."""
+TALL_FROM, WIDE_FROM = 32, 110
+"""Lines of a tall terminal, columns of a wide one."""
+SCALE_WIDTH = 9
+"""Cells of the figures beside the curve."""
+
+
+class MemoryAtPeak(Vertical):
+    """The curve above a table of buffers. Both are predicted from the order of the compiled program."""
+
+    DEFAULT_CSS = """
+    MemoryAtPeak { height: 1fr; }
+    MemoryAtPeak > Lines { padding: 0 1; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.curve = MemoryCurve()
+        self.table = Table()
+
+    def compose(self) -> ComposeResult:
+        yield self.curve
+        yield self.table
+
+    def show_peak(self, peak: PeakMemory, buffers: Sequence[PeakBuffer]) -> None:
+        """Shows the peak of a step. `buffers`: the largest ones, the largest first."""
+        size = self.screen.size
+        self.curve.show_peak(peak, TALL if size.height >= TALL_FROM else LOW)
+        show_buffers(self.table, buffers, size.width >= WIDE_FROM, f"at the peak, {moment(peak)}")
+
+
+class MemoryCurve(Lines):
+    """Bytes that are live over the step, in the order of the program."""
+
+    peak: PeakMemory | None = None
+
+    def show_peak(self, peak: PeakMemory, rows: int) -> None:
+        """Shows the curve of a step in so many lines, none if it is not known."""
+        self.peak = peak
+        self.styles.height = rows + 1 if peak.curve else 0
+        self.draw(rows)
+
+    def on_resize(self) -> None:
+        self.draw(self.size.height - 1)
+
+    def draw(self, rows: int) -> None:
+        """Draws the curve at the present width."""
+        width = self.size.width - SCALE_WIDTH
+        if self.peak is None or width < 1 or rows < 1:
+            return
+        drawn = curve_rows(self.peak, width, rows)
+        scale = [figures.size(self.peak.bytes), *[""] * (rows - 1)]
+        lines = [
+            Content.assemble((f"{mark:>{SCALE_WIDTH - 1}} ", "$foreground 60%"), (line, "$primary"))
+            for mark, line in zip(scale, drawn, strict=True)
+        ]
+        self.show([*lines, Content.styled(_below(self.peak, len(drawn[0])), "$foreground 60%")])
+
+
+def _below(peak: PeakMemory, width: int) -> str:
+    """The line below the curve: where the peak is."""
+    words, at = f"peak at {figures.percent(peak.at)}", round(peak.at * (width - 1))
+    start = f"▲ {words}" if at + len(words) + 2 <= width else f"{words} ▲"
+    return " " * (SCALE_WIDTH + (at if start[0] == "▲" else max(0, at + 1 - len(start)))) + start
