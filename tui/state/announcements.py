@@ -101,7 +101,7 @@ def end_of_comparison(comparison: "Comparison", preset: str, is_shown: bool) -> 
 
 
 def _failure(event: EngineLost | Failed, state: RunState) -> Announcement:
-    if state.epoch and not (isinstance(event, Failed) and event.refused):
+    if state.epoch and not (isinstance(event, Failed) and (event.refused or event.by_supervisor)):
         text = f"{in_words(event)}\nits supervisor starts it again"
         return Announcement(text, "the engine has ended", "warning", seconds=None)
     return Announcement(f"{in_words(event)}\n{_recovery_hint(state)}", "the run has failed")
