@@ -47,15 +47,19 @@ def become_engine(options: argparse.Namespace) -> int:
     if problems:
         raise Invalid(*problems)
     if supervised:
-        _become_supervisor(config, restart, membership, supervised)
-    command = engine_command("host", options.resume or options.run_name, config, restart, membership)
+        command = _supervisor_command(config, restart, membership, supervised)
+    else:
+        command = engine_command("host", options.resume or options.run_name, config, restart, membership)
     os.execv(command[0], command)
 
 
-def _become_supervisor(
+def _supervisor_command(
     config: RunConfig | None, restart: Restart, membership: Membership, supervised: Supervision
-) -> None:
-    """Replaces this process. The same command starts the run and goes on with it. Raises Invalid."""
+) -> list[str]:
+    """Returns the command of a supervisor. It starts the run or goes on with it, so that launchers can repeat it.
+
+    Raises Invalid.
+    """
     about = config or restart.config
     assert about, "one of them is always given"
     directory = about.checkpoints.directory
@@ -72,8 +76,7 @@ def _become_supervisor(
     if problems:
         raise Invalid(*problems)
     restart = msgspec.structs.replace(restart, config=about)
-    command = engine_command("supervise-host", about.run, restart, membership, supervised)
-    os.execv(command[0], command)
+    return engine_command("supervise-host", about.run, restart, membership, supervised)
 
 
 def _membership_problems(membership: Membership) -> list[str]:
