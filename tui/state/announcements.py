@@ -70,8 +70,9 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
             return Announcement("\n".join(event.problems), f"switch to {event.to_preset} failed", seconds=None)
         case Failed():
             return _failure(event, state)
-        case EngineStarted(epoch=Epoch(lost=LostProcess(process=process, why=why))):
-            return Announcement(f"process {process} was lost: {why}", "resuming", "warning", seconds=None)
+        case EngineStarted(epoch=Epoch(lost=LostProcess(process=process, why=why)) as epoch):
+            left = f"\n{epoch.processes} of {epoch.of} processes go on" if epoch.processes < epoch.of else ""
+            return Announcement(f"process {process} was lost: {why}{left}", "resuming", "warning", seconds=None)
         case CheckpointFailed() | CheckpointDamaged() | RestoreFailed():
             return Announcement(in_words(event), "checkpoint")
         case Profiled():
