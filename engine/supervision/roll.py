@@ -8,6 +8,7 @@ clocks are compared: a supervisor is present while others see its beats change.
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -163,7 +164,8 @@ class Roll:
             self._is_failing = False
         except OSError as error:
             if not self._is_failing:
-                print(f"shardtui: {self._folder}: {error.strerror}: other hosts do not see this one", flush=True)
+                text = f"shardtui: {self._folder}: {error.strerror}: other hosts do not see this one"
+                print(text, file=sys.stderr, flush=True)
             self._is_failing = True
 
     def _write(self) -> None:
