@@ -17,6 +17,7 @@ LONG = {
     "kills": 50,
     "hosts": 10,
     "elastic": 10,
+    "returning": 8,
     "damage": 25,
     "restores": 3,
     "loop": 50,
