@@ -269,7 +269,7 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     epoch: Epoch | None = None
     """The epoch of a supervised run; None for an engine without a supervisor."""
     fallback: tuple[str, ...] = ()
-    """Presets, by name or file, to try in this order in a later epoch whose devices the run's preset does not fit."""
+    """Those of `Supervision`: the supervisor sets them."""
 
     @property
     def is_again(self) -> bool:

@@ -13,6 +13,8 @@ class Supervision(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Restarts within an hour at most."""
     min_processes: int | None = None
     """Fewest processes on which the run goes on; None for all of them."""
+    fallback: tuple[str, ...] = ()
+    """Presets, by name or file, to try in this order where that of the run does not fit the devices that are left."""
     wait_seconds: float | None = None
     """Seconds for which lost hosts are waited for; None: not at all if enough are left, else for ever."""
 

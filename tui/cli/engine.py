@@ -12,7 +12,7 @@ from ...engine.spec.epoch import Supervision
 from ...engine.wire import run_directory
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.run_directory import state_home
-from .run_config import fallback, new_config, restart_of, resumed, supervision
+from .run_config import new_config, restart_of, resumed, supervision
 
 
 def become_engine(options: argparse.Namespace) -> int:
@@ -34,7 +34,6 @@ def become_engine(options: argparse.Namespace) -> int:
     supervised = None
     try:
         supervised = supervision(options)
-        restart = msgspec.structs.replace(restart, fallback=fallback(options))
         if not options.resume:
             config = new_config(options)
         elif (state_home() / options.resume).is_dir():

@@ -17,7 +17,7 @@ from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.clean import printable
 from ..terminal.exit_codes import FINE
-from .run_config import fallback, new_config, resumed, supervision
+from .run_config import new_config, resumed, supervision
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -58,7 +58,7 @@ def client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
     if options.from_step is not None or options.other_data:
         raise Invalid("--from-step and --other-data apply to a resumed run: add --resume RUN")
     return client_of(_new_run(options), supervision(options)), Restart(
-        profile=options.profile, profile_every=options.profile_every, fallback=fallback(options)
+        profile=options.profile, profile_every=options.profile_every
     )
 
 

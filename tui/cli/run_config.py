@@ -25,7 +25,7 @@ from ...engine.spec.config import (
     TrainingConfig,
     UserModel,
 )
-from ...engine.spec.epoch import Supervision
+from ...engine.spec.epoch import RESTARTS, Supervision
 from ...engine.spec.model_choice import choose_model, user_model, with_settings, with_user_settings
 from ...engine.spec.preset_reader import is_file, load_preset, name_of
 from ...engine.spec.slices import spans
@@ -103,39 +103,37 @@ def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
         other_data=options.other_data,
         profile=options.profile,
         profile_every=options.profile_every,
-        fallback=fallback(options),
         config=config,
     )
 
 
-def fallback(options: argparse.Namespace) -> tuple[str, ...]:
-    """Returns the presets of --fallback. Raises Invalid if one cannot be read."""
-    presets: tuple[str, ...] = getattr(options, "fallback", ())
-    problems: list[str] = []
-    for preset in presets:
-        _load_or_note(problems, load_preset, preset)
-    if problems:
-        raise Invalid(*(f"--fallback: {problem}" for problem in problems))
-    return presets
-
-
 def supervision(options: argparse.Namespace) -> Supervision | None:
     """Returns how a run is supervised; None without --supervise. Raises Invalid."""
-    given = {"restarts": options.restarts, "min_processes": options.min_processes}
-    given["wait_for_host"] = getattr(options, "wait_for_host", None)
-    given = {key: value for key, value in given.items() if value is not None}
+    numbers = {
+        "--restarts": options.restarts,
+        "--min-processes": options.min_processes,
+        "--wait-for-host": getattr(options, "wait_for_host", None),
+    }
+    given = {flag: value for flag, value in numbers.items() if value is not None}
     if not options.supervise:
-        names = [*(f"--{key.replace('_', '-')} {value}" for key, value in given.items())]
-        names += [f"--fallback {','.join(options.fallback)}"] if options.fallback else []
-        if names:
-            raise Invalid(*(f"{name}: applies to a supervised run: add --supervise" for name in names))
+        unused = {**given, **({"--fallback": ",".join(options.fallback)} if options.fallback else {})}
+        if unused:
+            raise Invalid(
+                *(f"{flag} {value}: only for a supervised run: add --supervise" for flag, value in unused.items())
+            )
         return None
-    if problems := [
-        f"--{key.replace('_', '-')} {value}: must be at least 1" for key, value in given.items() if value < 1
-    ]:
+    problems = [f"{flag} {value}: must be at least 1" for flag, value in given.items() if value < 1]
+    for preset in options.fallback:
+        _load_or_note(problems, load_preset, preset)
+    if problems:
         raise Invalid(*problems)
-    given["wait_seconds"] = given.pop("wait_for_host", None)
-    return Supervision(**given)
+    restarts, least, wait = numbers.values()
+    return Supervision(
+        restarts=RESTARTS if restarts is None else restarts,
+        min_processes=least,
+        wait_seconds=wait,
+        fallback=options.fallback,
+    )
 
 
 def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[str]]:
