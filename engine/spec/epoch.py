@@ -32,7 +32,7 @@ class Epoch(Struct, frozen=True, kw_only=True):
     """One start of a supervised engine. It lasts until a process is lost, or the run ends."""
 
     number: int
-    """Counts from 1, anew for each supervisor."""
+    """Counts from 1; on one machine anew for each supervisor."""
     supervisor: int
     """Process id of the supervisor."""
     processes: int = 1

@@ -179,7 +179,8 @@ class _Watch:
             if is_killed or time.monotonic() - self._ended_at >= SETTLE_SECONDS:
                 self.has_killed = True
                 engine.kill()
-        waiting = [rank for rank in present if rank not in mine and rank not in self._decision.spare]
+        others = (rank for rank, other in present.items() if rank not in mine and other.ready_for > number)
+        waiting = [rank for rank in others if rank not in self._decision.spare]
         if waiting and min(members) == self._roll.own.rank and self._roll.own.makes_room != number:
             self._make_room(engine, waiting)
 
