@@ -1,5 +1,6 @@
 """SIGKILL of one process of a supervised run: it must go on by itself, with the same losses."""
 
+import contextlib
 import json
 import os
 import random
@@ -20,8 +21,8 @@ COUNTS = (1, 2, 4)
 STEPS = 400
 KILLS = 5
 """In each run, so that all of them come before its last step."""
-LATEST = 3.0
-"""Most seconds from the first step of an engine to a kill at any moment."""
+LATEST = 30
+"""Most steps from the first of an engine to a kill at any moment."""
 LIMIT = 300.0
 """Seconds without an event after which a run counts as one that hangs."""
 SWITCHES = tuple(f"--switch={20 * index}:{('fsdp', 'dp-tp2', 'dp')[index % 3]}" for index in range(1, STEPS // 20))
@@ -50,10 +51,11 @@ class Killed:
     """Kills of process 0."""
 
 
-def run(times: int) -> list[Row]:
-    """Kills processes of `times` runs with 1, 2 and 4 of them, `KILLS` times each."""
+def run(times: int) -> Iterator[Row]:
+    """Yields a row for runs of 1, 2 and 4 processes: `times` of each, in which `KILLS` processes are killed."""
     alone = dict(_loss(event) for event in _events(_train("alone")) if event["type"] == "StepDone")
-    return [_row(_all_killed(count, times, alone), count) for count in COUNTS]
+    for count in COUNTS:
+        yield _row(_all_killed(count, times, alone), count)
 
 
 def _all_killed(count: int, times: int, alone: dict[int, float]) -> Killed:
@@ -80,12 +82,13 @@ def _row(found: Killed, count: int) -> Row:
 def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict[int, float]:
     """Returns the losses of a run whose processes are killed, by step; adds the rest to `found`."""
     pids, losses, due = [0], dict[int, float](), list(chance.choices(list(MOMENTS), k=KILLS))
-    committed, killed_at, not_before = 0, 0.0, 0.0
+    committed, killed_at, trained, wanted = 0, 0.0, 0, 0
     process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000")
     for event in _events(process):
         match event["type"]:
             case "EngineStarted":
-                pids, not_before = [event["pid"]], 0.0
+                pids, trained = [event["pid"]], 0
+                wanted = 1 + chance.randrange(LATEST) * (due[:1] == ["any moment"])
             case "EngineReady" if event["hosts"]:
                 pids = [host["pid"] for host in event["hosts"]]
             case "CheckpointSaved":
@@ -94,16 +97,16 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
                 found.wrong.append(f"step {committed} was committed, {event['step']} was restored")
             case "StepDone":
                 losses |= [_loss(event)]
+                trained += 1
                 if killed_at:
                     found.gaps.append(time.monotonic() - killed_at)
                     killed_at = 0.0
-                not_before = not_before or time.monotonic() + chance.uniform(0, LATEST) * (due[:1] == ["any moment"])
             case _:
                 pass
-        is_due = due and event["type"] == MOMENTS[due[0]] and not_before and time.monotonic() > not_before
-        if is_due and not killed_at:
+        if due and event["type"] == MOMENTS[due[0]] and trained >= wanted and not killed_at:
             victim = chance.randrange(count)
-            os.kill(pids[victim], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the run has ended, earlier than it should
+                os.kill(pids[victim], signal.SIGKILL)
             killed_at = time.monotonic()
             found.moments[due.pop(0)] += 1
             found.of_process_0 += victim == 0

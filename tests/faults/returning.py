@@ -4,7 +4,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -15,11 +15,11 @@ from .elastic import TOLERANCE
 from .row import Row
 
 COUNTS = (2, 4)
-LOSSES = 3
+LOSSES = 2
 """Times that a host of each run is lost and returns."""
 LIMIT = 240.0
 """Seconds without what is waited for, after which a run counts as one that hangs."""
-COMPARED_STEPS = 1000
+COMPARED_STEPS = 300
 """Steps of the run without losses."""
 
 Event = dict[str, Any]
@@ -38,19 +38,17 @@ class Found:
     """Losses of the host of process 0."""
 
 
-def run(times: int) -> list[Row]:
-    """Kills hosts of `times` runs on 2 and on 4 of them, and starts them again, `LOSSES` times each."""
+def run(times: int) -> Iterator[Row]:
+    """Yields a row for runs on 2 and 4 hosts: `times` of each, in which a host is lost and returns `LOSSES` times."""
     with tempfile.TemporaryDirectory(prefix="shardtui-hosts-") as folder:
         alone = _losses(_alone(Path(folder)))
-        rows: list[Row] = []
         for count in COUNTS:
             found, chance = Found(), random.Random(count)
             for number in range(times):
                 place = Path(folder) / f"{count}-{number}"
                 place.mkdir()
                 _lose(place, count, chance, found, alone)
-            rows.append(_row(count, found, times * LOSSES))
-        return rows
+            yield _row(count, found, times * LOSSES)
 
 
 def _alone(folder: Path) -> list[Event]:
