@@ -1,7 +1,7 @@
 """Decides who trains in the next epoch: the first supervisor that is present does."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..spec.epoch import LostProcess, Supervision
 from ..wire.ending import Ending
@@ -20,9 +20,11 @@ GONE = f"its supervisor has not answered for {LOST_SECONDS:g} s: its host is dow
 class Deciding:
     """Counts faults, and writes decisions."""
 
-    def __init__(self, roll: Roll, coordinator: str, count: int, supervision: Supervision) -> None:
-        """`count`: supervisors of the run."""
-        self._roll, self._count = roll, count
+    def __init__(
+        self, roll: Roll, coordinator: str, count: int, supervision: Supervision, last_step: Callable[[], int]
+    ) -> None:
+        """`count`: supervisors of the run. `last_step` returns the last step that any host has reported."""
+        self._roll, self._count, self._last_step = roll, count, last_step
         self._port = int(coordinator.rpartition(":")[2])
         self._least = min(supervision.min_processes or count, count)
         self._patience = supervision.wait_seconds
@@ -36,7 +38,7 @@ class Deciding:
         rank, ending = worst(endings) if endings else (0, Ending(kind="stopped"))
         if not ending.is_orderly and self._noted < number:
             self._noted = number
-            self._retries.note(rank, ending, max(found.step for found in endings.values()))
+            self._retries.note(rank, ending, self._last_step())
         decision = self._verdict(number, list(present), rank, ending)
         is_first = not endings
         if not decision.problem and (missing := self._count - len(present) - len(decision.left_out)) > 0:
@@ -57,9 +59,8 @@ class Deciding:
         before = self._roll.decision(number - 1)
         if not found or before is None:
             return {}
-        step = max(ending.step for ending in found.values())
         gone = [rank for rank, token in before.members.items() if rank not in present or present[rank].token != token]
-        return {rank: Ending(kind="killed", step=step, problems=[GONE]) for rank in gone} or found
+        return {rank: Ending(kind="killed", problems=[GONE]) for rank in gone} or found
 
     def _verdict(self, number: int, ranks: list[int], rank: int, ending: Ending) -> Decision:
         """Returns the decision with all who can take part. `rank`: whose `ending` ended the epoch before."""

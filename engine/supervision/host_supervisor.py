@@ -18,7 +18,7 @@ from .deciding import Deciding
 from .engine import SETTLE_SECONDS, Engine
 from .history import History
 from .roll import Attendance, Decision, Roll
-from .supervisor import give_up, held, say
+from .supervisor import give_up, held, last_step, say
 
 POLL_SECONDS = 0.05
 """Interval at which the engine of this host is checked."""
@@ -46,8 +46,11 @@ class HostSupervisor:
             address=_address(membership.coordinator, self._rank),
         )
         self._roll = Roll(folder, own)
-        self._deciding = Deciding(self._roll, membership.coordinator, self._count, supervision)
-        self._history = History(directory.events, folder / "events.jsonl")
+        shared = folder / "events.jsonl"
+        self._history = History(directory.events, shared)
+        self._deciding = Deciding(
+            self._roll, membership.coordinator, self._count, supervision, lambda: last_step(shared)
+        )
         self._serves = False
         """Whether process 0 of the last epoch was on this host, which then has the history."""
         self._engine: Engine | None = None
@@ -120,7 +123,7 @@ class HostSupervisor:
         if self._serves:
             self._history.publish()
         ending = endings[process]
-        return Ending(kind="lost", step=ending.step) if watch.has_killed else ending
+        return Ending(kind="lost") if watch.has_killed else ending
 
     def _started(self, decision: Decision, process: int) -> Engine:
         count = len(decision.members)

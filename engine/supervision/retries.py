@@ -8,7 +8,7 @@ from ..wire.ending import Ending
 WINDOW_SECONDS = 3600.0
 """Restarts are counted over this time."""
 SAME_FAULTS = 3
-"""An engine that ends in the same way so often in a row, and trains no new step in between, is not started again."""
+"""An engine that ends in the same way after the same step so often in a row is not started again."""
 
 
 class Retries:
@@ -27,10 +27,9 @@ class Retries:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the last `SAME_FAULTS` engines ended in the same way, and none of them after a later step."""
-        rank, first, step = self._faults[0]
-        same = [(rank, first.kind, first.problems) == (r, e.kind, e.problems) and s <= step for r, e, s in self._faults]
-        return all(same) and len(same) == SAME_FAULTS
+        """Whether the last `SAME_FAULTS` engines ended in the same way after the same step."""
+        different = {(rank, ending.kind, tuple(ending.problems), step) for rank, ending, step in self._faults}
+        return len(different) == 1 and len(self._faults) == SAME_FAULTS
 
     def forget_faults(self) -> None:
         """Counts repeated faults anew: the process that had them is left out."""

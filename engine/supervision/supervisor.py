@@ -58,7 +58,7 @@ class Supervisor:
 
     def _next(self, epoch: Epoch, process: int, ending: Ending) -> Epoch | str:
         """Returns the next epoch, or why there is none. `process`: the one that ended the last epoch."""
-        self._retries.note(process, ending, _last_step(self._directory))
+        self._retries.note(process, ending, last_step(self._directory.events))
         count = self._left(epoch, ending)
         if self._signals:
             return why(ending)
@@ -140,10 +140,10 @@ def why(ending: Ending) -> str:
     return "; ".join([*ending.problems, *ending.lost.values()]) or ending.kind
 
 
-def _last_step(run: RunDirectory) -> int:
+def last_step(history: Path) -> int:
     """Returns the last step that was reported; 0 if none was, or the history cannot be read."""
     try:
-        events = deciding_events(run.events)
+        events = deciding_events(history)
     except (Invalid, OSError):
         return 0
     return next((event.step for event in reversed(events) if isinstance(event, StepsDone)), 0)

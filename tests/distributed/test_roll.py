@@ -13,7 +13,7 @@ from shardtui.engine.supervision.roll import Attendance, Decision, Roll
 from shardtui.engine.wire.ending import Ending
 
 KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
-LOST = Ending(kind="lost", step=7)
+LOST = Ending(kind="lost")
 
 
 def attendance(rank: int, ready_for: int = 1, ending: Ending | None = None) -> Attendance:
@@ -69,9 +69,15 @@ class Hosts:
 
     def __init__(self, folder: Path, **supervision: float) -> None:
         self.roll = roll(folder)
-        self.deciding = Deciding(self.roll, "localhost:9876", 3, Supervision(**supervision))  # type: ignore[arg-type]
+        self.deciding = Deciding(
+            self.roll,
+            "localhost:9876",
+            3,
+            Supervision(**supervision),  # type: ignore[arg-type]
+            lambda: self.step,
+        )
         self._folder, self._beat = folder, 0
-        self.number = 0
+        self.number = self.step = 0
 
     def decide(self, *endings: Ending | None, waited: float = 0.0) -> Decision | None:
         """Returns what is decided if the first hosts, as many as there are `endings`, are present."""
@@ -144,16 +150,25 @@ def test_a_host_whose_process_keeps_ending_is_left_out(tmp_path: Path) -> None:
     ]
 
 
+def test_a_host_whose_process_ends_at_other_steps_is_kept(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, min_processes=2)
+    hosts.decide(None, None, None)
+    for hosts.step in range(2 * SAME_FAULTS):
+        found = hosts.decide(LOST, KILLED, LOST)
+        assert found and list(found.members) == [0, 1, 2]
+
+
 def test_a_host_that_comes_and_goes_reaches_the_limit_of_restarts(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, min_processes=2, restarts=2)
     hosts.decide(None, None, None)
     for step in (1, 2):
-        lost = hosts.decide(Ending(kind="lost", step=step), Ending(kind="lost", step=step))
+        hosts.step = step
+        lost = hosts.decide(LOST, LOST)
         assert lost and not lost.problem
-        stopped = Ending(kind="stopped", step=step)
+        stopped = Ending(kind="stopped")
         returned = hosts.decide(stopped, stopped, None)
         assert returned and (list(returned.members), returned.lost) == ([0, 1, 2], None)
-    found = hosts.decide(Ending(kind="lost", step=3), Ending(kind="lost", step=3))
+    found = hosts.decide(LOST, LOST)
     assert found and "restarted 2 times within an hour" in found.problem
 
 

@@ -139,7 +139,7 @@ def test_a_fault_that_repeats_at_the_same_step_is_named() -> None:
     assert "process 1 ended 3 times in a row after step 7" in problem_after(retries, 1, 7)
 
 
-def test_a_fault_after_which_steps_were_trained_does_not_count_as_repeated() -> None:
+def test_a_fault_at_another_step_does_not_count_as_repeated() -> None:
     retries = Retries(20)
     assert [problem_after(retries, 1, step) for step in range(10)] == [""] * 10
 

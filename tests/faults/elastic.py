@@ -81,7 +81,7 @@ def _row(found: Killed, count: int) -> Row:
 
 def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict[int, float]:
     """Returns the losses of a run whose processes are killed, by step; adds the rest to `found`."""
-    pids, losses, due = [0], dict[int, float](), list(chance.choices(list(MOMENTS), k=KILLS))
+    pids, losses, due = [0], dict[int, float](), chance.sample([*MOMENTS, *MOMENTS], KILLS)
     committed, killed_at, trained, wanted = 0, 0.0, 0, 0
     process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000")
     for event in _events(process):
@@ -110,7 +110,8 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
             killed_at = time.monotonic()
             found.moments[due.pop(0)] += 1
             found.of_process_0 += victim == 0
-    found.wrong += [f"it ended with {process.returncode}"] * bool(process.wait())
+    if code := process.wait():
+        found.wrong.append(f"it ended with {code}")
     found.wrong += [f"{name}: never in {moment}" for moment in due]
     return losses
 
