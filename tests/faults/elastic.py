@@ -83,6 +83,7 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
     """Returns the losses of a run whose processes are killed, by step; adds the rest to `found`."""
     pids, losses, due = [0], dict[int, float](), chance.sample([*MOMENTS, *MOMENTS], KILLS)
     committed, killed_at, trained, wanted = 0, 0.0, 0, 0
+    step, last = 0, 0  # now, and at the last kill: three at one step would be taken for a fault of that step
     process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000")
     for event in _events(process):
         match event["type"]:
@@ -97,17 +98,18 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
                 found.wrong.append(f"step {committed} was committed, {event['step']} was restored")
             case "StepDone":
                 losses |= [_loss(event)]
+                step = event["step"]
                 trained += 1
                 if killed_at:
                     found.gaps.append(time.monotonic() - killed_at)
                     killed_at = 0.0
             case _:
                 pass
-        if due and event["type"] == MOMENTS[due[0]] and trained >= wanted and not killed_at:
+        if due and event["type"] == MOMENTS[due[0]] and trained >= wanted and step != last and not killed_at:
             victim = chance.randrange(count)
             with contextlib.suppress(ProcessLookupError):  # the run has ended, earlier than it should
                 os.kill(pids[victim], signal.SIGKILL)
-            killed_at = time.monotonic()
+            killed_at, last = time.monotonic(), step
             found.moments[due.pop(0)] += 1
             found.of_process_0 += victim == 0
     if code := process.wait():
