@@ -4,6 +4,7 @@
 as one of several processes on this machine.
 `host RUN CONFIG RESTART MEMBERSHIP`: trains one run as one of several hosts.
 `supervise RUN_DIRECTORY RESTART SUPERVISION`: serves a run, and again from its newest checkpoint if a process is lost.
+`supervise-host RUN RESTART MEMBERSHIP SUPERVISION`: the same for the process of one host of several.
 `presets CONFIG`: lists the presets and whether they fit the devices.
 `inspect CONFIG [PRESET …]`: describes the compiled step of each preset.
 `inspect-origins CONFIG`: describes the compiled step of a preset, then explains it.
@@ -55,6 +56,11 @@ def main() -> int:
             from .supervision.supervisor import supervise
 
             return answered(supervise, directory, _decoded(restart, Restart), _decoded(supervision, Supervision))
+        case ["supervise-host", run, restart, membership, supervision]:
+            from .supervision.host_supervisor import supervise_host
+
+            how = _decoded(restart, Restart), _decoded(membership, Membership), _decoded(supervision, Supervision)
+            return answered(supervise_host, run, *how)
         case ["verify", directory]:
             from .checkpoint.cli import verify
 

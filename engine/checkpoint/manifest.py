@@ -41,6 +41,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds since the epoch when it was saved."""
     preset: str
     """The active preset when it was saved: a name, or the path of its file."""
+    in_place_of: str | None = None
+    """The preset that the run returns to, if `preset` replaced it on fewer devices; else None."""
     platform: str
     """Platform it was saved on: `cpu`, `gpu` or `tpu`."""
     devices: int

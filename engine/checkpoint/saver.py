@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +40,9 @@ class Saving:
 
 class Saver:
     """Saves and loads checkpoints of a run that this process has locked; in the training thread, except `_write`."""
+
+    replaced: Mapping[str, str] = {}
+    """A preset that is used on fewer devices, by name, to the one that the run returns to."""
 
     def __init__(
         self,
@@ -114,6 +117,7 @@ class Saver:
             step=step,
             time=time.time(),
             preset=program.placement.preset.reference,
+            in_place_of=self.replaced.get(program.name),
             platform=self._devices[0].platform,
             devices=len(self._devices),
             loss=loss,

@@ -21,6 +21,7 @@ def facts(
     """Returns the settings of this process as text, by the name that messages use."""
     found = {**versions, **_flat(msgspec.to_builtins(config))}
     found |= {"--preset": str(restart.preset), "--from-step": str(restart.step)}
+    found |= {"--fallback": ",".join(restart.fallback)}
     return found | {f"the preset {name}": _digest(preset) for name, preset in presets.items()}
 
 

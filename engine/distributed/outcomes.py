@@ -32,6 +32,15 @@ class NotMet(Invalid):
     """The processes of a run did not connect: an epoch without those that are missing may begin."""
 
 
+class Unfit(Invalid):
+    """No preset fits the devices that are left."""
+
+    def __init__(self, processes: int | None, *problems: str) -> None:
+        """`processes`: with fewer of them, this many, one does; None if none does with any."""
+        super().__init__(*problems)
+        self.processes = processes
+
+
 class Stranded(Problem):
     """This process failed while the others wait for it in a collective forever: the run has to end."""
 

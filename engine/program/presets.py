@@ -28,14 +28,24 @@ def known_presets(config: RunConfig, created: Path | None) -> tuple[dict[str, Pr
 
 
 def describe_presets(
-    config: RunConfig, task: Task, devices: list[jax.Device], created: Path | None = None
+    config: RunConfig, task: Task, devices: list[jax.Device], created: Path | None = None, shrinks: bool = False
 ) -> tuple[dict[str, Preset], list[PresetInfo], list[str]]:
-    """Returns what `known_presets` does, and between them a description of each preset for the devices."""
+    """Returns what `known_presets` does, and between them a description of each preset for the devices.
+
+    `shrinks`: the meshes of the presets that the run starts with or switches to shrink to the devices.
+    """
     known, problems = known_presets(config, created)
+    if shrinks:
+        known |= {name: known[name].shrunk(len(devices)) for name in requested(config)}
     return known, [describe_preset(task, preset, devices) for preset in known.values()], problems
 
 
 def problems_of_requested(config: RunConfig, infos: list[PresetInfo]) -> list[str]:
     """Returns the problems of the presets that the run starts with or switches to."""
-    names = {name_of(name) for name in (config.preset, *(switch.preset for switch in config.switches))}
+    names = requested(config)
     return [problem for info in infos if info.name in names for problem in info.problems]
+
+
+def requested(config: RunConfig) -> set[str]:
+    """Returns the names of the presets that the run starts with or switches to."""
+    return {name_of(name) for name in (config.preset, *(switch.preset for switch in config.switches))}

@@ -9,21 +9,21 @@ from ..spec.config import SIMULATED_DEVICES, RunConfig
 from .compilation_cache import use_compilation_cache
 
 
-def devices_and_task(config: RunConfig, processes: int = 1) -> tuple[list[jax.Device], Task]:
+def devices_and_task(config: RunConfig, processes: int = 1, of: int | None = None) -> tuple[list[jax.Device], Task]:
     """Configures jax, then returns this run's devices and its task. Nothing may use jax's devices before.
 
-    Raises Invalid if the devices cannot be had, or the model is invalid.
+    `processes` train, each with the devices that it has when the run has all of its processes, `of`. Raises Invalid if
+    the devices cannot be had, or the model is invalid.
     """
+    of = of or processes
     simulated = config.devices or SIMULATED_DEVICES
-    if simulated % processes:
-        raise Invalid(
-            f"--devices {simulated} cannot be split evenly among {processes} processes: give a multiple of {processes}"
-        )
-    jax.config.update("jax_num_cpu_devices", simulated // processes)
+    if simulated % of:
+        raise Invalid(f"--devices {simulated} cannot be split evenly among {of} processes: give a multiple of {of}")
+    jax.config.update("jax_num_cpu_devices", simulated // of)
     if config.platform:
         jax.config.update("jax_platforms", config.platform)
     use_compilation_cache()
-    devices = find_devices(config.devices)
+    devices = find_devices(config.devices and config.devices * processes // of)
     return devices, Task(config, devices[0].platform)
 
 

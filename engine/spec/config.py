@@ -268,3 +268,10 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A config that replaces the run's own from now on; None keeps the run's."""
     epoch: Epoch | None = None
     """The epoch of a supervised run; None for an engine without a supervisor."""
+    fallback: tuple[str, ...] = ()
+    """Those of `Supervision`: the supervisor sets them."""
+
+    @property
+    def is_again(self) -> bool:
+        """Whether a supervisor starts the run again: what fitted at first may then be too large for the devices."""
+        return self.epoch is not None and self.epoch.number > 1

@@ -11,6 +11,12 @@ class Supervision(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     restarts: int = RESTARTS
     """Restarts within an hour at most."""
+    min_processes: int | None = None
+    """Fewest processes on which the run goes on; None for all of them."""
+    fallback: tuple[str, ...] = ()
+    """Presets, by name or file, to try in this order where that of the run does not fit the devices that are left."""
+    wait_seconds: float | None = None
+    """Seconds for which lost hosts are waited for; None: not at all if enough are left, else for ever."""
 
 
 class LostProcess(Struct, frozen=True):
@@ -26,8 +32,12 @@ class Epoch(Struct, frozen=True, kw_only=True):
     """One start of a supervised engine. It lasts until a process is lost, or the run ends."""
 
     number: int
-    """Counts from 1, anew for each supervisor."""
+    """Counts from 1; on one machine anew for each supervisor."""
     supervisor: int
     """Process id of the supervisor."""
+    processes: int = 1
+    """Processes that train in it."""
+    of: int = 1
+    """Processes of the run when none is missing."""
     lost: LostProcess | None = None
     """The process whose end ended the epoch before; null in the first."""

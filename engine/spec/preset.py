@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from .pipeline_info import PipelineInfo
@@ -152,6 +153,23 @@ class Preset(Struct, frozen=True):
                 f"use {fitting} devices or another size"
             )
         return None
+
+    def shrunk(self, device_count: int) -> "Preset":
+        """Returns the preset with a mesh for these devices: the same one if it fits.
+
+        Otherwise fixed sizes shrink to divisors of themselves, first axes first: last ones have the fastest links.
+        What they leave goes to the axis of size -1, or to the first one.
+        """
+        if self.size_problem(device_count) is None:
+            return self
+        rest, mesh = device_count, dict(self.mesh)
+        for axis, size in reversed(self.mesh.items()):
+            if size != REST:
+                mesh[axis] = math.gcd(size, rest)
+                rest //= mesh[axis]
+        if REST not in mesh.values():
+            mesh[next(iter(mesh))] *= rest
+        return msgspec.structs.replace(self, mesh=mesh)
 
     def pipeline(self, device_count: int, batch_size: int) -> PipelineInfo | None:
         """Returns the pipeline for this many devices and this global batch; None if there is at most one stage."""

@@ -8,7 +8,7 @@ from ..wire.ending import Ending
 WINDOW_SECONDS = 3600.0
 """Restarts are counted over this time."""
 SAME_FAULTS = 3
-"""An engine that has ended in the same way at the same step this often in a row is not started again."""
+"""An engine that ends in the same way after the same step so often in a row is not started again."""
 
 
 class Retries:
@@ -18,23 +18,34 @@ class Retries:
         """`most`: restarts within `WINDOW_SECONDS`."""
         self._most = most
         self._restarts: deque[float] = deque(maxlen=most + 1)
-        self._faults: deque[tuple[int, str, int, tuple[str, ...]]] = deque(maxlen=SAME_FAULTS)
+        self._faults: deque[tuple[int, Ending, int]] = deque(maxlen=SAME_FAULTS)
 
-    def problem(self, rank: int, ending: Ending, step: int) -> str | None:
-        """Returns why the engine is not started again; None if it is.
+    def note(self, rank: int, ending: Ending, step: int) -> None:
+        """Counts the end of an engine. `rank`: the process that ended it. `step`: the last step that was trained."""
+        self._faults.append((rank, ending, step))
+        self._restarts.append(time.monotonic())
 
-        `rank`: the process whose end ended the engine. `step`: the last step that the run had trained.
-        """
-        self._faults.append((rank, ending.kind, step, tuple(ending.problems)))
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the last `SAME_FAULTS` engines ended in the same way after the same step."""
+        different = {(rank, ending.kind, tuple(ending.problems), step) for rank, ending, step in self._faults}
+        return len(different) == 1 and len(self._faults) == SAME_FAULTS
+
+    def forget_faults(self) -> None:
+        """Counts repeated faults anew: the process that had them is left out."""
+        self._faults.clear()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the engine is not started again; None if it is. Call `note` first."""
+        rank, ending, step = self._faults[-1]
         why = "; ".join(ending.problems) or ending.kind
-        if len(self._faults) == SAME_FAULTS and len(set(self._faults)) == 1:
+        if self.is_repeated:
             return (
                 f"process {rank} ended {SAME_FAULTS} times in a row after step {step:,}, each time because: {why}: not "
                 "started again: the cause is in that step or in the model, not in the machine"
             )
-        now = time.monotonic()
-        self._restarts.append(now)
-        if len(self._restarts) > self._most and now - self._restarts[0] < WINDOW_SECONDS:
+        if len(self._restarts) > self._most and time.monotonic() - self._restarts[0] < WINDOW_SECONDS:
             return (
                 f"the engine was restarted {self._most} times within an hour, the limit of --restarts, and ended "
                 f"again: process {rank}: {why}"

@@ -1,10 +1,12 @@
 """Runs the engine of one machine, and starts it again from its newest checkpoint if a process of it is lost."""
 
+import contextlib
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -14,8 +16,8 @@ from ..spec.epoch import Epoch, LostProcess, Supervision
 from ..wire import lock
 from ..wire.ending import Ending
 from ..wire.engine_command import engine_command
-from ..wire.event_log import deciding_events
-from ..wire.events import StepsDone
+from ..wire.event_log import EventLog, deciding_events
+from ..wire.events import Failed, StepsDone
 from ..wire.run_directory import RunDirectory
 from .engine import Engine, worst
 from .retries import Retries
@@ -29,8 +31,10 @@ class Supervisor:
 
     def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision) -> None:
         self._directory = directory
-        self._restart = restart
+        self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
         self._retries = Retries(supervision.restarts)
+        self._count = (restart.config or directory.config).processes
+        self._least = min(supervision.min_processes or self._count, self._count)
         self._engine: Engine | None = None
         self._signals = 0
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -38,32 +42,51 @@ class Supervisor:
 
     def run(self) -> int:
         """Returns the exit code of the run: 0, 1 if it failed, 2 if it was refused."""
-        number, lost = 1, None
+        epoch = Epoch(number=1, supervisor=os.getpid(), processes=self._count, of=self._count)
         while True:
-            process, ending = worst(self._run_epoch(Epoch(number=number, supervisor=os.getpid(), lost=lost)))
+            process, ending = worst(self._run_epoch(epoch))
             if ending.is_orderly:
                 return 0
-            if ending.kind == "refused":
+            if ending.kind == "refused" and epoch.number == 1:
                 return 2
-            problem = self._retries.problem(process, ending, _last_step(self._directory))
-            if problem or self._signals:
-                print(f"shardtui: {problem or _why(ending)}", file=sys.stderr, flush=True)
+            following = self._next(epoch, process, ending)
+            if isinstance(following, str):
+                give_up(self._directory, following)
                 return 1
-            number, lost = number + 1, LostProcess(process, _why(ending))
-            print(
-                f"shardtui: process {process} was lost: {lost.why}: epoch {number} resumes from the newest checkpoint",
-                file=sys.stderr,
-                flush=True,
-            )
+            epoch = following
+            say(f"process {process} was lost: {why(ending)}: epoch {epoch.number} resumes from the newest checkpoint")
+
+    def _next(self, epoch: Epoch, process: int, ending: Ending) -> Epoch | str:
+        """Returns the next epoch, or why there is none. `process`: the one that ended the last epoch."""
+        self._retries.note(process, ending, last_step(self._directory.events))
+        count = self._left(epoch, ending)
+        if self._signals:
+            return why(ending)
+        if self._least <= count < epoch.processes:
+            self._retries.forget_faults()
+        elif ending.kind == "refused":
+            return f"{why(ending)}; --min-processes {self._least} allows no fewer" if ending.fits else why(ending)
+        elif problem := self._retries.problem:
+            return problem
+        return msgspec.structs.replace(
+            epoch,
+            number=epoch.number + 1,
+            processes=count if count >= self._least else epoch.processes,
+            lost=LostProcess(process, why(ending)),
+        )
+
+    def _left(self, epoch: Epoch, ending: Ending) -> int:
+        """Returns how many processes to start: fewer if no preset fits so many, or if one of them keeps being lost."""
+        is_dead = self._retries.is_repeated and ending.kind in ("killed", "lost")
+        return ending.fits or epoch.processes - is_dead
 
     def _run_epoch(self, epoch: Epoch) -> dict[int, Ending]:
         restart = msgspec.structs.replace(self._restart, epoch=epoch)
         if epoch.number > 1:  # what was asked for the first start holds for it alone
             restart = msgspec.structs.replace(restart, step=None, preset=None, profile=None)
-        count = (restart.config or self._directory.config).processes
         commands = {
             index: engine_command("serve", str(self._directory.path), restart, *member)
-            for index, member in enumerate(self._directory.new_members(count))
+            for index, member in enumerate(self._directory.new_members(epoch.processes))
         }
         self._engine = Engine(self._directory, commands, {index: self._directory.log_of(index) for index in commands})
         if self._signals:  # one that arrived between two epochs
@@ -86,24 +109,41 @@ class Supervisor:
 def supervise(directory: str, restart: Restart, supervision: Supervision) -> int:
     """Supervises a run of this machine, and returns its exit code. Raises Invalid if another supervisor does."""
     run = RunDirectory(Path(directory))
+    with held(run):
+        return Supervisor(run, restart, supervision).run()
+
+
+def held(run: RunDirectory) -> BinaryIO:
+    """Takes the lock of the run's supervisor. Raises Invalid if another one holds it."""
     try:
-        held = lock.take(run.supervisor_lock)
+        return lock.take(run.supervisor_lock)
     except Invalid as error:
         raise Invalid(
             f"run {run.name} has a supervisor already: `shardtui stop {run.name}` ends the run and both ({error})"
         ) from error
-    with held:
-        return Supervisor(run, restart, supervision).run()
 
 
-def _why(ending: Ending) -> str:
+def say(text: str) -> None:
+    """Prints on stderr, which is the log of the run."""
+    print(f"shardtui: {text}", file=sys.stderr, flush=True)
+
+
+def give_up(run: RunDirectory, problem: str) -> None:
+    """Says why the run is not started again, also to its viewers. Its engine has ended."""
+    say(problem)
+    with contextlib.suppress(Invalid, OSError), run.hold():
+        EventLog(run.events, lambda _: None).append(Failed(problems=[problem], refused=False, by_supervisor=True))
+
+
+def why(ending: Ending) -> str:
+    """Returns how a process ended, in words."""
     return "; ".join([*ending.problems, *ending.lost.values()]) or ending.kind
 
 
-def _last_step(run: RunDirectory) -> int:
+def last_step(history: Path) -> int:
     """Returns the last step that was reported; 0 if none was, or the history cannot be read."""
     try:
-        events = deciding_events(run.events)
+        events = deciding_events(history)
     except (Invalid, OSError):
         return 0
     return next((event.step for event in reversed(events) if isinstance(event, StepsDone)), 0)

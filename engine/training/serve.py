@@ -10,7 +10,7 @@ from contextlib import suppress
 from ..base.advice import problems_in
 from ..base.invalid import Invalid
 from ..distributed.cluster import Cluster
-from ..distributed.outcomes import NotMet
+from ..distributed.outcomes import NotMet, Unfit
 from ..distributed.seal import Seal
 from ..spec.config import Restart, RunConfig, UserModel
 from ..wire.commands import Stop
@@ -92,8 +92,8 @@ def _train(
         record(Ending(kind="finished" if reason == "finished" else "stopped", step=done))
         return 0
     except Invalid as error:
-        is_elsewhere = restart.epoch is not None and isinstance(error, NotMet)
-        log.append(Failed(problems=list(error.problems), refused=not is_elsewhere))
+        goes_on = restart.is_again or (restart.epoch is not None and isinstance(error, NotMet))
+        log.append(Failed(problems=list(error.problems), refused=not goes_on))
         record(ending_of(error, watchdog.done))
         cluster.close()
         return 2
@@ -113,7 +113,8 @@ def ending_recorder(directory: RunDirectory, process: int, restart: Restart) -> 
 def ending_of(error: Exception, done: int) -> Ending:
     """Returns the ending that an exception after `done` steps means."""
     kind = "lost" if isinstance(error, NotMet) else "refused" if isinstance(error, Invalid) else "failed"
-    return Ending(kind=kind, step=done, problems=problems_in(error))
+    fits = error.processes if isinstance(error, Unfit) else None
+    return Ending(kind=kind, step=done, problems=problems_in(error), fits=fits)
 
 
 def _join(connect: Callable[[], Seal], log: EventLog, inbox: Inbox, record: Callable[[Ending], None]) -> Cluster:

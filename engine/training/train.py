@@ -30,6 +30,7 @@ from ..wire.hosts import HostInfo
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Answer
+from .fitting import Fitted, fit
 from .inputs import Inputs, inputs_of, text_inputs
 from .loop import Loop
 from .profiler import Profiler
@@ -51,7 +52,9 @@ def train(
     hosts = cluster.meet()
     config = restart.config or directory.config
     _compare_inputs(cluster, hosts, directory, restart, config)
-    devices, task = cluster.together(lambda: devices_and_task(config, cluster.count))
+    devices, task = cluster.together(
+        lambda: devices_and_task(config, cluster.count, restart.epoch and restart.epoch.of)
+    )
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
     inputs = cluster.together(lambda: _checked_inputs(config, task, devices, directory))
@@ -66,7 +69,11 @@ def train(
     )
     edited = edited_settings(directory.config, config, origin) if origin and cluster.process == 0 else []
     config = _resumed_config(config, origin, restart)
-    known, infos, preset_problems = describe_presets(config, task, devices, directory.presets)
+    fitted = fit(config, task, devices, restart, directory.presets) if restart.is_again else Fitted(config)
+    if fitted.config.training != config.training:
+        task = Task(fitted.config, devices[0].platform)
+    config, saver.replaced = fitted.config, fitted.replaced
+    known, infos, preset_problems = describe_presets(config, task, devices, directory.presets, restart.is_again)
     problems += problems_of_requested(config, infos)
     if problems:
         raise Invalid(*problems)
@@ -75,7 +82,7 @@ def train(
 
     answer_with(partial(preview, task, devices))
     met = hosts if cluster.count > 1 else []
-    publish(_ready(config, task, devices, inputs, infos, preset_problems, edited, met))
+    publish(_ready(config, task, devices, inputs, infos, preset_problems, [*edited, *fitted.warnings], met))
     if rates := known_rates(devices):
         publish(RatesFitted(rates=rates))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
@@ -133,7 +140,7 @@ def _resumed_config(config: RunConfig, origin: Manifest | None, restart: Restart
     """
     if origin is not None:
         ahead = tuple(switch for switch in config.switches if switch.step >= origin.step)
-        config = msgspec.structs.replace(config, preset=origin.preset, switches=ahead)
+        config = msgspec.structs.replace(config, preset=origin.in_place_of or origin.preset, switches=ahead)
     return config if restart.preset is None else msgspec.structs.replace(config, preset=restart.preset)
 
 
@@ -144,7 +151,7 @@ def _ready(
     inputs: Inputs,
     presets: list[PresetInfo],
     preset_problems: list[str],
-    edited: list[str],
+    notes: list[str],
     hosts: list[HostInfo],
 ) -> EngineReady:
     is_text = task.user_batches is None
@@ -153,7 +160,7 @@ def _ready(
         devices=[describe_device(device) for device in devices],
         simulated=devices[0].platform == "cpu" and len(devices) > 1,
         memory_limit=limit(devices, config.device_memory),
-        warnings=[*fallback(devices, config.platform), *edited],
+        warnings=[*fallback(devices, config.platform), *notes],
         dtype=task.dtype,
         parameters=task.parameters,
         padding_parameters=task.model.padding_parameters,

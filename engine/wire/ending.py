@@ -25,6 +25,8 @@ class Ending(Struct, frozen=True, kw_only=True):
     """What went wrong, one line each."""
     lost: dict[int, str] = {}
     """Why other processes were lost, by process index."""
+    fits: int | None = None
+    """Number of processes on which a preset fits, if none fits on those of this epoch; else null."""
 
     @property
     def is_orderly(self) -> bool:

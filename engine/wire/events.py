@@ -549,6 +549,8 @@ class Failed(Event, frozen=True):
     """What went wrong, one line each."""
     refused: bool
     """True if the request was invalid, so that nothing was started."""
+    by_supervisor: bool = False
+    """True if the supervisor of the run reports it: the run is not started again."""
 
 
 class EngineStopped(Event, frozen=True):

@@ -1,5 +1,6 @@
-"""SIGKILL of one process of a supervised run at random moments: it must go on by itself, with the same losses."""
+"""SIGKILL of one process of a supervised run: it must go on by itself, with the same losses."""
 
+import contextlib
 import json
 import os
 import random
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
@@ -17,59 +19,77 @@ from .row import Row
 
 COUNTS = (1, 2, 4)
 STEPS = 400
-KILLS = 2
-"""In each run of the short form."""
-LATEST = 4.0
-"""Most seconds from the first step of an engine to the kill: it also meets switches, saves and compilations."""
+KILLS = 5
+"""In each run, so that all of them come before its last step."""
+LATEST = 30
+"""Most steps from the first of an engine to a kill at any moment."""
 LIMIT = 300.0
 """Seconds without an event after which a run counts as one that hangs."""
-SWITCHES = ("--switch=60:fsdp", "--switch=150:dp-tp2", "--switch=250:dp")
+SWITCHES = tuple(f"--switch={20 * index}:{('fsdp', 'dp-tp2', 'dp')[index % 3]}" for index in range(1, STEPS // 20))
 TOLERANCE = 1e-5
+MOMENTS = {
+    "any moment": "StepDone",
+    "a save": "CheckpointSaving",
+    "a switch": "Switching",
+    "a compilation": "PresetCompiling",
+}
+"""Moments of kills, and the event that begins each."""
 
 Event = dict[str, Any]
 
 
 @dataclass
-class Run:
-    """What happened to one supervised run."""
+class Killed:
+    """What happened to supervised runs whose processes were killed."""
 
     wrong: list[str] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     """Seconds from each kill to the next step."""
-    losses: dict[int, float] = field(default_factory=dict)
-    kills: int = 0
+    moments: Counter[str] = field(default_factory=Counter)
+    """Kills by moment."""
+    of_process_0: int = 0
+    """Kills of process 0."""
 
 
-def run(times: int) -> list[Row]:
-    """Kills processes of runs with 1, 2 and 4 of them, `KILLS` times `times` each."""
-    alone = Run()
-    for event in _events(_train("alone")):
-        _note(alone, event)
-    return [_row(_killed(count, KILLS * times, random.Random(count)), count, alone) for count in COUNTS]
+def run(times: int) -> Iterator[Row]:
+    """Yields a row for runs of 1, 2 and 4 processes: `times` of each, in which `KILLS` processes are killed."""
+    alone = dict(_loss(event) for event in _events(_train("alone")) if event["type"] == "StepDone")
+    for count in COUNTS:
+        yield _row(_all_killed(count, times, alone), count)
 
 
-def _row(found: Run, count: int, alone: Run) -> Row:
-    if found.losses.keys() != alone.losses.keys():
-        found.wrong.append(f"{len(found.losses)} steps, not {len(alone.losses)}")
-    far = [step for step, loss in alone.losses.items() if abs(found.losses.get(step, 0) / loss - 1) > TOLERANCE]
-    found.wrong += [f"the loss of step {step} differs" for step in far[:1]]
-    found.wrong += [] if found.gaps else ["no process was killed"]
+def _all_killed(count: int, times: int, alone: dict[int, float]) -> Killed:
+    found, chance = Killed(), random.Random(count)
+    for number in range(times):
+        losses = _killed(f"killed-{count}-{number}", count, chance, found)
+        if losses.keys() != alone.keys():
+            found.wrong.append(f"{len(losses)} steps, not {len(alone)}")
+        far = [step for step, loss in alone.items() if abs(losses.get(step, 0) / loss - 1) > TOLERANCE]
+        found.wrong += [f"the loss of step {step} differs" for step in far[:1]]
+    return found
+
+
+def _row(found: Killed, count: int) -> Row:
+    kills = found.moments.total()
+    moments = ", ".join(f"{found.moments[moment]} in {moment}" for moment in list(MOMENTS)[1:])
     note = "; ".join(found.wrong[:3]) or (
-        f"kill to next step: median {median(found.gaps):.1f} s, longest {max(found.gaps):.1f} s; losses as without "
-        "kills, nothing committed lost"
+        f"{moments}, {found.of_process_0} of process 0; kill to next step: median {median(found.gaps):.1f} s, longest "
+        f"{max(found.gaps):.1f} s; losses as without kills, nothing committed lost"
     )
-    return Row(f"SIGKILL in a supervised run of {count}", max(found.kills, 1), found.kills - len(found.wrong), note)
+    return Row(f"SIGKILL in a supervised run of {count}", max(kills, 1), kills - len(found.wrong), note)
 
 
-def _killed(count: int, kills: int, chance: random.Random) -> Run:
-    found, pids, killed_at = Run(), [0], 0.0
-    committed, timer = 0, None
-    process = _train(f"killed-{count}", "--supervise", f"--processes={count}", "--restarts=1000")
+def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict[int, float]:
+    """Returns the losses of a run whose processes are killed, by step; adds the rest to `found`."""
+    pids, losses, due = [0], dict[int, float](), chance.sample([*MOMENTS, *MOMENTS], KILLS)
+    committed, killed_at, trained, wanted = 0, 0.0, 0, 0
+    step, last = 0, 0  # now, and at the last kill: three at one step would be taken for a fault of that step
+    process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000")
     for event in _events(process):
-        _note(found, event)
         match event["type"]:
             case "EngineStarted":
-                pids, timer = [event["pid"]], None
+                pids, trained = [event["pid"]], 0
+                wanted = 1 + chance.randrange(LATEST) * (due[:1] == ["any moment"])
             case "EngineReady" if event["hosts"]:
                 pids = [host["pid"] for host in event["hosts"]]
             case "CheckpointSaved":
@@ -77,19 +97,25 @@ def _killed(count: int, kills: int, chance: random.Random) -> Run:
             case "Restored" if event["step"] < committed:
                 found.wrong.append(f"step {committed} was committed, {event['step']} was restored")
             case "StepDone":
+                losses |= [_loss(event)]
+                step = event["step"]
+                trained += 1
                 if killed_at:
                     found.gaps.append(time.monotonic() - killed_at)
                     killed_at = 0.0
-                if timer is None and found.kills < kills:
-                    timer = time.monotonic() + chance.uniform(0, LATEST)
             case _:
                 pass
-        if timer and not killed_at and time.monotonic() > timer and found.kills < kills:
-            os.kill(chance.choice(pids), signal.SIGKILL)
-            found.kills, killed_at, timer = found.kills + 1, time.monotonic(), 0.0
-    if process.wait():
-        found.wrong.append(f"it ended with {process.returncode}")
-    return found
+        if due and event["type"] == MOMENTS[due[0]] and trained >= wanted and step != last and not killed_at:
+            victim = chance.randrange(count)
+            with contextlib.suppress(ProcessLookupError):  # the run has ended, earlier than it should
+                os.kill(pids[victim], signal.SIGKILL)
+            killed_at, last = time.monotonic(), step
+            found.moments[due.pop(0)] += 1
+            found.of_process_0 += victim == 0
+    if code := process.wait():
+        found.wrong.append(f"it ended with {code}")
+    found.wrong += [f"{name}: never in {moment}" for moment in due]
+    return losses
 
 
 def _train(name: str, *options: str) -> "subprocess.Popen[str]":
@@ -112,6 +138,5 @@ def _events(process: "subprocess.Popen[str]") -> Iterator[Event]:
         yield json.loads(line)
 
 
-def _note(run: Run, event: Event) -> None:
-    if event["type"] == "StepDone":
-        run.losses[event["step"]] = event["loss"]
+def _loss(event: Event) -> tuple[int, float]:
+    return event["step"], event["loss"]

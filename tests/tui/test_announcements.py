@@ -34,6 +34,8 @@ def test_a_supervisor_starts_the_engine_again_unless_it_was_refused() -> None:
     again = ("the engine has ended", "its supervisor starts it again", "warning")
     assert announced(supervised(), LOST) == again
     assert announced(supervised(), Failed(problems=["out of memory"], refused=False)) == again
+    given_up = announced(supervised(), Failed(problems=["20 restarts"], refused=False, by_supervisor=True))
+    assert given_up == ("the run has failed", "r resumes from the beginning", "error")
     refused = announced(supervised(), Failed(problems=["no such preset"], refused=True))
     assert refused == ("the run has failed", "r resumes from the beginning", "error")
 

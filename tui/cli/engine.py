@@ -4,12 +4,15 @@ import argparse
 import os
 from pathlib import Path
 
+import msgspec
+
 from ...engine.base.invalid import Invalid
-from ...engine.spec.config import Membership, Restart
+from ...engine.spec.config import Membership, Restart, RunConfig
+from ...engine.spec.epoch import Supervision
 from ...engine.wire import run_directory
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.run_directory import state_home
-from .run_config import new_config, restart_of, resumed
+from .run_config import new_config, restart_of, resumed, supervision
 
 
 def become_engine(options: argparse.Namespace) -> int:
@@ -26,8 +29,11 @@ def become_engine(options: argparse.Namespace) -> int:
         problems.append(
             "engine: --run NAME is missing: give the same name on every host, or --resume NAME to resume a run"
         )
-    config, restart = None, Restart(profile=options.profile, profile_every=options.profile_every)
+    config = None
+    restart = Restart(profile=options.profile, profile_every=options.profile_every)
+    supervised = None
     try:
+        supervised = supervision(options)
         if not options.resume:
             config = new_config(options)
         elif (state_home() / options.resume).is_dir():
@@ -39,8 +45,37 @@ def become_engine(options: argparse.Namespace) -> int:
         raise Invalid(*problems, *error.problems) from error
     if problems:
         raise Invalid(*problems)
-    command = engine_command("host", options.resume or options.run_name, config, restart, membership)
+    if supervised:
+        command = _supervisor_command(config, restart, membership, supervised)
+    else:
+        command = engine_command("host", options.resume or options.run_name, config, restart, membership)
     os.execv(command[0], command)
+
+
+def _supervisor_command(
+    config: RunConfig | None, restart: Restart, membership: Membership, supervised: Supervision
+) -> list[str]:
+    """Returns the command of a supervisor. It starts the run or goes on with it, so that launchers can repeat it.
+
+    Raises Invalid.
+    """
+    about = config or restart.config
+    assert about, "one of them is always given"
+    directory = about.checkpoints.directory
+    problems: list[str] = []
+    if membership.coordinator is None:
+        problems.append(
+            "--supervise: give --coordinator, --num-processes and --process-id: jax detects no later epochs"
+        )
+    if directory is None or "://" in directory:
+        problems.append(
+            f"--supervise: supervisors meet in --checkpoint-dir, {directory or 'which is missing'}: give a directory "
+            "on a file system that all hosts mount"
+        )
+    if problems:
+        raise Invalid(*problems)
+    restart = msgspec.structs.replace(restart, config=about)
+    return engine_command("supervise-host", about.run, restart, membership, supervised)
 
 
 def _membership_problems(membership: Membership) -> list[str]:

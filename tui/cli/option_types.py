@@ -59,3 +59,8 @@ def scheduled_switch(text: str) -> ScheduledSwitch:
     if not colon or not step.isdecimal() or not preset:
         raise argparse.ArgumentTypeError(f"{text!r} is not STEP:PRESET, such as 10:fsdp")
     return ScheduledSwitch(int(step), absolute(preset))
+
+
+def listed_presets(text: str) -> tuple[str, ...]:
+    """Returns the presets of `P,Q`, files by their absolute path."""
+    return tuple(absolute(name.strip()) for name in text.split(","))

@@ -87,6 +87,14 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         add_supervision_options(parser)
     if command == "engine":
         add_host_options(parser)
+        add_supervision_options(parser)
+        parser.add_argument(
+            "--wait-for-host",
+            type=float,
+            metavar="S",
+            help="with --supervise: wait S seconds for lost hosts to return; default: go on at once with "
+            "--min-processes, else wait for ever",
+        )
     if command == "inspect":
         _add_inspect_options(parser)
     if command == "compare":

@@ -109,14 +109,31 @@ def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
 
 def supervision(options: argparse.Namespace) -> Supervision | None:
     """Returns how a run is supervised; None without --supervise. Raises Invalid."""
+    numbers = {
+        "--restarts": options.restarts,
+        "--min-processes": options.min_processes,
+        "--wait-for-host": getattr(options, "wait_for_host", None),
+    }
+    given = {flag: value for flag, value in numbers.items() if value is not None}
     if not options.supervise:
-        if options.restarts is not None:
-            raise Invalid(f"--restarts {options.restarts}: applies to a supervised run: add --supervise")
+        unused = {**given, **({"--fallback": ",".join(options.fallback)} if options.fallback else {})}
+        if unused:
+            raise Invalid(
+                *(f"{flag} {value}: only for a supervised run: add --supervise" for flag, value in unused.items())
+            )
         return None
-    found = Supervision(restarts=RESTARTS if options.restarts is None else options.restarts)
-    if found.restarts < 1:
-        raise Invalid(f"--restarts {found.restarts}: must be at least 1")
-    return found
+    problems = [f"{flag} {value}: must be at least 1" for flag, value in given.items() if value < 1]
+    for preset in options.fallback:
+        _load_or_note(problems, load_preset, preset)
+    if problems:
+        raise Invalid(*problems)
+    restarts, least, wait = numbers.values()
+    return Supervision(
+        restarts=RESTARTS if restarts is None else restarts,
+        min_processes=least,
+        wait_seconds=wait,
+        fallback=options.fallback,
+    )
 
 
 def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[str]]:

@@ -224,4 +224,6 @@ def _print_summary(state: RunState) -> None:
         print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")
     if (last := state.evaluations.latest(state.step)) and (best := state.evaluations.best):
         print(f"held-out loss {last[1]:.4f} at step {last[0]:,}, best {best[1]:.4f} at step {best[0]:,}")
+    for recovery in state.epochs.recoveries:
+        print(printable(recovery.words))
     print(f"goodput of {figures.seconds(state.goodput.wall_seconds)}: {goodput_words(state.goodput)}")

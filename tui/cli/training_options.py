@@ -5,7 +5,7 @@ import argparse
 from ...engine.spec.config import KEEP_PROGRAMS, STOP_SECONDS
 from ...engine.spec.epoch import RESTARTS
 from ...engine.spec.preset_files import preset_files
-from .option_types import byte_count, minutes, scheduled_switch, steps_to_trace
+from .option_types import byte_count, listed_presets, minutes, scheduled_switch, steps_to_trace
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
@@ -159,6 +159,19 @@ def add_supervision_options(parser: argparse.ArgumentParser) -> None:
         help="if a process of the run is lost, start it again from its newest good checkpoint",
     )
     add("--restarts", type=int, metavar="N", help=f"with --supervise: at most N restarts an hour; default {RESTARTS}")
+    add(
+        "--min-processes",
+        type=int,
+        metavar="M",
+        help="with --supervise: go on with as few as M processes if others cannot be started again; default: all",
+    )
+    add(
+        "--fallback",
+        type=listed_presets,
+        default=(),
+        metavar="P,Q",
+        help="with --supervise: presets to try in this order where the run's does not fit fewer devices; then any",
+    )
 
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:

@@ -142,6 +142,8 @@ class EngineClient:
         while await self._next_engine():
             async for events in self._events_of_engine(None, cleaned):
                 yield events
+        for events in self._read(LogReader(self.directory.events)):  # why the supervisor gave up
+            yield list(map(clean, events)) if cleaned else events
 
     async def _next_engine(self) -> bool:
         """Waits for the next engine of a supervised run; returns False once there will be none."""

@@ -70,8 +70,9 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
             return Announcement("\n".join(event.problems), f"switch to {event.to_preset} failed", seconds=None)
         case Failed():
             return _failure(event, state)
-        case EngineStarted(epoch=Epoch(lost=LostProcess(process=process, why=why))):
-            return Announcement(f"process {process} was lost: {why}", "resuming", "warning", seconds=None)
+        case EngineStarted(epoch=Epoch(lost=LostProcess(process=process, why=why)) as epoch):
+            left = f"\n{epoch.processes} of {epoch.of} processes go on" if epoch.processes < epoch.of else ""
+            return Announcement(f"process {process} was lost: {why}{left}", "resuming", "warning", seconds=None)
         case CheckpointFailed() | CheckpointDamaged() | RestoreFailed():
             return Announcement(in_words(event), "checkpoint")
         case Profiled():
@@ -101,7 +102,7 @@ def end_of_comparison(comparison: "Comparison", preset: str, is_shown: bool) -> 
 
 
 def _failure(event: EngineLost | Failed, state: RunState) -> Announcement:
-    if state.epoch and not (isinstance(event, Failed) and event.refused):
+    if state.epoch and not (isinstance(event, Failed) and (event.refused or event.by_supervisor)):
         text = f"{in_words(event)}\nits supervisor starts it again"
         return Announcement(text, "the engine has ended", "warning", seconds=None)
     return Announcement(f"{in_words(event)}\n{_recovery_hint(state)}", "the run has failed")

@@ -247,7 +247,8 @@ def _engine(event: EngineEvent) -> str:
 def _epoch(epoch: Epoch | None) -> str:
     if epoch is None or epoch.lost is None:
         return ""
-    return f"; epoch {epoch.number}, after process {epoch.lost.process} was lost ({epoch.lost.why})"
+    left = f", {epoch.processes} of {epoch.of} processes" if epoch.processes < epoch.of else ""
+    return f"; epoch {epoch.number}{left}, after process {epoch.lost.process} was lost ({epoch.lost.why})"
 
 
 def _connection(event: ConnectionEvent) -> str:

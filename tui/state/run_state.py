@@ -33,6 +33,7 @@ from ...engine.wire.events import (
 )
 from ...engine.wire.hosts import HostStatus
 from ...engine.wire.rates import Rates, StepPrediction
+from .epochs import Epochs
 from .evaluations import Evaluations
 from .losses import Losses
 from .wall_time import WallTime
@@ -138,6 +139,8 @@ class RunState:
     """The parts of the step whenever they were measured, in order."""
     epoch: Epoch | None = None
     """The start of the engine by a supervisor; None without one."""
+    epochs: Epochs = field(default_factory=Epochs)
+    """What went before: who was lost, and what that cost."""
     rates: Rates | None = None
     """Rates of these devices, fitted to accounts; None until one was made on such devices."""
     sampled: Sampled | None = None

@@ -10,12 +10,14 @@ from .lines import Lines
 HEADER = f"{'process':<8} {'host':<20} {'pid':>8} {'devices':>8} {'in use':>9} {'step':>9}  "
 FRAME_ROWS = 3
 """Rows of the border and the header."""
+LAST_EPOCHS = 3
+"""Epochs that are shown."""
 LAG_STEPS = 2
 """Steps that a process may be behind without a warning: its report is older than those of the others."""
 
 
 class HostsPanel(Lines):
-    """One row for each process; hidden in a run of a single process."""
+    """One row for each process, and the last epochs; hidden in a run of a single process that was never lost."""
 
     DEFAULT_CSS = """
     HostsPanel { max-height: 40%; display: none; }
@@ -25,11 +27,13 @@ class HostsPanel(Lines):
         self.border_title = "processes"
 
     def show_hosts(self, state: RunState) -> None:
-        """Shows the processes of the run, or hides the panel."""
+        """Shows the processes of the run and its last epochs, or hides the panel."""
         hosts = state.ready.hosts if state.ready else []
-        self.display = bool(hosts)
-        self.styles.height = len(hosts) + FRAME_ROWS
-        self.show([Content.styled(HEADER, "$foreground 60%"), *(_line(host, state) for host in hosts)])
+        table = [Content.styled(HEADER, "$foreground 60%"), *(_line(host, state) for host in hosts)] if hosts else []
+        epochs = [Content(recovery.words) for recovery in state.epochs.recoveries[-LAST_EPOCHS:]]
+        self.display = bool(table or epochs)
+        self.styles.height = len(table) + len(epochs) + FRAME_ROWS - 1
+        self.show([*table, *epochs])
 
 
 def _line(host: HostInfo, state: RunState) -> Content:

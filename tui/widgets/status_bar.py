@@ -96,6 +96,10 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         parts.append((f"saving {state.saving:,}  ", "$accent"))
     if state.comparison and state.is_comparing:
         parts.append((f"comparing {state.comparison.position} of {len(state.comparison.presets)}  ", "$accent"))
+    if (epoch := state.epoch) and epoch.number > 1:
+        is_whole = epoch.processes == epoch.of
+        left = "" if is_whole else f", {epoch.processes} of {epoch.of} processes"
+        parts.append((f"epoch {epoch.number}{left}  ", "$foreground 60%" if is_whole else "$warning"))
     if state.watched:
         parts.append(("external loop  ", "$accent"))
     if state.playback:

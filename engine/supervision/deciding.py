@@ -1,0 +1,107 @@
+"""Decides who trains in the next epoch: the first supervisor that is present does."""
+
+import socket
+from collections.abc import Callable, Mapping
+
+from ..spec.epoch import LostProcess, Supervision
+from ..wire.ending import Ending
+from .engine import worst
+from .retries import Retries
+from .roll import LOST_SECONDS, Attendance, Decision, Roll
+from .supervisor import why
+
+FIRST_SECONDS = 60.0
+"""Time for all hosts to come when a run is started."""
+PORTS = 100
+"""Ports from that of --coordinator on, of which each epoch uses another: a process that is left over reaches none."""
+GONE = f"its supervisor has not answered for {LOST_SECONDS:g} s: its host is down, or cannot reach the shared storage"
+
+
+class Deciding:
+    """Counts faults, and writes decisions."""
+
+    def __init__(
+        self, roll: Roll, coordinator: str, count: int, supervision: Supervision, last_step: Callable[[], int]
+    ) -> None:
+        """`count`: supervisors of the run. `last_step` returns the last step that any host has reported."""
+        self._roll, self._count, self._last_step = roll, count, last_step
+        self._port = int(coordinator.rpartition(":")[2])
+        self._least = min(supervision.min_processes or count, count)
+        self._patience = supervision.wait_seconds
+        self._retries = Retries(supervision.restarts)
+        self._noted = 0
+        """The last epoch whose fault was counted."""
+
+    def decide(self, number: int, present: Mapping[int, Attendance], waited: float) -> None:
+        """Decides on an epoch for which all who are present are ready, unless hosts are still waited for."""
+        endings = self._endings(number, present)
+        rank, ending = worst(endings) if endings else (0, Ending(kind="stopped"))
+        if not ending.is_orderly and self._noted < number:
+            self._noted = number
+            self._retries.note(rank, ending, self._last_step())
+        decision = self._verdict(number, list(present), rank, ending)
+        is_first = not endings
+        if not decision.problem and (missing := self._count - len(present) - len(decision.left_out)) > 0:
+            patience = FIRST_SECONDS if is_first else self._patience
+            is_enough = len(decision.members) >= self._least
+            if waited < (patience or 0.0) or (patience is None and not is_enough):
+                return
+            if not is_enough:
+                decision = Decision(number=number, problem=self._too_few(missing, waited))
+        self._roll.decide(decision)
+
+    def _endings(self, number: int, present: Mapping[int, Attendance]) -> dict[int, Ending]:
+        """Returns how the engines of the epoch before ended; none if these supervisors have run none together.
+
+        If hosts are gone, only theirs: the others may have failed because of that.
+        """
+        found = {rank: other.ending for rank, other in present.items() if other.ending}
+        before = self._roll.decision(number - 1)
+        if not found or before is None:
+            return {}
+        gone = [rank for rank, token in before.members.items() if rank not in present or present[rank].token != token]
+        return {rank: Ending(kind="killed", problems=[GONE]) for rank in gone} or found
+
+    def _verdict(self, number: int, ranks: list[int], rank: int, ending: Ending) -> Decision:
+        """Returns the decision with all who can take part. `rank`: whose `ending` ended the epoch before."""
+        spare: list[int] = []
+        left_out: list[int] = []
+        is_dead = not ending.is_orderly and self._retries.is_repeated and ending.kind in ("killed", "lost")
+        if ending.fits is not None:
+            ranks, spare = ranks[: ending.fits], ranks[ending.fits :]
+        elif ending.kind == "refused":
+            return Decision(number=number, problem=why(ending))
+        elif is_dead and rank in ranks and len(ranks) > self._least:
+            left_out = [rank]
+            ranks = [other for other in ranks if other != rank]
+            self._retries.forget_faults()
+        elif not ending.is_orderly and (problem := self._retries.problem):
+            return Decision(number=number, problem=problem)
+        if spare and len(ranks) < self._least:
+            return Decision(number=number, problem=f"{why(ending)}; --min-processes {self._least} allows no fewer")
+        present = self._roll.present()
+        return Decision(
+            number=number,
+            members={other: present[other].token for other in ranks},
+            coordinator=self._coordinator(number),
+            spare=spare,
+            left_out=left_out,
+            lost=None if ending.is_orderly else LostProcess(rank, why(ending)),
+        )
+
+    def _too_few(self, missing: int, waited: float) -> str:
+        return (
+            f"{missing} of {self._count} hosts did not come within {waited:.0f} s, and at least {self._least} must "
+            "train: start `shardtui engine --supervise` on them, or give a smaller --min-processes"
+        )
+
+    def _coordinator(self, number: int) -> str:
+        """Returns the address of this host with a port that is free."""
+        for offset in range(PORTS):
+            port = self._port + (number - 1 + offset) % PORTS
+            try:
+                with socket.create_server(("", port)):
+                    return f"{self._roll.own.address}:{port}"
+            except OSError:
+                continue
+        return f"{self._roll.own.address}:{self._port}"

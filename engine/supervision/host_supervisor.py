@@ -1,0 +1,222 @@
+"""Runs the engine of one host of several, together with the supervisors of the others."""
+
+import os
+import secrets
+import signal
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from ..spec.config import Membership, Restart
+from ..spec.epoch import Epoch, Supervision
+from ..wire.ending import Ending
+from ..wire.engine_command import engine_command
+from ..wire.run_directory import RunDirectory, checked_name, state_home
+from .deciding import Deciding
+from .engine import SETTLE_SECONDS, Engine
+from .history import History
+from .roll import Attendance, Decision, Roll
+from .supervisor import give_up, held, last_step, say
+
+POLL_SECONDS = 0.05
+"""Interval at which the engine of this host is checked."""
+LOOK_SECONDS = 0.5
+"""Interval at which the other supervisors are looked for."""
+
+
+class HostSupervisor:
+    """Runs one engine process after the other until the run has ended."""
+
+    def __init__(
+        self, directory: RunDirectory, restart: Restart, membership: Membership, supervision: Supervision
+    ) -> None:
+        """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
+        assert restart.config and membership.coordinator and membership.processes and membership.process is not None
+        self._directory, self._membership = directory, membership
+        self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
+        self._rank, self._count = membership.process, membership.processes
+        self._checkpoints = Path(directory.checkpoints(restart.config))
+        folder = self._checkpoints / "supervisors"
+        own = Attendance(
+            rank=self._rank,
+            token=secrets.token_hex(8),
+            host=socket.gethostname(),
+            address=_address(membership.coordinator, self._rank),
+        )
+        self._roll = Roll(folder, own)
+        shared = folder / "events.jsonl"
+        self._history = History(directory.events, shared)
+        self._deciding = Deciding(
+            self._roll, membership.coordinator, self._count, supervision, lambda: last_step(shared)
+        )
+        self._serves = False
+        """Whether process 0 of the last epoch was on this host, which then has the history."""
+        self._engine: Engine | None = None
+        self._signals = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop())
+
+    def run(self) -> int:
+        """Returns the exit code of the run on this host: 0, 1 if it failed, 2 if it was refused."""
+        ending: Ending | None = None
+        while True:
+            number = self._roll.newest() + 1
+            self._roll.update(ready_for=number, ending=ending)
+            decision = self._awaited(number)
+            if decision is None:
+                return 0
+            if problem := self._problem(decision):
+                return self._give_up(problem, ending)
+            ending = None
+            if decision.members.get(self._rank) == self._roll.own.token:
+                ending = self._run_epoch(decision)
+                if ending.is_orderly and (self._signals or not self._makes_room(number)):
+                    self._roll.update(is_done=True)
+                    return 0
+
+    def _awaited(self, number: int) -> Decision | None:
+        """Waits for the decision on an epoch, and takes it if this is the first supervisor; None if the run is over."""
+        since = time.monotonic()
+        while not (decision := self._roll.decision(number)):
+            present = self._roll.present()
+            if any(other.is_done and other.ready_for == number - 1 for other in present.values()):
+                return None
+            if self._signals:
+                return Decision(number=number, problem="stopped by a signal while no engine ran")
+            if min(present) == self._rank and all(other.ready_for >= number for other in present.values()):
+                self._deciding.decide(number, present, time.monotonic() - since)
+            time.sleep(LOOK_SECONDS)
+        return decision
+
+    def _problem(self, decision: Decision) -> str:
+        left_out = f"the engine of this host (process {self._rank}) kept ending at once: the run goes on without it"
+        return decision.problem or (left_out if self._rank in decision.left_out else "")
+
+    def _give_up(self, problem: str, ending: Ending | None) -> int:
+        if self._serves:
+            give_up(self._directory, problem)
+            self._history.publish()
+        else:
+            say(problem)
+        return 2 if ending and ending.kind == "refused" else 1
+
+    def _run_epoch(self, decision: Decision) -> Ending:
+        """Returns how the engine of this host ended."""
+        process = sorted(decision.members).index(self._rank)
+        if process == 0 and not self._serves:
+            self._history.fetch()
+        self._serves = process == 0
+        self._engine = engine = self._started(decision, process)
+        if self._signals:
+            engine.signal(signal.SIGTERM)
+        watch = _Watch(decision, self._roll, self._checkpoints)
+        looked = time.monotonic()
+        while (endings := engine.ended()) is None:
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() - looked >= LOOK_SECONDS:
+                looked = time.monotonic()
+                watch.look(engine)
+                if self._serves:
+                    self._history.publish()
+        if self._serves:
+            self._history.publish()
+        ending = endings[process]
+        return Ending(kind="lost") if watch.has_killed else ending
+
+    def _started(self, decision: Decision, process: int) -> Engine:
+        count = len(decision.members)
+        epoch = Epoch(
+            number=decision.number, supervisor=os.getpid(), processes=count, of=self._count, lost=decision.lost
+        )
+        restart = msgspec.structs.replace(self._restart, epoch=epoch)
+        self._restart = msgspec.structs.replace(self._restart, step=None, preset=None, profile=None)
+        if count == 1:
+            alone = engine_command("serve", str(self._directory.path), restart)
+            return Engine(self._directory, {0: alone}, {0: self._directory.log})
+        member = msgspec.structs.replace(
+            self._membership, coordinator=decision.coordinator, processes=count, process=process
+        )
+        return Engine(
+            self._directory, {process: engine_command("host", self._directory.name, None, restart, member)}, {}
+        )
+
+    def _makes_room(self, number: int) -> bool:
+        """Whether the engines of an epoch were stopped to take in a host."""
+        return any(other.makes_room == number for other in self._roll.present().values())
+
+    def _stop(self) -> None:
+        """Stops the engine in order on the first signal, and kills it on the second."""
+        self._signals += 1
+        if self._engine is None:
+            return
+        if self._signals > 1:
+            self._engine.kill()
+        else:
+            self._engine.signal(signal.SIGTERM)
+
+
+class _Watch:
+    """Looks at the other supervisors while the engines of an epoch run."""
+
+    has_killed = False
+    """Whether the engine of this host was ended because another one had ended."""
+
+    def __init__(self, decision: Decision, roll: Roll, checkpoints: Path) -> None:
+        self._decision, self._roll, self._checkpoints = decision, roll, checkpoints
+        self._ended_at: float | None = None
+        """When another engine was first seen to have ended, or its supervisor to be gone."""
+        self._saved: int | None = None
+        """The newest checkpoint when a host was first seen to wait."""
+
+    def look(self, engine: Engine) -> None:
+        """Ends the engine after another one, unless it ends by itself; stops it for hosts that wait."""
+        number, members = self._decision.number, self._decision.members
+        present = self._roll.present()
+        mine = {rank: other for rank, other in present.items() if members.get(rank) == other.token}
+        ended = [other for other in mine.values() if other.ready_for > number]
+        if ended or len(mine) < len(members):
+            self._ended_at = self._ended_at or time.monotonic()
+            is_killed = any(other.ending and other.ending.kind == "killed" for other in ended)
+            if is_killed or time.monotonic() - self._ended_at >= SETTLE_SECONDS:
+                self.has_killed = True
+                engine.kill()
+        others = (rank for rank, other in present.items() if rank not in mine and other.ready_for > number)
+        waiting = [rank for rank in others if rank not in self._decision.spare]
+        if waiting and min(members) == self._roll.own.rank and self._roll.own.makes_room != number:
+            self._make_room(engine, waiting)
+
+    def _make_room(self, engine: Engine, waiting: list[int]) -> None:
+        """Stops the engines once there is a new checkpoint: a host that comes and goes costs no step."""
+        newest = max((int(path.name) for path in self._checkpoints.iterdir() if path.name.isdecimal()), default=0)
+        if self._saved is None:
+            self._saved = newest
+        elif newest > self._saved:
+            say(f"process {', '.join(map(str, waiting))} is back: epoch {self._decision.number + 1} takes it in")
+            self._roll.update(makes_room=self._decision.number)
+            engine.signal(signal.SIGTERM)
+
+
+def _address(coordinator: str, rank: int) -> str:
+    """Returns the address at which other hosts reach this one: that of the interface towards the coordinator."""
+    host, _, port = coordinator.rpartition(":")
+    if rank == 0:
+        return host
+    try:
+        (family, kind, *_, address), *_ = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+        with socket.socket(family, kind) as towards:
+            towards.connect(address)  # sends nothing
+            return towards.getsockname()[0]
+    except OSError:  # that host is gone, and its name with it
+        return socket.gethostbyname(socket.gethostname())
+
+
+def supervise_host(run: str, restart: Restart, membership: Membership, supervision: Supervision) -> int:
+    """Supervises the engine of this host, and returns the exit code of the run. Raises Invalid."""
+    directory = RunDirectory(state_home() / checked_name(run))
+    if not (directory.path / "run.json").exists():
+        assert restart.config
+        directory.write_config(restart.config)
+    with held(directory):
+        return HostSupervisor(directory, restart, membership, supervision).run()

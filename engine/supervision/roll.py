@@ -1,0 +1,180 @@
+"""The roll of a run's supervisors, one on each host: who is there, and which of them train in the next epoch.
+
+It is a folder beside the checkpoints, which all hosts share in any case: without that storage no host could go on, and
+unlike process 0 it outlives each of them. Every supervisor counts beats in a file of its own. A decision is a file
+that can be created only once, so that there is one for each epoch, whoever believes to be the first that is left. No
+clocks are compared: a supervisor is present while others see its beats change.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ..base.atomic_write import write_atomically
+from ..base.invalid import Invalid
+from ..spec.epoch import LostProcess
+from ..wire.ending import Ending
+
+BEAT_SECONDS = 1.0
+"""Interval between beats."""
+LOST_SECONDS = 10.0
+"""A supervisor whose beats do not change for so long is lost, and its host with it."""
+UNREADABLE = (OSError, msgspec.DecodeError)
+
+
+class Attendance(Struct, frozen=True, kw_only=True):
+    """What one supervisor says of itself."""
+
+    rank: int
+    """Its `--process-id`."""
+    token: str
+    """Differs for each supervisor."""
+    host: str
+    """Name of its host."""
+    address: str
+    """Address at which other hosts reach it."""
+    beat: int = 0
+    """Counts up."""
+    ready_for: int = 0
+    """The epoch that it waits for, or runs an engine in."""
+    ending: Ending | None = None
+    """How its engine ended in the epoch before that one; null if it did not take part."""
+    makes_room: int = 0
+    """The last epoch whose engines it stopped to take in hosts that waited."""
+    is_done: bool = False
+    """Whether the run has ended in order."""
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """Who trains in an epoch."""
+
+    number: int
+    """Number of the epoch, from 1."""
+    members: dict[int, str] = {}
+    """Tokens by rank. The first is process 0 of the epoch."""
+    coordinator: str = ""
+    """HOST:PORT, which that process serves."""
+    spare: list[int] = []
+    """Ranks that wait because no preset fits with them."""
+    left_out: list[int] = []
+    """Ranks whose process kept ending at once."""
+    lost: LostProcess | None = None
+    """What ended the epoch before; null if hosts were taken in."""
+    problem: str = ""
+    """Why there is no epoch: the run is given up. Empty if there is one."""
+
+
+class Roll:
+    """Reads the folder, and beats in a thread of its own until this process ends."""
+
+    def __init__(self, folder: Path, own: Attendance) -> None:
+        """Raises Invalid if the folder cannot be written, or another supervisor has the same rank."""
+        self._folder = folder
+        self._lock = threading.Lock()
+        self.own = own
+        self._seen: dict[int, tuple[str, int, float]] = {}
+        """Token and beat of each rank, and when they changed; 0 if they never did since this process began."""
+        self._is_failing = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._refuse_rival()
+            self._write()
+        except OSError as error:
+            raise Invalid(
+                f"{folder}: supervisors cannot meet there: {error.strerror}: share it with all hosts"
+            ) from error
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+
+    def update(self, **changes: object) -> None:
+        """Changes the attendance of this supervisor, and tells the others at once."""
+        with self._lock:
+            self.own = msgspec.structs.replace(self.own, **changes)
+        self._beat_once()
+
+    def present(self) -> dict[int, Attendance]:
+        """Returns the supervisors whose beats change, by rank."""
+        now, found = time.monotonic(), {self.own.rank: self.own}
+        for other in self._others():
+            token, beat, changed = self._seen.get(other.rank, (other.token, other.beat, 0.0))
+            if (token, beat) != (other.token, other.beat):
+                changed = now
+            self._seen[other.rank] = other.token, other.beat, changed
+            if changed and now - changed < LOST_SECONDS:
+                found[other.rank] = other
+        return dict(sorted(found.items()))
+
+    def newest(self) -> int:
+        """Returns the number of the last epoch that was decided; 0 before the first."""
+        return max((int(path.stem.partition("-")[2]) for path in self._folder.glob("epoch-*.json")), default=0)
+
+    def decision(self, number: int) -> Decision | None:
+        """Returns what was decided for an epoch; None if nothing is yet."""
+        with contextlib.suppress(*UNREADABLE):
+            return msgspec.json.decode(self._epoch(number).read_bytes(), type=Decision)
+        return None
+
+    def decide(self, decision: Decision) -> None:
+        """Writes a decision unless there is one for its epoch. Ignores a failing storage: the caller tries again."""
+        new = self._folder / f"{self.own.token}.new"
+        with contextlib.suppress(OSError):
+            write_atomically(new, msgspec.json.encode(decision))
+            with contextlib.suppress(FileExistsError):
+                os.link(new, self._epoch(decision.number))  # atomic, on NFS too
+            new.unlink()
+
+    def _others(self) -> list[Attendance]:
+        found: list[Attendance] = []
+        for path in self._folder.glob("host-*.json"):
+            with contextlib.suppress(*UNREADABLE):
+                found.append(msgspec.json.decode(path.read_bytes(), type=Attendance))
+        return [other for other in found if other.rank != self.own.rank]
+
+    def _refuse_rival(self) -> None:
+        """Raises Invalid if another supervisor of this rank beats."""
+        before = self._of_own_rank()
+        if before is None:
+            return
+        time.sleep(2.5 * BEAT_SECONDS)
+        if (after := self._of_own_rank()) and (after.token, after.beat) != (before.token, before.beat):
+            raise Invalid(
+                f"--process-id {self.own.rank}: the supervisor of {after.host} has this number already: end it, or "
+                "give each host its own"
+            )
+
+    def _of_own_rank(self) -> Attendance | None:
+        with contextlib.suppress(*UNREADABLE):
+            return msgspec.json.decode(self._host(self.own.rank).read_bytes(), type=Attendance)
+        return None
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(BEAT_SECONDS)
+            self._beat_once()
+
+    def _beat_once(self) -> None:
+        """Writes the attendance; says once that the storage fails, until it works again."""
+        try:
+            self._write()
+            self._is_failing = False
+        except OSError as error:
+            if not self._is_failing:
+                text = f"shardtui: {self._folder}: {error.strerror}: other hosts do not see this one"
+                print(text, file=sys.stderr, flush=True)
+            self._is_failing = True
+
+    def _write(self) -> None:
+        with self._lock:
+            self.own = msgspec.structs.replace(self.own, beat=self.own.beat + 1)
+            write_atomically(self._host(self.own.rank), msgspec.json.encode(self.own))
+
+    def _host(self, rank: int) -> Path:
+        return self._folder / f"host-{rank}.json"
+
+    def _epoch(self, number: int) -> Path:
+        return self._folder / f"epoch-{number}.json"

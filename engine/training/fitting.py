@@ -1,0 +1,124 @@
+"""Fits a run to fewer devices than it had: another mesh, another preset, or a step in micro-batches."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax
+from msgspec.structs import replace
+
+from ..base import figures
+from ..distributed.outcomes import Unfit
+from ..models.task import Task
+from ..planning.estimate import estimate_row
+from ..planning.ranking import Row, ranked
+from ..program.memory import limit
+from ..program.presets import known_presets
+from ..spec.config import Restart, RunConfig
+from ..spec.preset import Preset
+from ..spec.preset_files import is_pitfall
+from ..spec.preset_reader import load_preset, name_of
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A run on the devices that are left. Batches and losses are those of the run on all of its devices."""
+
+    config: RunConfig
+    """With the preset, the switches and the micro-batches that fit."""
+    warnings: list[str] = field(default_factory=list)
+    """What differs from the run on all of its devices, and why."""
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    """The preset in use, by name, to that of the run; empty if the run keeps its own."""
+
+
+def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: Restart, created: Path | None) -> Fitted:
+    """Returns the run on `devices`, under the first that fits of its own preset, --fallback and all presets.
+
+    Raises Unfit if none does.
+    """
+    search = _Search(config, task, limit(devices, config.device_memory), restart.fallback, created)
+    found = search.first(len(devices))
+    if found is None:
+        raise _unfit(search, len(devices), restart)
+    chosen, accumulate_steps = found
+    warnings = [*search.words(chosen, len(devices))]
+    if accumulate_steps != config.training.accumulate_steps:
+        warnings.append(f"each step in {accumulate_steps} micro-batches, whose activations fit {len(devices)} devices")
+    kept = [switch for switch in config.switches if search.fits(search.known[name_of(switch.preset)], len(devices))]
+    left_out = [switch for switch in config.switches if switch not in kept]
+    warnings += [f"--switch {switch.step}:{switch.preset}: left out: it does not fit" for switch in left_out]
+    training = replace(config.training, accumulate_steps=accumulate_steps)
+    fitted = replace(config, preset=chosen.reference, switches=tuple(kept), training=training)
+    return Fitted(fitted, warnings, {} if chosen.name == search.own.name else {chosen.name: config.preset})
+
+
+def _unfit(search: "_Search", devices: int, restart: Restart) -> Unfit:
+    """Says on how many processes a preset fits."""
+    assert restart.epoch, "only a supervised run is started again"
+    count = restart.epoch.processes
+    fewer = next((n for n in range(count - 1, 0, -1) if search.first(devices // count * n)), None)
+    instead = f"on {fewer} of {count} processes, one does" if fewer else "nor on fewer processes"
+    return Unfit(fewer, f"no preset fits {devices} devices, {instead}: {'; '.join(search.problems(devices))}")
+
+
+class _Search:
+    """Looks for a preset by its layout, and by the formulas of its memory where there are some."""
+
+    def __init__(
+        self, config: RunConfig, task: Task, capacity: int | None, fallback: Sequence[str], created: Path | None
+    ) -> None:
+        self._config, self._task, self._capacity = config, task, capacity
+        self._platform = task.platform
+        self.known = known_presets(config, created)[0]
+        self.own = self.known[name_of(config.preset)]
+        self._fallback = [self.known.get(name) or load_preset(name) for name in fallback]
+        self.known |= {preset.name: preset for preset in self._fallback}
+
+    def first(self, devices: int) -> tuple[Preset, int] | None:
+        """Returns the first preset that fits, and in how many micro-batches a step has to be; None if none does."""
+        others = [preset for preset in self.known.values() if not is_pitfall(preset.name)]
+        for presets in ([self.own], *([preset] for preset in self._fallback), others):
+            for accumulate_steps, task in self._tasks():
+                rows = [self._row(task, preset, devices, accumulate_steps) for preset in presets]
+                if fitting := ranked([row for row in rows if row]):
+                    return self.known[fitting[0].preset], accumulate_steps
+        return None
+
+    def fits(self, preset: Preset, devices: int) -> bool:
+        """Returns whether the layout of a preset fits, with its mesh shrunk to the devices."""
+        return not estimate_row(self._task, preset.shrunk(devices), devices, None).problems
+
+    def problems(self, devices: int) -> list[str]:
+        """Returns why the run's preset does not fit, as far as its layout is the reason."""
+        return estimate_row(self._task, self.own.shrunk(devices), devices, None).problems
+
+    def words(self, chosen: Preset, devices: int) -> Iterator[str]:
+        """Yields how the chosen preset differs from that of the run, if it does."""
+        own, mesh = self.own, figures.axes(chosen.shrunk(devices).sizes(devices))
+        if chosen.name != own.name:
+            why = "; ".join(self.problems(devices)) or "its memory, by formula"
+            yield f"{chosen.name} ({mesh}) in place of {own.name}, which does not fit {devices} devices: {why}"
+        elif own.size_problem(devices):
+            yield f"{own.name} on {devices} devices: mesh {mesh} in place of {figures.axes(own.mesh)}"
+
+    def _tasks(self) -> Iterator[tuple[int, Task]]:
+        """Yields numbers of micro-batches, and the task of one of them."""
+        training = self._config.training
+        yield training.accumulate_steps, self._task
+        count = 2 * training.accumulate_steps
+        while training.batch_size % count == 0:
+            one = replace(training, batch_size=training.batch_size // count, accumulate_steps=1)
+            yield count, Task(replace(self._config, training=one), self._platform)
+            count *= 2
+
+    def _row(self, task: Task, preset: Preset, devices: int, accumulate_steps: int) -> Row | None:
+        """Returns the estimate of a preset; None if it does not fit. Without a formula, the layout decides."""
+        batch = self._config.training.batch_size
+        if preset.accumulation_problem(devices, batch, accumulate_steps):
+            return None
+        row = estimate_row(task, preset.shrunk(devices), devices, None)
+        if row.problems or self._capacity is None or row.estimate is None:
+            return None if row.problems else row
+        summed = row.estimate.parts["parameters"] if task is not self._task else 0  # gradients of all micro-batches
+        return row if row.estimate.peak_bytes + summed <= self._capacity else None

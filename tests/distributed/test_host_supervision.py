@@ -1,0 +1,114 @@
+"""Supervisors of several hosts: each host has its own run directory, and they share the checkpoints."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..conftest import SETTINGS, SHARDTUI
+from ..simulated_hosts import Hosts
+from .test_hosts import named, train, wait_for
+
+
+@pytest.fixture
+def hosts(home: Path) -> Iterator[Callable[..., Hosts]]:
+    made: list[Hosts] = []
+
+    def make(count: int, *options: str) -> Hosts:
+        made.append(Hosts(home, count, *options))
+        for rank in range(count):
+            made[-1].start(rank)
+        return made[-1]
+
+    yield make
+    for supervisor in (supervisor for each in made for supervisor in each.supervisors.values()):
+        supervisor.kill()
+        supervisor.wait()
+
+
+def losses_by_step(events: list[dict[str, Any]]) -> dict[int, float]:
+    """Returns the last loss that was reported of each step."""
+    return {
+        event["step"] - len(event["losses"]) + 1 + index: loss
+        for event in named(events, "StepsDone")
+        for index, loss in enumerate(event["losses"])
+    }
+
+
+def epochs(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event["epoch"] for event in named(events, "EngineStarted")]
+
+
+def alone(steps: int) -> dict[int, float]:
+    events = train(*SETTINGS, f"--steps={steps}")
+    return {event["step"]: event["loss"] for event in named(events, "StepDone")}
+
+
+@pytest.mark.slow
+def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) -> None:
+    """The next host serves the run, with its history, and the mesh of eight devices shrinks to four."""
+    run = hosts(2, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=300")
+    wait_for(lambda: named(run.history(0), "CheckpointSaved"))
+    run.kill(0)
+    assert run.supervisors[1].wait(timeout=240) == 0, run.said(1)
+    events = run.history(1)
+    assert [(epoch["processes"], epoch["of"]) for epoch in epochs(events)] == [(2, 2), (1, 2)]
+    assert epochs(events)[1]["lost"]["process"] == 0
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1)), "the history goes on"
+    assert losses_by_step(events) == pytest.approx(alone(300), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callable[..., Hosts]) -> None:
+    """An engine that is killed is started again with all hosts; a host that is gone is left out until it returns."""
+    run = hosts(2, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=20", "--steps=1000000")
+    wait_for(lambda: named(run.history(0), "CheckpointSaved"))
+    ready = named(run.history(0), "EngineReady")[-1]
+    os.kill(ready["hosts"][1]["pid"], signal.SIGKILL)
+    wait_for(lambda: epoch_with(run, number=2, processes=2))
+    run.kill(1)
+    wait_for(lambda: epoch_with(run, number=3, processes=1))
+    run.start(1)
+    wait_for(lambda: epoch_with(run, number=4, processes=2))
+    run.supervisors[0].send_signal(signal.SIGTERM)
+    assert [run.supervisors[rank].wait(timeout=240) for rank in (0, 1)] == [0, 0], run.said(0) + run.said(1)
+    events = run.history(0)
+    assert [epoch["lost"] and epoch["lost"]["process"] for epoch in epochs(events)] == [None, 1, 1, None]
+    assert "process 1 is back" in run.said(0)
+    taken = [event["step"] for event in named(events, "Restored")][-1]
+    stopped = [event["step"] for event in named(events, "EngineStopped")]
+    assert taken == stopped[0], "no step was made again to take the host in"
+    found = losses_by_step(events)
+    assert {step: found[step] for step in range(1, 61)} == pytest.approx(alone(60), rel=1e-5)
+
+
+def epoch_with(run: Hosts, number: int, processes: int) -> bool:
+    """Whether an epoch trains on so many processes."""
+    events = run.history(0)
+    for event in reversed(events):
+        if event["type"] == "EngineStarted":
+            assert event["epoch"]["number"] < number or event["epoch"]["processes"] == processes, run.said(0)
+            return event["epoch"]["number"] == number and bool(named(events[events.index(event) :], "StepsDone"))
+    return False
+
+
+def test_two_supervisors_of_one_host_number_are_refused(hosts: Callable[..., Hosts]) -> None:
+    run = hosts(2)
+    first = run.supervisors[1]
+    wait_for(lambda: (run.folder / "shared/big/supervisors/host-1.json").exists())
+    run.start(1, home=2)
+    assert run.supervisors[1].wait(timeout=240) == 2
+    assert "--process-id 1: the supervisor of" in run.said(1)
+    first.kill()
+
+
+def test_supervised_hosts_need_a_shared_directory_and_numbers(home: Path) -> None:
+    command = [*SHARDTUI, "engine", "--run=big", "--supervise", "--checkpoint-dir=gs://bucket/runs"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 2
+    assert "--supervise: give --coordinator" in run.stderr
+    assert "gs://bucket/runs: give a directory on a file system that all hosts mount" in run.stderr

@@ -1,0 +1,188 @@
+"""The roll of supervisors, and who trains next: decided once, by whoever is left."""
+
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from shardtui.engine.spec.epoch import Supervision
+from shardtui.engine.supervision.deciding import Deciding
+from shardtui.engine.supervision.retries import SAME_FAULTS
+from shardtui.engine.supervision.roll import Attendance, Decision, Roll
+from shardtui.engine.wire.ending import Ending
+
+KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
+LOST = Ending(kind="lost")
+
+
+def attendance(rank: int, ready_for: int = 1, ending: Ending | None = None) -> Attendance:
+    return Attendance(
+        rank=rank, token=f"token-{rank}", host="h", address="localhost", ready_for=ready_for, ending=ending
+    )
+
+
+def roll(folder: Path, rank: int = 0) -> Roll:
+    return Roll(folder, attendance(rank))
+
+
+def write(folder: Path, found: Attendance) -> None:
+    (folder / f"host-{found.rank}.json").write_bytes(msgspec.json.encode(found))
+
+
+def test_a_supervisor_is_present_once_its_beats_change(tmp_path: Path) -> None:
+    """A file that an ended supervisor left does not count, whatever time it has."""
+    own = roll(tmp_path)
+    write(tmp_path, attendance(1))
+    assert list(own.present()) == list(own.present()) == [0]
+    write(tmp_path, msgspec.structs.replace(attendance(1), beat=1))
+    assert list(own.present()) == [0, 1]
+
+
+def test_an_epoch_is_decided_once(tmp_path: Path) -> None:
+    first, second = roll(tmp_path), roll(tmp_path, 1)
+    assert (first.newest(), first.decision(1)) == (0, None)
+    first.decide(Decision(number=1, coordinator="a:1"))
+    second.decide(Decision(number=1, coordinator="b:1"))
+    found = second.decision(1)
+    assert found and found.coordinator == "a:1"
+    assert [path.name for path in tmp_path.glob("*.new")] == []
+
+
+def test_storage_that_is_gone_is_reported_once_and_used_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "supervisors"
+    own = roll(folder)
+    shutil.rmtree(folder)
+    own.update(ready_for=2)
+    own.update(ready_for=3)
+    own.decide(Decision(number=1))
+    assert capsys.readouterr().err.count("other hosts do not see this one") == 1
+    folder.mkdir()
+    own.update(ready_for=4)
+    assert msgspec.json.decode((folder / "host-0.json").read_bytes(), type=Attendance).ready_for == 4
+
+
+class Hosts:
+    """Three supervisors that are present, whose engines end as a test says."""
+
+    def __init__(self, folder: Path, **supervision: float) -> None:
+        self.roll = roll(folder)
+        self.deciding = Deciding(
+            self.roll,
+            "localhost:9876",
+            3,
+            Supervision(**supervision),  # type: ignore[arg-type]
+            lambda: self.step,
+        )
+        self._folder, self._beat = folder, 0
+        self.number = self.step = 0
+
+    def decide(self, *endings: Ending | None, waited: float = 0.0) -> Decision | None:
+        """Returns what is decided if the first hosts, as many as there are `endings`, are present."""
+        self.number += 1
+        return self.again(*endings, waited=waited)
+
+    def again(self, *endings: Ending | None, waited: float) -> Decision | None:
+        found = {rank: attendance(rank, self.number, ending) for rank, ending in enumerate(endings)}
+        for _ in range(2):
+            self._beat += 1
+            for other in found.values():
+                write(self._folder, msgspec.structs.replace(other, beat=self._beat))
+            self.roll.present()
+        self.deciding.decide(self.number, found, waited)
+        return self.roll.decision(self.number)
+
+
+def test_an_epoch_waits_for_all_hosts_first(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, min_processes=2)
+    assert hosts.decide(None, None, waited=59.0) is None
+    found = hosts.again(None, None, None, waited=59.0)
+    assert found and list(found.members) == [0, 1, 2]
+
+
+def test_a_lost_host_is_left_behind_if_enough_are_left(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, min_processes=2)
+    first = hosts.decide(None, None, None)
+    second = hosts.decide(LOST, LOST)
+    assert first and second
+    assert (list(first.members), list(second.members)) == ([0, 1, 2], [0, 1])
+    assert second.lost and second.lost.process == 2
+    assert "its supervisor has not answered for 10 s" in second.lost.why
+    ports = {decision.coordinator for decision in (first, second)}
+    assert len(ports) == 2, "a process that is left over does not reach the next epoch"
+
+
+def test_a_lost_host_is_waited_for(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, wait_seconds=100.0, min_processes=2)
+    hosts.decide(None, None, None)
+    assert hosts.decide(LOST, LOST, waited=99.0) is None
+    found = hosts.again(LOST, LOST, waited=101.0)
+    assert found and list(found.members) == [0, 1]
+
+
+def test_too_few_hosts_wait_for_ever_or_give_up(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path / "ever")
+    hosts.decide(None, None, None)
+    assert hosts.decide(LOST, LOST, waited=1e6) is None
+    hosts = Hosts(tmp_path / "limited", wait_seconds=10.0)
+    hosts.decide(None, None, None)
+    found = hosts.decide(LOST, LOST, waited=11.0)
+    assert found and "1 of 3 hosts did not come within 11 s, and at least 3 must train" in found.problem
+
+
+def test_hosts_with_which_no_preset_fits_are_spare(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, min_processes=1)
+    hosts.decide(None, None, None)
+    unfit = Ending(kind="refused", problems=["no preset fits"], fits=2)
+    found = hosts.decide(unfit, unfit, unfit)
+    assert found and (list(found.members), found.spare) == ([0, 1], [2])
+
+
+def test_a_host_whose_process_keeps_ending_is_left_out(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, min_processes=2)
+    hosts.decide(None, None, None)
+    found = [hosts.decide(LOST, KILLED, LOST) for _ in range(SAME_FAULTS)]
+    assert [decision and (list(decision.members), decision.left_out) for decision in found] == [
+        *[([0, 1, 2], [])] * (SAME_FAULTS - 1),
+        ([0, 2], [1]),
+    ]
+
+
+def test_a_host_whose_process_ends_at_other_steps_is_kept(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, min_processes=2)
+    hosts.decide(None, None, None)
+    for hosts.step in range(2 * SAME_FAULTS):
+        found = hosts.decide(LOST, KILLED, LOST)
+        assert found and list(found.members) == [0, 1, 2]
+
+
+def test_a_host_that_comes_and_goes_reaches_the_limit_of_restarts(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, min_processes=2, restarts=2)
+    hosts.decide(None, None, None)
+    for step in (1, 2):
+        hosts.step = step
+        lost = hosts.decide(LOST, LOST)
+        assert lost and not lost.problem
+        stopped = Ending(kind="stopped")
+        returned = hosts.decide(stopped, stopped, None)
+        assert returned and (list(returned.members), returned.lost) == ([0, 1, 2], None)
+    found = hosts.decide(LOST, LOST)
+    assert found and "restarted 2 times within an hour" in found.problem
+
+
+def test_a_run_that_is_refused_is_not_started_again(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path)
+    hosts.decide(None, None, None)
+    refused = Ending(kind="refused", problems=["seed: 1 on process 1"])
+    found = hosts.decide(refused, refused, refused)
+    assert found and found.problem == "seed: 1 on process 1"
+
+
+def test_beats_go_on_by_themselves(tmp_path: Path) -> None:
+    own = roll(tmp_path)
+    before, until = own.own.beat, time.monotonic() + 60
+    while own.own.beat == before:
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -1,0 +1,51 @@
+"""Hosts that are simulated on this machine: each has a run directory of its own, and all share their checkpoints."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from .conftest import SETTINGS, SHARDTUI
+from .distributed.test_hosts import free_port
+
+
+class Hosts:
+    """Simulated hosts, which run the same command line."""
+
+    def __init__(self, folder: Path, count: int, *options: str) -> None:
+        self.folder, self._count = folder, count
+        self._port = free_port()
+        self._options = options
+        self.supervisors: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self, rank: int, home: int | None = None) -> None:
+        """Starts, or starts again, the supervisor of a host; in the directories of the host `home`."""
+        member = (f"--coordinator=localhost:{self._port}", f"--num-processes={self._count}", f"--process-id={rank}")
+        command = [*SHARDTUI, "engine", *SETTINGS, "--run=big", "--supervise", *member, *self._options]
+        environment = os.environ | {
+            "XDG_STATE_HOME": str(self.folder / f"host-{rank if home is None else home}"),
+            "SHARDTUI_SECRET": "a secret of this test alone",
+        }
+        with (self.folder / f"host-{rank}.log").open("a") as log:
+            self.supervisors[rank] = subprocess.Popen(
+                [*command, f"--checkpoint-dir={self.folder}/shared"],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                text=True,
+            )
+
+    def kill(self, rank: int) -> None:
+        """Ends a host: its supervisor is killed, with which its engine ends."""
+        self.supervisors.pop(rank).kill()
+
+    def history(self, rank: int) -> list[dict[str, Any]]:
+        """Returns the events in the run directory of a host, without a line that is being written."""
+        path = self.folder / f"host-{rank}/shardtui/runs/big/events.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def said(self, rank: int) -> str:
+        """Returns what a host has printed."""
+        return (self.folder / f"host-{rank}.log").read_text()

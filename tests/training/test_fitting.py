@@ -1,0 +1,107 @@
+"""A run that is started again on fewer devices: the mesh, the preset and the micro-batches that fit."""
+
+from pathlib import Path
+
+import jax
+import msgspec
+import pytest
+from shardtui.engine.distributed.outcomes import Unfit
+from shardtui.engine.models.task import Task
+from shardtui.engine.planning.estimate import estimate_row
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_program
+from shardtui.engine.spec.config import Restart, RunConfig, ScheduledSwitch, TrainingConfig
+from shardtui.engine.spec.epoch import Epoch
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.training.fitting import Fitted, fit
+
+from ..conftest import tiny_config
+
+
+def fitted(config: RunConfig, devices: int, fallback: tuple[str, ...] = (), processes: int = 1) -> Fitted:
+    restart = Restart(epoch=Epoch(number=2, supervisor=1, processes=processes, of=8), fallback=fallback)
+    return fit(config, Task(config, "cpu"), jax.devices()[:devices], restart, None)
+
+
+@pytest.mark.parametrize(
+    ("preset", "devices", "sizes"),
+    [
+        ("dp-tp4", 6, {"data": 3, "model": 2}),
+        ("dp-tp4", 2, {"data": 1, "model": 2}),
+        ("data2-model4", 4, {"data": 1, "model": 4}),
+        ("data4-model2", 6, {"data": 3, "model": 2}),
+        ("data2-model4", 8, {"data": 2, "model": 4}),
+    ],
+)
+def test_a_mesh_shrinks_along_its_first_axes(preset: str, devices: int, sizes: dict[str, int]) -> None:
+    shrunk = load_preset(preset).shrunk(devices)
+    assert (shrunk.sizes(devices), shrunk.size_problem(devices)) == (sizes, None)
+
+
+def test_a_run_keeps_its_preset_if_that_fits() -> None:
+    config = tiny_config(preset="dp-tp2")
+    assert fitted(config, 4) == Fitted(config)
+
+
+def test_a_mesh_of_fixed_sizes_shrinks() -> None:
+    config = tiny_config(preset="data2-model4", switches=(ScheduledSwitch(9, "data8"),))
+    found = fitted(config, 4)
+    assert (found.config, found.replaced) == (config, {})
+    assert "data2-model4 on 4 devices: mesh" in found.warnings[0]
+
+
+def test_a_fallback_is_preferred_to_others(tmp_path: Path) -> None:
+    file = tmp_path / "whole.toml"
+    file.write_text('[mesh]\nrest = -1\n[rules]\nmlp = ""\n')
+    found = fitted(tiny_config(preset="dp"), 6, ("tp", str(file)))
+    assert (found.config.preset, found.replaced) == (str(file), {"whole": "dp"})
+
+
+def test_a_switch_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "whole.toml"
+    file.write_text("[mesh]\nrest = -1\n")
+    switches = (ScheduledSwitch(9, "dp"),)
+    found = fitted(tiny_config(preset=str(file), switches=switches), 6)
+    assert (found.config.switches, found.replaced) == ((), {})
+    assert found.warnings == ["--switch 9:dp: left out: it does not fit"]
+
+
+def peak(preset: str, devices: int, config: RunConfig | None = None) -> int:
+    """Returns the peak of a device by formula."""
+    estimate = estimate_row(Task(config or tiny_config(), "cpu"), load_preset(preset), devices, None).estimate
+    assert estimate
+    return estimate.peak_bytes
+
+
+def compiled_peak(config: RunConfig, devices: int) -> int:
+    task = Task(config, "cpu")
+    program = compile_program(task, place(task, load_preset(config.preset), jax.devices()[:devices]))
+    assert program.description.memory
+    return program.description.memory.peak
+
+
+def test_micro_batches_make_room_for_activations() -> None:
+    """Two devices hold four times the rows of eight."""
+    large = tiny_config(preset="dp", training=TrainingConfig(batch_size=64, seq_len=16))
+    config = msgspec.structs.replace(large, device_memory=int(0.9 * peak("dp", 2, large)))
+    found = fitted(config, 2)
+    steps = found.config.training.accumulate_steps
+    assert (found.config.preset, found.config.training.batch_size) == ("dp", 64)
+    assert steps > 1
+    assert found.warnings == [f"each step in {steps} micro-batches, whose activations fit 2 devices"]
+    assert compiled_peak(found.config, 2) < 0.9 * compiled_peak(config, 2)
+
+
+def test_a_preset_that_splits_the_state_is_found_if_it_has_to_be() -> None:
+    """By formula: the state alone, which `dp` replicates, is larger than the memory."""
+    found = fitted(tiny_config(preset="dp", device_memory=int(0.6 * peak("dp", 4))), 4)
+    assert found.replaced == {found.config.preset: "dp"}
+    assert "its memory, by formula" in found.warnings[0]
+
+
+@pytest.mark.parametrize(("memory", "fits", "words"), [(None, 2, "on 2 of 3 processes"), (1, None, "nor on fewer")])
+def test_what_fits_on_fewer_processes_is_said(memory: int | None, fits: int | None, words: str) -> None:
+    """Eight rows, and eight heads, cannot be split among six devices; among four they can."""
+    with pytest.raises(Unfit, match=f"no preset fits 6 devices, {words}") as error:
+        fitted(tiny_config(device_memory=memory), 6, processes=3)
+    assert error.value.processes == fits

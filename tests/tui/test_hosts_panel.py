@@ -1,0 +1,64 @@
+"""The processes in Mesh, and the epochs of a supervised run."""
+
+import asyncio
+
+import msgspec
+from shardtui.engine.spec.epoch import Epoch, LostProcess
+from shardtui.engine.wire.events import AnyEvent, EngineStarted, StepsDone
+from shardtui.engine.wire.hosts import HostInfo
+from shardtui.tui.state.interpreter import apply
+from shardtui.tui.state.run_state import RunState
+from shardtui.tui.widgets.hosts_panel import LAST_EPOCHS, HostsPanel
+from textual.app import App, ComposeResult
+
+from ..conftest import READY, tiny_config
+
+HOSTS = [HostInfo(process=number, processes=2, name=f"host-{number}", pid=100 + number) for number in range(2)]
+
+
+class Panels(App[None]):
+    def compose(self) -> ComposeResult:
+        yield HostsPanel()
+
+
+def shown(*events: AnyEvent) -> list[str]:
+    """Returns the lines of the panel; none if it is hidden."""
+    state = RunState()
+    for event in events:
+        apply(state, event)
+
+    async def scenario() -> list[str]:
+        app = Panels()
+        async with app.run_test(size=(120, 30)):
+            panel = app.query_one(HostsPanel)
+            panel.show_hosts(state)
+            return [line.plain for line in panel.lines] if panel.display else []
+
+    return asyncio.run(scenario())
+
+
+def epoch(number: int) -> EngineStarted:
+    lost = LostProcess(1, "its process was ended by SIGKILL") if number > 1 else None
+    found = Epoch(number=number, supervisor=6, processes=2, of=2, lost=lost)
+    return EngineStarted(protocol=1, pid=7, config=tiny_config(), epoch=found)
+
+
+def test_a_single_process_that_was_never_lost_needs_no_panel() -> None:
+    assert shown(epoch(1), READY) == []
+
+
+def test_each_process_and_the_last_epochs_have_a_line() -> None:
+    steps = StepsDone(step=8, losses=[1.0] * 8, step_seconds=[0.1] * 8, input_wait_seconds=None, time=5.0)
+    several = [epoch(number) for number in range(2, LAST_EPOCHS + 3)]
+    head, *lines = shown(epoch(1), steps, *several, msgspec.structs.replace(READY, hosts=HOSTS))
+    assert "host" in head
+    assert [line.split()[:2] for line in lines] == [
+        ["0", "host-0"],
+        ["1", "host-1"],
+        *(["epoch", str(number)] for number in range(3, LAST_EPOCHS + 3)),
+    ]
+    assert lines[-1].endswith("after step 8: no step yet; process 1 lost: its process was ended by SIGKILL")
+
+
+def test_a_run_of_one_process_shows_its_epochs() -> None:
+    assert [line.partition(":")[0] for line in shown(epoch(1), epoch(2), READY)] == ["epoch 2 after step 0"]

@@ -1,0 +1,60 @@
+"""What the epochs of a supervised run cost: the time without steps, and the steps that were made again."""
+
+from dataclasses import dataclass, field
+
+from ...engine.base import figures
+from ...engine.spec.epoch import Epoch
+from ...engine.wire.events import StepsDone
+
+
+@dataclass
+class Recovery:
+    """The start of an epoch after the first."""
+
+    epoch: Epoch
+    """The epoch that began."""
+    step: int
+    """The last step that was reported before."""
+    stopped: float
+    """When it was reported, in seconds since the epoch; 0 if there was none."""
+    gap_seconds: float | None = None
+    """Seconds from that report to the first step of the epoch; None until that is done."""
+    repeated: int = 0
+    """Steps that were made again."""
+
+    @property
+    def words(self) -> str:
+        """Returns who was lost, and what that cost, as far as it is known."""
+        epoch = self.epoch
+        left = f" ({epoch.processes} of {epoch.of} processes)" if epoch.processes < epoch.of else ""
+        why = f"process {epoch.lost.process} lost: {epoch.lost.why}" if epoch.lost else "a host was taken in"
+        cost = "no step yet"
+        if self.gap_seconds is not None:
+            cost = f"{figures.seconds(self.gap_seconds)} without steps, {self.repeated:,} made again"
+        return f"epoch {epoch.number}{left} after step {self.step:,}: {cost}; {why}"
+
+
+@dataclass
+class Epochs:
+    """All recoveries of a run, oldest first."""
+
+    recoveries: list[Recovery] = field(default_factory=list[Recovery])
+    """One for each epoch after the first."""
+    _step: int = 0
+    """The last step that was reported."""
+    _reported: float = 0.0
+    """When it was, in seconds since the epoch."""
+
+    def begin(self, epoch: Epoch) -> None:
+        """Notes the start of an engine."""
+        if epoch.number > 1:
+            self.recoveries.append(Recovery(epoch, self._step, self._reported))
+
+    def add_steps(self, first: StepsDone, last: StepsDone) -> None:
+        """Notes reports of steps: the first and the last of some in a row."""
+        if self.recoveries and self.recoveries[-1].gap_seconds is None:
+            recovery, begun = self.recoveries[-1], first.step - len(first.losses)
+            began = first.time - sum(first.step_seconds)
+            recovery.gap_seconds = max(0.0, began - recovery.stopped) if recovery.stopped else 0.0
+            recovery.repeated = max(0, recovery.step - begun)
+        self._step, self._reported = last.step, last.time
