@@ -338,7 +338,9 @@ def test_compiler_answers_are_cached_by_all_that_they_depend_on(
 
 
 def test_an_unknown_preset_name_is_refused_with_a_hint(home: Path) -> None:
-    with pytest.raises(Invalid, match="name a mesh of the axes data, fsdp, model, such as fsdp4-model2"):
+    with pytest.raises(
+        Invalid, match="name a mesh of the axes data, fsdp, expert, seq, model, pipeline, such as fsdp4-model2"
+    ):
         load_preset("fsdp4-modle2")
 
 
