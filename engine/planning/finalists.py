@@ -28,8 +28,9 @@ similar ones."""
 def next_to_compile(rows: Sequence[Row], goal: Goal) -> Row | None:
     """Returns the most promising row that is neither compiled nor failed; None if none can be better than the best.
 
-    Each estimate is corrected by those compiled rows that are most like it. While nothing fits, the row that comes
-    closest is the most promising.
+    Each estimate is corrected by those compiled rows that are most like it. What has other axes than all compiled rows
+    comes first: how far off its estimate is, is not known. While nothing fits, the row that comes closest is the most
+    promising.
     """
     compiled = [row for row in rows if row.compiled]
     left = [row for row in rows if row.estimate and not row.compiled and not row.problems]
@@ -39,8 +40,11 @@ def next_to_compile(rows: Sequence[Row], goal: Goal) -> Row | None:
         if fitting:
             return max(fitting, key=lambda row: _expected_gain(row, compiled, goal))
         return min(left, key=lambda row: _peak_share(row, compiled), default=None)
-    chosen = max(fitting, key=lambda row: _expected_gain(row, compiled, goal), default=None)
-    return chosen if chosen and _expected_gain(chosen, compiled, goal) * SLACK[goal] > gain(best, goal) else None
+    gains = [(_expected_gain(row, compiled, goal), row) for row in fitting]
+    worth = [(expected, row) for expected, row in gains if expected * SLACK[goal] > gain(best, goal)]
+    known = {frozenset(row.mesh) for row in compiled}
+    promise = max(worth, key=lambda each: (frozenset(each[1].mesh) not in known, each[0]), default=None)
+    return promise[1] if promise else None
 
 
 def expected_figure(rows: Sequence[Row], goal: Goal) -> float | None:

@@ -183,6 +183,12 @@ def test_estimates_are_corrected_by_what_is_most_alike() -> None:
     assert chosen == left[1], "half of 150 is less than 90 % of 101"
 
 
+def test_meshes_of_other_axes_are_tried_before_variants_of_those_that_are_known() -> None:
+    rows = [candidate("fsdp8", 100, compiled=(50, 5)), candidate("fsdp8", 99, remat=True), candidate("data8", 60)]
+    chosen = next_to_compile(rows, "tokens-per-second")
+    assert chosen == rows[2]
+
+
 def test_what_would_be_too_large_by_the_compiler_is_left_out() -> None:
     rows = [candidate("fsdp8", 100, 9, compiled=(0, 18), batch_size=64), candidate("fsdp8", 90, 8, batch_size=32)]
     smaller = candidate("fsdp8", 50, 4, batch_size=16)
