@@ -10,12 +10,11 @@ from functools import cached_property
 
 import jax
 
-from ..models.remat import KEPT
 from ..models.sizes import expert_matmul, query_block, tile_block
 from ..models.task import Task
 from ..parallel.rules import LogicalAxes, by_rules, with_derived
 from ..program.placement import decide_all
-from ..spec.model_config import AttentionKernel, ModelConfig
+from ..spec.model_config import KEPT, AttentionKernel, ModelConfig
 from ..spec.preset import Axes, Preset
 from .weight import Spec, Weight, spec_of
 
