@@ -16,8 +16,8 @@ from tests.table import Table
 LONG = {
     "kills": 50,
     "hosts": 10,
-    "elastic": 3,
-    "returning": 2,
+    "elastic": 10,
+    "returning": 5,
     "damage": 25,
     "restores": 3,
     "loop": 50,
