@@ -181,7 +181,9 @@ def test_the_command_prints_the_table_and_the_json(
 
     compilers.install(FAILS)
     keep_all()
-    asked = partial(Asked, compiles=True, searches=False, accounts=False, memory=False, fits=True, prices={})
+    asked = partial(
+        Asked, compiles=True, search=None, place=None, train=(), accounts=False, memory=False, fits=True, prices={}
+    )
     assert plan(config_of(), [SLICE], ["fsdp"], asked(as_json=True)) == 0
     out, err = capsys.readouterr()
     (row,) = json.loads(out)["rows"]
