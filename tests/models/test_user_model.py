@@ -313,6 +313,7 @@ def test_user_models_are_estimated_from_their_trace() -> None:
         assert board_rows.source(row) == "trace"
 
 
+@pytest.mark.slow
 def test_a_search_tries_the_axes_that_split_a_users_model() -> None:
     slice_ = load_topology("v5e:2x4")
     task = task_of(f"{FOLDER}/transformer.py:language_model", "batch_size=16")

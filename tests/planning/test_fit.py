@@ -174,6 +174,7 @@ def test_the_conclusion_names_the_fastest_change_that_keeps_the_batch() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table_and_the_json(
     home: Path, compilers: Compilers, capsys: pytest.CaptureFixture[str]
 ) -> None:

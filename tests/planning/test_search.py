@@ -241,6 +241,7 @@ def test_a_preset_is_saved_by_name(home: Path) -> None:
     assert "mine.toml already exists: choose another name, or remove it" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_search_ends_with_its_minutes(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     search = searched("--minutes=0.3")
@@ -251,6 +252,7 @@ def test_a_search_ends_with_its_minutes(home: Path, compilers: Compilers) -> Non
     assert compilers.all_gone(0)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_after_compilations_that_fail(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
     result = run(*TINY, "--minutes=0.5")

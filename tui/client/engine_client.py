@@ -137,13 +137,15 @@ class EngineClient:
             return
         if self._engine is None and (holder := self.directory.holder()):
             self._followed = holder.pid
+        is_supervised = self.directory.is_supervised or (self._engine is not None and self._engine.is_supervised)
         async for events in self._events_of_engine(self._engine, cleaned):
             yield events
         while await self._next_engine():
             async for events in self._events_of_engine(None, cleaned):
                 yield events
-        for events in self._read(LogReader(self.directory.events)):  # why the supervisor gave up
-            yield list(map(clean, events)) if cleaned else events
+        if is_supervised:
+            for events in self._read(LogReader(self.directory.events)):  # why the supervisor gave up
+                yield list(map(clean, events)) if cleaned else events
 
     async def _next_engine(self) -> bool:
         """Waits for the next engine of a supervised run; returns False once there will be none."""

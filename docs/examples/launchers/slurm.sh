@@ -10,7 +10,7 @@
 # the node of this script fails, the job starts again, and the run resumes. --signal: two minutes before the time limit,
 # the state is saved and the run ends in order.
 set -euo pipefail
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export COORDINATOR=$first:9876
 
 # --kill-on-bad-exit=0 and --wait=0: a supervisor that ends does not end those of the other nodes.
