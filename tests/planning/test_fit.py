@@ -16,6 +16,7 @@ from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.fitting import MOST_BATCHES, Fit, Trial, next_batch
 from shardtui.engine.planning.ranking import Cost
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
+from shardtui.engine.spec.mesh_names import mesh_preset
 from shardtui.engine.spec.model_config import KEPT
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
@@ -113,6 +114,19 @@ def test_the_largest_batch_and_each_change_that_may_help_are_compiled(home: Path
     assert all(trial.problem.endswith("no such luck") for trial in others), "they are not in the cache"
     assert ordered(fit)[:3] == [fit.trials[0], fit.trials[1], fit.trials[2]]
     assert conclusion(fit).startswith("fsdp fits with batch_size=24, not with 32; with 64, remat=")
+
+
+def test_if_no_preset_fits_meshes_are_compiled(
+    home: Path, compilers: Compilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilers.install(FAILS)
+    keep_all()
+    monkeypatch.setattr("shardtui.tui.client.fitter.usual_presets", lambda config: (["data3"], []))
+    fit = fitted(config_of())
+    others = [trial for trial in fit.changes if trial.preset != "fsdp"]
+    assert len(others) == OTHERS
+    assert [change(each, fit.trials[0]) for each in others] == [f"preset={each.preset}" for each in others]
+    assert any(mesh_preset(each.preset) for each in others)
 
 
 def test_a_preset_that_fits_needs_no_change(home: Path, compilers: Compilers) -> None:

@@ -19,6 +19,7 @@ from ...engine.planning.fitting import (
 from ...engine.planning.ranking import Board, Cost, ranked
 from ...engine.spec.config import RunConfig, UserModel
 from ...engine.spec.preset_reader import load_preset
+from ...engine.spec.search import CHOSEN, SearchRequest
 from ...engine.spec.topology import load_topology
 from .engine_process import Answer, EngineProcess
 from .planner import usual_presets
@@ -90,12 +91,13 @@ class Fitter:
         usual = [preset for preset in usual_presets(self._config)[0] if load_preset(preset).name != self._preset.name]
         found = await self._fitting("plan", *usual)
         if not found and not isinstance(self._config.model, UserModel):
-            found = await self._fitting("search")
+            meshes = SearchRequest(kept=list(CHOSEN))
+            found = await self._fitting("search", msgspec.json.encode(meshes).decode())
         references = {load_preset(preset).name: preset for preset in usual}
         return [references.get(name, name) for name in found[:OTHERS]]
 
-    async def _fitting(self, question: str, *presets: str) -> list[str]:
-        answer = await EngineProcess(self._nice).ask(question, self._config, self._topology, *presets)
+    async def _fitting(self, question: str, *about: str) -> list[str]:
+        answer = await EngineProcess(self._nice).ask(question, self._config, self._topology, *about)
         if answer.status:
             return []
         rows = msgspec.json.decode(answer.last_line, type=Board).rows
