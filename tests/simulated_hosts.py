@@ -49,3 +49,13 @@ class Hosts:
     def said(self, rank: int) -> str:
         """Returns what a host has printed."""
         return (self.folder / f"host-{rank}.log").read_text()
+
+
+def losses_by_step(events: list[dict[str, Any]]) -> dict[int, float]:
+    """Returns the last loss that was reported of each step."""
+    return {
+        event["step"] - len(event["losses"]) + 1 + index: loss
+        for event in events
+        if event["type"] == "StepsDone"
+        for index, loss in enumerate(event["losses"])
+    }

@@ -8,7 +8,6 @@ from ..wire.ending import Ending
 from .engine import worst
 from .retries import Retries
 from .roll import LOST_SECONDS, Attendance, Decision, Roll
-from .supervisor import why
 
 FIRST_SECONDS = 60.0
 """Time for all hosts to come when a run is started."""
@@ -70,7 +69,7 @@ class Deciding:
         if ending.fits is not None:
             ranks, spare = ranks[: ending.fits], ranks[ending.fits :]
         elif ending.kind == "refused":
-            return Decision(number=number, problem=why(ending))
+            return Decision(number=number, problem=ending.why)
         elif is_dead and rank in ranks and len(ranks) > self._least:
             left_out = [rank]
             ranks = [other for other in ranks if other != rank]
@@ -78,7 +77,7 @@ class Deciding:
         elif not ending.is_orderly and (problem := self._retries.problem):
             return Decision(number=number, problem=problem)
         if spare and len(ranks) < self._least:
-            return Decision(number=number, problem=f"{why(ending)}; --min-processes {self._least} allows no fewer")
+            return Decision(number=number, problem=f"{ending.why}; --min-processes {self._least} allows no fewer")
         present = self._roll.present()
         return Decision(
             number=number,
@@ -86,7 +85,7 @@ class Deciding:
             coordinator=self._coordinator(number),
             spare=spare,
             left_out=left_out,
-            lost=None if ending.is_orderly else LostProcess(rank, why(ending)),
+            lost=None if ending.is_orderly else LostProcess(rank, ending.why),
         )
 
     def _too_few(self, missing: int, waited: float) -> str:

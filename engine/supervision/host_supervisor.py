@@ -18,6 +18,7 @@ from .deciding import Deciding
 from .engine import SETTLE_SECONDS, Engine
 from .history import History
 from .roll import Attendance, Decision, Roll
+from .stopping import Stopping
 from .supervisor import give_up, held, last_step, say
 
 POLL_SECONDS = 0.05
@@ -53,10 +54,7 @@ class HostSupervisor:
         )
         self._serves = False
         """Whether process 0 of the last epoch was on this host, which then has the history."""
-        self._engine: Engine | None = None
-        self._signals = 0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop())
+        self._stopping = Stopping()
 
     def run(self) -> int:
         """Returns the exit code of the run on this host: 0, 1 if it failed, 2 if it was refused."""
@@ -72,7 +70,7 @@ class HostSupervisor:
             ending = None
             if decision.members.get(self._rank) == self._roll.own.token:
                 ending = self._run_epoch(decision)
-                if ending.is_orderly and (self._signals or not self._makes_room(number)):
+                if ending.is_orderly and (self._stopping.signals or not self._makes_room(number)):
                     self._roll.update(is_done=True)
                     return 0
 
@@ -83,7 +81,7 @@ class HostSupervisor:
             present = self._roll.present()
             if any(other.is_done and other.ready_for == number - 1 for other in present.values()):
                 return None
-            if self._signals:
+            if self._stopping.signals:
                 return Decision(number=number, problem="stopped by a signal while no engine ran")
             if min(present) == self._rank and all(other.ready_for >= number for other in present.values()):
                 self._deciding.decide(number, present, time.monotonic() - since)
@@ -108,9 +106,8 @@ class HostSupervisor:
         if process == 0 and not self._serves:
             self._history.fetch()
         self._serves = process == 0
-        self._engine = engine = self._started(decision, process)
-        if self._signals:
-            engine.signal(signal.SIGTERM)
+        engine = self._started(decision, process)
+        self._stopping.follow(engine)
         watch = _Watch(decision, self._roll, self._checkpoints)
         looked = time.monotonic()
         while (endings := engine.ended()) is None:
@@ -145,16 +142,6 @@ class HostSupervisor:
     def _makes_room(self, number: int) -> bool:
         """Whether the engines of an epoch were stopped to take in a host."""
         return any(other.makes_room == number for other in self._roll.present().values())
-
-    def _stop(self) -> None:
-        """Stops the engine in order on the first signal, and kills it on the second."""
-        self._signals += 1
-        if self._engine is None:
-            return
-        if self._signals > 1:
-            self._engine.kill()
-        else:
-            self._engine.signal(signal.SIGTERM)
 
 
 class _Watch:

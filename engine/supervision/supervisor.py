@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from ..wire.events import Failed, StepsDone
 from ..wire.run_directory import RunDirectory
 from .engine import Engine, worst
 from .retries import Retries
+from .stopping import Stopping
 
 POLL_SECONDS = 0.05
 """Interval at which the processes are checked."""
@@ -35,10 +35,7 @@ class Supervisor:
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
-        self._engine: Engine | None = None
-        self._signals = 0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop())
+        self._stopping = Stopping()
 
     def run(self) -> int:
         """Returns the exit code of the run: 0, 1 if it failed, 2 if it was refused."""
@@ -54,25 +51,25 @@ class Supervisor:
                 give_up(self._directory, following)
                 return 1
             epoch = following
-            say(f"process {process} was lost: {why(ending)}: epoch {epoch.number} resumes from the newest checkpoint")
+            say(f"process {process} was lost: {ending.why}: epoch {epoch.number} resumes from the newest checkpoint")
 
     def _next(self, epoch: Epoch, process: int, ending: Ending) -> Epoch | str:
         """Returns the next epoch, or why there is none. `process`: the one that ended the last epoch."""
         self._retries.note(process, ending, last_step(self._directory.events))
         count = self._left(epoch, ending)
-        if self._signals:
-            return why(ending)
+        if self._stopping.signals:
+            return ending.why
         if self._least <= count < epoch.processes:
             self._retries.forget_faults()
         elif ending.kind == "refused":
-            return f"{why(ending)}; --min-processes {self._least} allows no fewer" if ending.fits else why(ending)
+            return f"{ending.why}; --min-processes {self._least} allows no fewer" if ending.fits else ending.why
         elif problem := self._retries.problem:
             return problem
         return msgspec.structs.replace(
             epoch,
             number=epoch.number + 1,
             processes=count if count >= self._least else epoch.processes,
-            lost=LostProcess(process, why(ending)),
+            lost=LostProcess(process, ending.why),
         )
 
     def _left(self, epoch: Epoch, ending: Ending) -> int:
@@ -88,22 +85,11 @@ class Supervisor:
             index: engine_command("serve", str(self._directory.path), restart, *member)
             for index, member in enumerate(self._directory.new_members(epoch.processes))
         }
-        self._engine = Engine(self._directory, commands, {index: self._directory.log_of(index) for index in commands})
-        if self._signals:  # one that arrived between two epochs
-            self._engine.signal(signal.SIGTERM)
-        while (endings := self._engine.ended()) is None:
+        engine = Engine(self._directory, commands, {index: self._directory.log_of(index) for index in commands})
+        self._stopping.follow(engine)
+        while (endings := engine.ended()) is None:
             time.sleep(POLL_SECONDS)
         return endings
-
-    def _stop(self) -> None:
-        """Stops the engine in order on the first signal, and kills it on the second."""
-        self._signals += 1
-        if self._engine is None:
-            return
-        if self._signals > 1:
-            self._engine.kill()
-        else:
-            self._engine.signal(signal.SIGTERM)
 
 
 def supervise(directory: str, restart: Restart, supervision: Supervision) -> int:
@@ -133,11 +119,6 @@ def give_up(run: RunDirectory, problem: str) -> None:
     say(problem)
     with contextlib.suppress(Invalid, OSError), run.hold():
         EventLog(run.events, lambda _: None).append(Failed(problems=[problem], refused=False, by_supervisor=True))
-
-
-def why(ending: Ending) -> str:
-    """Returns how a process ended, in words."""
-    return "; ".join([*ending.problems, *ending.lost.values()]) or ending.kind
 
 
 def last_step(history: Path) -> int:

@@ -33,6 +33,11 @@ class Ending(Struct, frozen=True, kw_only=True):
         """Whether nothing went wrong."""
         return self.kind in ("finished", "stopped")
 
+    @property
+    def why(self) -> str:
+        """How it ended, in words."""
+        return "; ".join([*self.problems, *self.lost.values()]) or self.kind
+
 
 def write_ending(path: Path, ending: Ending) -> None:
     """Writes the file; ignores a full disk, as the process ends in any case."""

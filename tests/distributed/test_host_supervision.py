@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ..conftest import SETTINGS, SHARDTUI
-from ..simulated_hosts import Hosts
+from ..simulated_hosts import Hosts, losses_by_step
 from .test_hosts import named, train, wait_for
 
 
@@ -28,15 +28,6 @@ def hosts(home: Path) -> Iterator[Callable[..., Hosts]]:
     for supervisor in (supervisor for each in made for supervisor in each.supervisors.values()):
         supervisor.kill()
         supervisor.wait()
-
-
-def losses_by_step(events: list[dict[str, Any]]) -> dict[int, float]:
-    """Returns the last loss that was reported of each step."""
-    return {
-        event["step"] - len(event["losses"]) + 1 + index: loss
-        for event in named(events, "StepsDone")
-        for index, loss in enumerate(event["losses"])
-    }
 
 
 def epochs(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..simulated_hosts import Hosts
+from ..simulated_hosts import Hosts, losses_by_step
 from .elastic import TOLERANCE
 from .row import Row
 
@@ -41,7 +41,7 @@ class Found:
 def run(times: int) -> Iterator[Row]:
     """Yields a row for runs on 2 and 4 hosts: `times` of each, in which a host is lost and returns `LOSSES` times."""
     with tempfile.TemporaryDirectory(prefix="shardtui-hosts-") as folder:
-        alone = _losses(_alone(Path(folder)))
+        alone = losses_by_step(_alone(Path(folder)))
         for count in COUNTS:
             found, chance = Found(), random.Random(count)
             for number in range(times):
@@ -91,7 +91,7 @@ def _lose(folder: Path, count: int, chance: random.Random, found: Found, alone: 
             supervisor.send_signal(signal.SIGTERM)
         codes = [supervisor.wait(LIMIT) for supervisor in hosts.supervisors.values()]
         found.wrong += [f"exit codes {codes}"] if any(codes) else []
-        losses = _losses(_history(hosts))
+        losses = losses_by_step(_history(hosts))
         far = [step for step in losses.keys() & alone.keys() if abs(losses[step] / alone[step] - 1) > TOLERANCE]
         found.wrong += [f"the loss of step {step} differs" for step in sorted(far)[:1]]
     except TimeoutError as error:
@@ -125,13 +125,3 @@ def _wait(until: Callable[[], bool], hosts: Hosts) -> float:
             raise TimeoutError(f"no step within {LIMIT:.0f} s: {hosts.said(min(hosts.supervisors))[-300:]}")
         time.sleep(0.1)
     return time.monotonic() - began
-
-
-def _losses(events: list[Event]) -> dict[int, float]:
-    """Returns the last loss that was reported of each step."""
-    return {
-        event["step"] - len(event["losses"]) + 1 + index: loss
-        for event in events
-        if event["type"] == "StepsDone"
-        for index, loss in enumerate(event["losses"])
-    }
