@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from ..parallel.constraints import mesh_axes, split_axes, summed_per_device
+from ..parallel.constraints import mesh_axes, per_device, split_axes
 from ..spec.preset import Axes
 
 
@@ -43,15 +43,15 @@ def ragged_experts(
     back = into[0], into[2], into[1]
     axes = [tokens, tokens, tokens, *[into] * (len(arrays) - 4), back]
     function = partial(_on_device, activation=activation, expert_axes=expert_axes)
-    return summed_per_device(function, *arrays, axes=axes, out=tokens, over=expert_axes + hidden_axes)
+    return per_device(function, *arrays, axes=axes, out=tokens, summed_over=expert_axes + hidden_axes)
 
 
 def _logical_axes() -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
     """Returns the logical axes of tokens [B, T, D] and of kernels [E, D, F]; no mesh axis splits both."""
-    batch, of_experts = set(mesh_axes("expert_batch")), set(mesh_axes("experts"))
-    hidden = None if batch & set(mesh_axes("mlp")) else "mlp"
-    seq = None if (of_experts | set(mesh_axes("mlp"))) & set(mesh_axes("seq")) else "seq"
-    return ("expert_batch", seq, None), ("experts", None, hidden)
+    batch, seq, experts, hidden = (set(mesh_axes(name)) for name in ("expert_batch", "seq", "experts", "mlp"))
+    hidden_dim = None if batch & hidden else "mlp"
+    seq_dim = None if seq & (experts | hidden) else "seq"
+    return ("expert_batch", seq_dim, None), ("experts", None, hidden_dim)
 
 
 def _on_device(

@@ -197,12 +197,12 @@ def per_device(
     *arrays: jax.Array,
     axes: Sequence[LogicalAxes],
     out: LogicalAxes,
-    parts: Axes = (),
+    summed_over: Axes = (),
 ) -> jax.Array:
     """Calls a function on the shards of each device, for a kernel that the partitioner cannot split.
 
-    `axes` are the logical axes of each array; the result has the logical axes `out` and the shape of the first array,
-    with `parts` one more dim before these, which the mesh axes `parts` split.
+    `axes` are the logical axes of each array; the result has the logical axes `out` and the shape of the first array.
+    What devices along the mesh axes `summed_over` return are parts of a sum.
     """
     active = _active.get()
     if active is None:
@@ -210,28 +210,16 @@ def per_device(
     shardings = [_sharding(active, array.shape, names) for array, names in zip(arrays, axes, strict=True)]
     if active.is_explicit:
         arrays = tuple(map(jax.sharding.reshard, arrays, shardings))
+    spec = _sharding(active, arrays[0].shape, out).spec
     mapped = jax.shard_map(
-        function,
+        (lambda *shards: function(*shards)[None]) if summed_over else function,
         mesh=active.mesh,
         in_specs=tuple(sharding.spec for sharding in shardings),
-        out_specs=PartitionSpec(*((parts,) if parts else ()), *_sharding(active, arrays[0].shape, out).spec),
+        out_specs=PartitionSpec(summed_over, *spec) if summed_over else spec,
         check_vma=False,
     )
-    return mapped(*arrays)
-
-
-def summed_per_device(
-    function: Callable[..., jax.Array],
-    *arrays: jax.Array,
-    axes: Sequence[LogicalAxes],
-    out: LogicalAxes,
-    over: Axes,
-) -> jax.Array:
-    """Is `per_device` for a function that returns parts of a sum, one for each device along the mesh axes `over`."""
-    if not over:
-        return per_device(function, *arrays, axes=axes, out=out)
-    parts = per_device(lambda *each: function(*each)[None], *arrays, axes=axes, out=out, parts=over)
-    return parts.sum(axis=0)
+    found = mapped(*arrays)
+    return found.sum(axis=0) if summed_over else found  # the partitioner reduces it as its use needs it
 
 
 def split_axes(shape: Sequence[int], *logical_axes: str | None) -> tuple[Axes, ...]:

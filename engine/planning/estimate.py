@@ -95,7 +95,7 @@ class Step:
         """Micro-batches over which gradients are accumulated: `layout` is that of one."""
         if self.micro_batches > 1:
             decide_all(task, preset, devices)
-            task = _micro_task(task)
+            task = micro_task(task, self.micro_batches)
         self.layout = StepLayout(task, preset, devices)
         self.memory = StepMemory(self.layout)
         self.unknown = why_unknown(self.layout)
@@ -142,10 +142,10 @@ class Step:
         return timed(cost, self.work, topology, self.layout.mesh) if topology else cost
 
 
-def _micro_task(task: Task) -> Task:
-    """Returns the task of one micro-batch."""
+def micro_task(task: Task, count: int) -> Task:
+    """Returns the task of one of `count` micro-batches of a step, into which its batch divides."""
     training = task.config.training
-    one = replace(training, batch_size=training.batch_size // training.accumulate_steps, accumulate_steps=1)
+    one = replace(training, batch_size=training.batch_size // count, accumulate_steps=1)
     return task.with_config(replace(task.config, training=one))
 
 

@@ -32,8 +32,7 @@ def next_to_compile(rows: Sequence[Row], goal: Goal) -> Row | None:
     comes first: how far off its estimate is, is not known. While nothing fits, the row that comes closest is the most
     promising.
     """
-    compiled = [row for row in rows if row.compiled]
-    left = [row for row in rows if row.estimate and not row.compiled and not row.problems]
+    compiled, left = _parted(rows)
     fitting = [row for row in left if _peak_share(row, compiled) <= 1]
     best = pick(compiled, goal)
     if best is None:
@@ -49,11 +48,16 @@ def next_to_compile(rows: Sequence[Row], goal: Goal) -> Row | None:
 
 def expected_figure(rows: Sequence[Row], goal: Goal) -> float | None:
     """Returns the best figure that one of the rows that are not compiled is expected to reach; None without any."""
-    compiled = [row for row in rows if row.compiled]
-    left = [row for row in rows if row.estimate and not row.compiled and not row.problems]
+    compiled, left = _parted(rows)
     gains = [_expected_gain(row, compiled, goal) for row in left if _peak_share(row, compiled) <= 1]
     best = max(gains, default=0.0)
     return None if not best else 1 / best if goal == "least-traffic" else best
+
+
+def _parted(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Returns the compiled rows, and those with an estimate that are neither compiled nor failed."""
+    left = [row for row in rows if row.estimate and not row.compiled and not row.problems]
+    return [row for row in rows if row.compiled], left
 
 
 def _expected_gain(row: Row, compiled: Sequence[Row], goal: Goal) -> float:

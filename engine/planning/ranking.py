@@ -156,7 +156,7 @@ class Row(Struct, frozen=True, kw_only=True):
     settings: dict[str, Choice] = {}
     """Settings of `--set` that a search chose."""
     tokens: int = 0
-    """Tokens per step; 0 if there was no search."""
+    """Tokens per step; 0 if it cannot be laid out."""
     wiring: list[Wiring] = []
     """The links that each mesh axis uses."""
     pipeline: PipelineInfo | None = None

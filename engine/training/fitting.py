@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ..base import figures
 from ..distributed.outcomes import Unfit
 from ..models.task import Task
-from ..planning.estimate import estimate_row
+from ..planning.estimate import estimate_row, micro_task
 from ..planning.ranking import Row, ranked
 from ..program.memory import limit
 from ..program.presets import known_presets
@@ -69,7 +69,6 @@ class _Search:
         self, config: RunConfig, task: Task, capacity: int | None, fallback: Sequence[str], created: Path | None
     ) -> None:
         self._config, self._task, self._capacity = config, task, capacity
-        self._platform = task.platform
         self.known = known_presets(config, created)[0]
         self.own = self.known[name_of(config.preset)]
         self._fallback = [self.known.get(name) or load_preset(name) for name in fallback]
@@ -108,8 +107,7 @@ class _Search:
         yield training.accumulate_steps, self._task
         count = 2 * training.accumulate_steps
         while training.batch_size % count == 0:
-            one = replace(training, batch_size=training.batch_size // count, accumulate_steps=1)
-            yield count, Task(replace(self._config, training=one), self._platform)
+            yield count, micro_task(self._task, count)
             count *= 2
 
     def _row(self, task: Task, preset: Preset, devices: int, accumulate_steps: int) -> Row | None:
