@@ -13,6 +13,7 @@ from ...engine.spec.preset_reader import load_preset
 from ...engine.spec.preset_writer import preset_text, write_preset
 from ...engine.spec.topology import Topology
 from ...engine.wire import run_directory
+from .run_config import set_words
 
 STEPS = 1000
 """Steps of the command that is printed."""
@@ -45,5 +46,4 @@ def write_chosen(row: Row, path: Path, topology: Topology, train: Sequence[str])
 
 def train_command(train: Sequence[str], preset: str, row: Row) -> str:
     """Returns the command that trains with a preset and the settings of a row."""
-    settings = [word for setting in settings_of(row.settings) for word in ("--set", setting)]
-    return shlex.join([*train, "--preset", preset, *settings, "--steps", str(STEPS)])
+    return shlex.join([*train, "--preset", preset, *set_words(settings_of(row.settings)), "--steps", str(STEPS)])

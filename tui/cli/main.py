@@ -19,7 +19,7 @@ from ..terminal.splash import COMPLETING
 from .options import add_options
 from .parser import Parser, Version
 from .run import attach, client_for, has_terminal, run
-from .run_config import compared, explained, new_config, planned, sampling, set_options
+from .run_config import compared, explained, new_config, planned, sampling, set_words, settings_of_options
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -164,7 +164,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     shown = options.accounts, options.shows_memory, options.fit, dict(options.price), options.json
     search, place = searched(options), place_of(options.save) if options.save else None
-    train = ["shardtui", "train", "--model", options.model or "nano", *set_options(options)]
+    train = ["shardtui", "train", "--model", options.model or "nano", *set_words(settings_of_options(options))]
     return plan(*planned(options), Asked(not options.estimate, search, place, train, *shown))
 
 

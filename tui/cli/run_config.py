@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -317,9 +317,9 @@ def settings_of_options(options: argparse.Namespace) -> tuple[str, ...]:
     return (*(f"{key}={value}" for key, value in given.items() if value is not None), *options.set)
 
 
-def set_options(options: argparse.Namespace) -> list[str]:
-    """Returns the same as words of a command."""
-    return [word for setting in settings_of_options(options) for word in ("--set", setting)]
+def set_words(settings: Iterable[str]) -> list[str]:
+    """Returns settings as words of a command."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[str]:

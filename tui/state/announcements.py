@@ -21,6 +21,7 @@ from ...engine.wire.events import (
     SwitchFailed,
 )
 from ...engine.wire.framing import VERSION
+from .epochs import remaining
 from .log_lines import in_words, opened_by, profile
 from .run_state import Phase, RunState
 
@@ -71,7 +72,7 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
         case Failed():
             return _failure(event, state)
         case EngineStarted(epoch=Epoch(lost=LostProcess(process=process, why=why)) as epoch):
-            left = f"\n{epoch.processes} of {epoch.of} processes go on" if epoch.processes < epoch.of else ""
+            left = f"\n{some} go on" if (some := remaining(epoch)) else ""
             return Announcement(f"process {process} was lost: {why}{left}", "resuming", "warning", seconds=None)
         case CheckpointFailed() | CheckpointDamaged() | RestoreFailed():
             return Announcement(in_words(event), "checkpoint")

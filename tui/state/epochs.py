@@ -7,6 +7,11 @@ from ...engine.spec.epoch import Epoch
 from ...engine.wire.events import StepsDone
 
 
+def remaining(epoch: Epoch) -> str:
+    """Returns `2 of 4 processes` if some are missing; empty if none is."""
+    return f"{epoch.processes} of {epoch.of} processes" if epoch.processes < epoch.of else ""
+
+
 @dataclass
 class Recovery:
     """The start of an epoch after the first."""
@@ -26,7 +31,7 @@ class Recovery:
     def words(self) -> str:
         """Returns who was lost, and what that cost, as far as it is known."""
         epoch = self.epoch
-        left = f" ({epoch.processes} of {epoch.of} processes)" if epoch.processes < epoch.of else ""
+        left = f" ({some})" if (some := remaining(epoch)) else ""
         why = f"process {epoch.lost.process} lost: {epoch.lost.why}" if epoch.lost else "a host was taken in"
         cost = "no step yet"
         if self.gap_seconds is not None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ...engine.base import figures
 from ...engine.planning.fitting import Fit, Trial
+from ...engine.planning.ranking import settings_of
 
 COLUMNS = ("change", "fits", "peak", "of a device", "step time", "tokens/s")
 """Columns of a table of trials."""
@@ -17,7 +18,8 @@ def change(trial: Trial, first: Trial) -> str:
         "accumulate_steps": (trial.accumulate_steps, first.accumulate_steps),
         "remat": (trial.remat, first.remat),
     }
-    return " ".join(f"{name}={value}" for name, (value, before) in pairs.items() if value != before) or "as asked"
+    changed = {name: value for name, (value, before) in pairs.items() if value != before}
+    return " ".join(settings_of(changed)) or "as asked"
 
 
 def trial_cells(trial: Trial, fit: Fit) -> dict[str, str]:

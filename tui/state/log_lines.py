@@ -60,6 +60,7 @@ from ...engine.wire.events import (
     TrainingStarted,
     Welcome,
 )
+from .epochs import remaining
 from .training_words import training_words
 
 MAX_PARTS = 4
@@ -247,7 +248,7 @@ def _engine(event: EngineEvent) -> str:
 def _epoch(epoch: Epoch | None) -> str:
     if epoch is None or epoch.lost is None:
         return ""
-    left = f", {epoch.processes} of {epoch.of} processes" if epoch.processes < epoch.of else ""
+    left = f", {some}" if (some := remaining(epoch)) else ""
     return f"; epoch {epoch.number}{left}, after process {epoch.lost.process} was lost ({epoch.lost.why})"
 
 
