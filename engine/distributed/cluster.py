@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..wire.hosts import HostInfo, HostStatus
+from ..wire.hosts import Activity, HostInfo, HostStatus
 from .outcomes import unsuccessful
+from .verdicts import judged
 
 T = TypeVar("T")
 
@@ -14,6 +15,8 @@ class Cluster:
 
     process = 0
     count = 1
+    begun = 0
+    """Steps that this process has begun."""
 
     def meet(self) -> list[HostInfo]:
         """Returns the processes; none if there is only this one. Call it before any other method. Raises Invalid."""
@@ -77,11 +80,12 @@ class Cluster:
     def report(self, step: int, bytes_in_use: int) -> None:
         """Reports the progress of this process, for `statuses`."""
 
-    def report_stall(self, where: str) -> None:
-        """Reports where this process is stuck; an empty text once it makes progress again."""
+    def share(self, activity: Activity) -> list[HostStatus]:
+        """Reports what this process does, and returns the last status of every process, with verdicts."""
+        return judged([HostStatus(process=0, step=0, bytes_in_use=0, activity=activity)])
 
     def stalled_elsewhere(self) -> str | None:
-        """Returns where another process is stuck; None if none is."""
+        """Returns where another process has been for long without waiting for others; None if none has."""
         return None
 
     def fail(self, error: Exception) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ..base.advice import TRACEBACK, problems_in
 from ..base.invalid import Invalid
-from ..wire.hosts import HostInfo, HostStatus
+from ..wire.hosts import Activity, HostInfo, HostStatus
 from .cluster import Cluster
 from .liveness import NO_HEARTBEAT, Liveness
 from .outcomes import Outcome, Stranded, error_of, outcome_of, unsuccessful, worst
@@ -201,14 +201,16 @@ class JaxCluster(Cluster):
         """Forwards a signal to stop to process 0, which sees it within two beats."""
         self._liveness.update(is_stopping=True)
 
-    def report_stall(self, where: str) -> None:
-        """Updates the status of this process; `where` is empty if it makes progress."""
-        self._liveness.update(stalled=where)
+    def share(self, activity: Activity) -> list[HostStatus]:
+        """Updates the status of this process, and returns those of all."""
+        self._liveness.update(activity=activity)
+        return self.statuses()
 
     def stalled_elsewhere(self) -> str | None:
-        """Returns where the first other stuck process is; None if none is."""
-        others = (status for status in self.statuses() if status.stalled and status.process != self.process)
-        return next((f"{status.stalled} on {self._name(status.process)}" for status in others), None)
+        """Returns where the first other process is that has been there for long, and does not wait; None if none is."""
+        others = ((other.process, other.activity) for other in self.statuses() if other.process != self.process)
+        found = ((process, activity.where) for process, activity in others if activity.where and not activity.waits)
+        return next((f"{where} on {self._name(process)}" for process, where in found), None)
 
     def fail(self, error: Exception) -> None:
         """Reports the failure and leaves. Waits first unless the cause is clearly in this process."""

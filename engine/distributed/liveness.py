@@ -12,6 +12,7 @@ import msgspec
 from ..wire.hosts import HostStatus
 from .joining import HEARTBEAT_SECONDS
 from .sealed_store import SealedStore
+from .verdicts import judged
 
 BEAT_SECONDS = 1.0
 """Interval between status reports."""
@@ -20,6 +21,8 @@ POLL_SECONDS = 0.02
 PROVING_CHECKS = 3
 """Complete checks that prove the others alive. The first began before it was asked for; in the second, another may have
 answered early and died since."""
+SILENT_SECONDS = 15.0
+"""A process in a step that sends heartbeats but has not reported for so long is stuck: no Python code runs in it."""
 ANSWER_SECONDS = 0.5
 """Time for the last process that leaves to read the service's answer: without it jax aborts the process."""
 NO_HEARTBEAT = f"no heartbeat for {HEARTBEAT_SECONDS} s: killed, hung, or disconnected"
@@ -51,11 +54,23 @@ class Liveness:
         self._checks = 0
         """Number of checks that found everyone alive."""
         self._lock = threading.Lock()
-        """Held while `_own` changes: two threads change it."""
+        """Held while `_own` changes: several threads change it."""
+        self._exchanging = threading.Lock()
+        """Held while statuses are written and read."""
         self._own = HostStatus(process=process, step=0, bytes_in_use=0)
-        self.statuses: list[HostStatus] = []
+        self._known: dict[int, HostStatus] = {}
         """Last status of each process."""
+        self._still: dict[int, float] = {}
+        """Seconds since each process reported, while this one ran."""
         threading.Thread(target=self._watch, name="cluster", daemon=True).start()
+        threading.Thread(target=self._exchange, name="statuses", daemon=True).start()
+
+    @property
+    def statuses(self) -> list[HostStatus]:
+        """Returns the last status of each process, with verdicts."""
+        known = [status for _, status in sorted(self._known.items())]
+        others = (status for status in known if status.process != self._process and status.activity.doing == "step")
+        return judged(known, [other.process for other in others if self._still[other.process] >= SILENT_SECONDS])
 
     def update(self, **changes: Any) -> None:
         """Changes the status of this process; the others see it within two beats."""
@@ -82,7 +97,8 @@ class Liveness:
 
     def _leave(self) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 did not wait
-            self._write_own()
+            with self._exchanging:
+                self._write_own()
             if self._process:
                 self._client.shutdown()
             while self._process == 0 and len(self._client.get_live_nodes(self._everyone)) > 1:
@@ -95,9 +111,7 @@ class Liveness:
         while not self._is_closed:
             try:
                 living = self._client.get_live_nodes(self._everyone)
-                if self.is_reporting:
-                    self._write_own()
-                    self.statuses = self._read_statuses()
+                self._exchange_once()  # after the answer: a process that leaves reports that before
             except jax.errors.JaxRuntimeError:  # the service is gone, and process 0 with it
                 living = self._everyone[1:]
             gone = self._gone(living)
@@ -108,6 +122,24 @@ class Liveness:
             if self._process == 0 and any(status.is_stopping for status in self.statuses):
                 self._stop()
             time.sleep(BEAT_SECONDS)
+
+    def _exchange(self) -> None:
+        """Exchanges statuses every second, also while the service waits for a process that does not ask it."""
+        before = time.monotonic()
+        while not self._is_closed:
+            time.sleep(BEAT_SECONDS)
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # `_watch` deals with it
+                self._exchange_once()
+            now = time.monotonic()
+            for process in self._known:  # a process that was stopped itself does not count that time
+                self._still[process] += min(now - before, 2 * BEAT_SECONDS)
+            before = now
+
+    def _exchange_once(self) -> None:
+        with self._exchanging:
+            if self.is_reporting and not self._is_closed:
+                self._write_own()
+                self._read_statuses()
 
     def _gone(self, living: Iterable[int]) -> dict[int, str]:
         """Returns the reason for each lost process, by process index."""
@@ -121,11 +153,12 @@ class Liveness:
             self._own = msgspec.structs.replace(self._own, beat=self._own.beat + 1)
         self._store.write(f"status/{self._process}", msgspec.msgpack.encode(self._own))
 
-    def _read_statuses(self) -> list[HostStatus]:
+    def _read_statuses(self) -> None:
         """Ignores a status older than the last one: somebody may have recorded and replayed it."""
-        known = {status.process: status for status in self.statuses}
+        known = dict(self._known)
         for value in self._store.of_each_process("status/"):
             status = msgspec.msgpack.decode(value, type=HostStatus)
-            if status.process not in known or status.beat >= known[status.process].beat:
-                known[status.process] = status
-        return [known[process] for process in sorted(known)]
+            before = known.get(status.process)
+            if before is None or status.beat > before.beat:
+                known[status.process], self._still[status.process] = status, 0.0
+        self._known = known

@@ -16,10 +16,10 @@ from ..distributed.seal import Seal
 from ..spec.config import Membership, Restart, RunConfig
 from ..wire.commands import Stop
 from ..wire.ending import Ending
-from ..wire.events import Event, Stalled
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory, create, find, state_home
 from .serve import ending_of, ending_recorder, serve, user_directory
+from .stuck_watch import stuck_watch
 from .train import train
 from .watchdog import Watchdog
 
@@ -70,18 +70,11 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], 
 
     config = restart.config or directory.config
 
-    def report(event: Event) -> None:
-        if isinstance(event, Stalled):
-            cluster.report_stall(event.where)
-
-    def publish(event: Event) -> None:
-        watchdog.note(event)
-        cluster.report_stall("")
-
     limit = None if config.stop_seconds is None else config.stop_seconds + GRACE_SECONDS
-    watchdog = Watchdog(inbox, report, stop, limit, user_directory(config))
+    stuck = stuck_watch(directory, config, restart, process, lambda: cluster, record, user_directory(config))
+    watchdog = Watchdog(inbox, lambda _: None, stop, limit, stuck)
     try:
-        done = train(directory, restart, publish, inbox, cluster, lambda _: None)
+        done = train(directory, restart, watchdog.note, inbox, cluster, lambda _: None)
         record(Ending(kind="stopped", step=done))
         return 0
     except Invalid as error:

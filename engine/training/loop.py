@@ -134,6 +134,7 @@ class Loop:
 
     def _run_step(self) -> None:
         self._pausing.begin_step(self.at)
+        self._cluster.begun = self.at.begun + 1
         try:
             is_traced = self._dispatch_step()
         except Invalid as error:  # the step was not dispatched

@@ -23,6 +23,7 @@ from ..wire.run_directory import RunDirectory
 from ..wire.server import Server
 from ..wire.version import VERSION
 from .forks import detach_in_children
+from .stuck_watch import stuck_watch
 from .watchdog import Watchdog
 
 FLUSH_SECONDS = 0.2
@@ -69,8 +70,8 @@ def _train(
 ) -> int:
     """Trains, logs the last event and returns the exit code."""
     cluster, record = Cluster(), ending_recorder(directory, 0, restart)
-    stop, place = lambda: inbox.put(Stop()), user_directory(config)
-    watchdog = Watchdog(inbox, log.append, stop, config.stop_seconds, place, lambda: cluster.stalled_elsewhere())
+    stuck = stuck_watch(directory, config, restart, 0, lambda: cluster, record, user_directory(config))
+    watchdog = Watchdog(inbox, log.append, lambda: inbox.put(Stop()), config.stop_seconds, stuck)
 
     def publish(event: Event) -> None:
         watchdog.note(event)

@@ -6,12 +6,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 
-from ..base.installed import ENGINE
-from ..wire.events import CheckpointSaved, Event, Failed, Restored, Stalled, StepsDone, TrainingStarted
+from ..wire.events import CheckpointSaved, Event, Failed, HostsMeasured, Restored, Stalled, StepsDone, TrainingStarted
+from ..wire.hosts import HostStatus
 from ..wire.inbox import Inbox
+from .stuck_watch import StuckWatch, words
 
 STALL_SECONDS = 30.0
 """Time without an event (step, save, phase of a compilation) that is a stall, unless training waits for a command."""
@@ -26,10 +26,6 @@ POLL_SECONDS = 0.5
 """Time between two checks."""
 FLUSH_SECONDS = 0.2
 """Time for the last event to reach viewers before the process exits."""
-LIBRARIES = ("-packages/", "/lib/python3", "<")
-"""Parts of the paths of installed code; `<` as in `<frozen importlib>`."""
-JAX = "/jax/"
-"""Part of the paths of jax's own code."""
 
 SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -46,22 +42,19 @@ class Watchdog:
         publish: Callable[[Event], None],
         stop: Callable[[], object],
         stop_seconds: float | None,
-        user_directory: str | None,
-        elsewhere: Callable[[], str | None] = lambda: None,
+        stuck: StuckWatch,
     ) -> None:
         """To be called in the main thread of a process.
 
         `publish` is called with events and `stop` on a signal, both in the watchdog's thread. `stop_seconds`: time to
-        stop, None for no limit. `user_directory`: directory of the user's code, None if there is none. `elsewhere`
-        returns where another process has stalled, None if none has.
+        stop, None for no limit. `stuck` finds out which process is stuck.
         """
         self.is_signalled = False
         self._inbox = inbox
         self._publish = publish
         self._stop = stop
         self._stop_seconds = stop_seconds
-        self._user_directory = user_directory
-        self._elsewhere = elsewhere
+        self._stuck = stuck
         self._last = time.monotonic()
         self._step_seconds = 0.0
         self._done = self._saved = 0
@@ -83,6 +76,7 @@ class Watchdog:
     def note(self, event: Event) -> None:
         """Records an event of the training thread."""
         self._last = time.monotonic()
+        self._stuck.thread.note(event)
         match event:
             case StepsDone():
                 self._done, self._step_seconds = event.step, max(event.step_seconds, default=0.0)
@@ -95,16 +89,27 @@ class Watchdog:
                 pass
 
     def _watch(self) -> None:
-        reported = 0.0
+        reported, was_stuck = 0.0, False
         while True:
             self._handle_signals()
             self._end_if_late()
+            statuses = self._stuck.look()
             still = 0.0 if self._inbox.is_idle else time.monotonic() - self._last
-            if still < max(USER_STALL_SECONDS, STALL_STEPS * self._step_seconds):
+            is_new, was_stuck = bool(statuses) and not was_stuck, bool(statuses)
+            if not is_new and still < max(USER_STALL_SECONDS, STALL_STEPS * self._step_seconds):
                 reported = 0.0
-            elif still >= 2 * reported and (place := self._user_location() or self._stalled_location(still)):
-                reported = still
-                self._publish(Stalled(seconds=still, where=place))
+            elif is_new or still >= 2 * reported:
+                is_certain = bool(statuses) or still >= STALL_SECONDS
+                if place := self._user_location() or (self._stuck.thread.location() if is_certain else None):
+                    reported = still
+                    self._report(still, place, statuses)
+
+    def _report(self, seconds: float, place: str, statuses: list[HostStatus]) -> None:
+        """Reports a stall, and the statuses of all processes if one is stuck."""
+        if len(statuses) > 1:
+            self._publish(HostsMeasured(hosts=statuses))
+        stacks = str(self._stuck.stacks) if statuses else ""
+        self._publish(Stalled(seconds=seconds, where=place, verdict=words(statuses), stacks=stacks))
 
     def _handle_signals(self) -> None:
         try:
@@ -123,7 +128,7 @@ class Watchdog:
             limit = min(limit, STARTING_SECONDS)
         if time.monotonic() - stop_requested_at < limit:
             return
-        problem = f"ended {limit:g} s after the request to stop, while the training thread was in {self._location()}: "
+        problem = f"ended {limit:g} s after the request to stop, while the training thread was in {self._location}: "
         if self._has_trained:
             since = f"step {self._saved:,}, the last checkpoint," if self._saved else "the start"
             problem += (
@@ -137,16 +142,13 @@ class Watchdog:
         time.sleep(FLUSH_SECONDS)
         os._exit(1)
 
+    @property
     def _location(self) -> str:
-        """Returns the location of the user's code, in whichever thread it runs; else that of the training thread."""
-        return self._user_location() or location(sys._current_frames())
+        """Returns the location of the user's code, in whichever process it runs; else that of the training thread."""
+        return self._user_location() or self._stuck.thread.location()
 
     def _user_location(self) -> str | None:
-        here = user_location(sys._current_frames(), self._user_directory) if self._user_directory else None
-        return here or self._elsewhere()
-
-    def _stalled_location(self, still: float) -> str | None:
-        return location(sys._current_frames()) if still >= STALL_SECONDS else None
+        return self._stuck.thread.user_location() or self._stuck.stalled_elsewhere()
 
 
 def _restore_signals() -> None:
@@ -154,52 +156,3 @@ def _restore_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-
-
-def user_location(frames: dict[int, FrameType], directory: str) -> str | None:
-    """Returns `function (file:line)` of the innermost frame in the user's directory, or None if there is none.
-
-    Only the main thread counts and threads in which jax calls the user's code: training waits for no other thread.
-    """
-    main, *others = _stacks(frames)
-    awaited = (main, *(stack for stack in others if any(JAX in _file(at) for at in stack)))
-    theirs = (at for stack in awaited for at in stack if _is_below(directory, at))
-    return next((_named(at, f"{directory}/") for at in theirs), None)
-
-
-def location(frames: dict[int, FrameType]) -> str:
-    """Returns `function (file:line)` of the innermost frame of the main thread that is not in a library."""
-    stack = _stacks(frames)[0]
-    return _named(next((at for at in stack if not _is_library(at)), stack[0]), f"{ENGINE}/")
-
-
-def _stacks(frames: dict[int, FrameType]) -> list[list[FrameType]]:
-    """Returns the frames of each thread, innermost first; the main thread comes first."""
-    main = threading.main_thread().ident
-    return [list(_stack(frames[ident])) for ident in sorted(frames, key=lambda ident: ident != main)]
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yields the frames of one thread, innermost first."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _file(frame: FrameType) -> str:
-    return frame.f_code.co_filename
-
-
-def _is_library(frame: FrameType) -> bool:
-    return any(mark in _file(frame) for mark in LIBRARIES)
-
-
-def _is_below(directory: str, frame: FrameType) -> bool:
-    """Returns whether the frame is in a file of the directory that is neither shardtui's nor an installed library's."""
-    file = _file(frame)
-    within = file.startswith(f"{directory}/") and not file.startswith(str(ENGINE))
-    return within and not any(mark in file.removeprefix(directory) for mark in LIBRARIES)
-
-
-def _named(frame: FrameType, root: str) -> str:
-    return f"{frame.f_code.co_name} ({_file(frame).removeprefix(root)}:{frame.f_lineno})"

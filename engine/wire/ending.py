@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from ..base.atomic_write import write_atomically
 
-Kind = Literal["finished", "stopped", "refused", "failed", "lost", "killed"]
+Kind = Literal["finished", "stopped", "refused", "failed", "lost", "killed", "stuck"]
 """`finished`: all steps are done; `stopped`: by a command or a signal; `refused`: the request was invalid; `failed`: an
-error in this process; `lost`: another process was lost; `killed`: it wrote nothing, its supervisor concludes it."""
+error in this process; `lost`: another process was lost; `killed`: it wrote nothing, its supervisor concludes it;
+`stuck`: it made no progress, and the others waited for it."""
 
 
 class Ending(Struct, frozen=True, kw_only=True):
@@ -32,6 +33,11 @@ class Ending(Struct, frozen=True, kw_only=True):
     def is_orderly(self) -> bool:
         """Whether nothing went wrong."""
         return self.kind in ("finished", "stopped")
+
+    @property
+    def fault(self) -> tuple[str, ...]:
+        """What endings have in common if the same fault repeats: not the line and seconds of one that is stuck."""
+        return (self.kind,) if self.kind == "stuck" else (self.kind, *self.problems)
 
     @property
     def why(self) -> str:

@@ -531,6 +531,10 @@ class Stalled(Event, frozen=True):
     where: str
     """`function (file:line)` that the training thread is in, or the user's code that it waits for; with process index
     and host if it is another process."""
+    verdict: str = ""
+    """Which processes are stuck, and which wait for them; empty until that is certain."""
+    stacks: str = ""
+    """The file with the stacks of all processes; empty as long as `verdict` is."""
 
 
 class CommandRefused(Event, frozen=True):

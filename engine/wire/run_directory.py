@@ -84,6 +84,15 @@ class RunDirectory:
         """Returns the file in which a supervised process records how it ended."""
         return self.path / f"ending-{process}.json"
 
+    def beat(self, process: int) -> Path:
+        """Returns the file in which a supervised process shows its supervisor that it runs. Raises Invalid."""
+        return self.socket.with_suffix(f".beat-{process}")
+
+    def stacks(self, config: RunConfig) -> Path:
+        """Returns the file for the stacks of processes if one is stuck: one for all hosts whose supervisors meet."""
+        shared = Path(self.checkpoints(config)) / "supervisors"
+        return (shared if shared.is_dir() else self.path) / "stacks.txt"
+
     @property
     def supervisor_lock(self) -> Path:
         """Returns the path of the lock that the run's supervisor holds."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from shardtui.engine.spec.model_choice import user_model
-from shardtui.engine.training import watchdog
+from shardtui.engine.training import locations
 from shardtui.engine.wire import run_directory
 
 from ..conftest import SHARDTUI, tiny_config
@@ -145,14 +145,14 @@ def test_the_user_location_is_in_code_that_training_waits_for(tmp_path: Path) ->
     file.write_text("def calls(function):\n    return function()\n")
     scope: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), scope)
-    assert watchdog.user_location(scope["calls"](sys._current_frames), str(tmp_path)) == "calls (theirs.py:2)"
+    assert locations.user_location(scope["calls"](sys._current_frames), str(tmp_path)) == "calls (theirs.py:2)"
     event = threading.Event()
     thread = threading.Thread(target=scope["calls"], args=(event.wait,))
     thread.start()
     try:
         frames = sys._current_frames()
-        assert watchdog.user_location(frames, str(tmp_path)) is None
-        assert "test_the_user_location" in watchdog.location(frames)
+        assert locations.user_location(frames, str(tmp_path)) is None
+        assert "test_the_user_location" in locations.location(frames)
     finally:
         event.set()
         thread.join()
