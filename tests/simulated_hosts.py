@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,16 @@ from .distributed.test_hosts import free_port
 class Hosts:
     """Simulated hosts, which run the same command line."""
 
-    def __init__(self, folder: Path, count: int, *options: str) -> None:
+    def __init__(self, folder: Path, count: int, *options: str, settings: Sequence[str] = SETTINGS) -> None:
         self.folder, self._count = folder, count
         self._port = free_port()
-        self._options = options
+        self._options = (*settings, *options)
         self.supervisors: dict[int, subprocess.Popen[str]] = {}
 
     def start(self, rank: int, home: int | None = None) -> None:
         """Starts, or starts again, the supervisor of a host; in the directories of the host `home`."""
         member = (f"--coordinator=localhost:{self._port}", f"--num-processes={self._count}", f"--process-id={rank}")
-        command = [*SHARDTUI, "engine", *SETTINGS, "--run=big", "--supervise", *member, *self._options]
+        command = [*SHARDTUI, "engine", "--run=big", "--supervise", *member, *self._options]
         environment = os.environ | {
             "XDG_STATE_HOME": str(self.folder / f"host-{rank if home is None else home}"),
             "SHARDTUI_SECRET": "a secret of this test alone",

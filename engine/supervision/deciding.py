@@ -65,7 +65,7 @@ class Deciding:
         """Returns the decision with all who can take part. `rank`: whose `ending` ended the epoch before."""
         spare: list[int] = []
         left_out: list[int] = []
-        is_dead = not ending.is_orderly and self._retries.is_repeated and ending.kind in ("killed", "lost")
+        is_dead = not ending.is_orderly and self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
         if ending.fits is not None:
             ranks, spare = ranks[: ending.fits], ranks[ending.fits :]
         elif ending.kind == "refused":

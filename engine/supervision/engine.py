@@ -1,5 +1,6 @@
 """The engine processes that one supervisor has started."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.append import append_regular
+from ..base.stacks import append_text
 from ..wire.ending import Ending, Kind, read_ending
 from ..wire.run_directory import RunDirectory
+from .vitals import STOPPED, Vitals
 
 SETTLE_SECONDS = 5.0
 """Time for the other processes to end after one has failed: they are informed, and record why they end."""
 CLOSING_SECONDS = 40.0
 """The same after one has ended in order: process 0 waits 30 s for the others."""
-KINDS: tuple[Kind, ...] = ("refused", "failed", "killed", "lost", "stopped", "finished")
+KINDS: tuple[Kind, ...] = ("refused", "failed", "killed", "stuck", "lost", "stopped", "finished")
 """The first of these that a process has ended with is how the engine ended."""
 
 
@@ -28,35 +31,46 @@ class Child:
     """Process index."""
     popen: "subprocess.Popen[bytes]"
     """The process."""
+    vitals: Vitals
+    """Its signs of life."""
 
 
 class Engine:
     """The processes of one epoch on this machine. They end if this process does."""
 
     def __init__(
-        self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path]
+        self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path], stacks: Path
     ) -> None:
-        """`commands` and `logs` by process index; a process without a log inherits stdout and stderr."""
-        self._directory = directory
+        """`commands` and `logs` by process index; a process without a log inherits stdout and stderr.
+
+        `stacks`: the file for the stacks of processes that cannot go on.
+        """
+        self._directory, self._stacks = directory, stacks
         self._theirs, self._ours = os.pipe()
         self._settled_at: float | None = None
         self._killed: set[int] = set()
-        """Processes that were killed from here."""
+        """Processes that were killed from here, because another one had ended."""
+        self._dead: dict[int, Ending] = {}
+        """Processes that were killed because they could not go on."""
         self._children = [self._start(process, command, logs.get(process)) for process, command in commands.items()]
         os.close(self._theirs)
 
     def _start(self, process: int, command: Sequence[str], log: Path | None) -> Child:
         self._directory.ending(process).unlink(missing_ok=True)
-        if log is None:
-            return Child(process, subprocess.Popen(command, stdin=self._theirs))
-        with append_regular(log) as file:
-            return Child(process, subprocess.Popen(command, stdin=self._theirs, stdout=file, stderr=file))
+        with contextlib.nullcontext() if log is None else append_regular(log) as file:
+            popen = subprocess.Popen(command, stdin=self._theirs, stdout=file, stderr=file)
+        return Child(process, popen, Vitals(popen.pid, self._directory.beat(process)))
 
     def ended(self) -> dict[int, Ending] | None:
         """Returns how each process ended, once all have; None before. Ends those that do not end by themselves.
 
+        To be called all the time.
+
         The processes that had to be ended are left out: what ended the engine is known from the others.
         """
+        for child in self._children:
+            if child.popen.poll() is None and (problem := child.vitals.problem()):
+                self._end_dead(child, problem)
         gone = [child for child in self._children if child.popen.poll() is not None]
         if not gone:
             return None
@@ -64,6 +78,8 @@ class Engine:
             self._end_rest(gone)
             return None
         os.close(self._ours)
+        for child in self._children:
+            child.vitals.close()
         by_themselves = [child for child in self._children if child.process not in self._killed] or self._children
         return {child.process: self._ending(child) for child in by_themselves}
 
@@ -71,7 +87,11 @@ class Engine:
         """Kills the other processes at once if one was killed, else if they do not end in time."""
         kinds = {self._ending(child).kind for child in gone}
         limit = (
-            0.0 if "killed" in kinds else SETTLE_SECONDS if kinds & {"failed", "refused", "lost"} else CLOSING_SECONDS
+            0.0
+            if kinds & {"killed", "stuck"}
+            else SETTLE_SECONDS
+            if kinds & {"failed", "refused", "lost"}
+            else CLOSING_SECONDS
         )
         self._settled_at = self._settled_at or time.monotonic()
         if time.monotonic() - self._settled_at >= limit:
@@ -86,11 +106,26 @@ class Engine:
     def kill(self) -> None:
         """Kills all processes that have not ended."""
         for child in self._children:
-            if child.popen.poll() is None:
+            if child.popen.poll() is not None:
+                continue
+            if child.vitals.is_stopped:  # why the others have ended
+                self._dead[child.process] = Ending(kind="stuck", problems=[STOPPED])
+            else:
                 self._killed.add(child.process)
-                child.popen.kill()
+            child.popen.kill()
+
+    def _end_dead(self, child: Child, problem: str) -> None:
+        """Kills a process that cannot go on, and writes its stacks if it could still tell them."""
+        self._dead[child.process] = Ending(kind="stuck", problems=[problem])
+        header = f"{time.strftime('%Y-%m-%d %H:%M:%S')} process {child.process}, pid {child.popen.pid}: {problem}"
+        with contextlib.suppress(OSError):
+            append_text(self._stacks, f"{header}\n{child.vitals.stacks()}")
+        child.popen.kill()
+        child.popen.wait()
 
     def _ending(self, child: Child) -> Ending:
+        if child.process in self._dead:
+            return self._dead[child.process]
         return read_ending(self._directory.ending(child.process)) or _ending_of(child.popen.returncode)
 
 

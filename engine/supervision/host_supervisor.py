@@ -47,6 +47,7 @@ class HostSupervisor:
             address=_address(membership.coordinator, self._rank),
         )
         self._roll = Roll(folder, own)
+        self._stacks = directory.stacks(restart.config)
         shared = folder / "events.jsonl"
         self._history = History(directory.events, shared)
         self._deciding = Deciding(
@@ -131,13 +132,12 @@ class HostSupervisor:
         self._restart = msgspec.structs.replace(self._restart, step=None, preset=None, profile=None)
         if count == 1:
             alone = engine_command("serve", str(self._directory.path), restart)
-            return Engine(self._directory, {0: alone}, {0: self._directory.log})
+            return Engine(self._directory, {0: alone}, {0: self._directory.log}, self._stacks)
         member = msgspec.structs.replace(
             self._membership, coordinator=decision.coordinator, processes=count, process=process
         )
-        return Engine(
-            self._directory, {process: engine_command("host", self._directory.name, None, restart, member)}, {}
-        )
+        command = engine_command("host", self._directory.name, None, restart, member)
+        return Engine(self._directory, {process: command}, {}, self._stacks)
 
     def _makes_room(self, number: int) -> bool:
         """Whether the engines of an epoch were stopped to take in a host."""
@@ -165,7 +165,7 @@ class _Watch:
         ended = [other for other in mine.values() if other.ready_for > number]
         if ended or len(mine) < len(members):
             self._ended_at = self._ended_at or time.monotonic()
-            is_killed = any(other.ending and other.ending.kind == "killed" for other in ended)
+            is_killed = any(other.ending and other.ending.kind in ("killed", "stuck") for other in ended)
             if is_killed or time.monotonic() - self._ended_at >= SETTLE_SECONDS:
                 self.has_killed = True
                 engine.kill()

@@ -22,13 +22,13 @@ class Retries:
 
     def note(self, rank: int, ending: Ending, step: int) -> None:
         """Counts the end of an engine. `rank`: the process that ended it. `step`: the last step that was trained."""
-        self._faults.append((rank, ending, step))
+        self._faults.append((rank, ending, ending.step if ending.kind == "stuck" else step))
         self._restarts.append(time.monotonic())
 
     @property
     def is_repeated(self) -> bool:
         """Whether the last `SAME_FAULTS` engines ended in the same way after the same step."""
-        different = {(rank, ending.kind, tuple(ending.problems), step) for rank, ending, step in self._faults}
+        different = {(rank, ending.fault, step) for rank, ending, step in self._faults}
         return len(different) == 1 and len(self._faults) == SAME_FAULTS
 
     def forget_faults(self) -> None:

@@ -51,7 +51,8 @@ class Supervisor:
                 give_up(self._directory, following)
                 return 1
             epoch = following
-            say(f"process {process} was lost: {ending.why}: epoch {epoch.number} resumes from the newest checkpoint")
+            resumes = f"epoch {epoch.number} resumes from the newest checkpoint, or from the start if there is none yet"
+            say(f"process {process} was lost: {ending.why}: {resumes}")
 
     def _next(self, epoch: Epoch, process: int, ending: Ending) -> Epoch | str:
         """Returns the next epoch, or why there is none. `process`: the one that ended the last epoch."""
@@ -74,7 +75,7 @@ class Supervisor:
 
     def _left(self, epoch: Epoch, ending: Ending) -> int:
         """Returns how many processes to start: fewer if no preset fits so many, or if one of them keeps being lost."""
-        is_dead = self._retries.is_repeated and ending.kind in ("killed", "lost")
+        is_dead = self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
         return ending.fits or epoch.processes - is_dead
 
     def _run_epoch(self, epoch: Epoch) -> dict[int, Ending]:
@@ -85,7 +86,8 @@ class Supervisor:
             index: engine_command("serve", str(self._directory.path), restart, *member)
             for index, member in enumerate(self._directory.new_members(epoch.processes))
         }
-        engine = Engine(self._directory, commands, {index: self._directory.log_of(index) for index in commands})
+        logs = {index: self._directory.log_of(index) for index in commands}
+        engine = Engine(self._directory, commands, logs, self._directory.stacks(self._directory.config))
         self._stopping.follow(engine)
         while (endings := engine.ended()) is None:
             time.sleep(POLL_SECONDS)

@@ -18,8 +18,8 @@ from .test_hosts import named, train, wait_for
 def hosts(home: Path) -> Iterator[Callable[..., Hosts]]:
     made: list[Hosts] = []
 
-    def make(count: int, *options: str) -> Hosts:
-        made.append(Hosts(home, count, *options))
+    def make(count: int, *options: str, **settings: Any) -> Hosts:
+        made.append(Hosts(home, count, *options, **settings))
         for rank in range(count):
             made[-1].start(rank)
         return made[-1]

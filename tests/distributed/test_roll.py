@@ -1,5 +1,6 @@
 """The roll of supervisors, and who trains next: decided once, by whoever is left."""
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -37,6 +38,17 @@ def test_a_supervisor_is_present_once_its_beats_change(tmp_path: Path) -> None:
     assert list(own.present()) == list(own.present()) == [0]
     write(tmp_path, msgspec.structs.replace(attendance(1), beat=1))
     assert list(own.present()) == [0, 1]
+
+
+@pytest.mark.parametrize("seconds", [-600.0, 600.0])
+def test_clocks_that_differ_by_minutes_do_not_matter(tmp_path: Path, seconds: float) -> None:
+    """Nor does that of the file server, which gives files their times."""
+    own = roll(tmp_path)
+    for beat in range(2):
+        write(tmp_path, msgspec.structs.replace(attendance(1), beat=beat))
+        os.utime(tmp_path / "host-1.json", (time.time() + seconds,) * 2)
+        found = own.present()
+    assert list(found) == [0, 1]
 
 
 def test_an_epoch_is_decided_once(tmp_path: Path) -> None:

@@ -41,8 +41,10 @@ def killed_always(victim: int, *arguments: str) -> tuple[list[dict[str, Any]], i
     return events, run.wait(timeout=240)
 
 
-def killed_once(steps: int, processes: int, victim: int) -> tuple[list[dict[str, Any]], int]:
-    """Returns the events and the exit code of a supervised run, of which one process is killed after a checkpoint."""
+def killed_once(
+    steps: int, processes: int, victim: int, number: int = signal.SIGKILL
+) -> tuple[list[dict[str, Any]], int]:
+    """Returns the events and the exit code of a supervised run; one process gets a signal after a checkpoint."""
     run = train("--supervise", f"--steps={steps}", f"--processes={processes}", "--checkpoint-every=3", "--run=kept")
     events: list[dict[str, Any]] = []
     pids: list[int] = []
@@ -54,7 +56,7 @@ def killed_once(steps: int, processes: int, victim: int) -> tuple[list[dict[str,
         if event["type"] == "EngineReady" and event["hosts"]:
             pids = [host["pid"] for host in event["hosts"]]
         if event["type"] == "CheckpointSaved":
-            os.kill(pids[victim], signal.SIGKILL)
+            os.kill(pids[victim], number)
             break
     events += map(json.loads, run.stdout)
     return events, run.wait(timeout=240)
@@ -101,8 +103,12 @@ def test_a_process_that_keeps_dying_is_left_out_and_the_mesh_shrinks(home: Path)
 
 @pytest.mark.slow
 def test_a_run_that_is_given_up_says_so(home: Path) -> None:
-    events, code = killed_always(1, "--processes=2", "--steps=12")
+    """It has no checkpoint yet, and begins anew each time."""
+    events, code = killed_always(1, "--processes=2", "--steps=12", "--run=anew")
     assert code == 1
+    assert not [event for event in events if event["type"] in ("CheckpointSaved", "Restored")]
+    said = run_directory.find("anew").log.read_text()
+    assert said.count("resumes from the newest checkpoint, or from the start if there is none yet") == SAME_FAULTS - 1
     assert len(started(events)) == SAME_FAULTS
     (last,) = [event for event in events if event["type"] == "Failed" and event["by_supervisor"]]
     assert "process 1 ended 3 times in a row" in last["problems"][0]
@@ -126,6 +132,15 @@ def test_stopping_a_supervised_run_ends_its_supervisor(home: Path) -> None:
     assert run.wait(timeout=240) == 0
     assert [event["type"] for event in events if event["type"].startswith("Engine")] == ["EngineStopped"]
     assert not run_directory.find("ended").is_supervised
+
+
+@pytest.mark.parametrize(("steps", "is_repeated"), [((30, 30, 30), True), ((30, 31, 32), False)])
+def test_a_process_that_is_stuck_in_the_same_step_is_named(steps: tuple[int, ...], is_repeated: bool) -> None:
+    """The line of its loop may differ, and so may the last step that was reported before."""
+    retries = Retries(20)
+    for number, step in enumerate(steps):
+        retries.note(1, Ending(kind="stuck", step=step, problems=[f"stuck in batch (lm.py:{number})"]), 20 + number)
+    assert ("stuck in batch (lm.py:2)" in (retries.problem or "")) is is_repeated
 
 
 def problem_after(retries: Retries, rank: int, step: int) -> str:

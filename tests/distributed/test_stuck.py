@@ -1,0 +1,219 @@
+"""A process that is stopped or hangs is named and ended, and the run goes on. Real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shardtui.engine.base.stacks import append_stacks
+from shardtui.engine.supervision import vitals
+from shardtui.engine.supervision.retries import SAME_FAULTS
+from shardtui.engine.supervision.vitals import STOPPED, Vitals
+from shardtui.engine.training.loop import Loop
+
+from ..conftest import SHARDTUI
+from ..hanging_model import HangingModel
+from ..simulated_hosts import Hosts
+from .test_host_supervision import epochs, hosts
+from .test_hosts import history, named, wait_for
+from .test_supervision import killed_once, started
+
+__all__ = ["hosts"]
+
+
+@pytest.fixture
+def model(home: Path) -> HangingModel:
+    return HangingModel(home / "model")
+
+
+def train(model: HangingModel, *options: str) -> "subprocess.Popen[str]":
+    command = [*SHARDTUI, "train", "--json", "--run=stuck", *model.options, *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def events_of(run: "subprocess.Popen[str]", begin: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+    """Returns all events of a run; calls `begin` once there is a checkpoint."""
+    assert run.stdout
+    events: list[dict[str, Any]] = []
+    for line in run.stdout:
+        events.append(json.loads(line))
+        if events[-1]["type"] == "CheckpointSaved" and len(named(events, "CheckpointSaved")) == 1:
+            begin()
+    assert run.wait(timeout=240) in (0, 1)
+    return events
+
+
+def why_lost(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    lost = [event["epoch"]["lost"] for event in started(events)[1:]]
+    return [(found["process"], found["why"]) for found in lost]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (2, 1)])
+def test_a_stopped_process_is_ended_and_the_run_goes_on(home: Path, processes: int, victim: int) -> None:
+    events, code = killed_once(60, processes, victim, signal.SIGSTOP)
+    assert code == 0, events[-5:]
+    assert why_lost(events) == [(victim, STOPPED)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (2, 1)])
+def test_a_batch_that_hangs_on_one_process_ends_it(
+    home: Path, model: HangingModel, processes: int, victim: int
+) -> None:
+    run = train(model, "--supervise", f"--processes={processes}", "--steps=1000", "--checkpoint-every=100")
+    events = events_of(run, lambda: model.hang_once(victim))
+    assert run.returncode == 0, events[-5:]
+    ((process, why),) = why_lost(events)
+    assert process == victim
+    assert why.startswith("stuck in hang (lm.py:")
+    assert why.endswith(f"; process {1 - victim} was waiting for it") is (processes == 2)
+    stacks = (home / "state/shardtui/runs/stuck/stacks.txt").read_text()
+    assert stacks.count(" in hang\n") == 1
+    for other in range(processes):
+        assert f"process {other} on" in stacks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_native_code_that_keeps_python_from_running_is_ended(home: Path, model: HangingModel, processes: int) -> None:
+    run = train(model, "--supervise", f"--processes={processes}", "--steps=1000", "--checkpoint-every=100")
+    events = events_of(run, lambda: model.hang_once(processes - 1, "native"))
+    assert run.returncode == 0, events[-5:]
+    ((process, why),) = why_lost(events)
+    assert (process, "native code keeps Python from running" in why) == (processes - 1, True)
+    assert " in hang\n" in (home / "state/shardtui/runs/stuck/stacks.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_step_that_hangs_each_time_is_given_up(home: Path, model: HangingModel) -> None:
+    model.hang_always(0, 30)
+    events = events_of(run := train(model, "--supervise", "--steps=100"))
+    assert run.returncode == 1
+    assert len(started(events)) == SAME_FAULTS
+    assert "process 0 ended 3 times in a row after step 30" in events[-2]["problems"][0], events[-2:]
+
+
+@pytest.mark.slow
+def test_a_slow_process_is_not_ended(home: Path, model: HangingModel) -> None:
+    """Its slowest step takes longer than 20 s, but less than five times as long as the others."""
+    for step, seconds in enumerate((5.0, 5.0, 5.0, 22.0)):
+        model.be_slow(1, step, seconds)
+    events = events_of(run := train(model, "--supervise", "--processes=2", "--steps=6"))
+    assert run.returncode == 0
+    assert len(started(events)) == 1
+    assert max(seconds for event in named(events, "StepDone") for seconds in [event["seconds"]]) > 20
+
+
+@pytest.mark.slow
+def test_a_run_without_a_supervisor_is_reported_and_goes_on(home: Path, model: HangingModel) -> None:
+    run = train(model, "--processes=2", "--steps=1000000", "--checkpoint-every=20", "--stop-timeout=3")
+    wait_for(lambda: named(history(home, "stuck"), "CheckpointSaved"))
+    model.hang_once(1)
+    (stall,) = wait_for(lambda: [event for event in named(history(home, "stuck"), "Stalled") if event["verdict"]])
+    assert stall["verdict"].startswith("process 1 is stuck in hang (lm.py:")
+    assert stall["verdict"].endswith("; process 0 was waiting for it")
+    measured = named(history(home, "stuck"), "HostsMeasured")[-1]["hosts"]
+    assert [host["verdict"] for host in measured] == ["waiting", "stuck"]
+    wait_for(lambda: Path(stall["stacks"]).read_text().count("pid ") == 2)
+    time.sleep(5)
+    assert run.poll() is None
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=240) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stopped", "hangs"])
+def test_hosts_go_on_after_a_process_that_is_stuck(model: HangingModel, hosts: Callable[..., Hosts], how: str) -> None:
+    run = hosts(2, *model.options, "--checkpoint-every=100", "--steps=1000", settings=())
+    wait_for(lambda: named(run.history(0), "CheckpointSaved"))
+    if how == "hangs":
+        model.hang_once(1)
+    else:
+        os.kill(named(run.history(0), "EngineReady")[-1]["hosts"][1]["pid"], signal.SIGSTOP)
+    assert [supervisor.wait(timeout=240) for supervisor in run.supervisors.values()] == [0, 0], run.said(0)
+    _, second = epochs(run.history(0))
+    assert (second["processes"], second["lost"]["process"]) == (2, 1)
+    if how == "hangs":
+        assert "stuck in hang (lm.py:" in second["lost"]["why"]
+        stacks = (run.folder / "shared/big/supervisors/stacks.txt").read_text()
+        assert stacks.count("pid ") == 2, "of both hosts in one file"
+    else:
+        assert second["lost"]["why"] == STOPPED
+
+
+@pytest.fixture
+def child() -> Any:
+    with subprocess.Popen(["sleep", "100"]) as process:
+        yield process
+        process.kill()
+
+
+def problem_of(watched: Vitals, seconds: float) -> str | None:
+    """Returns what is found within that time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if problem := watched.problem():
+            return problem
+        time.sleep(0.01)
+    return None
+
+
+def test_a_stopped_process_has_a_problem(
+    tmp_path: Path, child: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vitals, "STOPPED_SECONDS", 0.1)
+    watched = Vitals(child.pid, tmp_path / "beat")
+    assert problem_of(watched, 0.3) is None
+    child.send_signal(signal.SIGSTOP)
+    assert problem_of(watched, 60) == STOPPED
+    child.send_signal(signal.SIGCONT)
+    wait_for(lambda: not watched.is_stopped)
+    assert problem_of(watched, 0.3) is None, "the time before does not count"
+
+
+LOCKS = """
+import ctypes, faulthandler, pathlib, signal, sys
+faulthandler.register(signal.SIGUSR2, open(sys.argv[1] + "-stacks", "w"))
+def {name}():
+    pathlib.Path(sys.argv[1]).touch()
+    mutex, native = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
+    native.pthread_mutex_lock(mutex)
+    native.pthread_mutex_lock(mutex)
+{name}()
+"""
+"""Keeps Python from running in its own process."""
+
+
+@pytest.mark.parametrize(("name", "is_stuck"), [("_dispatch_step", True), ("compile", False)])
+def test_native_code_that_keeps_python_from_running_is_a_problem_in_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_stuck: bool
+) -> None:
+    monkeypatch.setattr(vitals, "SILENT_SECONDS", 0.1)
+    beat = tmp_path / "beat"
+    with subprocess.Popen([sys.executable, "-c", LOCKS.format(name=name), str(beat)]) as process:
+        watched = Vitals(process.pid, beat)
+        assert problem_of(watched, 60 if is_stuck else 1) == (
+            "stuck for 0 s: native code keeps Python from running" if is_stuck else None
+        )
+        wait_for(lambda: f" in {name}\n" in watched.stacks())
+        process.kill()
+
+
+def test_the_method_by_which_a_step_is_recognized_exists() -> None:
+    assert f" in {Loop._dispatch_step.__name__}\n" == vitals.IN_STEP
+
+
+def test_stacks_of_several_writers_stand_one_after_the_other(tmp_path: Path) -> None:
+    for number in range(2):
+        append_stacks(tmp_path / "stacks.txt", f"process {number}")
+    first, second = (tmp_path / "stacks.txt").read_text().split("process 1\n")
+    assert first.startswith("process 0\n")
+    for part in (first, second):
+        assert "in test_stacks_of_several_writers_stand_one_after_the_other" in part

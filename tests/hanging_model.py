@@ -1,0 +1,78 @@
+"""A model of the user's, whose `batch` is slow or hangs on one process if a file tells it to."""
+
+from pathlib import Path
+
+MODEL = """
+import ctypes
+import pathlib
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+FOLDER = pathlib.Path(__file__).parent
+
+
+class Lm(nnx.Module):
+    def __init__(self, rngs):
+        self.table = nnx.Embed(64, 64, rngs=rngs)
+
+    def __call__(self, tokens):
+        return self.table(tokens)
+
+
+def lm(rngs: nnx.Rngs):
+    return Lm(rngs)
+
+
+def loss(model, batch):
+    return -jnp.take_along_axis(jax.nn.log_softmax(model(batch)), batch[..., None], -1).mean()
+
+
+def batch(step, batch_size):
+    slow = FOLDER / f"slow-{jax.process_index()}-{step}"
+    if slow.exists():
+        time.sleep(float(slow.read_text()))
+    for when in ("now", step):
+        for how in FOLDER.glob(f"hang-*-{jax.process_index()}-{when}"):
+            if when == "now":
+                how.unlink()
+            hang(how.name)
+    return np.random.default_rng(step).integers(0, 64, (batch_size, 4))
+
+
+def hang(how):
+    if "native" in how:
+        mutex, native = ctypes.create_string_buffer(64), ctypes.PyDLL(None)  # keeps the lock of the interpreter
+        native.pthread_mutex_lock(mutex)
+        native.pthread_mutex_lock(mutex)
+    time.sleep(1000)
+"""
+
+
+class HangingModel:
+    """Its file, and how it is told what to do."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "lm.py").write_text(MODEL)
+
+    @property
+    def options(self) -> tuple[str, str]:
+        """Returns the options of a run that trains it."""
+        return f"--model={self._folder / 'lm.py'}:lm", "--batch-size=8"
+
+    def hang_once(self, process: int, how: str = "sleep") -> None:
+        """Makes a process hang in its next batch. `how`: `sleep`, or `native`, which keeps Python from running."""
+        (self._folder / f"hang-{how}-{process}-now").touch()
+
+    def hang_always(self, process: int, step: int) -> None:
+        """Makes a process hang in the batch of a step, also after it was started again."""
+        (self._folder / f"hang-sleep-{process}-{step}").touch()
+
+    def be_slow(self, process: int, step: int, seconds: float) -> None:
+        """Makes a process take longer for the batch of a step."""
+        (self._folder / f"slow-{process}-{step}").write_text(str(seconds))
