@@ -4,8 +4,8 @@ import asyncio
 
 import msgspec
 from shardtui.engine.spec.epoch import Epoch, LostProcess
-from shardtui.engine.wire.events import AnyEvent, EngineStarted, StepsDone
-from shardtui.engine.wire.hosts import HostInfo
+from shardtui.engine.wire.events import AnyEvent, EngineStarted, HostsMeasured, StepsDone
+from shardtui.engine.wire.hosts import Activity, HostInfo, HostStatus
 from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.widgets.hosts_panel import LAST_EPOCHS, HostsPanel
@@ -21,7 +21,7 @@ class Panels(App[None]):
         yield HostsPanel()
 
 
-def shown(*events: AnyEvent) -> list[str]:
+def shown(*events: AnyEvent, width: int = 120) -> list[str]:
     """Returns the lines of the panel; none if it is hidden."""
     state = RunState()
     for event in events:
@@ -29,7 +29,7 @@ def shown(*events: AnyEvent) -> list[str]:
 
     async def scenario() -> list[str]:
         app = Panels()
-        async with app.run_test(size=(120, 30)):
+        async with app.run_test(size=(width, 24)):
             panel = app.query_one(HostsPanel)
             panel.show_hosts(state)
             return [line.plain for line in panel.lines] if panel.display else []
@@ -58,6 +58,25 @@ def test_each_process_and_the_last_epochs_have_a_line() -> None:
         *(["epoch", str(number)] for number in range(3, LAST_EPOCHS + 3)),
     ]
     assert lines[-1].endswith("after step 8: no step yet; process 1 lost: its process was ended by SIGKILL")
+
+
+def test_a_stuck_process_and_those_that_wait_have_a_word_at_80_columns() -> None:
+    named = [
+        HostInfo(process=host.process, processes=2, name=f"t1v-n-1234abcd-w-{host.process}", pid=4_194_303)
+        for host in HOSTS
+    ]
+    waits = HostStatus(0, 1_204_000, 9_990_000_000, activity=Activity(step=1_204_002), verdict="waiting")
+    stuck = HostStatus(
+        1, 1_204_000, 9_990_000_000, activity=Activity(step=1_204_001, where="batch (lm.py:27)"), verdict="stuck"
+    )
+    ready = msgspec.structs.replace(READY, hosts=named)
+    _, *lines = shown(epoch(1), ready, HostsMeasured(hosts=[waits, stuck]), width=80)
+    assert [line[-9:] for line in lines[:2]] == ["◌ waiting", "  ✗ stuck"]
+    assert max(map(len, lines)) <= 78, "inside the border"
+    assert lines[2] == "process 1: stuck in batch (lm.py:27), step 1,204,001"
+    behind = msgspec.structs.replace(waits, verdict="", step=1_203_000)
+    _, line, *_ = shown(epoch(1), ready, HostsMeasured(hosts=[behind, stuck]), width=80)
+    assert line.endswith("! 1,000 behind")
 
 
 def test_a_run_of_one_process_shows_its_epochs() -> None:

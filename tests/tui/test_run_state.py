@@ -28,6 +28,7 @@ from shardtui.engine.wire.events import (
     Restored,
     RestoreFailed,
     Resumed,
+    Stalled,
     StepsDone,
     SwitchCancelled,
     Switched,
@@ -361,3 +362,10 @@ def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:
         "● training",
     ]
     assert [state.is_quiet for state in states] == [True, False, False, True]
+
+
+def test_a_stall_says_which_process_is_stuck_and_where_the_stacks_are() -> None:
+    stalled = Stalled(seconds=21.0, where="batch (lm.py:27)")
+    assert in_words(stalled) == "stalled for 21.0 s in batch (lm.py:27)"
+    found = Stalled(seconds=21.0, where="batch (lm.py:27)", verdict="process 1 is stuck in …", stacks="/r/stacks.txt")
+    assert in_words(found).endswith("batch (lm.py:27): process 1 is stuck in …: stacks in /r/stacks.txt")

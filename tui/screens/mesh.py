@@ -26,8 +26,9 @@ class MeshScreen(RunScreen):
 The devices on the mesh axes of the active preset. **Arrows** move the cursor, **v** and **h** put other
 axes along rows and columns, **,** and **.** step through the rest. A row of devices shares a colour, and each box shows
 the bytes of state and batch that its device holds. **f** follows the device: its shard of each array
-is marked with `◆` in Arrays. A run on several hosts lists its processes below, and a
-supervised one its epochs: who was lost, the time without steps, and how many were made again.
+is marked with `◆` in Arrays. A run on several hosts lists its processes below, also which one is *stuck* and which
+are *waiting* for it, and a supervised one its epochs: who was lost, the time without steps, and how many were made
+again.
 """
     AUTO_FOCUS: ClassVar[str | None] = "MeshPane"
     BINDINGS: ClassVar[list[BindingType]] = identified("mesh", [("f", "follow", "Follow")])

@@ -120,7 +120,8 @@ def _step(event: StepEvent) -> str:
         case Resumed():
             return f"resumed at step {event.step:,}"
         case Stalled():
-            return f"stalled for {figures.seconds(event.seconds)} in {event.where}"
+            found = f": {event.verdict}: stacks in {event.stacks}" if event.verdict else ""
+            return f"stalled for {figures.seconds(event.seconds)} in {event.where}{found}"
 
 
 def _sampled(event: Sampled) -> str:

@@ -7,7 +7,8 @@ from ...engine.wire.hosts import HostInfo, HostStatus
 from ..state.run_state import RunState
 from .lines import Lines
 
-HEADER = f"{'process':<8} {'host':<20} {'pid':>8} {'devices':>8} {'in use':>9} {'step':>9}  "
+MAX_NAME = 20
+"""Cells for the longest name of a host."""
 FRAME_ROWS = 3
 """Rows of the border and the header."""
 LAST_EPOCHS = 3
@@ -29,20 +30,38 @@ class HostsPanel(Lines):
     def show_hosts(self, state: RunState) -> None:
         """Shows the processes of the run and its last epochs, or hides the panel."""
         hosts = state.ready.hosts if state.ready else []
-        table = [Content.styled(HEADER, "$foreground 60%"), *(_line(host, state) for host in hosts)] if hosts else []
+        table = _table(hosts, state) if hosts else []
         epochs = [Content(recovery.words) for recovery in state.epochs.recoveries[-LAST_EPOCHS:]]
         self.display = bool(table or epochs)
         self.styles.height = len(table) + len(epochs) + FRAME_ROWS - 1
         self.show([*table, *epochs])
 
 
-def _line(host: HostInfo, state: RunState) -> Content:
+def _table(hosts: list[HostInfo], state: RunState) -> list[Content]:
+    """Returns a header, a line for each process, and where those are that are stuck: 80 columns hold the statuses."""
+    name = min(MAX_NAME, max(len(host.name) for host in hosts))
+    header = f"{'process':<7} {'host':<{name}} {'pid':>7} {'devices':>7} {'in use':>8} {'step':>9}  "
+    stuck = [status for status in state.hosts.values() if status.verdict == "stuck" and not state.is_over]
+    return [
+        Content.styled(header, "$foreground 60%"),
+        *(_line(host, name, state) for host in hosts),
+        *(Content.styled(_stuck(status), "$error") for status in stuck),
+    ]
+
+
+def _line(host: HostInfo, name: int, state: RunState) -> Content:
     devices = sum(device.process == host.process for device in state.ready.devices) if state.ready else 0
     status = state.hosts.get(host.process)
     held = figures.size(status.bytes_in_use) if status else ""
     step = f"{status.step:,}" if status else ""
-    columns = f"{host.process:<8} {host.name[:20]:<20} {host.pid:>8} {devices:>8} {held:>9} {step:>9}  "
+    columns = f"{host.process:<7} {host.name[:name]:<{name}} {host.pid:>7} {devices:>7} {held:>8} {step:>9}  "
     return Content.assemble(columns, _status(host.process, status, state))
+
+
+def _stuck(status: HostStatus) -> str:
+    activity = status.activity
+    where = activity.where or "native code"
+    return f"process {status.process}: stuck in {where}, step {activity.step:,}"
 
 
 def _status(process: int, status: HostStatus | None, state: RunState) -> tuple[str, str]:
@@ -51,6 +70,10 @@ def _status(process: int, status: HostStatus | None, state: RunState) -> tuple[s
     if state.is_over:
         return "■ ended", "$foreground 60%"
     behind = max((other.step for other in state.hosts.values()), default=0) - (status.step if status else 0)
+    if status and status.verdict == "stuck":
+        return "✗ stuck", "$error"
+    if status and status.verdict == "waiting":
+        return "◌ waiting", "$warning"
     if status and behind > LAG_STEPS:
-        return f"! {behind} steps behind", "$warning"
+        return f"! {behind:,} behind", "$warning"
     return f"● {state.phase.value}", "$success"
