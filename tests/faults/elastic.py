@@ -53,7 +53,7 @@ class Killed:
 
 def run(times: int) -> Iterator[Row]:
     """Yields a row for runs of 1, 2 and 4 processes: `times` of each, in which `KILLS` processes are killed."""
-    alone = dict(_loss(event) for event in _events(_train("alone")) if event["type"] == "StepDone")
+    alone = dict(loss(event) for event in events(_train("alone")) if event["type"] == "StepDone")
     for count in COUNTS:
         yield _row(_all_killed(count, times, alone), count)
 
@@ -85,7 +85,7 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
     committed, killed_at, trained, wanted = 0, 0.0, 0, 0
     step, last = 0, 0  # now, and at the last kill: three at one step would be taken for a fault of that step
     process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000")
-    for event in _events(process):
+    for event in events(process):
         match event["type"]:
             case "EngineStarted":
                 pids, trained = [event["pid"]], 0
@@ -97,7 +97,7 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
             case "Restored" if event["step"] < committed:
                 found.wrong.append(f"step {committed} was committed, {event['step']} was restored")
             case "StepDone":
-                losses |= [_loss(event)]
+                losses |= [loss(event)]
                 step = event["step"]
                 trained += 1
                 if killed_at:
@@ -125,7 +125,7 @@ def _train(name: str, *options: str) -> "subprocess.Popen[str]":
     )
 
 
-def _events(process: "subprocess.Popen[str]") -> Iterator[Event]:
+def events(process: "subprocess.Popen[str]") -> Iterator[Event]:
     """Yields the events of a run, which is ended if there is none for long."""
     assert process.stdout
     while True:
@@ -138,5 +138,5 @@ def _events(process: "subprocess.Popen[str]") -> Iterator[Event]:
         yield json.loads(line)
 
 
-def _loss(event: Event) -> tuple[int, float]:
+def loss(event: Event) -> tuple[int, float]:
     return event["step"], event["loss"]

@@ -1,0 +1,134 @@
+"""One process of a supervised run is stopped or hangs: it must be named and ended, and the run must go on."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from ..conftest import SHARDTUI
+from ..hanging_model import HangingModel
+from .elastic import TOLERANCE, Event, events, loss
+from .row import Row
+
+COUNTS = (2, 4)
+STEPS = 600
+FAULTS = (("SIGSTOP", "hang"), ("SIGSTOP", "native hang"))
+"""What happens in each run, in turn. A native hang keeps Python from running."""
+WORDS = {"SIGSTOP": "stopped by a signal", "hang": "stuck in hang (lm.py:", "native hang": "native code keeps Python"}
+"""What the reason must say."""
+FIRST, LATEST = 30, 150
+"""Steps from the first of an engine to the fault."""
+FOUND_SECONDS = 30.0
+"""Longest time until the next engine starts."""
+
+
+@dataclass
+class Found:
+    """What happened to runs in which processes were stuck."""
+
+    wrong: list[str] = field(default_factory=list)
+    named: list[float] = field(default_factory=list)
+    """Seconds from each fault to the start of the next engine."""
+    gaps: list[float] = field(default_factory=list)
+    """Seconds from each fault to the next step."""
+    faults: Counter[str] = field(default_factory=Counter)
+    of_process_0: int = 0
+
+
+def run(times: int) -> Iterator[Row]:
+    """Yields a row for runs of 2 and 4 processes: `times` of each, with two faults."""
+    with tempfile.TemporaryDirectory(prefix="shardtui-stuck-") as folder:
+        model = HangingModel(Path(folder))
+        alone = dict(loss(event) for event in events(_train(model, "alone")) if event["type"] == "StepDone")
+        for index, count in enumerate(COUNTS):
+            found, chance = Found(), random.Random(count)
+            for number in range(times):
+                losses = _stuck(model, f"stuck-{count}-{number}", count, FAULTS[(number + index) % 2], chance, found)
+                far = [step for step, value in alone.items() if abs(losses.get(step, 0) / value - 1) > TOLERANCE]
+                found.wrong += [f"the loss of step {step} differs" for step in far[:1]]
+            yield _row(found, count)
+
+
+def _row(found: Found, count: int) -> Row:
+    times = found.faults.total()
+    kinds = ", ".join(f"{number} × {kind}" for kind, number in found.faults.items())
+    note = "; ".join(found.wrong[:3]) or (
+        f"{kinds}, {found.of_process_0} of process 0; each named; fault to next engine: {_times(found.named)}; to next "
+        f"step: {_times(found.gaps)}; losses as without faults, nothing committed lost"
+    )
+    return Row(f"one process of {count} stopped, or hangs", max(times, 1), times - len(found.wrong), note)
+
+
+def _times(seconds: list[float]) -> str:
+    return f"median {median(seconds):.1f} s, longest {max(seconds):.1f} s"
+
+
+def _stuck(
+    model: HangingModel, name: str, count: int, faults: tuple[str, ...], chance: random.Random, found: Found
+) -> dict[int, float]:
+    """Returns the losses of a run with these faults, by step; adds the rest to `found`."""
+    due, losses = list(faults), dict[int, float]()
+    pids, committed, trained, wanted = list[int](), 0, 0, 0
+    began, fault, victim = 0.0, "", 0
+    process = _train(model, name, "--supervise", f"--processes={count}", "--restarts=1000")
+    for event in events(process):
+        match event["type"]:
+            case "EngineStarted":
+                trained, wanted = 0, chance.randrange(FIRST, LATEST)
+                if began:
+                    found.named.append(time.monotonic() - began)
+                    found.wrong += _misnamed(event, fault, victim, found.named[-1])
+            case "EngineReady":
+                pids = [host["pid"] for host in event["hosts"]]
+            case "CheckpointSaved":
+                committed = event["step"]
+            case "Restored" if event["step"] < committed:
+                found.wrong.append(f"step {committed} was committed, {event['step']} was restored")
+            case "StepDone":
+                losses |= [loss(event)]
+                trained += 1
+                if began and trained == 1:
+                    found.gaps.append(time.monotonic() - began)
+                    began = 0.0
+            case _:
+                pass
+        if due and trained >= wanted and event["type"] == "StepDone" and not began:
+            fault, victim, began = due.pop(0), chance.randrange(count), time.monotonic()
+            found.faults[fault] += 1
+            found.of_process_0 += victim == 0
+            _cause(model, fault, victim, pids)
+    if code := process.wait():
+        found.wrong.append(f"it ended with {code}")
+    found.wrong += [f"{name}: no {fault}" for fault in due]
+    return losses
+
+
+def _cause(model: HangingModel, fault: str, victim: int, pids: list[int]) -> None:
+    if fault == "SIGSTOP":
+        with contextlib.suppress(ProcessLookupError):  # the run has ended, earlier than it should
+            os.kill(pids[victim], signal.SIGSTOP)
+    else:
+        model.hang_once(victim, "native" if fault == "native hang" else "sleep")
+
+
+def _misnamed(event: Event, fault: str, victim: int, seconds: float) -> list[str]:
+    lost = event["epoch"]["lost"]
+    wrong = (
+        [] if lost["process"] == victim and WORDS[fault] in lost["why"] else [f"{fault} of {victim}: told was {lost}"]
+    )
+    return wrong + ([f"{fault}: found after {seconds:.0f} s"] if seconds > FOUND_SECONDS else [])
+
+
+def _train(model: HangingModel, name: str, *options: str) -> "subprocess.Popen[str]":
+    command = [*SHARDTUI, "train", "--json", *model.options, f"--run={name}", f"--steps={STEPS}"]
+    return subprocess.Popen(
+        [*command, "--checkpoint-every=50", *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
