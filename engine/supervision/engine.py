@@ -19,7 +19,7 @@ SETTLE_SECONDS = 5.0
 """Time for the other processes to end after one has failed: they are informed, and record why they end."""
 CLOSING_SECONDS = 40.0
 """The same after one has ended in order: process 0 waits 30 s for the others."""
-KINDS: tuple[Kind, ...] = ("refused", "failed", "killed", "stuck", "lost", "stopped", "finished")
+KINDS: tuple[Kind, ...] = ("refused", "stuck", "failed", "killed", "lost", "stopped", "finished")
 """The first of these that a process has ended with is how the engine ended."""
 
 
@@ -64,9 +64,8 @@ class Engine:
     def ended(self) -> dict[int, Ending] | None:
         """Returns how each process ended, once all have; None before. Ends those that do not end by themselves.
 
-        To be called all the time.
-
-        The processes that had to be ended are left out: what ended the engine is known from the others.
+        The processes that had to be ended after another are left out: what ended the engine is known from the others.
+        To be called all the time, as it also looks whether they can go on.
         """
         for child in self._children:
             if child.popen.poll() is None and (problem := child.vitals.problem()):
@@ -84,15 +83,12 @@ class Engine:
         return {child.process: self._ending(child) for child in by_themselves}
 
     def _end_rest(self, gone: Sequence[Child]) -> None:
-        """Kills the other processes at once if one was killed, else if they do not end in time."""
+        """Kills the other processes at once if one was killed or stuck, else if they do not end in time."""
         kinds = {self._ending(child).kind for child in gone}
-        limit = (
-            0.0
-            if kinds & {"killed", "stuck"}
-            else SETTLE_SECONDS
-            if kinds & {"failed", "refused", "lost"}
-            else CLOSING_SECONDS
-        )
+        if kinds & {"killed", "stuck"}:
+            limit = 0.0
+        else:
+            limit = SETTLE_SECONDS if kinds & {"failed", "refused", "lost"} else CLOSING_SECONDS
         self._settled_at = self._settled_at or time.monotonic()
         if time.monotonic() - self._settled_at >= limit:
             self.kill()

@@ -22,7 +22,8 @@ class Retries:
 
     def note(self, rank: int, ending: Ending, step: int) -> None:
         """Counts the end of an engine. `rank`: the process that ended it. `step`: the last step that was trained."""
-        self._faults.append((rank, ending, ending.step if ending.kind == "stuck" else step))
+        begun = ending.step if ending.kind == "stuck" else 0  # not known if the process could not say it
+        self._faults.append((rank, ending, begun or step))
         self._restarts.append(time.monotonic())
 
     @property

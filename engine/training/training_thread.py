@@ -15,6 +15,8 @@ LATE_STEPS = 5
 """…unless it takes less than this many of the slowest step under the preset, without its first."""
 FIRST_SECONDS = 300.0
 """The same for the first steps under a preset, which connect the devices and allocate memory."""
+FIRST_STEPS = 2
+"""How many these are."""
 USER_SECONDS = 5.0
 """Time after which the location of the user's code is reported."""
 LONGEST_POLL_SECONDS = 2.0
@@ -32,7 +34,10 @@ class TrainingThread:
         self._is_first = True
         """Whether no step under the preset has been reported."""
         self._last = Activity()
-        self._looked = time.monotonic()
+        self._looked = self._changed = self._began = time.monotonic()
+        """When it was looked at, when it was seen to begin something, and when steps under the preset began."""
+        self._origin = 0
+        """Steps before the first one under the preset."""
 
     def note(self, event: Event) -> None:
         """Records an event of the training thread."""
@@ -43,6 +48,7 @@ class TrainingThread:
                 self._is_first = False
             case TrainingStarted() | Switched() | SwitchFailed() | Restored():
                 self._slowest, self._is_first = None, True
+                self._origin, self._began = event.step, time.monotonic()
             case _:
                 pass
 
@@ -53,7 +59,9 @@ class TrainingThread:
         seconds = 0.0
         if (current, begun) == (before.doing, before.step):
             seconds = before.seconds + min(now - self._looked, LONGEST_POLL_SECONDS)
-        is_late = current == "step" and seconds >= self._limit
+        else:
+            self._changed = now
+        is_late = current == "step" and seconds >= self._limit(begun)
         user = self.user_location() if seconds >= USER_SECONDS else None
         self._looked = now
         self._last = Activity(doing=current, step=begun, seconds=seconds)
@@ -68,7 +76,11 @@ class TrainingThread:
         """Returns where it is, outside libraries."""
         return location(sys._current_frames())
 
-    @property
-    def _limit(self) -> float:
-        """Seconds after which a step is late."""
-        return FIRST_SECONDS if self._slowest is None else max(LATE_SECONDS, LATE_STEPS * self._slowest)
+    def _limit(self, begun: int) -> float:
+        """Returns the seconds after which a step is late."""
+        if self._slowest is not None:
+            return max(LATE_SECONDS, LATE_STEPS * self._slowest)
+        if begun <= self._origin + FIRST_STEPS:
+            return FIRST_SECONDS
+        together = self._changed - self._began  # of the steps so far, which are not reported yet
+        return max(LATE_SECONDS, LATE_STEPS * together)

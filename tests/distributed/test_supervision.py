@@ -12,6 +12,7 @@ from shardtui.engine.spec.config import Restart
 from shardtui.engine.spec.epoch import Supervision
 from shardtui.engine.supervision.retries import SAME_FAULTS, Retries
 from shardtui.engine.supervision.supervisor import supervise
+from shardtui.engine.supervision.vitals import STOPPED
 from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.ending import Ending
 
@@ -141,6 +142,14 @@ def test_a_process_that_is_stuck_in_the_same_step_is_named(steps: tuple[int, ...
     for number, step in enumerate(steps):
         retries.note(1, Ending(kind="stuck", step=step, problems=[f"stuck in batch (lm.py:{number})"]), 20 + number)
     assert ("stuck in batch (lm.py:2)" in (retries.problem or "")) is is_repeated
+
+
+def test_a_process_that_is_stopped_at_other_steps_is_started_again() -> None:
+    """Its supervisor does not know the step."""
+    retries = Retries(20)
+    for step in (20, 30, 40):
+        retries.note(1, Ending(kind="stuck", problems=[STOPPED]), step)
+    assert not retries.problem
 
 
 def problem_after(retries: Retries, rank: int, step: int) -> str:

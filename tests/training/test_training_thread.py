@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from shardtui.engine.training import locations, training_thread
 from shardtui.engine.training.training_thread import TrainingThread
-from shardtui.engine.wire.events import StepsDone, Switched
+from shardtui.engine.wire.events import StepsDone, Switched, TrainingStarted
 from shardtui.engine.wire.hosts import Doing
 from shardtui.engine.wire.inbox import Inbox
 
@@ -131,7 +131,18 @@ def test_a_step_is_late_after_20_s_or_five_slow_steps(clock: Clock, monkeypatch:
     thread.note(done(0.1))
     assert thread.late_after(4) == 30.0
     thread.note(SWITCHED)
-    assert thread.late_after(5) == 300.0, "the first step under another preset"
+    assert [thread.late_after(begun) for begun in (6, 7)] == [300.0, 300.0], "the first steps under another preset"
+
+
+def test_a_step_is_late_before_any_is_reported(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are reported twice a second: many may have been trained."""
+    thread = Trains(clock, monkeypatch)
+    thread.note(TrainingStarted(preset="dp", step=100))
+    clock.now += 0.4
+    assert thread.late_after(130) == 20.0
+    thread.note(TrainingStarted(preset="dp", step=200))
+    clock.now += 6.0
+    assert thread.late_after(203) == 30.0, "one of these steps may have taken all of that time"
 
 
 def test_time_in_which_the_process_was_stopped_does_not_count(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
