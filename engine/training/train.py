@@ -88,7 +88,10 @@ def train(
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
-    loop = Loop(config, inputs.batches, compiler, saver, profiler, publish, inbox, cluster, inputs.held_out)
+    is_supervised = restart.epoch is not None
+    loop = Loop(
+        config, inputs.batches, compiler, saver, profiler, publish, inbox, cluster, inputs.held_out, is_supervised
+    )
     return loop.run(origin, restart.profile)
 
 
