@@ -30,27 +30,37 @@ class Fitted:
     """What differs from the run on all of its devices, and why."""
     replaced: Mapping[str, str] = field(default_factory=dict)
     """The preset in use, by name, to that of the run; empty if the run keeps its own."""
+    devices: int | None = None
+    """How many of the devices are used; None for all."""
 
 
 def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: Restart, created: Path | None) -> Fitted:
     """Returns the run on `devices`, under the first that fits of its own preset, --fallback and all presets.
 
-    Raises Unfit if none does.
+    If some of a process's devices are left out, on fewer of the others if nothing fits all of them. Raises Unfit if
+    nothing fits.
     """
     search = _Search(config, task, limit(devices, config.device_memory), restart.fallback, created)
-    found = search.first(len(devices))
+    left_out = restart.epoch.left_out if restart.epoch else ()
+    counts = range(len(devices), 0, -1) if left_out else [len(devices)]
+    fitting = ((count, found) for count in counts if (found := search.first(count)))
+    count, found = next(fitting, (0, None))
     if found is None:
         raise _unfit(search, len(devices), restart)
     chosen, accumulate_steps = found
-    warnings = [*search.words(chosen, len(devices))]
+    warnings = [f"without device {', '.join(map(str, left_out))}, which was wrong"] if left_out else []
+    if count < len(devices):
+        warnings.append(f"on {count} of {len(devices)} devices: no preset fits more")
+    warnings += search.words(chosen, count)
     if accumulate_steps != config.training.accumulate_steps:
-        warnings.append(f"each step in {accumulate_steps} micro-batches, whose activations fit {len(devices)} devices")
-    kept = [switch for switch in config.switches if search.fits(search.known[name_of(switch.preset)], len(devices))]
-    left_out = [switch for switch in config.switches if switch not in kept]
-    warnings += [f"--switch {switch.step}:{switch.preset}: left out: it does not fit" for switch in left_out]
+        warnings.append(f"each step in {accumulate_steps} micro-batches, whose activations fit {count} devices")
+    kept = [switch for switch in config.switches if search.fits(search.known[name_of(switch.preset)], count)]
+    dropped = [switch for switch in config.switches if switch not in kept]
+    warnings += [f"--switch {switch.step}:{switch.preset}: left out: it does not fit" for switch in dropped]
     training = replace(config.training, accumulate_steps=accumulate_steps)
     fitted = replace(config, preset=chosen.reference, switches=tuple(kept), training=training)
-    return Fitted(fitted, warnings, {} if chosen.name == search.own.name else {chosen.name: config.preset})
+    replaced = {} if chosen.name == search.own.name else {chosen.name: config.preset}
+    return Fitted(fitted, warnings, replaced, count if count < len(devices) else None)
 
 
 def _unfit(search: "_Search", devices: int, restart: Restart) -> Unfit:

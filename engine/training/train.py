@@ -52,9 +52,7 @@ def train(
     hosts = cluster.meet()
     config = restart.config or directory.config
     _compare_inputs(cluster, hosts, directory, restart, config)
-    devices, task = cluster.together(
-        lambda: devices_and_task(config, cluster.count, restart.epoch and restart.epoch.of)
-    )
+    devices, task = cluster.together(lambda: devices_and_task(config, cluster.count, restart.epoch))
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
     inputs = cluster.together(lambda: _checked_inputs(config, task, devices, directory))
@@ -72,7 +70,7 @@ def train(
     fitted = fit(config, task, devices, restart, directory.presets) if restart.is_again else Fitted(config)
     if fitted.config.training != config.training:
         task = Task(fitted.config, devices[0].platform)
-    config, saver.replaced = fitted.config, fitted.replaced
+    config, saver.replaced, devices = fitted.config, fitted.replaced, devices[: fitted.devices]
     known, infos, preset_problems = describe_presets(config, task, devices, directory.presets, restart.is_again)
     problems += problems_of_requested(config, infos)
     if problems:
