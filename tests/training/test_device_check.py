@@ -12,7 +12,8 @@ from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.wire.commands import AnyCommand, Resume
 from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Event, Paused, Restored, StepsDone, Switched
 
-from ..flips import Flip, FlippingRun
+from ..flipping_run import FlippingRun
+from ..flips import Flip
 
 FLIP = Flip(leaf=3, device=5, element=7, bit=20)
 STEPS = 12
