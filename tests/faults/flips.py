@@ -50,7 +50,7 @@ class Flipping:
         self._check_at, self._is_there = 0, False
         """The step after which the replicas are compared next, and whether any differ then."""
         self._wrong: list[str] = []
-        self._named = self._paired = self._gone = self._by_loss = 0
+        self._named = self._listed = self._gone = self._by_loss = 0
         folder = Path(os.environ["XDG_STATE_HOME"]) / f"flips-{program.name}"
         self._run = FlippingRun(task, {program.name: program}, folder, self._next, self._seen, preset=program.name)
 
@@ -61,13 +61,13 @@ class Flipping:
             f"{self._gone} rounded away before, all replicas equal again" * bool(self._gone),
             f"{self._by_loss} by a loss that is not finite" * bool(self._by_loss),
         ]
-        note = f"{self._named} found with the device's name, {self._paired} with that of two"
+        note = f"{self._named} found and the device named, {self._listed} found in one of several named"
         text = "; ".join(self._wrong[:3]) or ", ".join([note, *filter(None, others)])
         return Row(f"bit flips under {self._name}", self._count, self._count - len(self._wrong), text)
 
     @property
     def _ended(self) -> int:
-        return self._named + self._paired + self._gone + self._by_loss + len(self._wrong)
+        return self._named + self._listed + self._gone + self._by_loss + len(self._wrong)
 
     def _next(self, step: int, state: TrainState) -> Flip | None:
         """Returns the flip that is due after this step; looks at the replicas themselves when they are compared."""
@@ -125,7 +125,7 @@ class Flipping:
             self._wrong.append(f"devices {named} named after step {found.step}, not {self._check_at}")
         elif found.is_certain and named == [flip.device]:
             self._named += 1
-        elif not found.is_certain and named == self._replicas(flip) and len(named) == 2:
-            self._paired += 1
+        elif not found.is_certain and flip.device in named:
+            self._listed += 1
         else:
             self._wrong.append(f"devices {named} named for {flip}")

@@ -54,7 +54,10 @@ def run(task: Task, programs: dict[str, Program], tmp_path: Path) -> Callable[..
     return new
 
 
-@pytest.mark.parametrize(("at_step", "found_after", "back_at"), [(5, 6, 4), (2, 3, 0), (7, 8, 4), (10, 12, 8)])
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 3, 0), (7, 8, 4), (10, 12, 8))]
+
+
+@pytest.mark.parametrize(("at_step", "found_after", "back_at"), [(5, 6, 4), *SLOW])
 def test_the_run_goes_back_and_makes_the_steps_again(
     run: Callable[..., Run], at_step: int, found_after: int, back_at: int
 ) -> None:
