@@ -92,6 +92,7 @@ class DeviceCheck:
         event = self._event(at, different)
         at.reports.flush()
         self.profiler.end(at)
+        self.saver.finish()
         self.publish(event)
         if self.is_supervised:
             raise WrongDevices(event.problem, _by_process(event.devices) if event.is_certain else {})

@@ -1,5 +1,6 @@
 """Fits a run to fewer devices than it had: another mesh, another preset, or a step in micro-batches."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,20 +38,19 @@ class Fitted:
 def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: Restart, created: Path | None) -> Fitted:
     """Returns the run on `devices`, under the first that fits of its own preset, --fallback and all presets.
 
-    If some of a process's devices are left out, on fewer of the others if nothing fits all of them. Raises Unfit if
-    nothing fits.
+    If some of a process's devices are left out, each preset is tried on all others, then on fewer and fewer. Raises
+    Unfit if nothing fits.
     """
     search = _Search(config, task, limit(devices, config.device_memory), restart.fallback, created)
     left_out = restart.epoch.left_out if restart.epoch else ()
     counts = range(len(devices), 0, -1) if left_out else [len(devices)]
-    fitting = ((count, found) for count in counts if (found := search.first(count)))
-    count, found = next(fitting, (0, None))
+    found = search.first(*counts)
     if found is None:
         raise _unfit(search, len(devices), restart)
-    chosen, accumulate_steps = found
+    chosen, accumulate_steps, count = found
     warnings = [f"without device {', '.join(map(str, left_out))}, which was wrong"] if left_out else []
     if count < len(devices):
-        warnings.append(f"on {count} of {len(devices)} devices: no preset fits more")
+        warnings.append(f"{chosen.name} uses {count} of {len(devices)} devices: it does not fit more")
     warnings += search.words(chosen, count)
     if accumulate_steps != config.training.accumulate_steps:
         warnings.append(f"each step in {accumulate_steps} micro-batches, whose activations fit {count} devices")
@@ -84,14 +84,17 @@ class _Search:
         self._fallback = [self.known.get(name) or load_preset(name) for name in fallback]
         self.known |= {preset.name: preset for preset in self._fallback}
 
-    def first(self, devices: int) -> tuple[Preset, int] | None:
-        """Returns the first preset that fits, and in how many micro-batches a step has to be; None if none does."""
+    def first(self, *counts: int) -> tuple[Preset, int, int] | None:
+        """Returns the first preset that fits the first of these numbers of devices that it fits; None if none does.
+
+        With it, in how many micro-batches a step has to be, and the number of devices.
+        """
         others = [preset for preset in self.known.values() if not is_pitfall(preset.name)]
         for presets in ([self.own], *([preset] for preset in self._fallback), others):
-            for accumulate_steps, task in self._tasks():
-                rows = [self._row(task, preset, devices, accumulate_steps) for preset in presets]
+            for count, (accumulate_steps, task) in itertools.product(counts, self._tasks()):
+                rows = [self._row(task, preset, count, accumulate_steps) for preset in presets]
                 if fitting := ranked([row for row in rows if row]):
-                    return self.known[fitting[0].preset], accumulate_steps
+                    return self.known[fitting[0].preset], accumulate_steps, count
         return None
 
     def fits(self, preset: Preset, devices: int) -> bool:

@@ -99,7 +99,6 @@ def test_a_supervised_run_ends_for_its_supervisor(run: Callable[..., Run]) -> No
     with pytest.raises(WrongDevices, match="after step 6, device 5 ") as raised:
         hit.train()
     assert raised.value.devices == {0: [5]}
-    hit.saver.finish()
 
 
 def test_a_run_that_does_not_check_its_devices_notices_nothing(run: Callable[..., Run]) -> None:

@@ -115,5 +115,5 @@ def test_without_a_device_a_run_takes_as_many_of_the_others_as_fit() -> None:
     assert (found.config, found.devices, found.replaced) == (config, 4, {})
     assert found.warnings == [
         "without device 5, which was wrong",
-        "on 4 of 7 devices: no preset fits more",
+        "dp uses 4 of 7 devices: it does not fit more",
     ]
