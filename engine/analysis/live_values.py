@@ -22,6 +22,12 @@ RENAMES = ("bitcast", "tuple", "opt-barrier", "optimization-barrier", "after-all
 """Opcodes whose result is the memory of their operands."""
 IN_PLACE = ("dynamic-update-slice", "scatter")
 """Opcodes that change their first operand in place."""
+ELEMENTWISE = re.compile(
+    "abs|add|and|atan2|cbrt|ceil|clamp|compare|convert|copy|cosine|divide|exponential(-minus-one)?|floor|is-finite|log|"
+    "log-plus-one|logistic|maximum|minimum|multiply|negate|not|or|power|remainder|round-nearest-(afz|even)|rsqrt|select|"
+    "shift-(left|right-arithmetic|right-logical)|sign|sine|sqrt|subtract|tan|tanh|xor"
+)
+"""Opcodes whose result at an index depends on nothing but the operands at that index."""
 
 
 @dataclass(eq=False)
@@ -63,6 +69,8 @@ class Schedule:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.values: Values = []
+        self._reusable: list[tuple[Value, Value]] = []
+        """Results, and an operand whose memory each can take if nothing reads that later."""
         self.now = 0
         """Instructions that have run: in the end, the length of the schedule."""
         entry = module.computations[module.entry]
@@ -70,6 +78,7 @@ class Schedule:
         for value in self.outputs:
             value.end = self.now
         self._donate()
+        self._reuse()
 
     def _donate(self) -> None:
         given = {value.argument: value for value in self.values if value.argument is not None}
@@ -77,6 +86,19 @@ class Schedule:
             at = numbers(index)[0] if index.strip() else 0
             if at < len(self.outputs) and (value := given.get(number(argument))):
                 _share(self.outputs[at], value)
+
+    def _reuse(self) -> None:
+        """Lets results take the memory of an operand of the same type that they are the last to read."""
+        spans: dict[Value, tuple[int, int]] = {}
+        for value in self.values:
+            begin, end = spans.get(value.owner, (value.begin, value.end))
+            is_argument = value.argument is not None
+            spans[value.owner] = min(begin, value.begin), self.now + 1 if is_argument else max(end, value.end)
+        for result, operand in self._reusable:
+            one, other = result.owner, operand.owner
+            if spans[one][0] == result.begin == spans[other][1] > spans[other][0]:
+                _share(one, other)
+                spans[other] = spans[other][0], spans[one][1]
 
     def _run(self, where: Computation, given: Sequence[Values] | None) -> Values:
         """Runs a computation and returns its result. `given`: the values of its parameters; None for the entry's."""
@@ -158,6 +180,9 @@ class Schedule:
         result = [self._value(array, where, each) for array in arrays]
         for at, value in self._in_place(each, operands, flat, len(arrays)):
             _share(result[at], value)
+        if len(result) == 1:
+            taken = (value for values in self._elementwise(each, operands) for value in values)
+            self._reusable += [(result[0], value) for value in taken if value.array == result[0].array]
         self.now += 1
         return result
 
@@ -179,6 +204,13 @@ class Schedule:
                 value = operands[number_][0]
                 if memory_space(value.array) == memory_space(leaves(each.type)[at]):
                     yield at, value
+
+    def _elementwise(self, each: Instruction, operands: list[Values]) -> list[Values]:
+        """The operands of which the result at an index needs only the element at that index."""
+        if ELEMENTWISE.fullmatch(each.opcode):
+            return operands
+        called = self.module.computations.get(each.attribute(CALLS) or "") if " kind=kLoop" in each.rest else None
+        return [operands[at] for at in _elementwise_parameters(called) if at < len(operands)] if called else []
 
     def _updated(self, each: Instruction) -> list[int | None]:
         """For each result the number of the operand that it is an update of."""
@@ -221,6 +253,17 @@ def _element(where: Computation, each: Instruction, flat: Values) -> Values:
     index = number(each.attribute(r"\bindex=(\d+)") or "0")
     at = sum(counts[:index])
     return flat[at : at + (counts[index] if index < len(counts) else 0)]
+
+
+def _elementwise_parameters(fused: Computation) -> list[int]:
+    """The numbers of the parameters of a fusion that nothing reads at other indices than those of the result."""
+    inside = fused.instructions.values()
+    moved: set[str] = set()
+    for each in reversed(inside):
+        if each.name in moved or not ELEMENTWISE.fullmatch(each.opcode):
+            moved.update(each.operands)
+    parameters = (each for each in inside if each.opcode == "parameter")
+    return [number(each.rest[: each.closing].strip()) for each in parameters if each.name not in moved]
 
 
 def _updates(fused: Computation, root: Instruction | None) -> int | None:
