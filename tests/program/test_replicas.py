@@ -4,14 +4,17 @@ import random
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 import pytest
 from shardtui.engine.models.task import Task, TrainState
-from shardtui.engine.program.program import Program, compile_initial_state
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.program.replicas import Differing, differing, first_holders, rows_of
 from shardtui.engine.program.state_function import StateFunction, shard_digest_function
+from shardtui.engine.spec.preset_reader import load_preset
 
-from ..conftest import KINDS, step
+from ..conftest import BATCHES, KINDS, OF_EXPERTS, WIDE, step, tiny_config
 from ..flips import flipped, random_flip, unequal_replicas
 
 
@@ -43,6 +46,15 @@ def test_replicas_are_equal_after_steps(task: Task, programs: dict[str, Program]
     state = step(initial(task, program), program, 2)
     assert not unequal_replicas(state)
     assert differing(words_of(state, digester(task, program)), holders(program)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dp", *OF_EXPERTS])
+def test_replicas_of_a_mixture_are_equal_after_steps(name: str) -> None:
+    mixture = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
+    task = Task(tiny_config(model=mixture, training=BATCHES), "cpu")
+    program = compile_program(task, place(task, load_preset(name), jax.devices()))
+    assert not unequal_replicas(step(initial(task, program), program, 3))
 
 
 @pytest.mark.parametrize("name", ["dp-tp2", *map(slow, ("dp", "hsdp", "fsdp", "dp-tp2-pp2"))])
