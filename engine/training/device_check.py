@@ -1,7 +1,7 @@
 """Compares what devices must share, every so many steps, and goes back if they differ."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -12,7 +12,11 @@ from ..checkpoint.saver import Saver
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import WrongDevices
 from ..models.task import Task
+from ..program.leaves import bytes_of
+from ..program.placement import place
 from ..program.replicas import Differing, differing, first_holders, rows_of
+from ..spec.config import RunConfig
+from ..spec.preset import Preset
 from ..wire.events import DevicesDiffer, Event, WrongDevice
 from .pausing import Pausing
 from .profiler import Profiler
@@ -119,6 +123,23 @@ class DeviceCheck:
     def _host(self, process: int) -> str:
         names = {host.process: host.name for host in self.cluster.hosts}
         return names.get(process) or socket.gethostname()
+
+
+def coverage(config: RunConfig, task: Task, preset: Preset, devices: Sequence[jax.Device]) -> list[str]:
+    """Returns a warning if part of the state has no replicas under the run's preset, which fits; else nothing."""
+    if not config.check_devices:
+        return []
+    shardings = jax.tree.leaves(place(task, preset, devices).state_shardings)
+    arrays = jax.tree.leaves(task.abstract_state)
+    first = first_holders(shardings)
+    sizes = np.array([bytes_of(array.shape, array.dtype) for array in arrays], float)
+    is_alone = (first == first[0]).sum(axis=0) == 1
+    share = sizes[is_alone].sum() / sizes.sum()
+    text = (
+        f"--check-devices {config.check_devices}: under {preset.name}, {100 * share:.1f} % of the state is on one device "
+        "only and is not compared: hsdp, for example, holds each shard on two or more"
+    )
+    return [text] if share else []
 
 
 def _words(devices: list[WrongDevice], is_certain: bool, arrays: list[str], step: int) -> str:

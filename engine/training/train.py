@@ -24,12 +24,14 @@ from ..program.presets import describe_presets, known_presets, problems_of_reque
 from ..program.setup import devices_and_task
 from ..spec.checks import problems_of
 from ..spec.config import Restart, RunConfig, UserModel
+from ..spec.preset_reader import name_of
 from ..wire.descriptions import PresetInfo
 from ..wire.events import EngineReady, Event, RatesFitted
 from ..wire.hosts import HostInfo
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Answer
+from .device_check import coverage
 from .fitting import Fitted, fit
 from .inputs import Inputs, inputs_of, text_inputs
 from .loop import Loop
@@ -80,7 +82,8 @@ def train(
 
     answer_with(partial(preview, task, devices))
     met = hosts if cluster.count > 1 else []
-    publish(_ready(config, task, devices, inputs, infos, preset_problems, [*edited, *fitted.warnings], met))
+    notes = [*edited, *fitted.warnings, *coverage(config, task, known[name_of(config.preset)], devices)]
+    publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, met))
     if rates := known_rates(devices):
         publish(RatesFitted(rates=rates))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile

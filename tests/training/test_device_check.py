@@ -4,11 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import msgspec
 import pytest
 from shardtui.engine.distributed.outcomes import WrongDevices
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.training.device_check import coverage
 from shardtui.engine.wire.commands import AnyCommand, Resume
 from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Event, Paused, Restored, StepsDone, Switched
 
@@ -105,3 +109,12 @@ def test_a_run_that_does_not_check_its_devices_notices_nothing(run: Callable[...
     hit = run(FLIP, 5, check_devices=None)
     assert hit.train() == STEPS
     assert not hit.named(DevicesDiffer)
+
+
+@pytest.mark.parametrize(("preset", "words"), [("dp", ""), ("hsdp", ""), ("fsdp", "under fsdp, 99.")])
+def test_a_layout_without_replicas_is_said(task: Task, preset: str, words: str) -> None:
+    config = msgspec.structs.replace(task.config, check_devices=3)
+    found = coverage(config, task, load_preset(preset), jax.devices())
+    assert len(found) == bool(words)
+    assert words in "".join(found)
+    assert coverage(task.config, task, load_preset(preset), jax.devices()) == []
