@@ -136,8 +136,8 @@ def coverage(config: RunConfig, task: Task, preset: Preset, devices: Sequence[ja
     is_alone = (first == first[0]).sum(axis=0) == 1
     share = sizes[is_alone].sum() / sizes.sum()
     text = (
-        f"--check-devices {config.check_devices}: under {preset.name}, {100 * share:.1f} % of the state is on one device "
-        "only and is not compared: hsdp, for example, holds each shard on two or more"
+        f"--check-devices {config.check_devices}: under {preset.name}, {100 * share:.1f} % of the state is on one "
+        "device only and is not compared: hsdp, for example, holds each shard on two or more"
     )
     return [text] if share else []
 
