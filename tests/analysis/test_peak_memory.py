@@ -127,6 +127,33 @@ def test_an_elementwise_result_takes_the_memory_of_what_nothing_reads_later(insi
     assert found.memory.bytes == size
 
 
+ON_GPU = """\
+%f (q: bf16[4,50], r: f32[100]) -> (bf16[200], f32[4]) {
+  %q = bf16[4,50]{1,0} parameter(0)
+  %r = f32[100]{0} parameter(1)
+  %wide = f32[4,50]{1,0} convert(%q)
+  %sum = f32[4]{0} reduce(%wide, %zero), dimensions={1}, to_apply=%add
+  %flat = f32[200]{0} bitcast(%wide)
+  %narrow = bf16[200]{0} convert(%flat)
+  ROOT %t = (bf16[200]{0}, f32[4]{0}) tuple(%narrow, %sum)
+}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("kInput", 400 + 400 + 16), ("kLoop", 400 + 400 + 400 + 16)], ids=["on GPU", "on CPU"]
+)
+def test_the_gpu_compiler_reuses_memory_under_another_shape_and_beside_reductions(kind: str, size: int) -> None:
+    found = peak_of(
+        f"{ARGUMENT}  %a = bf16[4,50]{{1,0}} bitcast-convert(%p)\n"
+        f"  %b = (bf16[200]{{0}}, f32[4]{{0}}) fusion(%a, %p), kind={kind}, calls=%f\n"
+        "  ROOT %c = bf16[200]{0} get-tuple-element(%b), index=0\n",
+        ON_GPU,
+    )
+    assert found.memory.bytes == size
+
+
 BODY = """\
 %body (t: (s32[], f32[100])) -> (s32[], f32[100]) {
   %t = (s32[], f32[100]{0}) parameter(0)
