@@ -19,6 +19,7 @@ LONG = {
     "elastic": 10,
     "returning": 5,
     "stuck": 10,
+    "flips": 5,
     "damage": 25,
     "restores": 3,
     "loop": 50,
