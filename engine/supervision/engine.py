@@ -11,6 +11,7 @@ from pathlib import Path
 from ..base.append import append_regular
 from ..wire.ending import Ending, Kind, read_ending
 from ..wire.run_directory import RunDirectory
+from .spares import Spares
 
 SETTLE_SECONDS = 5.0
 """Time for the other processes to end after one has failed: they are informed, and record why they end."""
@@ -34,10 +35,17 @@ class Engine:
     """The processes of one epoch on this machine. They end if this process does."""
 
     def __init__(
-        self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path]
+        self,
+        directory: RunDirectory,
+        commands: Mapping[int, Sequence[str]],
+        logs: Mapping[int, Path],
+        spares: Spares,
     ) -> None:
-        """`commands` and `logs` by process index; a process without a log inherits stdout and stderr."""
-        self._directory = directory
+        """`commands` and `logs` by process index; a process without a log inherits stdout and stderr.
+
+        It starts with the processes of `spares`, as far as there are any.
+        """
+        self._directory, self._spares = directory, spares
         self._theirs, self._ours = os.pipe()
         self._settled_at: float | None = None
         self._killed: set[int] = set()
@@ -47,6 +55,8 @@ class Engine:
 
     def _start(self, process: int, command: Sequence[str], log: Path | None) -> Child:
         self._directory.ending(process).unlink(missing_ok=True)
+        if spare := self._spares.take(command, log):
+            return Child(process, spare)
         if log is None:
             return Child(process, subprocess.Popen(command, stdin=self._theirs))
         with append_regular(log) as file:

@@ -18,6 +18,7 @@ from .deciding import Deciding
 from .engine import SETTLE_SECONDS, Engine
 from .history import History
 from .roll import Attendance, Decision, Roll
+from .spares import Spares
 from .stopping import Stopping
 from .supervisor import give_up, held, last_step, say
 
@@ -54,7 +55,7 @@ class HostSupervisor:
         )
         self._serves = False
         """Whether process 0 of the last epoch was on this host, which then has the history."""
-        self._stopping = Stopping()
+        self._stopping, self._spares = Stopping(), Spares()
 
     def run(self) -> int:
         """Returns the exit code of the run on this host: 0, 1 if it failed, 2 if it was refused."""
@@ -111,6 +112,7 @@ class HostSupervisor:
         watch = _Watch(decision, self._roll, self._checkpoints)
         looked = time.monotonic()
         while (endings := engine.ended()) is None:
+            self._spares.fill(1)
             time.sleep(POLL_SECONDS)
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked = time.monotonic()
@@ -131,13 +133,12 @@ class HostSupervisor:
         self._restart = msgspec.structs.replace(self._restart, step=None, preset=None, profile=None)
         if count == 1:
             alone = engine_command("serve", str(self._directory.path), restart)
-            return Engine(self._directory, {0: alone}, {0: self._directory.log})
+            return Engine(self._directory, {0: alone}, {0: self._directory.log}, self._spares)
         member = msgspec.structs.replace(
             self._membership, coordinator=decision.coordinator, processes=count, process=process
         )
-        return Engine(
-            self._directory, {process: engine_command("host", self._directory.name, None, restart, member)}, {}
-        )
+        command = engine_command("host", self._directory.name, None, restart, member)
+        return Engine(self._directory, {process: command}, {}, self._spares)
 
     def _makes_room(self, number: int) -> bool:
         """Whether the engines of an epoch were stopped to take in a host."""

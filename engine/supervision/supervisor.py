@@ -20,6 +20,7 @@ from ..wire.events import Failed, StepsDone
 from ..wire.run_directory import RunDirectory
 from .engine import Engine, worst
 from .retries import Retries
+from .spares import Spares
 from .stopping import Stopping
 
 POLL_SECONDS = 0.05
@@ -35,7 +36,7 @@ class Supervisor:
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
-        self._stopping = Stopping()
+        self._stopping, self._spares = Stopping(), Spares()
 
     def run(self) -> int:
         """Returns the exit code of the run: 0, 1 if it failed, 2 if it was refused."""
@@ -85,9 +86,11 @@ class Supervisor:
             index: engine_command("serve", str(self._directory.path), restart, *member)
             for index, member in enumerate(self._directory.new_members(epoch.processes))
         }
-        engine = Engine(self._directory, commands, {index: self._directory.log_of(index) for index in commands})
+        logs = {index: self._directory.log_of(index) for index in commands}
+        engine = Engine(self._directory, commands, logs, self._spares)
         self._stopping.follow(engine)
         while (endings := engine.ended()) is None:
+            self._spares.fill(len(commands))
             time.sleep(POLL_SECONDS)
         return endings
 
