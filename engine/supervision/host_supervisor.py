@@ -37,7 +37,9 @@ class HostSupervisor:
         """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
         assert restart.config and membership.coordinator and membership.processes and membership.process is not None
         self._directory, self._membership = directory, membership
-        self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
+        self._restart = msgspec.structs.replace(
+            restart, fallback=supervision.fallback, min_processes=supervision.min_processes
+        )
         self._rank, self._count = membership.process, membership.processes
         self._checkpoints = Path(directory.checkpoints(restart.config))
         folder = self._checkpoints / "supervisors"

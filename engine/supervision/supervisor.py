@@ -32,7 +32,9 @@ class Supervisor:
 
     def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision) -> None:
         self._directory = directory
-        self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
+        self._restart = msgspec.structs.replace(
+            restart, fallback=supervision.fallback, min_processes=supervision.min_processes
+        )
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
