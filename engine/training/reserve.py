@@ -19,12 +19,12 @@ def assigned(imported: int) -> list[str]:
 
     Closes the descriptor `imported` once all is imported: nothing is sent before.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine
     threading.Thread(target=_import, args=[imported], name="imports").start()
     line = sys.stdin.buffer.readline()
     if not line:
         return []
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, before)
     assignment = msgspec.json.decode(line, type=Assignment)
     if assignment.log:
         with append_regular(Path(assignment.log)) as log:
