@@ -8,11 +8,13 @@ does an update of a slice, and donated arguments hold the outputs that they are 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from .array_memory import elements, leaves, memory_space
 from .execution_counts import BRANCHES
-from .hlo import Computation, Instruction, Module, number, numbers
-from .trip_counts import BODY, CALLS, CONDITION
+from .hlo import Computation, Instruction, Module, arrays, number, numbers
+from .in_place import elementwise, updated
+from .trip_counts import BODY, CONDITION
 
 APPLIED = r"\bto_apply=%?([\w.\-]+)"
 BRANCH = re.compile(r"%?([\w.\-]+)")
@@ -20,8 +22,6 @@ OUTPUT_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
 """An output, and the argument or operand whose memory it takes."""
 RENAMES = ("bitcast", "tuple", "opt-barrier", "optimization-barrier", "after-all", "call")
 """Opcodes whose result is the memory of their operands."""
-IN_PLACE = ("dynamic-update-slice", "scatter")
-"""Opcodes that change their first operand in place."""
 
 
 @dataclass(eq=False)
@@ -63,6 +63,8 @@ class Schedule:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.values: Values = []
+        self._reusable: list[tuple[Value, Value]] = []
+        """Results, and an operand whose memory each can take if nothing reads that later."""
         self.now = 0
         """Instructions that have run: in the end, the length of the schedule."""
         entry = module.computations[module.entry]
@@ -70,6 +72,7 @@ class Schedule:
         for value in self.outputs:
             value.end = self.now
         self._donate()
+        self._reuse()
 
     def _donate(self) -> None:
         given = {value.argument: value for value in self.values if value.argument is not None}
@@ -77,6 +80,22 @@ class Schedule:
             at = numbers(index)[0] if index.strip() else 0
             if at < len(self.outputs) and (value := given.get(number(argument))):
                 _share(self.outputs[at], value)
+
+    def _reuse(self) -> None:
+        """Lets results take the memory of an operand that they are the last to read."""
+        spans: dict[Value, tuple[int, int]] = {}
+        for value in self.values:
+            begin, end = spans.get(value.owner, (value.begin, value.end))
+            is_argument = value.argument is not None
+            spans[value.owner] = min(begin, value.begin), self.now + 1 if is_argument else max(end, value.end)
+        for result, operand in self._reusable:
+            one, other = result.owner, operand.owner
+            if (
+                _are_alike(result.array, operand.array)
+                and spans[one][0] == result.begin == spans[other][1] > spans[other][0]
+            ):
+                _share(one, other)
+                spans[other] = spans[other][0], spans[one][1]
 
     def _run(self, where: Computation, given: Sequence[Values] | None) -> Values:
         """Runs a computation and returns its result. `given`: the values of its parameters; None for the entry's."""
@@ -154,10 +173,12 @@ class Schedule:
 
     def _computed(self, where: Computation, each: Instruction, operands: list[Values], flat: Values) -> Values:
         self._read(flat)
-        arrays = leaves(each.type)
-        result = [self._value(array, where, each) for array in arrays]
-        for at, value in self._in_place(each, operands, flat, len(arrays)):
+        result = self._new(where, each)
+        for at, value in self._in_place(each, operands, flat, len(result)):
             _share(result[at], value)
+        for at, operand in elementwise(self.module, each):
+            if at < len(result) and operand < len(operands):
+                self._reusable += [(result[at], value) for value in operands[operand][:1]]
         self.now += 1
         return result
 
@@ -174,22 +195,11 @@ class Schedule:
                 at = numbers(index)[0] if index.strip() else 0
                 if at < count and number(operand) < len(operands) and operands[number(operand)]:
                     yield at, operands[number(operand)][0]
-        for at, number_ in enumerate(self._updated(each)):
+        for at, number_ in enumerate(updated(self.module, each)):
             if number_ is not None and number_ < len(operands) and operands[number_]:
                 value = operands[number_][0]
                 if memory_space(value.array) == memory_space(leaves(each.type)[at]):
                     yield at, value
-
-    def _updated(self, each: Instruction) -> list[int | None]:
-        """For each result the number of the operand that it is an update of."""
-        if each.opcode in IN_PLACE:
-            return [0]
-        called = self.module.computations.get(each.attribute(CALLS) or "") if each.opcode == "fusion" else None
-        root = called.root if called else None
-        if not called or not root:
-            return []
-        roots = [called.instructions.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
-        return [_updates(called, found) for found in roots]
 
     def _new(self, where: Computation, each: Instruction, argument: int | None = None) -> Values:
         return [self._value(array, where, each, argument) for array in leaves(each.type)]
@@ -210,6 +220,12 @@ class Schedule:
             _share(value, before)
 
 
+def _are_alike(one: str, other: str) -> bool:
+    """Whether two arrays have as many elements, as large ones, in the same memory."""
+    alike = [(prod(found.shapes[0]), found.bits) for found in (arrays(one), arrays(other)) if found.shapes]
+    return len(alike) == 2 and alike[0] == alike[1] and memory_space(one) == memory_space(other)
+
+
 def _share(value: Value, other: Value) -> None:
     if value.owner is not other.owner:
         value.owner.shares = other.owner
@@ -221,15 +237,3 @@ def _element(where: Computation, each: Instruction, flat: Values) -> Values:
     index = number(each.attribute(r"\bindex=(\d+)") or "0")
     at = sum(counts[:index])
     return flat[at : at + (counts[index] if index < len(counts) else 0)]
-
-
-def _updates(fused: Computation, root: Instruction | None) -> int | None:
-    """The number of the parameter that the result of a fusion is an update of; None if it is none."""
-    while root and root.opcode == "bitcast":
-        root = fused.instructions.get(root.operand)
-    if root is None or root.opcode not in IN_PLACE:
-        return None
-    updated = fused.instructions.get(root.operand)
-    while updated and updated.opcode == "bitcast":
-        updated = fused.instructions.get(updated.operand)
-    return number(updated.rest[: updated.closing].strip()) if updated and updated.opcode == "parameter" else None

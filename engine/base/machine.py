@@ -27,7 +27,12 @@ def available_memory() -> int:
         return machine_memory()
 
 
+def most_compilations() -> int:
+    """Returns how many compilations the cores have room for, at least one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // CORES_OF_COMPILATION)
+
+
 def has_room(running: int) -> bool:
     """Returns whether another compilation may start beside those that are running."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return (running + 1) * CORES_OF_COMPILATION <= cores and available_memory() >= COMPILATION_BYTES
+    return running < most_compilations() and available_memory() >= COMPILATION_BYTES

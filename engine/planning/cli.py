@@ -15,6 +15,7 @@ from ..spec.topology import Topology, load_topology
 from ..wire.stdout import print_answer
 from . import cache
 from .at_hand import predicted_on
+from .compile_slots import slot
 from .ranking import Board, Cost
 
 
@@ -68,7 +69,8 @@ def _compiled(config: RunConfig, target: str, name: str) -> Cost:
         from ..models.task import Task
         from .ahead_of_time import compile_cost
 
-        cost = compile_cost(Task(config, topology.platform), preset, topology)
+        with slot():
+            cost = compile_cost(Task(config, topology.platform), preset, topology)
         try:
             cache.store(config, preset, topology, cost, program)
         except OSError as error:

@@ -60,7 +60,7 @@ def test_values_are_live_until_they_are_read_for_the_last_time() -> None:
     """%a is needed by %b and %d, %b only by %c: when %c is computed, the argument, %a, %b and %c are live."""
     found = peak_of(
         f"{ARGUMENT}  %a = f32[100]{{0}} sine(%p)\n  %b = f32[200]{{0}} pad(%a)\n  %c = f32[50]{{0}} slice(%b)\n"
-        "  ROOT %d = f32[100]{0} add(%a, %c)\n"
+        "  ROOT %d = f32[100]{0} concatenate(%a, %c)\n"
     )
     assert found.memory.bytes == 400 + 400 + 800 + 200
     assert [(buffer.layout, buffer.kind, buffer.bytes) for buffer in found.buffers] == [
@@ -106,6 +106,52 @@ def test_an_update_of_a_slice_happens_in_place_and_says_what_is_written() -> Non
     )
     assert found.memory.bytes == 4000 + 400 + 400
     assert (found.buffers[0].layout, found.buffers[0].op_name) == ("f32[10,100]{1,0}", "jit(step)/mlp/sin")
+
+
+@pytest.mark.parametrize(
+    ("inside", "last", "size"),
+    [
+        ("negate(%q)", "slice(%c)", 400 + 400 + 200),
+        ("reverse(%q), dimensions={0}", "slice(%c)", 400 + 400 + 400),  # reads other elements than it writes
+        ("negate(%q)", "custom-call(%c, %b)", 400 + 400 + 400 + 200),  # %b is read again
+    ],
+)
+def test_an_elementwise_result_takes_the_memory_of_what_nothing_reads_later(inside: str, last: str, size: int) -> None:
+    parameter = "  %q = f32[100]{0} parameter(0)\n"
+    fused = f"%f (q: f32[100]) -> f32[100] {{\n{parameter}  ROOT %r = f32[100]{{0}} {inside}\n}}\n\n"
+    found = peak_of(
+        f"{ARGUMENT}  %a = f32[100]{{0}} sine(%p)\n  %b = f32[100]{{0}} cosine(%a)\n"
+        f"  %c = f32[100]{{0}} fusion(%b), kind=kLoop, calls=%f\n  ROOT %d = f32[50]{{0}} {last}\n",
+        fused,
+    )
+    assert found.memory.bytes == size
+
+
+ON_GPU = """\
+%f (q: bf16[4,50], r: f32[100]) -> (bf16[200], f32[4]) {
+  %q = bf16[4,50]{1,0} parameter(0)
+  %r = f32[100]{0} parameter(1)
+  %wide = f32[4,50]{1,0} convert(%q)
+  %sum = f32[4]{0} reduce(%wide, %zero), dimensions={1}, to_apply=%add
+  %flat = f32[200]{0} bitcast(%wide)
+  %narrow = bf16[200]{0} convert(%flat)
+  ROOT %t = (bf16[200]{0}, f32[4]{0}) tuple(%narrow, %sum)
+}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("kInput", 400 + 400 + 16), ("kLoop", 400 + 400 + 400 + 16)], ids=["on GPU", "on CPU"]
+)
+def test_the_gpu_compiler_reuses_memory_under_another_shape_and_beside_reductions(kind: str, size: int) -> None:
+    found = peak_of(
+        f"{ARGUMENT}  %a = bf16[4,50]{{1,0}} bitcast-convert(%p)\n"
+        f"  %b = (bf16[200]{{0}}, f32[4]{{0}}) fusion(%a, %p), kind={kind}, calls=%f\n"
+        "  ROOT %c = bf16[200]{0} get-tuple-element(%b), index=0\n",
+        ON_GPU,
+    )
+    assert found.memory.bytes == size
 
 
 BODY = """\

@@ -1,6 +1,7 @@
 """Compares rebuilt peaks of memory with the compiler's own: `python tests/long/peaks.py [--record]` (about 10 minutes).
 
-Programs for simulated devices and, with the extra `tpu`, for slices of TPUs that nobody has to hold. None of them runs.
+Programs for simulated devices and, with the extras `tpu` and `gpu-compiler`, for TPUs and GPUs that nobody has to hold.
+None of them runs.
 """
 
 import argparse
@@ -41,6 +42,10 @@ CASES = (
     ("v5e:2x4", "gpt2-medium", "dp-tp4", "batch_size=32 remat=true"),
     ("v5e:4x4", "gpt2-xl", "fsdp", "batch_size=32 remat=true"),
     ("v5p:4x4x4", "gpt3-175b", "fsdp-tp8", "batch_size=64"),
+    ("h100:1x8", "gpt2", "dp", "batch_size=64"),
+    ("h100:1x8", "gpt2", "fsdp", "batch_size=64 remat=true"),
+    ("h100:1x8", "gpt2", "dp-tp2-pp2", "batch_size=32 remat=true"),
+    ("h100:4x8", "gpt2-medium", "fsdp-tp2", "batch_size=64"),
 )
 """Devices, model, preset, settings."""
 COLUMNS = {
@@ -70,8 +75,9 @@ def main() -> None:
 def compiled(devices: str, model: str, preset: str, settings: str) -> PresetCompiled:
     chosen = choose_model(model, tuple(settings.split()))
     config = RunConfig(run="x", model_name=model, model=chosen.model, training=chosen.training, preset=preset)
-    task = Task(config, "cpu" if devices == CPU else "tpu")
-    found = jax.devices() if devices == CPU else find_slice(load_topology(devices))
+    topology = None if devices == CPU else load_topology(devices)
+    task = Task(config, topology.platform if topology else "cpu")
+    found = find_slice(topology) if topology else jax.devices()
     return compile_program(task, place(task, load_preset(preset), found)).description
 
 

@@ -1,9 +1,10 @@
 """What `plan --search` chooses, against the best of its finalists: `python tests/long/search.py [WORD …] [--record]`.
 
 Six models on three topologies, with a batch that is kept. Of the finalists of each, four are compiled: the best by
-estimate, and those after it at ranks 4, 12 and 36. Then the search is played back on these: what it would choose
-after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and about a quarter of a minute of one
-core for each of the 72 programs; what was compiled before is kept. With words only the cases that have them all.
+estimate, and those after it at ranks 4, 12 and 36; with `--all`, all 40. Then the search is played back on these: what
+it would choose after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and about a quarter of a
+minute of one core for each of the 72 programs, with `--all` of 720; what was compiled before is kept. With words only
+the cases that have them all.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -19,6 +21,7 @@ import msgspec
 from shardtui.engine.planning.finalists import next_to_compile
 from shardtui.engine.planning.goal import configured, figure, pick
 from shardtui.engine.planning.ranking import Board, Cost, Row
+from shardtui.engine.planning.search import MAX_ROWS
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import HF, choose_model
 from shardtui.engine.spec.search import CHOSEN, SearchRequest
@@ -58,15 +61,18 @@ COLUMNS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD")
+    parser.add_argument("--all", action="store_true", help="compile all finalists")
     options = arguments(parser)
     lines = [f"{model} {topology}" for model in MODELS.strip().split("\n") for topology in TOPOLOGIES]
     chosen = [line.split() for line in lines if all(word in line.split() for word in options.words)]
     print(f"{versions()}\n")
     losses: list[float] = []
-    with Table("long/search", COLUMNS, options.record) as table:
+    with Table("long/search-all" if options.all else "long/search", COLUMNS, options.record) as table:
         for name, *settings, topology in chosen:
             began = time.perf_counter()
-            rows = compiled(config_of(name, tuple(settings)), topology)
+            rows = compiled(
+                config_of(name, tuple(settings)), topology, range(1, MAX_ROWS + 1) if options.all else RANKS
+            )
             losses.append(add(table, name, topology, " ".join(settings), rows))
             print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
     print(
@@ -83,12 +89,12 @@ def config_of(name: str, settings: tuple[str, ...]) -> RunConfig:
     return RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset="dp")
 
 
-def compiled(config: RunConfig, topology: str) -> list[Row]:
+def compiled(config: RunConfig, topology: str, ranks: Iterable[int]) -> list[Row]:
     """Finalists of a search for the model at these ranks, each compiled."""
     request = SearchRequest(goal=GOAL, kept=[key for key in CHOSEN if key != "remat"])
     answer = ask("search", config, topology, msgspec.json.encode(request).decode(), limit=None)
     finalists = msgspec.json.decode(answer, type=Board).rows
-    chosen = [finalists[rank - 1] for rank in RANKS if rank <= len(finalists)]
+    chosen = [finalists[rank - 1] for rank in ranks if rank <= len(finalists)]
     return [msgspec.structs.replace(row, compiled=cost_of(config, topology, row)) for row in chosen]
 
 

@@ -32,16 +32,8 @@ from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.export import without_fonts
 from ..terminal.plain_console import PIPE_WIDTH, plain_console, table_console
 from ..terminal.plain_table import plain_table, right
-from .inspect_report import (
-    DiffReport,
-    FindingReport,
-    HloReport,
-    all_arrays,
-    diff_report,
-    findings,
-    inspect_report,
-    lint_report,
-)
+from .inspect_report import DiffReport, HloReport, all_arrays, diff_report, inspect_report
+from .lint_report import FindingReport, findings, lint_report
 from .memory_report import peak_table
 
 MAX_ROWS = 500

@@ -1,11 +1,10 @@
-"""The JSON of `shardtui inspect` and `shardtui lint`."""
+"""The JSON of `shardtui inspect`."""
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from ...engine.analysis.layout import Shard, bytes_per_device, replicas, shards, shards_differ, wasted_bytes
-from ...engine.analysis.lint import Finding, lint
 from ...engine.analysis.traffic import FlowChange, changes, flows, overlapped_share
 from ...engine.origins.explanation import Explained, Explanation, Link, ValueOrigin
 from ...engine.spec.pipeline_info import PipelineInfo
@@ -23,7 +22,6 @@ from ...engine.wire.descriptions import (
     RematerializationInfo,
 )
 from ...engine.wire.events import Inspection
-from ..state import finding_origins
 from ..state.collective_origins import because
 from ..state.explanation_diff import numbered
 
@@ -175,33 +173,9 @@ class HloReport(Struct, frozen=True, kw_only=True):
     """Share of the bytes sent, 0 to 1, by collectives that are `overlapped`; null if nothing is sent."""
 
 
-class FindingReport(Finding, frozen=True, kw_only=True):
-    """A finding, and where to change what it is about."""
-
-    origin: list[str] | None
-    """Where the chains of its arrays, and of what its source line computes and moves, end: each rule and line once, by
-    the partitioner's passes. Null if the passes failed."""
-
-
-class LintReport(Struct, frozen=True, kw_only=True):
-    """Likely mistakes in the layout of a preset."""
-
-    schema: int = SCHEMA
-    """Version of this schema; grows when a field changes its meaning or is removed."""
-    preset: str
-    """Name of the preset."""
-    findings: list[FindingReport]
-    """The findings; empty if there are none."""
-
-
 def all_arrays(inspection: Inspection) -> list[ArrayInfo]:
     """Returns the state and the batch, then gradients and activations."""
     return [*inspection.compiled.arrays, *inspection.inspected.arrays]
-
-
-def findings(inspection: Inspection) -> list[Finding]:
-    """Returns likely mistakes in the layout."""
-    return lint(inspection.compiled, inspection.inspected, inspection.flops_per_step, inspection.rates)
 
 
 def inspect_report(inspection: Inspection, explained: Explained) -> InspectReport:
@@ -249,22 +223,6 @@ def diff_report(one: Inspection, other: Inspection) -> DiffReport:
 
 def _mesh(mesh: MeshInfo) -> MeshReport:
     return MeshReport(list(mesh.axes), list(mesh.axes.values()), mesh.device_ids)
-
-
-def lint_report(inspection: Inspection, found: Sequence[Finding], explained: Explained) -> LintReport:
-    """Returns the JSON form of findings."""
-    explanation, arrays = explained.explanation, all_arrays(inspection)
-    return LintReport(
-        preset=inspection.compiled.preset, findings=[_finding(each, explanation, arrays) for each in found]
-    )
-
-
-def _finding(found: Finding, explanation: Explanation | None, arrays: Sequence[ArrayInfo]) -> FindingReport:
-    fields = {name: getattr(found, name) for name in found.__struct_fields__}
-    ends = explanation and finding_origins.ends(
-        found, finding_origins.evidence(found, explanation, arrays), explanation
-    )
-    return FindingReport(**fields, origin=ends)
 
 
 def _collective(info: CollectiveInfo, found: Explanation | None) -> CollectiveReport:

@@ -7,7 +7,7 @@ from ...engine.base.invalid import Invalid
 from ...engine.spec.preset_files import FILE_NAME, user_presets
 from ...engine.spec.preset_reader import is_file
 from ...engine.spec.search import CHOSEN, SearchRequest
-from .run_config import settings_of_options
+from .run_settings import settings_of_options
 
 MINUTES = 10.0
 """How long a search takes at most, by default."""

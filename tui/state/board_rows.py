@@ -106,15 +106,28 @@ def percent(error: float) -> str:
 
 def links(wired: Wiring) -> str:
     """Returns the links of some mesh axes as text: `ring x`, `line x and ring y, stride 2`, `DCN, 2 slices`."""
-    between = f"network, {wired.slices} hosts" if wired.nvlink else f"DCN, {wired.slices} slices"
-    return "; ".join([*_inside(wired), *([between] if wired.slices > 1 else [])]) or "one device"
+    return "; ".join(_rates(wired)) or "one device"
 
 
 def rate(wired: Wiring) -> str:
     """Returns the bandwidth of a device over these links, in GB/s: `200 GB/s`, `200 GB/s; DCN 6.25 GB/s`."""
-    rates = [f"{wired.rate / 1e9:,.0f} GB/s"] if _inside(wired) else []
-    between = "network" if wired.nvlink else "DCN"
-    return "; ".join([*rates, *([f"{between} {wired.dcn_rate / 1e9:.3g} GB/s"] if wired.dcn_rate else [])])
+    between = "network " if wired.nvlink else "DCN "
+    names = [""] * bool(_inside(wired)) + [between]
+    return "; ".join(f"{name}{rate}" for name, rate in zip(names, _rates(wired).values(), strict=False) if rate)
+
+
+def links_with_rates(wired: Wiring) -> str:
+    """Returns both: `ring x, 200 GB/s; DCN, 2 slices, 6.25 GB/s`."""
+    return "; ".join(f"{link}, {rate}" if rate else link for link, rate in _rates(wired).items())
+
+
+def _rates(wired: Wiring) -> dict[str, str]:
+    """The bandwidth of a device by the links that have it: those inside a slice or a host, then those between them."""
+    found = dict.fromkeys(_inside(wired), f"{wired.rate / 1e9:,.0f} GB/s")
+    if wired.slices > 1:
+        between = f"network, {wired.slices} hosts" if wired.nvlink else f"DCN, {wired.slices} slices"
+        found[between] = f"{wired.dcn_rate / 1e9:.3g} GB/s" if wired.dcn_rate else ""
+    return found
 
 
 def _inside(wired: Wiring) -> list[str]:

@@ -94,8 +94,12 @@ def _times(cost: Cost) -> str:
 
 def _axis(row: Row, axis: str) -> str:
     wired = next((wired for wired in row.wiring if wired.axes == [axis]), None)
-    links = f"{board_rows.links(wired)}, {board_rows.rate(wired)}; " if wired else ""
-    return links + _sent(row, axis)
+    links = [board_rows.links_with_rates(wired)] if wired else []
+    moved = board_rows.sent(row)
+    is_elsewhere = (
+        moved and axis not in moved.sent_by_axis and any(axis in axes.split() for axes in _combined_axes(row))
+    )
+    return "; ".join([*links, *([] if is_elsewhere else [_sent(row, axis)])])
 
 
 def _combined_axes(row: Row) -> list[str]:

@@ -1,0 +1,48 @@
+"""How many programs are compiled at the same time on this machine, whoever plans. Does not import jax."""
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..base.append import append_regular
+from ..base.machine import COMPILATION_BYTES, available_memory, most_compilations
+from ..wire.run_directory import plan_cache
+
+POLL_SECONDS = 0.1
+"""Interval at which a compilation that waits looks for a free slot."""
+
+
+@contextlib.contextmanager
+def slot() -> Iterator[None]:
+    """Waits until a compilation may begin, and counts as one inside this context.
+
+    A slot is a locked file, which is free again when its process ends, however it ends. If there can be none, for
+    example on a read-only disk, nothing is waited for.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            folder = plan_cache() / "slots"
+            folder.mkdir(parents=True, exist_ok=True)
+            while not any(_take(folder / str(number), held) for number in _open_slots()):
+                time.sleep(POLL_SECONDS)
+        yield
+
+
+def _open_slots() -> Iterator[int]:
+    """Yields the slots that this machine has cores for; after the first, while it has memory for a compilation."""
+    yield 0
+    if available_memory() >= COMPILATION_BYTES:
+        yield from range(1, most_compilations())
+
+
+def _take(path: Path, held: contextlib.ExitStack) -> bool:
+    file = append_regular(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return False
+    held.enter_context(file)
+    return True
