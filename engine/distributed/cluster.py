@@ -1,6 +1,6 @@
 """The processes that train one run. All do the same in the same order; process 0 decides what comes next."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..wire.hosts import HostInfo, HostStatus
@@ -14,6 +14,8 @@ class Cluster:
 
     process = 0
     count = 1
+    hosts: Sequence[HostInfo] = ()
+    """The processes, once they have met; empty if there is only this one."""
 
     def meet(self) -> list[HostInfo]:
         """Returns the processes; none if there is only this one. Call it before any other method. Raises Invalid."""

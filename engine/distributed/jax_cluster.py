@@ -66,7 +66,6 @@ class JaxCluster(Cluster):
         """`stop` is called in process 0 if another process received a signal to stop; `lost` in every process if others
         are lost, with the reason by process index. Both are called in the thread of `Liveness`."""
         self.process, self.count = global_state.process_id, global_state.num_processes
-        self.hosts: list[HostInfo] = []
         self._store = SealedStore(global_state.client, seal, self.count)
         self._liveness = Liveness(self.process, self.count, global_state.client, self._store, stop, lost)
         self._agreed = self._gathered = 0

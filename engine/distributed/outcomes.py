@@ -41,6 +41,15 @@ class Unfit(Invalid):
         self.processes = processes
 
 
+class WrongDevices(Problem):
+    """Devices do not hold what their replicas hold: the run has to end, and to go on without them if it can."""
+
+    def __init__(self, problem: str, devices: dict[int, list[int]]) -> None:
+        """`devices`: their ids by process index; empty if it is not certain which are wrong."""
+        super().__init__(problem)
+        self.devices = devices
+
+
 class Stranded(Problem):
     """This process failed while the others wait for it in a collective forever: the run has to end."""
 

@@ -58,7 +58,7 @@ class Compiler:
         """`presets_folder` is for presets created during the run, `keep_bytes` is host memory for kept programs."""
         self.transfers = Transfers()
         self.kept = KeptPrograms(keep_bytes)
-        self._task = task
+        self.task = task
         self._presets = presets
         self._presets_folder = presets_folder
         self.devices = devices
@@ -80,8 +80,8 @@ class Compiler:
     def _kept_or_compiled(self, preset: Preset, on_phase: Callable[[Phase], None]) -> Program:
         program = self.kept.get(preset.name)
         if program is None:
-            placement = place(self._task, preset, self.devices)
-            program = compile_program(self._task, placement, on_phase)
+            placement = place(self.task, preset, self.devices)
+            program = compile_program(self.task, placement, on_phase)
             if self.kept.add(program):  # the traces of a dropped program are a quarter of its memory
                 jax.clear_caches()
                 self.transfers.clear()
@@ -92,11 +92,11 @@ class Compiler:
 
         So it compiles alongside the run's first program.
         """
-        preset, config = self._preset(name), self._task.config
+        preset, config = self._preset(name), self.task.config
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="initial state")
 
         def compiled() -> Callable[[], TrainState]:
-            create = compile_initial_state(self._task, place(self._task, preset, self.devices))
+            create = compile_initial_state(self.task, place(self.task, preset, self.devices))
             return create if config.weights is None else lambda: with_weights(create(), config)
 
         return thread.submit(compiled)
@@ -115,7 +115,7 @@ class Compiler:
             raise Invalid(f"preset {name}: the run already has {len(self._presets):,} presets: switch to one of them")
         path = self._presets_folder / f"{name}.toml"
         preset = parse_preset(path, text)
-        info = describe_preset(self._task, preset, self.devices)
+        info = describe_preset(self.task, preset, self.devices)
         if info.problems:
             raise Invalid(*info.problems)
         write_preset(path, text)
@@ -160,7 +160,7 @@ class Compiler:
         """Returns the sampler for a program's layout, and the seconds spent to compile it now; the last one is kept."""
         if self._sampler and self._sampler[0] == program.name:
             return self._sampler[1], 0.0
-        sampler = compile_sampler(self._task, program.placement)
+        sampler = compile_sampler(self.task, program.placement)
         self._sampler = program.name, sampler
         return sampler, sampler.compile_seconds
 
@@ -175,7 +175,7 @@ class Compiler:
         placement = self.compiled(name).placement
         while True:
             started = self._queue.started
-            inspected = inspect_program(self._task, placement)
+            inspected = inspect_program(self.task, placement)
             if not inspected.rematerializations or started == self._queue.started:
                 return inspected
 
@@ -190,6 +190,6 @@ class Compiler:
         on_phase("transfers")
         program.compile_state_functions()
         compiled = self.transfers.prepare(
-            self._task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
+            self.task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
         )
         return Ready(program, time.perf_counter() - began if compiled or not is_kept else 0.0)

@@ -20,6 +20,8 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from .replicas import split_axes
+
 U32 = jnp.uint32
 
 
@@ -37,6 +39,22 @@ def digests(tree: Any, shardings: Any = None) -> jax.Array:
     if any(isinstance(leaf, Tracer) for leaf in leaves):
         return jnp.stack(found)
     return jnp.asarray(np.stack(jax.device_get(found)))  # the leaves may be on different devices
+
+
+def shard_digests(tree: Any, shardings: Any) -> jax.Array:
+    """Returns uint32 [devices, leaves, 2]: 64 bits of what each device of the mesh holds of each leaf.
+
+    To be traced, with the leaves' `shardings`. Runs no collective: each device reads its own shards and keeps its own
+    row. Devices that hold the same shard have equal words if its bits are equal.
+    """
+    leaves, known = jax.tree.leaves(tree), jax.tree.leaves(shardings)
+
+    def of_device(*shards: jax.Array) -> jax.Array:
+        return jnp.stack([_sum(shard, shard.shape, [0] * shard.ndim) for shard in shards])[None]
+
+    specs = tuple(sharding.spec for sharding in known)
+    mesh = known[0].mesh
+    return jax.shard_map(of_device, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(mesh.axis_names))(*leaves)
 
 
 def linear_sums(tree: Any) -> jax.Array:
@@ -75,7 +93,7 @@ def _digest(x: jax.Array, sharding: NamedSharding | None) -> jax.Array:
 def _sum_on_devices(x: jax.Array, sharding: NamedSharding) -> jax.Array:
     """Returns `_sum` of the global array: each device sums its own shard, and of replicas only the first counts."""
     mesh, dims = sharding.mesh, [*sharding.spec, *[None] * (x.ndim - len(sharding.spec))]
-    split = {axis for dim in dims if dim for axis in ([dim] if isinstance(dim, str) else dim)}
+    split = split_axes(sharding)
     replicated = tuple(axis for axis in mesh.axis_names if axis not in split)
 
     def of_shard(shard: jax.Array) -> jax.Array:

@@ -24,7 +24,7 @@ from .compilation_cache import cache_hits, of_code_in
 from .digest import is_finite
 from .memory import predict
 from .placement import Placement, Tree, with_shardings
-from .state_function import StateFunction, digest_function, state_function
+from .state_function import StateFunction, digest_function, shard_digest_function, state_function
 
 HOST_BYTES_PER_CHARACTER = 40
 """Host memory of a compiled program and its jaxpr, per character of HLO text: 23 to 52 were measured on CPU
@@ -49,6 +49,8 @@ class Program:
     """Estimated host memory that the program uses."""
     held_out_loss: StateFunction | None = None
     """The loss of a state and a held-out batch; None for a run without evaluation."""
+    shard_digests: StateFunction | None = None
+    """Digests of what each device holds; None for a run that does not check its devices."""
 
     @property
     def name(self) -> str:
@@ -56,8 +58,8 @@ class Program:
         return self.placement.preset.name
 
     def compile_state_functions(self) -> None:
-        """Compiles them ahead: a switch, a save and an evaluation call them while no step runs."""
-        for function in (self.digest, self.is_finite, self.held_out_loss):
+        """Compiles them ahead: a switch, a save, an evaluation and a check of devices call them while no step runs."""
+        for function in (self.digest, self.is_finite, self.held_out_loss, self.shard_digests):
             if function:
                 function.compile()
 
@@ -80,7 +82,8 @@ def compile_program(task: Task, placement: Placement, on_phase: Callable[[Phase]
     description = _describe(task, placement, step, text, written, time.perf_counter() - began, from_cache)
     functions = digest_function(state), state_function(is_finite, state)
     held_out = StateFunction(lambda: trace_held_out(task, placement).lower()) if task.config.evaluation else None
-    return Program(placement, step, *functions, description, HOST_BYTES_PER_CHARACTER * len(text), held_out)
+    by_device = shard_digest_function(state) if task.config.check_devices else None
+    return Program(placement, step, *functions, description, HOST_BYTES_PER_CHARACTER * len(text), held_out, by_device)
 
 
 def trace_step(task: Task, placement: Placement, observed: Observed | None = None) -> Traced:

@@ -6,16 +6,19 @@ from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import find_devices
 from ..spec.config import SIMULATED_DEVICES, RunConfig
+from ..spec.epoch import Epoch
 from .compilation_cache import use_compilation_cache
 
 
-def devices_and_task(config: RunConfig, processes: int = 1, of: int | None = None) -> tuple[list[jax.Device], Task]:
+def devices_and_task(
+    config: RunConfig, processes: int = 1, epoch: Epoch | None = None
+) -> tuple[list[jax.Device], Task]:
     """Configures jax, then returns this run's devices and its task. Nothing may use jax's devices before.
 
-    `processes` train, each with the devices that it has when the run has all of its processes, `of`. Raises Invalid if
-    the devices cannot be had, or the model is invalid.
+    `processes` train, each with the devices that it has when the run has all of its processes; those that the `epoch`
+    leaves out are not used. Raises Invalid if the devices cannot be had, or the model is invalid.
     """
-    of = of or processes
+    of, left_out = (epoch.of, epoch.left_out) if epoch else (processes, ())
     simulated = config.devices or SIMULATED_DEVICES
     if simulated % of:
         raise Invalid(f"--devices {simulated} cannot be split evenly among {of} processes: give a multiple of {of}")
@@ -23,7 +26,8 @@ def devices_and_task(config: RunConfig, processes: int = 1, of: int | None = Non
     if config.platform:
         jax.config.update("jax_platforms", config.platform)
     use_compilation_cache()
-    devices = find_devices(config.devices and config.devices * processes // of)
+    found = find_devices(config.devices and config.devices * processes // of)
+    devices = [device for device in found if device.id not in left_out]
     return devices, Task(config, devices[0].platform)
 
 

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Compiled, Lowered
 
 from ..models.task import TrainState
-from .digest import digests
+from .digest import digests, shard_digests
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,18 @@ class StateFunction:
         return self.compile()(*arguments)
 
 
-def state_function(function: Callable[[TrainState], jax.Array], state: TrainState) -> StateFunction:
-    """Returns a function of states like the abstract `state`, which has shardings; its result is replicated."""
+def state_function(
+    function: Callable[[TrainState], jax.Array], state: TrainState, is_by_device: bool = False
+) -> StateFunction:
+    """Returns a function of states like the abstract `state`, which has shardings.
+
+    Its result is replicated, or split over all devices of the mesh along its first dim if it `is_by_device`.
+    """
 
     def lower() -> Lowered:
         mesh = jax.tree.leaves(state)[0].sharding.mesh
-        return jax.jit(function, out_shardings=NamedSharding(mesh, PartitionSpec())).lower(state)
+        spec = PartitionSpec(mesh.axis_names) if is_by_device else PartitionSpec()
+        return jax.jit(function, out_shardings=NamedSharding(mesh, spec)).lower(state)
 
     return StateFunction(lower)
 
@@ -49,3 +55,9 @@ def state_function(function: Callable[[TrainState], jax.Array], state: TrainStat
 def digest_function(state: TrainState) -> StateFunction:
     """Returns `digests` as a function of states like the abstract `state`."""
     return state_function(partial(digests, shardings=jax.tree.map(lambda leaf: leaf.sharding, state)), state)
+
+
+def shard_digest_function(state: TrainState) -> StateFunction:
+    """Returns `shard_digests` as a function of states like the abstract `state`; each device keeps its own row."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return state_function(partial(shard_digests, shardings=shardings), state, is_by_device=True)

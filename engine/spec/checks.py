@@ -10,6 +10,7 @@ def problems_of(config: RunConfig) -> list[str]:
     """Returns what is wrong with the numbers in `config`, one line each. Needs no device."""
     model, training, memory = config.model, config.training, config.device_memory
     every, minutes = config.checkpoints.every_steps, config.checkpoints.every_minutes
+    between = config.check_devices
     checks = model_checks(model, training) if isinstance(model, ModelConfig) else []
     checks += training_checks(training, is_built_in=isinstance(model, ModelConfig))
     checks += _evaluation_checks(config.evaluation) if config.evaluation else []
@@ -21,6 +22,7 @@ def problems_of(config: RunConfig) -> list[str]:
         (every is None or every >= 1, f"--checkpoint-every {every}: must be at least 1"),
         (minutes is None or minutes > 0, f"--checkpoint-minutes {minutes}: must be above 0, or 0 for never"),
         (config.checkpoints.keep >= 1, f"--keep {config.checkpoints.keep}: must be at least 1"),
+        (between is None or between >= 1, f"--check-devices {between}: must be at least 1"),
         (memory is None or memory >= 1, f"--device-memory {memory}: must be at least 1 byte"),
         (config.keep_programs >= 0, f"--keep-programs {config.keep_programs}: must be 0 bytes or more"),
         (

@@ -200,6 +200,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is held out and how often it is evaluated; None for no evaluation."""
     checkpoints: CheckpointConfig = CheckpointConfig()
     """When and where checkpoints are saved."""
+    check_devices: int | None = None
+    """Steps between comparisons of the replicas of all arrays; None for none."""
     low_memory: bool = False
     """A switch saves the state first, then frees each leaf of it as soon as it is moved."""
     keep_programs: int = KEEP_PROGRAMS

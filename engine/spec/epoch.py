@@ -41,3 +41,5 @@ class Epoch(Struct, frozen=True, kw_only=True):
     """Processes of the run when none is missing."""
     lost: LostProcess | None = None
     """The process whose end ended the epoch before; null in the first."""
+    left_out: tuple[int, ...] = ()
+    """Ids of devices that are not used any more, in a run of one process: they differed from their replicas."""

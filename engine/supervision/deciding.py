@@ -35,10 +35,11 @@ class Deciding:
         """Decides on an epoch for which all who are present are ready, unless hosts are still waited for."""
         endings = self._endings(number, present)
         rank, ending = worst(endings) if endings else (0, Ending(kind="stopped"))
-        if not ending.is_orderly and self._noted < number:
+        wrong = self._wrong(number, list(present), ending)
+        if not ending.is_orderly and not wrong and self._noted < number:
             self._noted = number
             self._retries.note(rank, ending, self._last_step())
-        decision = self._verdict(number, list(present), rank, ending)
+        decision = self._verdict(number, list(present), wrong[0] if wrong else rank, ending, wrong)
         is_first = not endings
         if not decision.problem and (missing := self._count - len(present) - len(decision.left_out)) > 0:
             patience = FIRST_SECONDS if is_first else self._patience
@@ -61,10 +62,20 @@ class Deciding:
         gone = [rank for rank, token in before.members.items() if rank not in present or present[rank].token != token]
         return {rank: Ending(kind="killed", problems=[GONE]) for rank in gone} or found
 
-    def _verdict(self, number: int, ranks: list[int], rank: int, ending: Ending) -> Decision:
-        """Returns the decision with all who can take part. `rank`: whose `ending` ended the epoch before."""
+    def _wrong(self, number: int, ranks: list[int], ending: Ending) -> list[int]:
+        """Returns the hosts whose devices were wrong in the epoch before, if enough are left without them."""
+        before = self._roll.decision(number - 1)
+        members = sorted(before.members) if before else []
+        wrong = [members[process] for process in ending.wrong]
+        return wrong if len(set(ranks) - set(wrong)) >= self._least else []
+
+    def _verdict(self, number: int, ranks: list[int], rank: int, ending: Ending, left_out: list[int]) -> Decision:
+        """Returns the decision with all who can take part, except those who are to be `left_out`.
+
+        `rank`: whose `ending` ended the epoch before.
+        """
         spare: list[int] = []
-        left_out: list[int] = []
+        ranks = [other for other in ranks if other not in left_out]
         is_dead = not ending.is_orderly and self._retries.is_repeated and ending.kind in ("killed", "lost")
         if ending.fits is not None:
             ranks, spare = ranks[: ending.fits], ranks[ending.fits :]
@@ -74,7 +85,7 @@ class Deciding:
             left_out = [rank]
             ranks = [other for other in ranks if other != rank]
             self._retries.forget_faults()
-        elif not ending.is_orderly and (problem := self._retries.problem):
+        elif not ending.is_orderly and not left_out and (problem := self._retries.problem):
             return Decision(number=number, problem=problem)
         if spare and len(ranks) < self._least:
             return Decision(number=number, problem=f"{ending.why}; --min-processes {self._least} allows no fewer")

@@ -92,8 +92,10 @@ class HostSupervisor:
         return decision
 
     def _problem(self, decision: Decision) -> str:
-        left_out = f"the engine of this host (process {self._rank}) kept ending at once: the run goes on without it"
-        return decision.problem or (left_out if self._rank in decision.left_out else "")
+        if self._rank not in decision.left_out:
+            return decision.problem
+        assert decision.lost
+        return f"the run goes on without this host (process {self._rank}): {decision.lost.why}"
 
     def _give_up(self, problem: str, ending: Ending | None) -> int:
         if self._serves:

@@ -63,7 +63,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     spare: list[int] = []
     """Ranks that wait because no preset fits with them."""
     left_out: list[int] = []
-    """Ranks whose process kept ending at once."""
+    """Ranks whose process kept ending at once, or whose devices were wrong."""
     lost: LostProcess | None = None
     """What ended the epoch before; null if hosts were taken in."""
     problem: str = ""

@@ -58,6 +58,8 @@ class Supervisor:
 
     def _next(self, epoch: Epoch, process: int, ending: Ending) -> Epoch | str:
         """Returns the next epoch, or why there is none. `process`: the one that ended the last epoch."""
+        if not self._stopping.signals and (without := self._without(epoch, ending)):
+            return without
         self._retries.note(process, ending, last_step(self._directory.events))
         count = self._left(epoch, ending)
         if self._stopping.signals:
@@ -73,6 +75,24 @@ class Supervisor:
             number=epoch.number + 1,
             processes=count if count >= self._least else epoch.processes,
             lost=LostProcess(process, ending.why),
+        )
+
+    def _without(self, epoch: Epoch, ending: Ending) -> Epoch | None:
+        """Returns the next epoch without the devices that were wrong; None if there are none, or all are needed.
+
+        One process goes on with its other devices; of several, those with such a device are left out.
+        """
+        lost = [LostProcess(process, ending.why) for process in ending.wrong]
+        count = epoch.processes - len(lost)
+        if not lost or 1 < epoch.processes > count < self._least:
+            return None
+        left_out = tuple(ending.wrong[0]) if epoch.processes == 1 else ()
+        return msgspec.structs.replace(
+            epoch,
+            number=epoch.number + 1,
+            processes=max(count, 1),
+            lost=lost[0],
+            left_out=(*epoch.left_out, *left_out),
         )
 
     def _left(self, epoch: Epoch, ending: Ending) -> int:

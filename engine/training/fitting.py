@@ -1,5 +1,6 @@
 """Fits a run to fewer devices than it had: another mesh, another preset, or a step in micro-batches."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,27 +31,36 @@ class Fitted:
     """What differs from the run on all of its devices, and why."""
     replaced: Mapping[str, str] = field(default_factory=dict)
     """The preset in use, by name, to that of the run; empty if the run keeps its own."""
+    devices: int | None = None
+    """How many of the devices are used; None for all."""
 
 
 def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: Restart, created: Path | None) -> Fitted:
     """Returns the run on `devices`, under the first that fits of its own preset, --fallback and all presets.
 
-    Raises Unfit if none does.
+    If some of a process's devices are left out, each preset is tried on all others, then on fewer and fewer. Raises
+    Unfit if nothing fits.
     """
     search = _Search(config, task, limit(devices, config.device_memory), restart.fallback, created)
-    found = search.first(len(devices))
+    left_out = restart.epoch.left_out if restart.epoch else ()
+    counts = range(len(devices), 0, -1) if left_out else [len(devices)]
+    found = search.first(*counts)
     if found is None:
         raise _unfit(search, len(devices), restart)
-    chosen, accumulate_steps = found
-    warnings = [*search.words(chosen, len(devices))]
+    chosen, accumulate_steps, count = found
+    warnings = [f"without device {', '.join(map(str, left_out))}, which was wrong"] if left_out else []
+    if count < len(devices):
+        warnings.append(f"{chosen.name} uses {count} of {len(devices)} devices: it does not fit more")
+    warnings += search.words(chosen, count)
     if accumulate_steps != config.training.accumulate_steps:
-        warnings.append(f"each step in {accumulate_steps} micro-batches, whose activations fit {len(devices)} devices")
-    kept = [switch for switch in config.switches if search.fits(search.known[name_of(switch.preset)], len(devices))]
-    left_out = [switch for switch in config.switches if switch not in kept]
-    warnings += [f"--switch {switch.step}:{switch.preset}: left out: it does not fit" for switch in left_out]
+        warnings.append(f"each step in {accumulate_steps} micro-batches, whose activations fit {count} devices")
+    kept = [switch for switch in config.switches if search.fits(search.known[name_of(switch.preset)], count)]
+    dropped = [switch for switch in config.switches if switch not in kept]
+    warnings += [f"--switch {switch.step}:{switch.preset}: left out: it does not fit" for switch in dropped]
     training = replace(config.training, accumulate_steps=accumulate_steps)
     fitted = replace(config, preset=chosen.reference, switches=tuple(kept), training=training)
-    return Fitted(fitted, warnings, {} if chosen.name == search.own.name else {chosen.name: config.preset})
+    replaced = {} if chosen.name == search.own.name else {chosen.name: config.preset}
+    return Fitted(fitted, warnings, replaced, count if count < len(devices) else None)
 
 
 def _unfit(search: "_Search", devices: int, restart: Restart) -> Unfit:
@@ -74,14 +84,17 @@ class _Search:
         self._fallback = [self.known.get(name) or load_preset(name) for name in fallback]
         self.known |= {preset.name: preset for preset in self._fallback}
 
-    def first(self, devices: int) -> tuple[Preset, int] | None:
-        """Returns the first preset that fits, and in how many micro-batches a step has to be; None if none does."""
+    def first(self, *counts: int) -> tuple[Preset, int, int] | None:
+        """Returns the first preset that fits the first of these numbers of devices that it fits; None if none does.
+
+        With it, in how many micro-batches a step has to be, and the number of devices.
+        """
         others = [preset for preset in self.known.values() if not is_pitfall(preset.name)]
         for presets in ([self.own], *([preset] for preset in self._fallback), others):
-            for accumulate_steps, task in self._tasks():
-                rows = [self._row(task, preset, devices, accumulate_steps) for preset in presets]
+            for count, (accumulate_steps, task) in itertools.product(counts, self._tasks()):
+                rows = [self._row(task, preset, count, accumulate_steps) for preset in presets]
                 if fitting := ranked([row for row in rows if row]):
-                    return self.known[fitting[0].preset], accumulate_steps
+                    return self.known[fitting[0].preset], accumulate_steps, count
         return None
 
     def fits(self, preset: Preset, devices: int) -> bool:

@@ -12,6 +12,7 @@ from ..base.append import append_regular
 from ..base.invalid import Invalid
 from ..distributed.jax_cluster import JaxCluster
 from ..distributed.joining import connect, process_index, seal
+from ..distributed.outcomes import WrongDevices
 from ..distributed.seal import Seal
 from ..spec.config import Membership, Restart, RunConfig
 from ..wire.commands import Stop
@@ -88,6 +89,10 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], 
         record(ending_of(error, watchdog.done))
         cluster.close()
         raise
+    except WrongDevices as error:  # in every process after the same step
+        record(ending_of(error, watchdog.done))
+        cluster.close()
+        return 1
     except Exception as error:
         record(ending_of(error, watchdog.done))
         traceback.print_exc()

@@ -19,6 +19,7 @@ from ..spec.config import RunConfig
 from ..wire.events import CheckpointFailed, Event, TrainingStarted
 from ..wire.inbox import Inbox
 from .background_compiles import BackgroundCompiles
+from .device_check import DeviceCheck
 from .evaluator import Evaluator
 from .feed import Feed
 from .pausing import Pausing
@@ -49,6 +50,7 @@ class Loop:
         inbox: Inbox,
         cluster: Cluster,
         held_out: Batches | None = None,
+        is_supervised: bool = False,
     ) -> None:
         self._config = config
         self._feed = Feed(batches, cluster.count)
@@ -64,6 +66,18 @@ class Loop:
         self._switcher = Switcher(config, compiler, saver, self._restorer, cluster, publish)
         self._pausing = Pausing(publish)
         self._stopping = Stopping(cluster, inbox, self._compiles.report)
+        self._check = DeviceCheck(
+            config.check_devices,
+            config.steps,
+            compiler.task,
+            cluster,
+            saver,
+            self._restorer,
+            self._pausing,
+            profiler,
+            publish,
+            is_supervised,
+        )
         self._boundary = StepBoundary(
             inbox,
             cluster,
@@ -74,6 +88,7 @@ class Loop:
             profiler,
             self._pausing,
             self._stopping,
+            self._check,
             TextSampler(config, compiler, publish),
         )
 
@@ -122,7 +137,7 @@ class Loop:
         self._profiler.end(self.at)
         if self.at.reports.became_nonfinite():
             self._publish(CheckpointFailed(step=self.at.done, problems=[self._nonfinite_loss_hint()]))
-        elif self.at.is_worth_saving and self._config.checkpoints.at_end:
+        elif self.at.is_worth_saving and self._config.checkpoints.at_end and self._check.passes(self.at):
             self.at.save(self._saver)
         self._saver.finish()
         return self.at.done
@@ -145,6 +160,8 @@ class Loop:
         if is_traced:
             self._profiler.end(self.at)
             self.at.reports.restart_clock()
+        if not self._check.after_step(self.at):
+            return
         if self.at.reports.became_nonfinite():
             self._pausing.pause(self.at, self._nonfinite_loss_hint())
             return

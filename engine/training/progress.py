@@ -26,6 +26,10 @@ class Progress:
     """The step before which the processes next agree on commands."""
     eval_loss: float | None = None
     """Held-out loss of the last evaluation since the origin; None before it, and if it was not finite."""
+    unread: jax.Array | None = None
+    """Digests of what each device holds, on their way to the host; None if no comparison is under way."""
+    unread_at: int = 0
+    """The step after which they were begun."""
     previous: Program | None = None
     """The program before the last switch, until a step of the new one is done; else None."""
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from ..base.advice import problems_in
 from ..base.invalid import Invalid
 from ..distributed.cluster import Cluster
-from ..distributed.outcomes import NotMet, Unfit
+from ..distributed.outcomes import NotMet, Unfit, WrongDevices
 from ..distributed.seal import Seal
 from ..spec.config import Restart, RunConfig, UserModel
 from ..wire.commands import Stop
@@ -97,6 +97,11 @@ def _train(
         record(ending_of(error, watchdog.done))
         cluster.close()
         return 2
+    except WrongDevices as error:  # in every process after the same step
+        log.append(Failed(problems=list(error.problems), refused=False))
+        record(ending_of(error, watchdog.done))
+        cluster.close()
+        return 1
     except Exception as error:
         traceback.print_exc()
         cluster.fail(error)
@@ -114,7 +119,8 @@ def ending_of(error: Exception, done: int) -> Ending:
     """Returns the ending that an exception after `done` steps means."""
     kind = "lost" if isinstance(error, NotMet) else "refused" if isinstance(error, Invalid) else "failed"
     fits = error.processes if isinstance(error, Unfit) else None
-    return Ending(kind=kind, step=done, problems=problems_in(error), fits=fits)
+    wrong = error.devices if isinstance(error, WrongDevices) else {}
+    return Ending(kind=kind, step=done, problems=problems_in(error), fits=fits, wrong=wrong)
 
 
 def _join(connect: Callable[[], Seal], log: EventLog, inbox: Inbox, record: Callable[[Ending], None]) -> Cluster:

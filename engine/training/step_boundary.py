@@ -23,6 +23,7 @@ from ..wire.commands import (
 )
 from ..wire.inbox import Inbox
 from .background_compiles import BackgroundCompiles, Pending
+from .device_check import DeviceCheck
 from .lockstep import Lockstep, LockstepCommand, MeasureParts, ReadPreset, SwitchNow
 from .pausing import Pausing
 from .profiler import PERIODIC_STEPS, Profiler
@@ -46,6 +47,7 @@ class StepBoundary:
     profiler: Profiler
     pausing: Pausing
     stopping: Stopping
+    check: DeviceCheck
     sampler: TextSampler
 
     def cross(self, at: Progress) -> None:
@@ -111,7 +113,8 @@ class StepBoundary:
             case InspectPreset(preset) if self.cluster.process == 0:
                 self.compiles.inspect(preset)
             case SaveCheckpoint():
-                at.save(self.saver)
+                if self.check.passes(at):
+                    at.save(self.saver)
             case ProfileSteps(steps):
                 self.profiler.request(at.begun, steps)
             case SampleText():
@@ -139,7 +142,7 @@ class StepBoundary:
         """Waits for the program if it is not compiled yet, then moves the state."""
         at.reports.flush()
         self.profiler.end(at)
-        if not self.stopping.is_requested_before(pending.ready):
+        if not self.stopping.is_requested_before(pending.ready) and self.check.passes(at):
             self.switcher.switch(at, pending.preset, lambda: self.compiles.finished(pending))
             at.reports.restart_clock()
 

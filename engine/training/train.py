@@ -24,12 +24,14 @@ from ..program.presets import describe_presets, known_presets, problems_of_reque
 from ..program.setup import devices_and_task
 from ..spec.checks import problems_of
 from ..spec.config import Restart, RunConfig, UserModel
+from ..spec.preset_reader import name_of
 from ..wire.descriptions import PresetInfo
 from ..wire.events import EngineReady, Event, RatesFitted
 from ..wire.hosts import HostInfo
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Answer
+from .device_check import coverage
 from .fitting import Fitted, fit
 from .inputs import Inputs, inputs_of, text_inputs
 from .loop import Loop
@@ -53,9 +55,7 @@ def train(
     hosts = cluster.meet()
     config = restart.config or directory.config
     _compare_inputs(cluster, hosts, directory, restart, config)
-    devices, task = cluster.together(
-        lambda: devices_and_task(config, cluster.count, restart.epoch and restart.epoch.of)
-    )
+    devices, task = cluster.together(lambda: devices_and_task(config, cluster.count, restart.epoch))
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
     inputs = cluster.together(lambda: _checked_inputs(config, task, devices, directory))
@@ -74,7 +74,7 @@ def train(
     fitted = fit(config, task, devices, restart, directory.presets) if restart.is_again else Fitted(config)
     if fitted.config.training != config.training:
         task = Task(fitted.config, devices[0].platform)
-    config, saver.replaced = fitted.config, fitted.replaced
+    config, saver.replaced, devices = fitted.config, fitted.replaced, devices[: fitted.devices]
     known, infos, preset_problems = describe_presets(config, task, devices, directory.presets, restart.is_again)
     problems += problems_of_requested(config, infos)
     if problems:
@@ -84,7 +84,8 @@ def train(
 
     answer_with(partial(preview, task, devices))
     met = hosts if cluster.count > 1 else []
-    publish(_ready(config, task, devices, inputs, infos, preset_problems, [*edited, *fitted.warnings], met))
+    notes = [*edited, *fitted.warnings, *coverage(config, task, known[name_of(config.preset)], devices)]
+    publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, met))
     if rates := known_rates(devices):
         publish(RatesFitted(rates=rates))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
@@ -92,7 +93,10 @@ def train(
     if loss_programs.are_possible:
         compiler.for_loss = lambda preset: loss_programs.compile(saver.replaced.get(preset.name, preset.reference))
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
-    loop = Loop(config, inputs.batches, compiler, saver, profiler, publish, inbox, cluster, inputs.held_out)
+    is_supervised = restart.epoch is not None
+    loop = Loop(
+        config, inputs.batches, compiler, saver, profiler, publish, inbox, cluster, inputs.held_out, is_supervised
+    )
     return loop.run(origin, restart.profile)
 
 

@@ -279,6 +279,34 @@ class HostsLost(Event, frozen=True):
     """Last reported status of each process."""
 
 
+class WrongDevice(Struct, frozen=True):
+    """A device that does not hold what its replicas hold."""
+
+    id: int
+    """Id of the device."""
+    kind: str
+    """Its kind, such as `TPU v4`."""
+    process: int
+    """Index of its process."""
+    host: str
+    """Name of its host."""
+
+
+class DevicesDiffer(Event, frozen=True):
+    """Replicas of arrays differ. The run goes back to the newest checkpoint, which was saved while they were equal."""
+
+    step: int
+    """Number of completed steps when they were compared."""
+    devices: list[WrongDevice]
+    """The devices that are wrong, or of which one is, if that is not certain."""
+    is_certain: bool
+    """True if most replicas agree that these devices are wrong; of two replicas that differ, either may be."""
+    arrays: list[str]
+    """Names of the arrays that differ."""
+    problem: str
+    """The same in words."""
+
+
 class Switching(Event, frozen=True):
     """Training is paused while the state moves."""
 
@@ -610,7 +638,7 @@ CheckpointEvent = (
     | RestoreFailed
 )
 ProfileEvent = Profiling | ProfileWriting | Profiled | ProfileFailed | PartsMeasured | RatesFitted
-HostEvent = HostsMeasured | HostsLost
+HostEvent = HostsMeasured | HostsLost | DevicesDiffer
 ConnectionEvent = Welcome | CommandRefused | Disconnected
 EngineEvent = EngineStarted | EngineReady | Failed | EngineStopped | EngineLost
 """The life cycle of an engine."""

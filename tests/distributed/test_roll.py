@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -84,8 +85,16 @@ class Hosts:
         self.number += 1
         return self.again(*endings, waited=waited)
 
+    def decide_as(self, endings: Mapping[int, Ending | None]) -> Decision | None:
+        """Returns what is decided if these hosts are present, by rank."""
+        self.number += 1
+        return self._decided(endings, 0.0)
+
     def again(self, *endings: Ending | None, waited: float) -> Decision | None:
-        found = {rank: attendance(rank, self.number, ending) for rank, ending in enumerate(endings)}
+        return self._decided(dict(enumerate(endings)), waited)
+
+    def _decided(self, endings: Mapping[int, Ending | None], waited: float) -> Decision | None:
+        found = {rank: attendance(rank, self.number, ending) for rank, ending in endings.items()}
         for _ in range(2):
             self._beat += 1
             for other in found.values():
@@ -148,6 +157,28 @@ def test_a_host_whose_process_keeps_ending_is_left_out(tmp_path: Path) -> None:
         *[([0, 1, 2], [])] * (SAME_FAULTS - 1),
         ([0, 2], [1]),
     ]
+
+
+WRONG = Ending(kind="failed", problems=["device 9 differs"], wrong={1: [9]})
+
+
+def test_a_host_with_a_wrong_device_is_left_out_at_once(tmp_path: Path) -> None:
+    """Process 1 of the epoch is the host of rank 2 once rank 1 is gone."""
+    hosts = Hosts(tmp_path, min_processes=1, restarts=1)
+    hosts.decide(None, None, None)
+    first = hosts.decide(WRONG, WRONG, WRONG)
+    assert first and (list(first.members), first.left_out) == ([0, 2], [1])
+    assert first.lost and (first.lost.process, first.lost.why) == (1, "device 9 differs")
+    second = hosts.decide_as({0: WRONG, 2: WRONG})
+    assert second and (list(second.members), second.left_out, second.problem) == ([0], [2], "")
+
+
+def test_a_host_with_a_wrong_device_stays_if_it_is_needed(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, min_processes=3)
+    hosts.decide(None, None, None)
+    found = [hosts.decide(WRONG, WRONG, WRONG) for _ in range(SAME_FAULTS)]
+    assert [decision and list(decision.members) for decision in found] == [*[[0, 1, 2]] * (SAME_FAULTS - 1), []]
+    assert found[-1] and "each time because: device 9 differs" in found[-1].problem
 
 
 def test_a_host_whose_process_ends_at_other_steps_is_kept(tmp_path: Path) -> None:

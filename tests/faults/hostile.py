@@ -21,6 +21,7 @@ from shardtui.engine.wire.events import (
     CheckpointFailed,
     CheckpointsKept,
     CommandRefused,
+    DevicesDiffer,
     EngineReady,
     EngineStarted,
     Failed,
@@ -32,6 +33,7 @@ from shardtui.engine.wire.events import (
     StepsDone,
     SwitchFailed,
     TrainingStarted,
+    WrongDevice,
 )
 from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
@@ -194,6 +196,13 @@ def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
         CheckpointFailed(step=1, problems=texts.of("failed checkpoint")),
         CheckpointDamaged(step=1, problems=texts.of("damaged checkpoint"), set_aside=texts.line("damaged name")),
         CheckpointsKept(checkpoints=_checkpoints(texts)),
+        DevicesDiffer(
+            step=1,
+            devices=[WrongDevice(0, texts.line("wrong device"), 0, texts.line("its host"))],
+            is_certain=True,
+            arrays=texts.of("differing arrays"),
+            problem=texts.line("difference"),
+        ),
         RestoreFailed(step=1, problems=texts.of("failed way back")),
         AheadEnded(preset=texts.line("likely preset"), problem=texts.line("not compiled ahead")),
         ProfileFailed(step=1, problems=texts.of("failed profile")),

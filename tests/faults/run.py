@@ -18,6 +18,7 @@ LONG = {
     "hosts": 10,
     "elastic": 10,
     "returning": 5,
+    "flips": 5,
     "damage": 25,
     "restores": 3,
     "loop": 50,

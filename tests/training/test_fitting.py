@@ -105,3 +105,15 @@ def test_what_fits_on_fewer_processes_is_said(memory: int | None, fits: int | No
     with pytest.raises(Unfit, match=f"no preset fits 6 devices, {words}") as error:
         fitted(tiny_config(device_memory=memory), 6, processes=3)
     assert error.value.processes == fits
+
+
+def test_without_a_device_a_run_takes_as_many_of_the_others_as_fit() -> None:
+    """Eight rows do not divide by seven, six or five devices."""
+    config = tiny_config(preset="dp")
+    restart = Restart(epoch=Epoch(number=2, supervisor=1, left_out=(5,)))
+    found = fit(config, Task(config, "cpu"), jax.devices()[:7], restart, None)
+    assert (found.config, found.devices, found.replaced) == (config, 4, {})
+    assert found.warnings == [
+        "without device 5, which was wrong",
+        "dp uses 4 of 7 devices: it does not fit more",
+    ]

@@ -16,6 +16,7 @@ from shardtui.engine.wire.events import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
+    DevicesDiffer,
     EngineLost,
     EngineStarted,
     EngineStopped,
@@ -34,10 +35,12 @@ from shardtui.engine.wire.events import (
     SwitchFailed,
     Switching,
     TrainingStarted,
+    WrongDevice,
 )
 from shardtui.engine.wire.hosts import HostInfo
 from shardtui.tui.state.interpreter import apply, apply_all
 from shardtui.tui.state.log_lines import in_words
+from shardtui.tui.state.log_rows import Level, level_of
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.widgets.headline import headline
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
@@ -282,6 +285,14 @@ def test_a_failed_save_keeps_earlier_checkpoints() -> None:
     apply(state, kept())
     assert state.newest is None
     assert "set aside as 2.damaged: x: 0 bytes" in in_words(damaged)
+
+
+def test_a_device_that_differs_is_kept_and_logged() -> None:
+    wrong = WrongDevice(5, "TPU v4", 1, "host-1")
+    differing = DevicesDiffer(step=9, devices=[wrong], is_certain=True, arrays=["x"], problem="device 5 differs")
+    state = after(steps(9, 1.0), differing)
+    assert (state.differing, state.hosts, in_words(differing)) == (differing, {}, "device 5 differs")
+    assert level_of(differing) == Level.ERROR
 
 
 def test_a_restored_checkpoint_drops_later_steps() -> None:

@@ -14,12 +14,14 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import PresetInfo
 from shardtui.engine.wire.events import (
     AnyEvent,
+    DevicesDiffer,
     EngineStarted,
     EngineStopped,
     Inspection,
     StepsDone,
     Switched,
     TrainingStarted,
+    WrongDevice,
 )
 from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
@@ -241,6 +243,15 @@ def test_mesh_describes_and_follows_the_device_under_the_cursor(home: Path, desc
         assert "device 5 holds" in screen_text(app)
         await press(pilot, "3", "f")
         assert app.state.followed is None
+        wrong = WrongDevice(5, "cpu", 0, "here")
+        app.post_message(
+            EventsArrived(
+                [DevicesDiffer(step=7, devices=[wrong], is_certain=True, arrays=["x", "y"], problem="device 5 differs")]
+            )
+        )
+        await until(lambda: any("✗CPU 5" in line.plain for line in app.screen.query_one(MeshPane).lines), "the mark")
+        details = "\n".join(line.plain for line in app.screen.query_one(DeviceDetails).lines)
+        assert "✗ differed from its replicas after step 7, in 2 arrays" in details
 
     over(record(described, "mesh"), scenario)
 

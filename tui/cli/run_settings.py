@@ -30,6 +30,7 @@ def run_settings(options: argparse.Namespace, before: RunConfig | None = None) -
         "platform": options.platform,
         "processes": getattr(options, "processes", None),
         "device_memory": options.device_memory,
+        "check_devices": getattr(options, "check_devices", None),
         "low_memory": getattr(options, "low_memory", None),
         "keep_programs": getattr(options, "keep_programs", None),
         "steps": getattr(options, "steps", None),

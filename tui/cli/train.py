@@ -16,6 +16,7 @@ from ...engine.wire.events import (
     CheckpointDamaged,
     CheckpointFailed,
     CheckpointsKept,
+    DevicesDiffer,
     Disconnected,
     EngineLost,
     EngineReady,
@@ -40,7 +41,16 @@ from .audience import Audience
 from .interrupts import Interrupts
 from .throttle import Throttle
 
-TROUBLE = SwitchFailed | CheckpointFailed | CheckpointDamaged | ProfileFailed | EngineLost | Disconnected | Failed
+TROUBLE = (
+    SwitchFailed
+    | CheckpointFailed
+    | CheckpointDamaged
+    | ProfileFailed
+    | DevicesDiffer
+    | EngineLost
+    | Disconnected
+    | Failed
+)
 
 
 class StepDone(Struct, frozen=True, tag=True, kw_only=True):

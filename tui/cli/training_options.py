@@ -113,6 +113,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="measure every so often how long the parts of a step take, in 1 %% of the time at most; Time shows it",
     )
     add(
+        "--check-devices",
+        type=int,
+        metavar="N",
+        help="compare the replicas of all arrays every N steps; if a device differs, go back to the newest checkpoint",
+    )
+    add(
         "--low-memory",
         action="store_true",
         default=None,

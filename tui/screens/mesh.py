@@ -26,7 +26,8 @@ class MeshScreen(RunScreen):
 The devices on the mesh axes of the active preset. **Arrows** move the cursor, **v** and **h** put other
 axes along rows and columns, **,** and **.** step through the rest. A row of devices shares a colour, and each box shows
 the bytes of state and batch that its device holds. **f** follows the device: its shard of each array
-is marked with `◆` in Arrays. A run on several hosts lists its processes below, and a
+is marked with `◆` in Arrays. `✗` marks a device that differed from its replicas
+(`--check-devices`). A run on several hosts lists its processes below, and a
 supervised one its epochs: who was lost, the time without steps, and how many were made again.
 """
     AUTO_FOCUS: ClassVar[str | None] = "MeshPane"
@@ -45,8 +46,9 @@ supervised one its epochs: who was lost, the time without steps, and how many we
         pane = self.query_one(MeshPane)
         if state.layout and state.ready:
             mesh, old = state.layout.mesh, pane.subject
-            if old is None or (old.mesh, old.followed) != (mesh, state.followed):
-                pane.show_mesh(state.layout, state.ready.devices[0].platform, state.followed)
+            wrong = frozenset(device.id for device in state.differing.devices) if state.differing else frozenset[int]()
+            if old is None or (old.mesh, old.followed, old.wrong) != (mesh, state.followed, wrong):
+                pane.show_mesh(state.layout, state.ready.devices[0].platform, state.followed, wrong)
             self.show_device()
         self.query_one(HostsPanel).show_hosts(state)
 

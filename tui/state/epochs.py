@@ -8,7 +8,9 @@ from ...engine.wire.events import StepsDone
 
 
 def remaining(epoch: Epoch) -> str:
-    """Returns `2 of 4 processes` if some are missing; empty if none is."""
+    """Returns `2 of 4 processes` if some are missing, or `all but device 5`; empty if none is."""
+    if epoch.left_out:
+        return f"all but device {', '.join(map(str, epoch.left_out))}"
     return f"{epoch.processes} of {epoch.of} processes" if epoch.processes < epoch.of else ""
 
 

@@ -17,6 +17,7 @@ from ...engine.wire.events import (
     CheckpointsKept,
     CommandRefused,
     ConnectionEvent,
+    DevicesDiffer,
     Disconnected,
     EngineEvent,
     EngineLost,
@@ -192,6 +193,9 @@ def _apply_checkpoint(state: RunState, event: CheckpointEvent) -> None:
 
 
 def _apply_hosts(state: RunState, event: HostEvent) -> None:
+    if isinstance(event, DevicesDiffer):
+        state.differing = event
+        return
     state.hosts = {status.process: status for status in event.hosts}
     if isinstance(event, HostsLost):
         state.hosts_lost = event.reasons

@@ -18,6 +18,7 @@ from ...engine.wire.events import (
     CheckpointsKept,
     CommandRefused,
     ConnectionEvent,
+    DevicesDiffer,
     Disconnected,
     EngineEvent,
     EngineLost,
@@ -224,6 +225,8 @@ def _hosts(event: HostEvent) -> str:
             return f"{len(event.hosts)} processes: {', '.join(f'step {host.step:,}' for host in event.hosts)}"
         case HostsLost():
             return "; ".join(f"process {process} was lost: {reason}" for process, reason in event.reasons.items())
+        case DevicesDiffer():
+            return event.problem
 
 
 def _engine(event: EngineEvent) -> str:

@@ -12,6 +12,7 @@ from ...engine.wire.events import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
+    DevicesDiffer,
     Disconnected,
     EngineLost,
     Failed,
@@ -43,7 +44,7 @@ class Level(StrEnum):
     DETAIL = "detail"
 
 
-ERRORS = (Failed, SwitchFailed, EngineLost, Disconnected, HostsLost, CheckpointDamaged, RestoreFailed)
+ERRORS = (Failed, SwitchFailed, EngineLost, Disconnected, HostsLost, DevicesDiffer, CheckpointDamaged, RestoreFailed)
 WARNINGS = (CommandRefused, CheckpointFailed, ProfileFailed, Stalled)
 DETAILS = (ProgramsKept, CheckpointsKept, CheckpointSaving, PresetInspected, HostsMeasured, Switching, Welcome)
 

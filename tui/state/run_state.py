@@ -15,6 +15,7 @@ from ...engine.wire.checkpoints import CheckpointInfo
 from ...engine.wire.descriptions import ArrayInfo, PresetInfo
 from ...engine.wire.events import (
     AnyEvent,
+    DevicesDiffer,
     EngineReady,
     MemoryMeasured,
     PartsMeasured,
@@ -111,6 +112,8 @@ class RunState:
     """By process, as last reported; empty for a run of one process."""
     hosts_lost: dict[int, str] = field(default_factory=dict[int, str])
     """Why processes were lost, by process."""
+    differing: DevicesDiffer | None = None
+    """The devices that were last found to differ from their replicas; None if none were."""
     playback: "Playback | None" = None
     """The clock of a replay, which takes no commands; None for a run that is followed."""
     tour: "Tour | None" = None

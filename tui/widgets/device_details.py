@@ -5,6 +5,7 @@ from textual.content import Content
 from ...engine.analysis.layout import bytes_per_device, coordinates
 from ...engine.base import figures
 from ...engine.wire.descriptions import DeviceInfo, MeshInfo
+from ...engine.wire.events import DevicesDiffer
 from ..state.run_state import RunState
 from .lines import Lines, set_titles
 
@@ -22,7 +23,12 @@ class DeviceDetails(Lines):
         info = next((info for info in state.ready.devices if info.id == device), None) if state.ready else None
         if info and state.layout:
             set_titles(self, f"device {info.id}{' ◆ followed' if info.id == state.followed else ''}")
-            self.show(_identity(info) + _mesh_position(info.id, state.layout.mesh) + _held_bytes(state))
+            self.show(
+                _difference(info, state.differing)
+                + _identity(info)
+                + _mesh_position(info.id, state.layout.mesh)
+                + _held_bytes(state)
+            )
 
 
 def _identity(info: DeviceInfo) -> list[Content]:
@@ -31,6 +37,15 @@ def _identity(info: DeviceInfo) -> list[Content]:
         core = "" if info.core is None else f", core {info.core}"
         rows.append(("torus coordinates", f"({', '.join(map(str, info.coords))}){core}"))
     return [_row(label, value) for label, value in rows]
+
+
+def _difference(info: DeviceInfo, differing: DevicesDiffer | None) -> list[Content]:
+    """Returns that the device was found to differ from its replicas; nothing if it was not."""
+    if differing is None or all(device.id != info.id for device in differing.devices):
+        return []
+    what = "differed" if differing.is_certain else "may be what differed"
+    lines = f"✗ {what} from its replicas after step {differing.step:,}, in {len(differing.arrays)} arrays"
+    return [Content.styled(lines, "$error"), Content()]
 
 
 def _mesh_position(device: int, mesh: MeshInfo) -> list[Content]:

@@ -29,13 +29,19 @@ class MeshPane(ShardingPane):
     held = ""
     """Bytes of state and batch that each device holds, of padded dims those of the largest shard."""
 
-    def show_mesh(self, layout: PresetCompiled, platform: str, followed: int | None) -> None:
-        """Shows the devices, and in each box the bytes that one holds."""
+    wrong: frozenset[int] = frozenset()
+    """Devices that were found to differ from their replicas."""
+
+    def show_mesh(
+        self, layout: PresetCompiled, platform: str, followed: int | None, wrong: frozenset[int] = frozenset()
+    ) -> None:
+        """Shows the devices, marks those that are `wrong`, and in each box shows the bytes that one holds."""
+        self.wrong = wrong
         self.held = figures.size(sum(bytes_per_device(array, layout.mesh) for array in layout.arrays))
         self.show_array(mesh_as_array(layout.mesh), layout.mesh, platform, followed)
 
     def set_subject(self, subject: Subject) -> None:
-        super().set_subject(msgspec.structs.replace(subject, tints_by_row=True, detail=self.held))
+        super().set_subject(msgspec.structs.replace(subject, tints_by_row=True, detail=self.held, wrong=self.wrong))
 
     def show_title(self, subject: Subject) -> None:
         set_titles(self, "mesh", figures.axes(subject.mesh.axes))

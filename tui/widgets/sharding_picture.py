@@ -86,8 +86,9 @@ def _cell(subject: Subject, holders: dict[Part, list[int]], down: range, across:
             if subject.columns is not None:
                 part[subject.columns] = x
             devices += holders.get(tuple(part), [])
+    mark = "✗" * (not subject.wrong.isdisjoint(devices))
     return Cell(
-        lambda width: label(subject.platform, sorted(set(devices)), width, subject.mesh),
+        lambda width: mark + label(subject.platform, sorted(set(devices)), width - len(mark), subject.mesh),
         subject.followed in devices,
         down.start if subject.tints_by_row else None,
         subject.detail,

@@ -26,6 +26,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a grid larger than the pane is folded instead of scrolled."""
     followed: int | None = None
     """The device whose shard is marked, None for none."""
+    wrong: frozenset[int] = frozenset()
+    """Devices that are marked with `✗`."""
     tints_by_row: bool = False
     """Whether the boxes of a row share a colour, instead of each having its own."""
     detail: str = ""

@@ -1,0 +1,171 @@
+"""Compares what devices must share, every so many steps, and goes back if they differ."""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from ..checkpoint.directory import state_names
+from ..checkpoint.saver import Saver
+from ..distributed.cluster import Cluster
+from ..distributed.outcomes import WrongDevices
+from ..models.task import Task
+from ..program.leaves import bytes_of
+from ..program.placement import place
+from ..program.replicas import Differing, differing, first_holders, rows_of
+from ..spec.config import RunConfig
+from ..spec.preset import Preset
+from ..wire.events import DevicesDiffer, Event, WrongDevice
+from .pausing import Pausing
+from .profiler import Profiler
+from .progress import Progress
+from .restorer import Restorer
+
+SHOWN = 3
+"""Names of arrays and devices that a message lists."""
+
+
+@dataclass(frozen=True)
+class DeviceCheck:
+    """Compares the replicas of the state's arrays, in every process after the same steps.
+
+    Each device digests its own shards after a step; the digests are read while the next step runs. Before a save or a
+    switch they are read at once, so that every checkpoint holds a state whose replicas are equal.
+    """
+
+    every_steps: int | None
+    """Steps between comparisons; None for none."""
+    last_step: int | None
+    """The run's last step, after which devices are compared as well; None if it has none."""
+    task: Task
+    cluster: Cluster
+    saver: Saver
+    restorer: Restorer
+    pausing: Pausing
+    profiler: Profiler
+    publish: Callable[[Event], None]
+    is_supervised: bool
+    """Whether a supervisor starts the run again, without the devices that are wrong."""
+
+    def after_step(self, at: Progress) -> bool:
+        """Begins and reads what is due after a step was dispatched. Returns False if the run has gone back."""
+        if not self.every_steps:
+            return True
+        if at.unread is not None and not self._read(at):
+            return False
+        if at.begun == self.last_step or self.pausing.is_paused or self.saver.is_due(at.begun):
+            return self.passes(at)
+        if at.begun % self.every_steps == 0:
+            self._begin(at)
+        return True
+
+    def passes(self, at: Progress) -> bool:
+        """Compares the devices now, if the run does so at all. Returns False if they differ and the run has gone back.
+
+        Raises WrongDevices in a supervised run.
+        """
+        if not self.every_steps:
+            return True
+        self._begin(at)
+        return self._read(at)
+
+    def _begin(self, at: Progress) -> None:
+        assert at.program.shard_digests
+        at.unread, at.unread_at = at.program.shard_digests(at.state), at.begun
+
+    def _read(self, at: Progress) -> bool:
+        assert at.unread is not None
+        rows, at.unread = rows_of(at.unread), None
+        found = self.cluster.collect(rows, dict[int, bytes])
+        shardings = jax.tree.leaves(at.program.placement.state_shardings)
+
+        def compare() -> Differing | None:
+            joined = {place: row for part in found for place, row in part.items()}
+            words = np.stack([np.frombuffer(joined[place], np.uint64) for place in sorted(joined)])
+            return differing(words, first_holders(shardings))
+
+        different = self.cluster.agree(compare, Differing | None)
+        if different:
+            self._go_back(at, different)
+        return different is None
+
+    def _go_back(self, at: Progress, different: Differing) -> None:
+        """Resumes from the newest checkpoint and pauses, or ends the engine for its supervisor."""
+        event = self._event(at, different)
+        at.reports.flush()
+        self.profiler.end(at)
+        self.saver.finish()
+        self.publish(event)
+        if self.is_supervised:
+            raise WrongDevices(event.problem, _by_process(event.devices) if event.is_certain else {})
+        newest = self.saver.newest()
+        at.replace_with(self.restorer.first(at.program.name, at.program, newest, None))
+        self.pausing.pause(at, f"{event.problem}: went back to step {at.done:,}; {_advice(event)}")
+
+    def _event(self, at: Progress, different: Differing) -> DevicesDiffer:
+        found = [at.program.placement.mesh.devices.flat[place] for place in different.devices]
+        names = state_names(self.task)
+        arrays = [names[leaf] for leaf in different.leaves]
+        devices = [
+            WrongDevice(device.id, device.device_kind, device.process_index, self._host(device.process_index))
+            for device in found
+        ]
+        return DevicesDiffer(
+            step=at.unread_at,
+            devices=devices,
+            is_certain=different.is_certain,
+            arrays=arrays,
+            problem=_words(devices, different.is_certain, arrays, at.unread_at),
+        )
+
+    def _host(self, process: int) -> str:
+        names = {host.process: host.name for host in self.cluster.hosts}
+        return names.get(process) or socket.gethostname()
+
+
+def coverage(config: RunConfig, task: Task, preset: Preset, devices: Sequence[jax.Device]) -> list[str]:
+    """Returns a warning if part of the state has no replicas under the run's preset, which fits; else nothing."""
+    if not config.check_devices:
+        return []
+    shardings = jax.tree.leaves(place(task, preset, devices).state_shardings)
+    arrays = jax.tree.leaves(task.abstract_state)
+    first = first_holders(shardings)
+    sizes = np.array([bytes_of(array.shape, array.dtype) for array in arrays], float)
+    is_alone = (first == first[0]).sum(axis=0) == 1
+    share = sizes[is_alone].sum() / sizes.sum()
+    text = (
+        f"--check-devices {config.check_devices}: under {preset.name}, {100 * share:.1f} % of the state is on one "
+        "device only and is not compared: hsdp, for example, holds each shard on two or more"
+    )
+    return [text] if share else []
+
+
+def _words(devices: list[WrongDevice], is_certain: bool, arrays: list[str], step: int) -> str:
+    """Returns which devices differ in which arrays, in words."""
+    named = _listed([f"{device.id} ({device.kind}, process {device.process} on {device.host})" for device in devices])
+    what = f"{len(arrays)} array{'s' * (len(arrays) != 1)} ({_listed(arrays)})"
+    if is_certain:
+        return f"after step {step:,}, device {named} does not hold what its replicas hold, in {what}"
+    return f"after step {step:,}, one of devices {named} is wrong: these replicas differ in {what}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _advice(event: DevicesDiffer) -> str:
+    ids = ", ".join(str(device.id) for device in event.devices)
+    return (
+        f"resume to go on with all devices. If device {ids} differs again, start the run without it: --supervise does "
+        "so by itself"
+    )
+
+
+def _by_process(devices: list[WrongDevice]) -> dict[int, list[int]]:
+    return {
+        process: [device.id for device in devices if device.process == process]
+        for process in sorted({device.process for device in devices})
+    }

@@ -1,0 +1,120 @@
+"""A bit flips in a living run: the device is named, and the run goes back to a checkpoint from before."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+import pytest
+from shardtui.engine.distributed.outcomes import WrongDevices
+from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.program.program import Program
+from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.training.device_check import coverage
+from shardtui.engine.wire.commands import AnyCommand, Resume
+from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Event, Paused, Restored, StepsDone, Switched
+
+from ..flipping_run import FlippingRun
+from ..flips import Flip
+
+FLIP = Flip(leaf=3, device=5, element=7, bit=20)
+STEPS = 12
+
+
+class Run(FlippingRun):
+    """A run of 12 steps with a checkpoint after every fourth, in which one bit flips after a step."""
+
+    def __init__(
+        self, task: Task, programs: dict[str, Program], folder: Path, flip: Flip | None, at_step: int, **changes: Any
+    ) -> None:
+        left = [flip] * (flip is not None)
+
+        def chosen(step: int, _: TrainState) -> Flip | None:
+            return left.pop() if left and step == at_step else None
+
+        def answer(event: Event) -> list[AnyCommand]:
+            return [Resume()] if isinstance(event, Paused) else []
+
+        checkpoints = CheckpointConfig(every_steps=changes.pop("save_every", 4), every_minutes=None)
+        changes = {"steps": STEPS, "checkpoints": checkpoints, "check_devices": 3} | changes
+        super().__init__(task, programs, folder, chosen, answer, **changes)
+
+    def losses(self) -> dict[int, float | None]:
+        """Returns the last loss of each step."""
+        return {
+            step: loss
+            for event in self.named(StepsDone)
+            for step, loss in enumerate(event.losses, event.step - len(event.losses) + 1)
+        }
+
+
+@pytest.fixture
+def run(task: Task, programs: dict[str, Program], tmp_path: Path) -> Callable[..., Run]:
+    def new(flip: Flip | None, at_step: int = 0, name: str = "run", **changes: Any) -> Run:
+        return Run(task, programs, tmp_path / name, flip, at_step, **changes)
+
+    return new
+
+
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 3, 0), (7, 8, 4), (10, 12, 8))]
+
+
+@pytest.mark.parametrize(("at_step", "found_after", "back_at"), [(5, 6, 4), *SLOW])
+def test_the_run_goes_back_and_makes_the_steps_again(
+    run: Callable[..., Run], at_step: int, found_after: int, back_at: int
+) -> None:
+    """Found at the next comparison: every third step, before the checkpoint of every fourth, and after the last."""
+    plain, hit = run(None, name="plain"), run(FLIP, at_step)
+    assert plain.train() == hit.train() == STEPS
+    assert not plain.named(DevicesDiffer)
+    (found,) = hit.named(DevicesDiffer)
+    assert (found.step, found.is_certain, len(found.arrays)) == (found_after, True, len(found.arrays) or 1)
+    assert [(device.id, device.process) for device in found.devices] == [(5, 0)]
+    assert found.problem.startswith(f"after step {found_after}, device 5 (cpu, process 0 on ")
+    (paused,) = hit.named(Paused)
+    assert f"went back to step {back_at}; resume to go on with all devices" in paused.problem
+    assert [event.step for event in hit.named(Restored)] == [back_at] * (back_at > 0)
+    assert hit.losses() == plain.losses()
+    assert [event.step for event in hit.named(CheckpointSaved)] == [4, 8, 12]
+
+
+def test_a_pair_does_not_say_which_is_wrong(run: Callable[..., Run]) -> None:
+    hit = run(FLIP, 4, preset="hsdp", save_every=None)
+    hit.train()
+    (found,) = hit.named(DevicesDiffer)
+    assert not found.is_certain
+    assert 5 in [device.id for device in found.devices] and len(found.devices) == 2
+    assert "is wrong: these replicas differ in" in found.problem
+
+
+def test_a_switch_does_not_spread_what_is_wrong(run: Callable[..., Run]) -> None:
+    """The switch is put off: after the pause nobody asks for it again."""
+    hit = run(FLIP, 4, switches=(ScheduledSwitch(5, "fsdp"),), save_every=None)
+    hit.train()
+    (found,) = hit.named(DevicesDiffer)
+    assert found.step == 5
+    assert not hit.named(Switched)
+
+
+def test_a_supervised_run_ends_for_its_supervisor(run: Callable[..., Run]) -> None:
+    hit = run(FLIP, 5, is_supervised=True)
+    with pytest.raises(WrongDevices, match="after step 6, device 5 ") as raised:
+        hit.train()
+    assert raised.value.devices == {0: [5]}
+
+
+def test_a_run_that_does_not_check_its_devices_notices_nothing(run: Callable[..., Run]) -> None:
+    hit = run(FLIP, 5, check_devices=None)
+    assert hit.train() == STEPS
+    assert not hit.named(DevicesDiffer)
+
+
+@pytest.mark.parametrize(("preset", "words"), [("dp", ""), ("hsdp", ""), ("fsdp", "under fsdp, 99.")])
+def test_a_layout_without_replicas_is_said(task: Task, preset: str, words: str) -> None:
+    config = msgspec.structs.replace(task.config, check_devices=3)
+    found = coverage(config, task, load_preset(preset), jax.devices())
+    assert len(found) == bool(words)
+    assert words in "".join(found)
+    assert coverage(task.config, task, load_preset(preset), jax.devices()) == []
