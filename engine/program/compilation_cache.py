@@ -1,4 +1,5 @@
-"""Sets up jax's persistent compilation cache: its directory, source code in its keys, and repair of damaged entries."""
+"""Sets up jax's persistent compilation cache: its directory, what is in its keys, who writes it, and repair of damaged
+entries."""
 
 import contextlib
 import functools
@@ -6,11 +7,13 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 
 from ..analysis.hlo import LIBRARIES
@@ -22,9 +25,13 @@ LOCATION = re.compile(r'"([^"]+)":\d+:\d+')
 
 
 def use_compilation_cache() -> None:
-    """Keeps every compiled program for the next start. The user's environment variables take precedence."""
+    """Keeps every compiled program for the next start. The user's environment variables take precedence.
+
+    In a directory of the user's, which many hosts may share, process 0 writes as it does in jax.
+    """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
+        _write_in_every_process()
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     _patch_cache()
@@ -43,6 +50,55 @@ def _patch_cache() -> None:
 
         entries.get_executable_and_time = _with_code_in_key(_deleting_on_failure(entries.get_executable_and_time))
         entries.put_executable_and_time = _with_code_in_key(_deleting_on_failure(entries.put_executable_and_time))
+
+
+@functools.cache
+def _write_in_every_process() -> None:
+    """Lets each process write the programs that it compiles, under keys of its own.
+
+    In jax only process 0 writes, although on CPU the keys differ: they have a fingerprint of the process's devices. So
+    the other processes would compile at every start. Like `_patch_cache`, this replaces private functions.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src import compilation_cache as entries
+        from jax._src import compiler
+
+        entries.get_cache_key = _with_process_in_key(entries.get_cache_key)
+        compiler._cache_write = _written_by_any_process(compiler._cache_write)
+
+
+def _with_process_in_key(function: Callable[..., str]) -> Callable[..., str]:
+    """Wraps `function`, which returns a key, to append this process's index and how many processes run the program.
+
+    The programs of a single process have the same keys as in a run of one process.
+    """
+
+    @functools.wraps(function)
+    def keyed(module: Any, devices: "np.ndarray[Any, Any]", options: Any, backend: Any, *more: Any) -> str:
+        key = function(module, devices, options, backend, *more)
+        own, count = backend.process_index(), len({device.process_index for device in devices.flat})
+        return key if (own, count) == (0, 1) else f"{key}-{own}of{count}"
+
+    return keyed
+
+
+def _written_by_any_process(function: Callable[..., None]) -> Callable[..., None]:
+    """Wraps `function`, which writes an entry in process 0 only, to do so in the others."""
+    from jax._src import compilation_cache as entries
+
+    @functools.wraps(function)
+    def written(
+        key: str, seconds: float, module: str, backend: Any, executable: Any, *callbacks: Sequence[Any]
+    ) -> None:
+        if backend.process_index() == 0:
+            function(key, seconds, module, backend, executable, *callbacks)
+        elif not any(callbacks) and seconds >= jax.config.jax_persistent_cache_min_compile_time_secs:  # type: ignore[attr-defined]
+            try:
+                entries.put_executable_and_time(key, module, executable, backend, int(seconds))
+            except Exception as error:
+                warnings.warn(f"{module}: not written to the compilation cache: {error}", stacklevel=1)
+
+    return written
 
 
 class _Code(threading.local):

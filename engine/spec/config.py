@@ -272,6 +272,8 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The epoch of a supervised run; None for an engine without a supervisor."""
     fallback: tuple[str, ...] = ()
     """Those of `Supervision`: the supervisor sets them."""
+    min_processes: int | None = None
+    """That of `Supervision`, likewise; None for all."""
 
     @property
     def is_again(self) -> bool:

@@ -13,7 +13,8 @@ from ..base.append import append_regular
 from ..base.stacks import append_text
 from ..wire.ending import Ending, Kind, read_ending
 from ..wire.run_directory import RunDirectory
-from .vitals import STOPPED, Vitals
+from .spares import Spares
+from .vitals import STOPPED, Vitals, clear
 
 SETTLE_SECONDS = 5.0
 """Time for the other processes to end after one has failed: they are informed, and record why they end."""
@@ -39,13 +40,19 @@ class Engine:
     """The processes of one epoch on this machine. They end if this process does."""
 
     def __init__(
-        self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path], stacks: Path
+        self,
+        directory: RunDirectory,
+        commands: Mapping[int, Sequence[str]],
+        logs: Mapping[int, Path],
+        spares: Spares,
+        stacks: Path,
     ) -> None:
         """`commands` and `logs` by process index; a process without a log inherits stdout and stderr.
 
-        `stacks`: the file for the stacks of processes that cannot go on.
+        It starts with the processes of `spares`, as far as there are any. `stacks`: the file for the stacks of processes
+        that cannot go on.
         """
-        self._directory, self._stacks = directory, stacks
+        self._directory, self._spares, self._stacks = directory, spares, stacks
         self._theirs, self._ours = os.pipe()
         self._settled_at: float | None = None
         self._killed: set[int] = set()
@@ -57,9 +64,15 @@ class Engine:
 
     def _start(self, process: int, command: Sequence[str], log: Path | None) -> Child:
         self._directory.ending(process).unlink(missing_ok=True)
-        with contextlib.nullcontext() if log is None else append_regular(log) as file:
-            popen = subprocess.Popen(command, stdin=self._theirs, stdout=file, stderr=file)
-        return Child(process, popen, Vitals(popen.pid, self._directory.beat(process)))
+        clear(beat := self._directory.beat(process))
+        popen = self._spares.take(command, log) or self._popen(command, log)
+        return Child(process, popen, Vitals(popen.pid, beat))
+
+    def _popen(self, command: Sequence[str], log: Path | None) -> "subprocess.Popen[bytes]":
+        if log is None:
+            return subprocess.Popen(command, stdin=self._theirs)
+        with append_regular(log) as file:
+            return subprocess.Popen(command, stdin=self._theirs, stdout=file, stderr=file)
 
     def ended(self) -> dict[int, Ending] | None:
         """Returns how each process ended, once all have; None before. Ends those that do not end by themselves.
@@ -78,7 +91,7 @@ class Engine:
             return None
         os.close(self._ours)
         for child in self._children:
-            child.vitals.close()
+            clear(self._directory.beat(child.process))
         by_themselves = [child for child in self._children if child.process not in self._killed] or self._children
         return {child.process: self._ending(child) for child in by_themselves}
 

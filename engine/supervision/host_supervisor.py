@@ -18,6 +18,7 @@ from .deciding import Deciding
 from .engine import SETTLE_SECONDS, Engine
 from .history import History
 from .roll import Attendance, Decision, Roll
+from .spares import Spares
 from .stopping import Stopping
 from .supervisor import give_up, held, last_step, say
 
@@ -36,7 +37,9 @@ class HostSupervisor:
         """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
         assert restart.config and membership.coordinator and membership.processes and membership.process is not None
         self._directory, self._membership = directory, membership
-        self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
+        self._restart = msgspec.structs.replace(
+            restart, fallback=supervision.fallback, min_processes=supervision.min_processes
+        )
         self._rank, self._count = membership.process, membership.processes
         self._checkpoints = Path(directory.checkpoints(restart.config))
         folder = self._checkpoints / "supervisors"
@@ -55,7 +58,7 @@ class HostSupervisor:
         )
         self._serves = False
         """Whether process 0 of the last epoch was on this host, which then has the history."""
-        self._stopping = Stopping()
+        self._stopping, self._spares = Stopping(), Spares()
 
     def run(self) -> int:
         """Returns the exit code of the run on this host: 0, 1 if it failed, 2 if it was refused."""
@@ -114,6 +117,7 @@ class HostSupervisor:
         watch = _Watch(decision, self._roll, self._checkpoints)
         looked = time.monotonic()
         while (endings := engine.ended()) is None:
+            self._spares.fill(1)
             time.sleep(POLL_SECONDS)
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked = time.monotonic()
@@ -134,12 +138,12 @@ class HostSupervisor:
         self._restart = msgspec.structs.replace(self._restart, step=None, preset=None, profile=None)
         if count == 1:
             alone = engine_command("serve", str(self._directory.path), restart)
-            return Engine(self._directory, {0: alone}, {0: self._directory.log}, self._stacks)
+            return Engine(self._directory, {0: alone}, {0: self._directory.log}, self._spares, self._stacks)
         member = msgspec.structs.replace(
             self._membership, coordinator=decision.coordinator, processes=count, process=process
         )
         command = engine_command("host", self._directory.name, None, restart, member)
-        return Engine(self._directory, {process: command}, {}, self._stacks)
+        return Engine(self._directory, {process: command}, {}, self._spares, self._stacks)
 
     def _makes_room(self, number: int) -> bool:
         """Whether the engines of an epoch were stopped to take in a host."""

@@ -20,6 +20,7 @@ from ..wire.events import Failed, StepsDone
 from ..wire.run_directory import RunDirectory
 from .engine import Engine, worst
 from .retries import Retries
+from .spares import Spares
 from .stopping import Stopping
 
 POLL_SECONDS = 0.05
@@ -31,11 +32,13 @@ class Supervisor:
 
     def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision) -> None:
         self._directory = directory
-        self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
+        self._restart = msgspec.structs.replace(
+            restart, fallback=supervision.fallback, min_processes=supervision.min_processes
+        )
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
-        self._stopping = Stopping()
+        self._stopping, self._spares = Stopping(), Spares()
 
     def run(self) -> int:
         """Returns the exit code of the run: 0, 1 if it failed, 2 if it was refused."""
@@ -107,9 +110,11 @@ class Supervisor:
             for index, member in enumerate(self._directory.new_members(epoch.processes))
         }
         logs = {index: self._directory.log_of(index) for index in commands}
-        engine = Engine(self._directory, commands, logs, self._directory.stacks(self._directory.config))
+        stacks = self._directory.stacks(self._directory.config)
+        engine = Engine(self._directory, commands, logs, self._spares, stacks)
         self._stopping.follow(engine)
         while (endings := engine.ended()) is None:
+            self._spares.fill(len(commands))
             time.sleep(POLL_SECONDS)
         return endings
 

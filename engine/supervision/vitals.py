@@ -22,6 +22,12 @@ LONGEST_POLL_SECONDS = 1.0
 """More time between two looks does not count: the supervisor itself was stopped."""
 
 
+def clear(beat: Path) -> None:
+    """Deletes the files of a process that has not started, or has ended."""
+    for path in (beat, dump_file(beat)):
+        path.unlink(missing_ok=True)
+
+
 class Vitals:
     """The signs of life of one process."""
 
@@ -34,7 +40,6 @@ class Vitals:
         self._has_asked = False
         """Whether it was asked for its stacks since it last touched the file."""
         self._looked = time.monotonic()
-        self.close()
 
     @property
     def is_stopped(self) -> bool:
@@ -67,11 +72,6 @@ class Vitals:
         with contextlib.suppress(OSError):
             return self._dump.read_text(errors="replace")
         return ""
-
-    def close(self) -> None:
-        """Deletes the files."""
-        for path in (self._beat, self._dump):
-            path.unlink(missing_ok=True)
 
     def _is_in_step(self) -> bool:
         """Whether its training thread is in a step. It writes its stacks although Python does not run, so ask again."""

@@ -56,6 +56,8 @@ class StepBoundary:
             self._run_commands(at)
         self.compiles.report()
         self.compiles.compile_likely(at.program, self._has_core_to_spare)
+        if at.done > at.origin:
+            self.compiles.compile_for_loss(at.program, self._has_core_to_spare)
         if scheduled := self.compiles.take_scheduled(at.begun, at.program):
             self._switch(at, scheduled)
             self.compiles.compile_scheduled(at.program)

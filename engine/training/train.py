@@ -35,6 +35,7 @@ from .device_check import coverage
 from .fitting import Fitted, fit
 from .inputs import Inputs, inputs_of, text_inputs
 from .loop import Loop
+from .loss_programs import LossPrograms
 from .profiler import Profiler
 
 
@@ -69,6 +70,7 @@ def train(
     )
     edited = edited_settings(directory.config, config, origin) if origin and cluster.process == 0 else []
     config = _resumed_config(config, origin, restart)
+    loss_programs = LossPrograms(config, task, devices, restart, directory.presets)
     fitted = fit(config, task, devices, restart, directory.presets) if restart.is_again else Fitted(config)
     if fitted.config.training != config.training:
         task = Task(fitted.config, devices[0].platform)
@@ -88,6 +90,8 @@ def train(
         publish(RatesFitted(rates=rates))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
+    if loss_programs.are_possible:
+        compiler.for_loss = lambda preset: loss_programs.compile(saver.replaced.get(preset.name, preset.reference))
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
     is_supervised = restart.epoch is not None
     loop = Loop(

@@ -18,6 +18,7 @@ from shardtui.engine.wire.ending import Ending
 
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
 
+FOUND = "Persistent compilation cache hit for 'jit_train_step'"
 KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
 
 
@@ -65,7 +66,11 @@ def killed_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (2, 1)])
-def test_a_run_resumes_by_itself_with_equal_losses(home: Path, processes: int, victim: int) -> None:
+def test_a_run_resumes_by_itself_with_equal_losses(
+    home: Path, processes: int, victim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+    monkeypatch.setenv("JAX_LOG_COMPILES", "1")
     events, code = killed_once(40, processes, victim)
     assert code == 0, events[-5:]
     epochs = [event["epoch"] for event in events if event["type"] == "EngineStarted"]
@@ -76,6 +81,9 @@ def test_a_run_resumes_by_itself_with_equal_losses(home: Path, processes: int, v
     ]
     restored = next(event["step"] for event in events if event["type"] == "Restored")
     assert restored >= saved[-1], "a committed checkpoint was lost"
+    for process in range(processes):
+        log = run_directory.find("kept").log_of(process).read_text()
+        assert log.count(FOUND) == 1, f"process {process} loads its program in the second epoch"
     alone = train("--steps=40")
     output, _ = alone.communicate(timeout=240)
     assert losses(events) == pytest.approx(losses([json.loads(line) for line in output.splitlines()]), rel=1e-5)

@@ -82,13 +82,13 @@ def _row(found: Killed, count: int) -> Row:
 def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict[int, float]:
     """Returns the losses of a run whose processes are killed, by step; adds the rest to `found`."""
     pids, losses, due = [0], dict[int, float](), chance.sample([*MOMENTS, *MOMENTS], KILLS)
-    committed, killed_at, trained, wanted = 0, 0.0, 0, 0
+    committed, killed_at, is_back, trained, wanted = 0, 0.0, False, 0, 0
     step, last = 0, 0  # now, and at the last kill: three at one step would be taken for a fault of that step
     process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000")
     for event in events(process):
         match event["type"]:
             case "EngineStarted":
-                pids, trained = [event["pid"]], 0
+                pids, trained, is_back = [event["pid"]], 0, True
                 wanted = 1 + chance.randrange(LATEST) * (due[:1] == ["any moment"])
             case "EngineReady" if event["hosts"]:
                 pids = [host["pid"] for host in event["hosts"]]
@@ -100,7 +100,7 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
                 losses |= [loss(event)]
                 step = event["step"]
                 trained += 1
-                if killed_at:
+                if killed_at and is_back:  # steps from before the kill may still be on their way
                     found.gaps.append(time.monotonic() - killed_at)
                     killed_at = 0.0
             case _:
@@ -109,7 +109,7 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
             victim = chance.randrange(count)
             with contextlib.suppress(ProcessLookupError):  # the run has ended, earlier than it should
                 os.kill(pids[victim], signal.SIGKILL)
-            killed_at, last = time.monotonic(), step
+            killed_at, is_back, last = time.monotonic(), False, step
             found.moments[due.pop(0)] += 1
             found.of_process_0 += victim == 0
     if code := process.wait():

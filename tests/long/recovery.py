@@ -1,0 +1,111 @@
+"""How long is a run without steps after a kill? `python tests/long/recovery.py [--kills 10] [--record]`.
+
+SIGKILL of a random process of a supervised run of one machine, until the first step that is trained after it. Cold:
+right after a checkpoint, with an empty compilation cache and nothing in reserve. Warm: half a minute later, with both.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.conftest import SETTINGS, SHARDTUI
+from tests.suite import versions
+from tests.table import Table, arguments
+
+COUNTS = (1, 2, 4)
+MARKS = ("EngineStarted", "EngineReady", "PresetCompiled", "Restored", "StepDone")
+"""What ends each part of a gap."""
+COLUMNS = {
+    "processes": "",
+    "caches": "",
+    "kills": "{}",
+    "median": "seconds",
+    "worst": "seconds",
+    "an engine starts": "seconds",
+    "is ready": "seconds",
+    "has its program": "seconds",
+    "has the checkpoint": "seconds",
+    "has trained a step": "seconds",
+}
+WARM_SECONDS = 30.0
+"""Seconds from the first checkpoint of an epoch to a kill where processes in reserve are to be ready."""
+
+Event = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=10)
+    options = arguments(parser)
+    print(f"{versions()}\n")
+    chance = random.Random(0)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, Table("long/recovery", COLUMNS, options.record) as table:
+        os.environ |= {"SHARDTUI_RUNTIME_DIR": f"{folder}/run", "XDG_STATE_HOME": f"{folder}/state"}
+        os.environ |= {"XDG_CACHE_HOME": f"{folder}/cache", "JAX_PLATFORMS": "cpu"}
+        for count in COUNTS:
+            for is_warm in (False, True):
+                cache = None if is_warm else Path(folder, "cache")
+                gaps = list(_gaps(count, options.kills, cache, chance))
+                whole = [gap[-1] for gap in gaps]
+                parts = [[after - before for before, after in pairwise([0.0, *gap])] for gap in gaps]
+                medians = [median(part) for part in zip(*parts, strict=True)]
+                table.add(count, "warm" if is_warm else "cold", len(gaps), median(whole), max(whole), *medians)
+
+
+def _gaps(count: int, kills: int, emptied: Path | None, chance: random.Random) -> Iterator[list[float]]:
+    """Yields the seconds from each kill to each of `MARKS`. `emptied`: a cache that is deleted before each kill."""
+    name = f"recovery-{count}-{'cold' if emptied else 'warm'}"
+    run = _train(name, count)
+    pids, seen, killed_at, due = [0], dict[str, float](), 0.0, math.inf
+    for event in _events(run):
+        kind = event["type"]
+        if kind == "EngineStarted":
+            pids, due = [event["pid"]], math.inf
+        elif kind == "EngineReady" and event["hosts"]:
+            pids = [host["pid"] for host in event["hosts"]]
+        elif kind == "CheckpointSaved":
+            due = min(due, time.monotonic() + (0.0 if emptied else WARM_SECONDS))
+        if killed_at and (seen or kind == "EngineStarted"):  # what comes before was on its way
+            seen.setdefault(kind, time.monotonic() - killed_at)
+        if killed_at and "StepDone" in seen:
+            yield [seen[mark] for mark in MARKS]
+            killed_at, seen, kills = 0.0, {}, kills - 1
+        if not kills:
+            break
+        if not killed_at and time.monotonic() >= due:
+            if emptied:
+                shutil.rmtree(emptied, ignore_errors=True)
+            os.kill(chance.choice(pids), signal.SIGKILL)
+            killed_at = time.monotonic()
+    run.terminate()
+    run.communicate()
+
+
+def _train(name: str, count: int) -> "subprocess.Popen[str]":
+    options = [f"--run={name}", f"--processes={count}", "--steps=1000000", "--checkpoint-every=10", "--restarts=1000"]
+    command = [*SHARDTUI, "train", "--json", "--supervise", *SETTINGS, *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def _events(run: "subprocess.Popen[str]") -> Iterator[Event]:
+    assert run.stdout
+    yield from map(json.loads, run.stdout)
+
+
+if __name__ == "__main__":
+    main()
