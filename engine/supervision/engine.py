@@ -49,8 +49,8 @@ class Engine:
     ) -> None:
         """`commands` and `logs` by process index; a process without a log inherits stdout and stderr.
 
-        It starts with the processes of `spares`, as far as there are any. `stacks`: the file for the stacks of processes
-        that cannot go on.
+        It starts with the processes of `spares`, as far as there are any. `stacks`: the file for the stacks of
+        processes that cannot go on.
         """
         self._directory, self._spares, self._stacks = directory, spares, stacks
         self._theirs, self._ours = os.pipe()
