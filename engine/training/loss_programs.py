@@ -19,7 +19,7 @@ from ..program.presets import known_presets
 from ..program.program import compile_program
 from ..spec.config import Restart, RunConfig
 from ..spec.preset_reader import name_of
-from .fitting import Fitted, fit
+from .fewer_devices import Fitted, fit
 
 
 class LossPrograms:

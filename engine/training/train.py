@@ -32,7 +32,7 @@ from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Answer
 from .device_check import coverage
-from .fitting import Fitted, fit
+from .fewer_devices import Fitted, fit
 from .inputs import Inputs, inputs_of, text_inputs
 from .loop import Loop
 from .loss_programs import LossPrograms

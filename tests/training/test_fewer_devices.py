@@ -13,7 +13,7 @@ from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.config import Restart, RunConfig, ScheduledSwitch, TrainingConfig
 from shardtui.engine.spec.epoch import Epoch
 from shardtui.engine.spec.preset_reader import load_preset
-from shardtui.engine.training.fitting import Fitted, fit
+from shardtui.engine.training.fewer_devices import Fitted, fit
 
 from ..conftest import tiny_config
 
