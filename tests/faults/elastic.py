@@ -1,21 +1,19 @@
 """SIGKILL of one process of a supervised run: it must go on by itself, with the same losses."""
 
 import contextlib
-import json
 import os
 import random
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
-from ..conftest import SETTINGS, SHARDTUI
+from ..conftest import SETTINGS
 from .row import Row
+from .supervised import Trained, differing, events, started, trained_alone
 
 COUNTS = (1, 2, 4)
 STEPS = 400
@@ -23,10 +21,7 @@ KILLS = 5
 """In each run, so that all of them come before its last step."""
 LATEST = 30
 """Most steps from the first of an engine to a kill at any moment."""
-LIMIT = 300.0
-"""Seconds without an event after which a run counts as one that hangs."""
 SWITCHES = tuple(f"--switch={20 * index}:{('fsdp', 'dp-tp2', 'dp')[index % 3]}" for index in range(1, STEPS // 20))
-TOLERANCE = 1e-5
 MOMENTS = {
     "any moment": "StepDone",
     "a save": "CheckpointSaving",
@@ -34,8 +29,6 @@ MOMENTS = {
     "a compilation": "PresetCompiling",
 }
 """Moments of kills, and the event that begins each."""
-
-Event = dict[str, Any]
 
 
 @dataclass
@@ -53,7 +46,7 @@ class Killed:
 
 def run(times: int) -> Iterator[Row]:
     """Yields a row for runs of 1, 2 and 4 processes: `times` of each, in which `KILLS` processes are killed."""
-    alone = dict(loss(event) for event in events(_train("alone")) if event["type"] == "StepDone")
+    alone = trained_alone(_train("alone"))
     for count in COUNTS:
         yield _row(_all_killed(count, times, alone), count)
 
@@ -64,8 +57,7 @@ def _all_killed(count: int, times: int, alone: dict[int, float]) -> Killed:
         losses = _killed(f"killed-{count}-{number}", count, chance, found)
         if losses.keys() != alone.keys():
             found.wrong.append(f"{len(losses)} steps, not {len(alone)}")
-        far = [step for step, loss in alone.items() if abs(losses.get(step, 0) / loss - 1) > TOLERANCE]
-        found.wrong += [f"the loss of step {step} differs" for step in far[:1]]
+        found.wrong += differing(losses, alone)
     return found
 
 
@@ -81,31 +73,26 @@ def _row(found: Killed, count: int) -> Row:
 
 def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict[int, float]:
     """Returns the losses of a run whose processes are killed, by step; adds the rest to `found`."""
-    pids, losses, due = [0], dict[int, float](), chance.sample([*MOMENTS, *MOMENTS], KILLS)
-    committed, killed_at, is_back, trained, wanted = 0, 0.0, False, 0, 0
+    pids, run, due = [0], Trained(found.wrong), chance.sample([*MOMENTS, *MOMENTS], KILLS)
+    killed_at, is_back, wanted = 0.0, False, 0
     step, last = 0, 0  # now, and at the last kill: three at one step would be taken for a fault of that step
     process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000")
     for event in events(process):
+        run.note(event)
         match event["type"]:
             case "EngineStarted":
-                pids, trained, is_back = [event["pid"]], 0, True
+                pids, is_back = [event["pid"]], True
                 wanted = 1 + chance.randrange(LATEST) * (due[:1] == ["any moment"])
             case "EngineReady" if event["hosts"]:
                 pids = [host["pid"] for host in event["hosts"]]
-            case "CheckpointSaved":
-                committed = event["step"]
-            case "Restored" if event["step"] < committed:
-                found.wrong.append(f"step {committed} was committed, {event['step']} was restored")
             case "StepDone":
-                losses |= [loss(event)]
                 step = event["step"]
-                trained += 1
                 if killed_at and is_back:  # steps from before the kill may still be on their way
                     found.gaps.append(time.monotonic() - killed_at)
                     killed_at = 0.0
             case _:
                 pass
-        if due and event["type"] == MOMENTS[due[0]] and trained >= wanted and step != last and not killed_at:
+        if due and event["type"] == MOMENTS[due[0]] and run.of_engine >= wanted and step != last and not killed_at:
             victim = chance.randrange(count)
             with contextlib.suppress(ProcessLookupError):  # the run has ended, earlier than it should
                 os.kill(pids[victim], signal.SIGKILL)
@@ -115,28 +102,8 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
     if code := process.wait():
         found.wrong.append(f"it ended with {code}")
     found.wrong += [f"{name}: never in {moment}" for moment in due]
-    return losses
+    return run.losses
 
 
 def _train(name: str, *options: str) -> "subprocess.Popen[str]":
-    command = [*SHARDTUI, "train", "--json", *SETTINGS, f"--run={name}", f"--steps={STEPS}", "--checkpoint-every=10"]
-    return subprocess.Popen(
-        [*command, *SWITCHES, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-
-
-def events(process: "subprocess.Popen[str]") -> Iterator[Event]:
-    """Yields the events of a run, which is ended if there is none for long."""
-    assert process.stdout
-    while True:
-        hangs = threading.Timer(LIMIT, process.terminate)
-        hangs.start()
-        line = process.stdout.readline()
-        hangs.cancel()
-        if not line:
-            return
-        yield json.loads(line)
-
-
-def loss(event: Event) -> tuple[int, float]:
-    return event["step"], event["loss"]
+    return started(*SETTINGS, f"--run={name}", f"--steps={STEPS}", "--checkpoint-every=10", *SWITCHES, *options)

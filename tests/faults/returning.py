@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ..simulated_hosts import Hosts, losses_by_step
-from .elastic import TOLERANCE
 from .row import Row
+from .supervised import TOLERANCE, Event
 
 COUNTS = (2, 4)
 LOSSES = 2
@@ -21,8 +20,6 @@ LIMIT = 240.0
 """Seconds without what is waited for, after which a run counts as one that hangs."""
 COMPARED_STEPS = 300
 """Steps of the run without losses."""
-
-Event = dict[str, Any]
 
 
 @dataclass

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
-from .elastic import TOLERANCE, Event, events, loss
 from .row import Row
+from .supervised import Event, Trained, differing, events, started, trained_alone
 
 COUNTS = (2, 4)
 STEPS = 600
@@ -47,13 +46,12 @@ def run(times: int) -> Iterator[Row]:
     """Yields a row for runs of 2 and 4 processes: `times` of each, with two faults."""
     with tempfile.TemporaryDirectory(prefix="shardtui-stuck-") as folder:
         model = HangingModel(Path(folder))
-        alone = dict(loss(event) for event in events(_train(model, "alone")) if event["type"] == "StepDone")
+        alone = trained_alone(_train(model, "alone"))
         for index, count in enumerate(COUNTS):
             found, chance = Found(), random.Random(count)
             for number in range(times):
                 losses = _stuck(model, f"stuck-{count}-{number}", count, FAULTS[(number + index) % 2], chance, found)
-                far = [step for step, value in alone.items() if abs(losses.get(step, 0) / value - 1) > TOLERANCE]
-                found.wrong += [f"the loss of step {step} differs" for step in far[:1]]
+                found.wrong += differing(losses, alone)
             yield _row(found, count)
 
 
@@ -75,32 +73,26 @@ def _stuck(
     model: HangingModel, name: str, count: int, faults: tuple[str, ...], chance: random.Random, found: Found
 ) -> dict[int, float]:
     """Returns the losses of a run with these faults, by step; adds the rest to `found`."""
-    due, losses = list(faults), dict[int, float]()
-    pids, committed, trained, wanted = list[int](), 0, 0, 0
+    due, run = list(faults), Trained(found.wrong)
+    pids, wanted = list[int](), 0
     began, fault, victim = 0.0, "", 0
     process = _train(model, name, "--supervise", f"--processes={count}", "--restarts=1000")
     for event in events(process):
+        run.note(event)
         match event["type"]:
             case "EngineStarted":
-                trained, wanted = 0, chance.randrange(FIRST, LATEST)
+                wanted = chance.randrange(FIRST, LATEST)
                 if began:
                     found.named.append(time.monotonic() - began)
                     found.wrong += _misnamed(event, fault, victim, found.named[-1])
             case "EngineReady":
                 pids = [host["pid"] for host in event["hosts"]]
-            case "CheckpointSaved":
-                committed = event["step"]
-            case "Restored" if event["step"] < committed:
-                found.wrong.append(f"step {committed} was committed, {event['step']} was restored")
-            case "StepDone":
-                losses |= [loss(event)]
-                trained += 1
-                if began and trained == 1:
-                    found.gaps.append(time.monotonic() - began)
-                    began = 0.0
+            case "StepDone" if began and run.of_engine == 1:
+                found.gaps.append(time.monotonic() - began)
+                began = 0.0
             case _:
                 pass
-        if due and trained >= wanted and event["type"] == "StepDone" and not began:
+        if due and run.of_engine >= wanted and event["type"] == "StepDone" and not began:
             fault, victim, began = due.pop(0), chance.randrange(count), time.monotonic()
             found.faults[fault] += 1
             found.of_process_0 += victim == 0
@@ -108,7 +100,7 @@ def _stuck(
     if code := process.wait():
         found.wrong.append(f"it ended with {code}")
     found.wrong += [f"{name}: no {fault}" for fault in due]
-    return losses
+    return run.losses
 
 
 def _cause(model: HangingModel, fault: str, victim: int, pids: list[int]) -> None:
@@ -128,7 +120,4 @@ def _misnamed(event: Event, fault: str, victim: int, seconds: float) -> list[str
 
 
 def _train(model: HangingModel, name: str, *options: str) -> "subprocess.Popen[str]":
-    command = [*SHARDTUI, "train", "--json", *model.options, f"--run={name}", f"--steps={STEPS}"]
-    return subprocess.Popen(
-        [*command, "--checkpoint-every=50", *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    return started(*model.options, f"--run={name}", f"--steps={STEPS}", "--checkpoint-every=50", *options)

@@ -5,7 +5,6 @@ right after a checkpoint, with an empty compilation cache and nothing in reserve
 """
 
 import argparse
-import json
 import math
 import os
 import random
@@ -19,11 +18,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.conftest import SETTINGS, SHARDTUI
+from tests.conftest import SETTINGS
+from tests.faults.supervised import events, started
 from tests.suite import versions
 from tests.table import Table, arguments
 
@@ -44,8 +43,6 @@ COLUMNS = {
 }
 WARM_SECONDS = 30.0
 """Seconds from the first checkpoint of an epoch to a kill where processes in reserve are to be ready."""
-
-Event = dict[str, Any]
 
 
 def main() -> None:
@@ -72,7 +69,7 @@ def _gaps(count: int, kills: int, emptied: Path | None, chance: random.Random) -
     name = f"recovery-{count}-{'cold' if emptied else 'warm'}"
     run = _train(name, count)
     pids, seen, killed_at, due = [0], dict[str, float](), 0.0, math.inf
-    for event in _events(run):
+    for event in events(run):
         kind = event["type"]
         if kind == "EngineStarted":
             pids, due = [event["pid"]], math.inf
@@ -98,13 +95,7 @@ def _gaps(count: int, kills: int, emptied: Path | None, chance: random.Random) -
 
 def _train(name: str, count: int) -> "subprocess.Popen[str]":
     options = [f"--run={name}", f"--processes={count}", "--steps=1000000", "--checkpoint-every=10", "--restarts=1000"]
-    command = [*SHARDTUI, "train", "--json", "--supervise", *SETTINGS, *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-
-def _events(run: "subprocess.Popen[str]") -> Iterator[Event]:
-    assert run.stdout
-    yield from map(json.loads, run.stdout)
+    return started("--supervise", *SETTINGS, *options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+"""Supervised runs of `train`: their events, and what they have trained and committed."""
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..conftest import SHARDTUI
+
+LIMIT = 300.0
+"""Seconds without an event after which a run counts as one that hangs."""
+TOLERANCE = 1e-5
+
+Event = dict[str, Any]
+
+
+def started(*options: str) -> "subprocess.Popen[str]":
+    """Starts `train`, which prints its events."""
+    command = [*SHARDTUI, "train", "--json", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def events(process: "subprocess.Popen[str]") -> Iterator[Event]:
+    """Yields the events of a run, which is ended if there is none for long."""
+    assert process.stdout
+    while True:
+        hangs = threading.Timer(LIMIT, process.terminate)
+        hangs.start()
+        line = process.stdout.readline()
+        hangs.cancel()
+        if not line:
+            return
+        yield json.loads(line)
+
+
+@dataclass
+class Trained:
+    """What a run has trained and committed, by its events so far."""
+
+    wrong: list[str] = field(default_factory=list)
+    """What it lost."""
+    losses: dict[int, float] = field(default_factory=dict)
+    """By step, as trained last."""
+    of_engine: int = 0
+    """Steps of the engine that runs now."""
+    _committed: int = 0
+
+    def note(self, event: Event) -> None:
+        """Records an event."""
+        match event["type"]:
+            case "EngineStarted":
+                self.of_engine = 0
+            case "StepDone":
+                self.losses[event["step"]] = event["loss"]
+                self.of_engine += 1
+            case "CheckpointSaved":
+                self._committed = event["step"]
+            case "Restored" if event["step"] < self._committed:
+                self.wrong.append(f"step {self._committed} was committed, {event['step']} was restored")
+            case _:
+                pass
+
+
+def trained_alone(process: "subprocess.Popen[str]") -> dict[int, float]:
+    """Returns the losses of a run without faults, by step."""
+    run = Trained()
+    for event in events(process):
+        run.note(event)
+    return run.losses
+
+
+def differing(losses: Mapping[int, float], alone: Mapping[int, float]) -> list[str]:
+    """Names the first step of a run without faults whose loss differs, or is missing; empty if none is."""
+    far = [step for step in sorted(alone) if abs(losses.get(step, 0) / alone[step] - 1) > TOLERANCE]
+    return [f"the loss of step {step} differs" for step in far[:1]]
