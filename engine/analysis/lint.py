@@ -208,5 +208,4 @@ def _layers_over_dcn(subject: Subject) -> Iterator[Finding]:
 
 
 def _names(arrays: Sequence[ArrayInfo]) -> str:
-    first = ", ".join(array.name for array in arrays[:2])
-    return f"{first} and {len(arrays) - 2} more" if len(arrays) > 2 else first
+    return figures.listed([array.name for array in arrays], 2)

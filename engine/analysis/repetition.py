@@ -50,8 +50,7 @@ def _shared_dims(subject: Subject, parameters: Sequence[ArrayInfo]) -> list[str]
 def _parts(wasteful: Sequence[ProductInfo], devices: int) -> str:
     factors = {info.scope: devices * info.flops_per_device / info.flops for info in wasteful if info.scope}
     parts = [f"{scope} {factor:.2f} times" for scope, factor in factors.items() if factor >= REPEATED]
-    more = f" and {len(parts) - MAX_PARTS} more" if len(parts) > MAX_PARTS else ""
-    return f": {', '.join(parts[:MAX_PARTS])}{more}" if parts else ""
+    return f": {figures.listed(parts, MAX_PARTS)}" if parts else ""
 
 
 def _hint(subject: Subject) -> str:

@@ -92,6 +92,12 @@ def short_source(source: str) -> str:
     return source.rpartition("/")[2]
 
 
+def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Returns at most so many of the names, and how many more there are: `a, b and 2 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{separator.join(names[:most])}{more}"
+
+
 def op(name: str) -> str:
     """Shortens an HLO op name: `transpose(jvp(blocks))/mlp/dot_general`, without the parts for `jit`, `while` etc.
 

@@ -20,6 +20,11 @@ _registered: list[BinaryIO] = []
 """Files that a signal handler writes to: they stay open."""
 
 
+def stamped(text: str) -> str:
+    """Returns the text after the time."""
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"
+
+
 def append_stacks(path: Path, header: str) -> None:
     """Appends the header and the stacks of all threads. Raises OSError."""
     with tempfile.TemporaryFile() as dump:

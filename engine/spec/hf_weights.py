@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from ..base import figures
 from .hf_tensors import Part, parts_of, unused
 from .model_config import ModelConfig
 from .safetensors import SIZES, Stored
@@ -16,9 +17,10 @@ def weight_problems(tensors: Mapping[str, Stored], config: ModelConfig, architec
     missing = [name for name in expected if name not in tensors]
     others = [name for name in tensors if name not in expected and not unused(name, config)]
     found = [(name, tensors[name], shape) for name, shape in expected.items() if name in tensors]
+    named = figures.listed(others, MOST_NAMED)
     return [
-        *([f"{_named(missing)}: missing in the files"] if missing else []),
-        *([f"{_named(others)}: not a parameter of this model: remove it, or give its config.json"] if others else []),
+        *([f"{figures.listed(missing, MOST_NAMED)}: missing in the files"] if missing else []),
+        *([f"{named}: not a parameter of this model: remove it, or give its config.json"] if others else []),
         *(
             f"{name}: has shape {tensor.shape}, and the model needs {shape}: give the config.json of these files, "
             "without --set for sizes"
@@ -40,8 +42,3 @@ def tensor_shapes(parts: Iterable[Part]) -> dict[str, list[int]]:
         rows, *rest = part.file_shape
         found[part.tensor] = [found.get(part.tensor, [0])[0] + rows, *rest]
     return found
-
-
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.append import append_regular
-from ..base.stacks import append_text
+from ..base.stacks import append_text, stamped
 from ..wire.ending import Ending, Kind, read_ending
 from ..wire.run_directory import RunDirectory
 from .spares import Spares
@@ -126,7 +126,7 @@ class Engine:
     def _end_dead(self, child: Child, problem: str) -> None:
         """Kills a process that cannot go on, and writes its stacks if it could still tell them."""
         self._dead[child.process] = Ending(kind="stuck", problems=[problem])
-        header = f"{time.strftime('%Y-%m-%d %H:%M:%S')} process {child.process}, pid {child.popen.pid}: {problem}"
+        header = stamped(f"process {child.process}, pid {child.popen.pid}: {problem}")
         with contextlib.suppress(OSError):
             append_text(self._stacks, f"{header}\n{child.vitals.stacks()}")
         child.popen.kill()

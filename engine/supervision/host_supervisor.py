@@ -20,7 +20,7 @@ from .history import History
 from .roll import Attendance, Decision, Roll
 from .spares import Spares
 from .stopping import Stopping
-from .supervisor import give_up, held, last_step, say
+from .supervisor import give_up, held, last_step, say, supervised
 
 POLL_SECONDS = 0.05
 """Interval at which the engine of this host is checked."""
@@ -37,9 +37,7 @@ class HostSupervisor:
         """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
         assert restart.config and membership.coordinator and membership.processes and membership.process is not None
         self._directory, self._membership = directory, membership
-        self._restart = msgspec.structs.replace(
-            restart, fallback=supervision.fallback, min_processes=supervision.min_processes
-        )
+        self._restart = supervised(restart, supervision)
         self._rank, self._count = membership.process, membership.processes
         self._checkpoints = Path(directory.checkpoints(restart.config))
         folder = self._checkpoints / "supervisors"

@@ -32,9 +32,7 @@ class Supervisor:
 
     def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision) -> None:
         self._directory = directory
-        self._restart = msgspec.structs.replace(
-            restart, fallback=supervision.fallback, min_processes=supervision.min_processes
-        )
+        self._restart = supervised(restart, supervision)
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
@@ -124,6 +122,11 @@ def supervise(directory: str, restart: Restart, supervision: Supervision) -> int
     run = RunDirectory(Path(directory))
     with held(run):
         return Supervisor(run, restart, supervision).run()
+
+
+def supervised(restart: Restart, supervision: Supervision) -> Restart:
+    """Returns how an engine is started, with what it has to know of its supervision."""
+    return msgspec.structs.replace(restart, fallback=supervision.fallback, min_processes=supervision.min_processes)
 
 
 def held(run: RunDirectory) -> BinaryIO:

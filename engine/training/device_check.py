@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from ..base import figures
 from ..checkpoint.directory import state_names
 from ..checkpoint.saver import Saver
 from ..distributed.cluster import Cluster
@@ -144,16 +145,13 @@ def coverage(config: RunConfig, task: Task, preset: Preset, devices: Sequence[ja
 
 def _words(devices: list[WrongDevice], is_certain: bool, arrays: list[str], step: int) -> str:
     """Returns which devices differ in which arrays, in words."""
-    named = _listed([f"{device.id} ({device.kind}, process {device.process} on {device.host})" for device in devices])
-    what = f"{len(arrays)} array{'s' * (len(arrays) != 1)} ({_listed(arrays)})"
+    named = figures.listed(
+        [f"{device.id} ({device.kind}, process {device.process} on {device.host})" for device in devices], SHOWN
+    )
+    what = f"{len(arrays)} array{'s' * (len(arrays) != 1)} ({figures.listed(arrays, SHOWN)})"
     if is_certain:
         return f"after step {step:,}, device {named} does not hold what its replicas hold, in {what}"
     return f"after step {step:,}, one of devices {named} is wrong: these replicas differ in {what}"
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def _advice(event: DevicesDiffer) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..base.stacks import append_stacks, dump_file, dump_on_signal
+from ..base.stacks import append_stacks, dump_file, dump_on_signal, stamped
 from ..distributed.cluster import Cluster
 from ..distributed.verdicts import stuck_words, waiting_words
 from ..spec.config import Restart, RunConfig
@@ -75,8 +75,8 @@ class StuckWatch:
 
     def _write_stacks(self, own: HostStatus) -> None:
         activity = own.activity
-        header = (
-            f"{time.strftime('%Y-%m-%d %H:%M:%S')} process {own.process} on {socket.gethostname()}, pid {os.getpid()}: "
+        header = stamped(
+            f"process {own.process} on {socket.gethostname()}, pid {os.getpid()}: "
             f"{activity.doing}, step {activity.step:,}, for {activity.seconds:.0f} s: {own.verdict or 'not late'}"
         )
         try:
