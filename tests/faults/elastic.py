@@ -46,7 +46,7 @@ class Killed:
 
 def run(times: int) -> Iterator[Row]:
     """Yields a row for runs of 1, 2 and 4 processes: `times` of each, in which `KILLS` processes are killed."""
-    alone = trained_alone(_train("alone"))
+    alone = trained_alone(_train("killed-alone"))
     for count in COUNTS:
         yield _row(_all_killed(count, times, alone), count)
 

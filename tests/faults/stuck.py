@@ -46,7 +46,7 @@ def run(times: int) -> Iterator[Row]:
     """Yields a row for runs of 2 and 4 processes: `times` of each, with two faults."""
     with tempfile.TemporaryDirectory(prefix="shardtui-stuck-") as folder:
         model = HangingModel(Path(folder))
-        alone = trained_alone(_train(model, "alone"))
+        alone = trained_alone(_train(model, "stuck-alone"))
         for index, count in enumerate(COUNTS):
             found, chance = Found(), random.Random(count)
             for number in range(times):

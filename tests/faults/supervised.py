@@ -68,6 +68,7 @@ def trained_alone(process: "subprocess.Popen[str]") -> dict[int, float]:
     run = Trained()
     for event in events(process):
         run.note(event)
+    assert process.wait() == 0, "a run without faults failed"
     return run.losses
 
 
