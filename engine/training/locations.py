@@ -91,7 +91,7 @@ def _file(frame: FrameType) -> str:
 
 
 def _is_library(frame: FrameType) -> bool:
-    return any(mark in _file(frame) for mark in LIBRARIES)
+    return not _file(frame).startswith(f"{ENGINE}/") and any(mark in _file(frame) for mark in LIBRARIES)
 
 
 def _is_below(directory: str, frame: FrameType) -> bool:
