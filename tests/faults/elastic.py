@@ -1,4 +1,4 @@
-"""SIGKILL of one process of a supervised run: it must go on by itself, with the same losses."""
+"""SIGKILL of one or two processes of a supervised run: it must go on by itself, with the same losses."""
 
 import contextlib
 import os
@@ -16,8 +16,10 @@ from .row import Row
 from .supervised import Trained, differing, events, started, trained_alone
 
 COUNTS = (1, 2, 4)
-STEPS = 400
-KILLS = 5
+MOST = 8
+"""Processes of one run of the long form: on two cores, it takes minutes."""
+STEPS = 300
+KILLS = 10
 """In each run, so that all of them come before its last step."""
 LATEST = 30
 """Most steps from the first of an engine to a kill at any moment."""
@@ -41,14 +43,18 @@ class Killed:
     moments: Counter[str] = field(default_factory=Counter)
     """Kills by moment."""
     of_process_0: int = 0
-    """Kills of process 0."""
+    """How many of them killed process 0."""
+    of_two: int = 0
+    """How many of them killed two processes at once."""
 
 
 def run(times: int) -> Iterator[Row]:
-    """Yields a row for runs of 1, 2 and 4 processes: `times` of each, in which `KILLS` processes are killed."""
+    """Yields a row for runs of 1, 2 and 4 processes: `times` of each, with `KILLS` kills of one or two processes."""
     alone = trained_alone(_train("killed-alone"))
     for count in COUNTS:
         yield _row(_all_killed(count, times, alone), count)
+    if times > 1:
+        yield _row(_all_killed(MOST, 1, alone), MOST)
 
 
 def _all_killed(count: int, times: int, alone: dict[int, float]) -> Killed:
@@ -65,8 +71,8 @@ def _row(found: Killed, count: int) -> Row:
     kills = found.moments.total()
     moments = ", ".join(f"{found.moments[moment]} in {moment}" for moment in list(MOMENTS)[1:])
     note = "; ".join(found.wrong[:3]) or (
-        f"{moments}, {found.of_process_0} of process 0; kill to next step: median {median(found.gaps):.1f} s, longest "
-        f"{max(found.gaps):.1f} s; losses as without kills, nothing committed lost"
+        f"{moments}, {found.of_process_0} of process 0, {found.of_two} of two at once; kill to next step: median "
+        f"{median(found.gaps):.1f} s, longest {max(found.gaps):.1f} s; losses as without kills, nothing committed lost"
     )
     return Row(f"SIGKILL in a supervised run of {count}", max(kills, 1), kills - len(found.wrong), note)
 
@@ -93,12 +99,16 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
             case _:
                 pass
         if due and event["type"] == MOMENTS[due[0]] and run.of_engine >= wanted and step != last and not killed_at:
-            victim = chance.randrange(count)
-            with contextlib.suppress(ProcessLookupError):  # the run has ended, earlier than it should
-                os.kill(pids[victim], signal.SIGKILL)
+            victims = chance.sample(range(count), chance.randint(1, min(count, 2)))
+            for victim in victims:
+                with contextlib.suppress(
+                    ProcessLookupError
+                ):  # ended because of the other one, or earlier than it should
+                    os.kill(pids[victim], signal.SIGKILL)
             killed_at, is_back, last = time.monotonic(), False, step
             found.moments[due.pop(0)] += 1
-            found.of_process_0 += victim == 0
+            found.of_process_0 += 0 in victims
+            found.of_two += len(victims) == 2
     if code := process.wait():
         found.wrong.append(f"it ended with {code}")
     found.wrong += [f"{name}: never in {moment}" for moment in due]

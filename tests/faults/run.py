@@ -16,9 +16,9 @@ from tests.table import Table
 LONG = {
     "kills": 50,
     "hosts": 10,
-    "elastic": 10,
-    "returning": 5,
-    "stuck": 10,
+    "elastic": 4,
+    "returning": 2,
+    "stuck": 4,
     "flips": 5,
     "damage": 25,
     "restores": 3,
