@@ -79,7 +79,7 @@ def _row(found: Killed, count: int) -> Row:
 
 def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict[int, float]:
     """Returns the losses of a run whose processes are killed, by step; adds the rest to `found`."""
-    pids, run, due = [0], Trained(found.wrong), chance.sample([*MOMENTS, *MOMENTS], KILLS)
+    pids, run, due = [0], Trained(found.wrong), chance.choices(list(MOMENTS), k=KILLS)
     killed_at, is_back, wanted = 0.0, False, 0
     step, last = 0, 0  # now, and at the last kill: three at one step would be taken for a fault of that step
     process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000")
