@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import MappingProxyType
 
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
@@ -68,8 +69,8 @@ def by_rules(
     `alternatives` to the rule can split the dim: the first that can is used.
     """
     dims: list[Dim] = []
+    taken: set[str] = set()
     for size, logical in zip(shape, logical_axes, strict=True):
-        taken = {axis for dim in dims for axis in dim.axes}
         if logical is None:
             dims.append(Dim((), "no logical axis: unsharded"))
         elif logical in alternatives:
@@ -81,6 +82,7 @@ def by_rules(
             dims.append(Dim((), f'{logical}: rule → "": unsharded'))
         else:
             dims.append(_split(f"{logical}: rule", logical, size, rules[logical], mesh_axes, taken))
+        taken.update(dims[-1].axes)
     return Decision(tuple(dims))
 
 
@@ -235,18 +237,24 @@ def _why_passed_over(axes: Axes, size: int, mesh_axes: Mapping[str, int], taken:
 
 
 def _split(origin: str, logical: str, size: int, axes: Axes, mesh_axes: Mapping[str, int], taken: set[str]) -> Dim:
-    count = math.prod(mesh_axes[axis] for axis in axes)
-    target = " × ".join(f"{axis} ({mesh_axes[axis]})" for axis in axes)
-    used = [axis for axis in axes if axis in taken]
+    used = next((axis for axis in axes if axis in taken), None)
+    return _split_over(origin, logical, size, axes, tuple([mesh_axes[axis] for axis in axes]), used)
+
+
+@lru_cache(maxsize=2**14)  # a search splits the same dims in thousands of presets
+def _split_over(origin: str, logical: str, size: int, axes: Axes, sizes: tuple[int, ...], used: str | None) -> Dim:
+    """Decides a dim. `sizes`: of the axes; `used`: one of them that already splits another dim."""
+    count = math.prod(sizes)
+    target = " × ".join(f"{axis} ({each})" for axis, each in zip(axes, sizes, strict=True))
     if used:
-        text = f"{origin} → {target}: {used[0]} already splits another dim: give {logical} another axis"
+        text = f"{origin} → {target}: {used} already splits another dim: give {logical} another axis"
         return Dim((), text, text, axes)
     if size % count:
         below = size // count * count
-        sizes = f"{below} or {below + count}" if below else f"{count}"
+        larger = f"{below} or {below + count}" if below else f"{count}"
         text = (
             f"{origin} → {target}: {logical} {size} does not divide by {count}: "
-            f"make it {sizes}, or split it over other axes"
+            f"make it {larger}, or split it over other axes"
         )
         return Dim((), text, text, axes, Indivisible(logical, size, count))
     return Dim(axes, f"{origin} → {target}: {size} ÷ {count} = {size // count}")

@@ -1,6 +1,7 @@
 """A parameter of the built-in model, as a preset splits it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..models.task import Array
 from ..parallel.rules import Decision
@@ -24,7 +25,7 @@ class Weight:
         """Its path, such as `blocks.mlp.up.kernel`."""
         return self.array.names[0]
 
-    @property
+    @cached_property
     def axes(self) -> set[str]:
         """The mesh axes that split it."""
         return axes_of(self.spec)

@@ -289,8 +289,9 @@ def _places(shape: tuple[int, ...], cores: int) -> Sequence[tuple[int, ...]]:
 
 def _members(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> list[tuple[int, ...]]:
     """The places of the group that the first device is in. All groups have the same shape. `mesh`: in one slice."""
-    sizes, places = list(mesh.values()), _places(topology.shape, topology.chip.cores)
-    ranges = [range(size) if axis in axes else range(1) for axis, size in mesh.items()]
-    strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
-    indices = itertools.product(*ranges)
-    return [places[sum(i * stride for i, stride in zip(index, strides, strict=True))] for index in indices]
+    places, stride = _places(topology.shape, topology.chip.cores), math.prod(mesh.values())
+    offsets = list[range]()
+    for axis, size in mesh.items():
+        stride //= size
+        offsets.append(range(0, size * stride, stride) if axis in axes else range(1))
+    return [places[sum(each)] for each in itertools.product(*offsets)]
