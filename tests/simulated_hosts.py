@@ -10,6 +10,8 @@ from typing import Any
 from .conftest import SETTINGS, SHARDTUI
 from .distributed.test_hosts import free_port
 
+Event = dict[str, Any]
+
 
 class Hosts:
     """Simulated hosts, which run the same command line."""
@@ -41,18 +43,26 @@ class Hosts:
         """Ends a host: its supervisor is killed, with which its engine ends."""
         self.supervisors.pop(rank).kill()
 
-    def history(self, rank: int) -> list[dict[str, Any]]:
-        """Returns the events in the run directory of a host, without a line that is being written."""
-        path = self.folder / f"host-{rank}/shardtui/runs/big/events.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+    def history(self, rank: int) -> list[Event]:
+        """Returns the events in the run directory of a host."""
+        return _events(self.folder / f"host-{rank}/shardtui/runs/big/events.jsonl")
+
+    def shared_history(self) -> list[Event]:
+        """Returns the events that the host of process 0 has published, also before another host became the first."""
+        return _events(self.folder / "shared/big/supervisors/events.jsonl")
 
     def said(self, rank: int) -> str:
         """Returns what a host has printed."""
         return (self.folder / f"host-{rank}.log").read_text()
 
 
-def losses_by_step(events: list[dict[str, Any]]) -> dict[int, float]:
+def _events(path: Path) -> list[Event]:
+    """Returns the events of a file, without a line that is being written."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def losses_by_step(events: list[Event]) -> dict[int, float]:
     """Returns the last loss that was reported of each step."""
     return {
         event["step"] - len(event["losses"]) + 1 + index: loss

@@ -32,7 +32,12 @@ class HostSupervisor:
     """Runs one engine process after the other until the run has ended."""
 
     def __init__(
-        self, directory: RunDirectory, restart: Restart, membership: Membership, supervision: Supervision
+        self,
+        directory: RunDirectory,
+        restart: Restart,
+        membership: Membership,
+        supervision: Supervision,
+        stopping: Stopping,
     ) -> None:
         """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
         assert restart.config and membership.coordinator and membership.processes and membership.process is not None
@@ -56,7 +61,7 @@ class HostSupervisor:
         )
         self._serves = False
         """Whether process 0 of the last epoch was on this host, which then has the history."""
-        self._stopping, self._spares = Stopping(), Spares()
+        self._stopping, self._spares = stopping, Spares()
 
     def run(self) -> int:
         """Returns the exit code of the run on this host: 0, 1 if it failed, 2 if it was refused."""
@@ -209,5 +214,5 @@ def supervise_host(run: str, restart: Restart, membership: Membership, supervisi
     if not (directory.path / "run.json").exists():
         assert restart.config
         directory.write_config(restart.config)
-    with held(directory):
-        return HostSupervisor(directory, restart, membership, supervision).run()
+    with held(directory), Stopping() as stopping:
+        return HostSupervisor(directory, restart, membership, supervision, stopping).run()

@@ -30,13 +30,13 @@ POLL_SECONDS = 0.05
 class Supervisor:
     """Runs one engine after the other until the run has ended."""
 
-    def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision) -> None:
+    def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision, stopping: Stopping) -> None:
         self._directory = directory
         self._restart = supervised(restart, supervision)
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
-        self._stopping, self._spares = Stopping(), Spares()
+        self._stopping, self._spares = stopping, Spares()
 
     def run(self) -> int:
         """Returns the exit code of the run: 0, 1 if it failed, 2 if it was refused."""
@@ -120,8 +120,8 @@ class Supervisor:
 def supervise(directory: str, restart: Restart, supervision: Supervision) -> int:
     """Supervises a run of this machine, and returns its exit code. Raises Invalid if another supervisor does."""
     run = RunDirectory(Path(directory))
-    with held(run):
-        return Supervisor(run, restart, supervision).run()
+    with held(run), Stopping() as stopping:
+        return Supervisor(run, restart, supervision, stopping).run()
 
 
 def supervised(restart: Restart, supervision: Supervision) -> Restart:

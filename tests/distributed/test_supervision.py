@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,9 @@ def test_what_a_supervisor_does_needs_a_supervisor(home: Path) -> None:
     run = train("--steps=1", "--restarts=3", "--fallback=fsdp")
     _, said = run.communicate(timeout=240)
     assert (run.returncode, said.count("add --supervise")) == (2, 2)
+
+
+def test_a_signal_after_the_end_does_not_change_the_exit_code() -> None:
+    lines = ("import os, signal", "from shardtui.engine.supervision.stopping import Stopping")
+    late = ("with Stopping(): pass", "os.kill(os.getpid(), signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGINT)")
+    assert subprocess.run([sys.executable, "-c", "\n".join((*lines, *late))], timeout=60).returncode == 0

@@ -69,26 +69,26 @@ def _lose(folder: Path, count: int, chance: random.Random, found: Found, alone: 
     try:
         for rank in range(count):
             hosts.start(rank)
-        _wait(lambda: _trains_on(_history(hosts), count), hosts)
+        _wait(lambda: _trains_on(hosts.shared_history(), count), hosts)
         for _ in range(LOSSES):
             victim = chance.randrange(count)
             found.first += victim == 0
             committed = max(
-                (event["step"] for event in _history(hosts) if event["type"] == "CheckpointSaved"), default=0
+                (event["step"] for event in hosts.shared_history() if event["type"] == "CheckpointSaved"), default=0
             )
             hosts.kill(victim)
-            found.without.append(_wait(lambda: _trains_on(_history(hosts), 0, below=count), hosts))
-            restored = [event["step"] for event in _history(hosts) if event["type"] == "Restored"][-1:]
+            found.without.append(_wait(lambda: _trains_on(hosts.shared_history(), 0, below=count), hosts))
+            restored = [event["step"] for event in hosts.shared_history() if event["type"] == "Restored"][-1:]
             found.wrong += [
                 f"step {committed} was committed, {step} was restored" for step in restored if step < committed
             ]
             hosts.start(victim)
-            found.taken_in.append(_wait(lambda: _trains_on(_history(hosts), count), hosts))
+            found.taken_in.append(_wait(lambda: _trains_on(hosts.shared_history(), count), hosts))
         for supervisor in hosts.supervisors.values():
             supervisor.send_signal(signal.SIGTERM)
         codes = [supervisor.wait(LIMIT) for supervisor in hosts.supervisors.values()]
         found.wrong += [f"exit codes {codes}"] if any(codes) else []
-        losses = losses_by_step(_history(hosts))
+        losses = losses_by_step(hosts.shared_history())
         far = [step for step in losses.keys() & alone.keys() if abs(losses[step] / alone[step] - 1) > TOLERANCE]
         found.wrong += [f"the loss of step {step} differs" for step in sorted(far)[:1]]
     except TimeoutError as error:
@@ -97,11 +97,6 @@ def _lose(folder: Path, count: int, chance: random.Random, found: Found, alone: 
         for supervisor in hosts.supervisors.values():
             supervisor.kill()
             supervisor.wait()
-
-
-def _history(hosts: Hosts) -> list[Event]:
-    """Returns the history that the first host that is left writes."""
-    return hosts.history(min(hosts.supervisors))
 
 
 def _trains_on(events: list[Event], count: int, below: int = 0) -> bool:

@@ -205,7 +205,9 @@ COMMANDS = {
         _inspect, "show arrays, collectives and memory of a preset, without training", "--preset fsdp-tp2 --diff fsdp"
     ),
     "plan": Command(
-        _plan, "rank presets for TPU slices or GPUs, without having them", "--model gpt2-xl --topology v5p:4x4x4 --preset fsdp"
+        _plan,
+        "rank presets for TPU slices or GPUs, without having them",
+        "--model gpt2-xl --topology v5p:4x4x4 --preset fsdp",
     ),
     "compare": Command(_compare, "measure presets in one run, and compare with predictions", "dp fsdp tp --steps 50"),
     "profile": Command(
