@@ -199,10 +199,22 @@ class Known(Compiler):
             self.kept.add(program)
 
 
+class Inspected(dict[str, PresetInspected]):
+    """The inspections of `programs`. Each is made when it is first read."""
+
+    def __init__(self, task: Task, programs: dict[str, Program]) -> None:
+        super().__init__()
+        self._task, self._programs = task, programs
+
+    def __missing__(self, name: str) -> PresetInspected:
+        self[name] = inspect_program(self._task, self._programs[name].placement)
+        return self[name]
+
+
 @pytest.fixture(scope="session")
 def inspected(task: Task, programs: dict[str, Program]) -> dict[str, PresetInspected]:
     """The inspections of all `programs`."""
-    return {name: inspect_program(task, program.placement) for name, program in programs.items()}
+    return Inspected(task, programs)
 
 
 def step(state: TrainState, program: Program, steps: int) -> TrainState:

@@ -101,16 +101,15 @@ def plain() -> list[float]:
     return losses(attention_config("plain"), load_preset("dp"))
 
 
-SLOW = ("fsdp", "tp", "fsdp-tp2-explicit", "pp2", "sp2", "hsdp")
-
-
-@pytest.mark.parametrize("preset", ["dp-tp2-pp2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["dp-tp2-pp2", "fsdp", "tp", "fsdp-tp2-explicit", "pp2", "sp2", "hsdp"])
 def test_losses_are_those_of_plain_attention(preset: str, plain: list[float]) -> None:
     assert plain[-1] < plain[0] - 0.1, "it trains"
     np.testing.assert_allclose(losses(attention_config(), load_preset(preset)), plain, rtol=1e-5)
 
 
-@pytest.mark.parametrize("axis_types", ["auto", pytest.param("explicit", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
 def test_dims_that_a_kernel_needs_whole_may_be_split_outside_it(axis_types: str, plain: list[float]) -> None:
     text = f'axis_types = "{axis_types}"\n[mesh]\ndata = 2\nkeys = 2\nwidth = 2\n'
     text += '[rules]\nbatch = "data"\nkeys = "keys"\nhead_dim = "width"\n'

@@ -74,6 +74,7 @@ def test_the_balance_loss_is_1_for_equally_preferred_experts() -> None:
     assert route(uneven, 2, 2).balance.tolist() == pytest.approx([by_hand])
 
 
+@pytest.mark.slow
 def test_the_minimised_value_includes_the_balance_loss() -> None:
     task = Task(tiny_config(model=TINY), "cpu")
     params = jax.jit(task.initial_state)().params
@@ -113,6 +114,7 @@ def test_parameter_counts_and_flops_match_the_arrays_and_the_active_experts() ->
     assert flops_per_token(config, 128) == 6 * (dense + 4 * (mlp + 128 * 8) - 128 * 128) + 12 * 4 * 128 * 128
 
 
+@pytest.mark.slow
 def test_tokens_reach_their_experts_and_return_by_all_to_alls(of_experts: dict[str, Program]) -> None:
     """Each layer has two forward and two backward, each with all slots of the device's sequences."""
     slots = 8 * math.ceil(32 * 2 * 1.25 / 8)

@@ -46,13 +46,14 @@ def small() -> Task:
     return Task(tiny_config(model=model, training=TrainingConfig(batch_size=8, seq_len=8)), "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "microbatches", "repeats", "remat"),
     [
-        pytest.param("pp2", 1, 1, False, marks=pytest.mark.slow),
+        ("pp2", 1, 1, False),
         ("pp2", 2, 1, False),
-        pytest.param("dp-tp2-pp2", 4, 1, False, marks=pytest.mark.slow),
-        pytest.param("pp2", 2, 2, False, marks=pytest.mark.slow),
+        ("dp-tp2-pp2", 4, 1, False),
+        ("pp2", 2, 2, False),
         ("dp-tp2-pp2", 4, 2, True),
     ],
 )
@@ -161,6 +162,7 @@ def interleaved(four_layers: Task) -> Program:
     return compile_program(four_layers, place(four_layers, read_preset(INTERLEAVED), jax.devices()))
 
 
+@pytest.mark.slow
 def test_the_interleaved_program_does_what_the_formulas_say(four_layers: Task, interleaved: Program) -> None:
     found, step = interleaved.description, Step(four_layers, interleaved.placement.preset, 8)
     assert found.pipeline and found.pipeline.ticks == 9 and found.memory and not step.unknown

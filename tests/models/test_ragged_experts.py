@@ -73,10 +73,8 @@ def dense_losses() -> list[float]:
     return losses(config_of(DENSE), load_preset("dp"))
 
 
-SLOW = ("fsdp", "dp-ep4", "fsdp-tp2", "fsdp-tp2-explicit", "sp2")
-
-
-@pytest.mark.parametrize("preset", ["ep2-tp2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["ep2-tp2", "fsdp", "dp-ep4", "fsdp-tp2", "fsdp-tp2-explicit", "sp2"])
 def test_losses_are_those_of_dense_products(preset: str, dense_losses: list[float]) -> None:
     np.testing.assert_allclose(losses(config_of(RAGGED), load_preset(preset)), dense_losses, rtol=1e-5)
 

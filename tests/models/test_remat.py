@@ -47,13 +47,14 @@ def test_a_policy_recomputes_less_the_more_it_keeps() -> None:
         assert computed(name) == full - tokens * sum(per_token[each] for each in kept), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("remat", "preset"),
     [
         ("minimal", "fsdp-tp2"),
-        pytest.param("save_dot_except_mlpwi", "pp2", marks=pytest.mark.slow),
-        pytest.param("minimal_with_context", "fsdp-tp2-explicit", marks=pytest.mark.slow),
-        pytest.param("save_qkv_proj", "sp2", marks=pytest.mark.slow),
+        ("save_dot_except_mlpwi", "pp2"),
+        ("minimal_with_context", "fsdp-tp2-explicit"),
+        ("save_qkv_proj", "sp2"),
     ],
 )
 def test_a_policy_changes_no_loss(remat: str, preset: str) -> None:

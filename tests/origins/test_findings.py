@@ -86,6 +86,7 @@ def test_a_dim_that_does_not_divide_ends_at_its_rule(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_idle_axis_ends_at_the_rule_of_the_batch(tmp_path: Path, built_in: Callable[[str], Described]) -> None:
     ((first, *_),) = built_in("pitfall-same-axis").ends("S104")
     assert first == "argument batch.inputs: rule batch → model"
@@ -93,6 +94,7 @@ def test_an_idle_axis_ends_at_the_rule_of_the_batch(tmp_path: Path, built_in: Ca
     assert first == "argument batch.inputs: rule batch → data"
 
 
+@pytest.mark.slow
 def test_redundant_compute_ends_at_the_rule_at_fault(built_in: Callable[[str], Described], tmp_path: Path) -> None:
     (found,) = planted(tmp_path, '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\n').ends("S105")
     assert "argument blocks.mlp.down.kernel: mlp: no rule: unsharded" in found

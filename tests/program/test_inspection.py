@@ -22,7 +22,13 @@ from shardtui.engine.wire.events import PresetInspected
 
 from ..conftest import KINDS, step, tiny_config
 
-INSPECTED = ("fsdp-tp2", "hsdp", "pitfall-same-axis", "dp-tp2-pp2")
+REPRESENTATIVE = ("fsdp-tp2", "pp2")
+"""One that splits parameters over two axes, and one with pipeline stages. Tests of the others are slow."""
+EACH = [name if name in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
+INSPECTED = [
+    "fsdp-tp2",
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("hsdp", "pitfall-same-axis", "dp-tp2-pp2")),
+]
 ACTIVATIONS = {
     "token.table",
     "position.table",
@@ -47,17 +53,13 @@ FAST: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 Boxes = set[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 
 
-@pytest.fixture(scope="module")
-def observed(task: Task, programs: dict[str, Program]) -> dict[str, Observed]:
-    """Returns the shardings that jax's own `inspect_array_sharding` reports, by preset."""
-    found = {}
-    for name in INSPECTED:
-        program = programs[name]
-        found[name] = Observed()
-        compiled = trace_step(task, program.placement, found[name]).lower().compile(compiler_options=FAST)
-        collectives = inventory(parse(compiled.as_text() or ""), dict(program.placement.mesh.shape))
-        assert program.description.collectives
-        assert traffic(collectives) == traffic(program.description.collectives), "inspecting changed the program"
+def observed(task: Task, program: Program) -> Observed:
+    """Returns the shardings that jax's own `inspect_array_sharding` reports."""
+    found = Observed()
+    compiled = trace_step(task, program.placement, found).lower().compile(compiler_options=FAST)
+    collectives = inventory(parse(compiled.as_text() or ""), dict(program.placement.mesh.shape))
+    assert program.description.collectives
+    assert traffic(collectives) == traffic(program.description.collectives), "inspecting changed the program"
     return found
 
 
@@ -82,7 +84,7 @@ def shards_of(array: ArrayInfo, program: Program) -> Boxes:
     return boxes_of(shards(array.shape, array.compiled_spec, describe_mesh(program.placement.mesh)))
 
 
-@pytest.mark.parametrize("preset", KINDS)
+@pytest.mark.parametrize("preset", EACH)
 def test_shards_match_jax(preset: str, programs: dict[str, Program], inspected: dict[str, PresetInspected]) -> None:
     program = programs[preset]
     for array in (*program.description.arrays, *inspected[preset].arrays):
@@ -91,7 +93,7 @@ def test_shards_match_jax(preset: str, programs: dict[str, Program], inspected: 
             assert shards_of(array, program) == boxes(named, tuple(array.shape)), array.name
 
 
-@pytest.mark.parametrize("preset", KINDS)
+@pytest.mark.parametrize("preset", EACH)
 def test_compiled_specs_match_live_arrays_after_a_step(preset: str, task: Task, programs: dict[str, Program]) -> None:
     program = programs[preset]
     after = jax.tree.leaves(step(compile_initial_state(task, program.placement)(), program, 1))
@@ -108,15 +110,16 @@ def test_compiled_specs_match_live_arrays_after_a_step(preset: str, task: Task, 
 
 @pytest.mark.parametrize("preset", INSPECTED)
 def test_gradients_and_activations_agree_with_jax(
-    preset: str, programs: dict[str, Program], observed: dict[str, Observed], inspected: dict[str, PresetInspected]
+    preset: str, task: Task, programs: dict[str, Program], inspected: dict[str, PresetInspected]
 ) -> None:
     program, arrays = programs[preset], inspected[preset].arrays
     assert inspected[preset].problem is None
     assert {array.name for array in arrays if array.kind == "activation"} == ACTIVATIONS
     parameters = [array.name for array in program.description.arrays if array.kind == "parameter"]
     assert [array.name for array in arrays if array.kind == "gradient"] == [f"grad.{name}" for name in parameters]
+    seen = observed(task, program)
     for array in arrays:
-        sharding = observed[preset].shardings[array.name]
+        sharding = seen.shardings[array.name]
         assert shards_of(array, program) == boxes(sharding, tuple(array.shape)), array.name
 
 

@@ -80,6 +80,7 @@ def test_the_run_goes_back_and_makes_the_steps_again(
     assert [event.step for event in hit.named(CheckpointSaved)] == [4, 8, 12]
 
 
+@pytest.mark.slow
 def test_a_pair_does_not_say_which_is_wrong(run: Callable[..., Run]) -> None:
     hit = run(FLIP, 4, preset="hsdp", save_every=None)
     hit.train()
@@ -89,6 +90,7 @@ def test_a_pair_does_not_say_which_is_wrong(run: Callable[..., Run]) -> None:
     assert "is wrong: these replicas differ in" in found.problem
 
 
+@pytest.mark.slow
 def test_a_switch_does_not_spread_what_is_wrong(run: Callable[..., Run]) -> None:
     """The switch is put off: after the pause nobody asks for it again."""
     hit = run(FLIP, 4, switches=(ScheduledSwitch(5, "fsdp"),), save_every=None)
@@ -105,6 +107,7 @@ def test_a_supervised_run_ends_for_its_supervisor(run: Callable[..., Run]) -> No
     assert raised.value.devices == {0: [5]}
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_check_its_devices_notices_nothing(run: Callable[..., Run]) -> None:
     hit = run(FLIP, 5, check_devices=None)
     assert hit.train() == STEPS

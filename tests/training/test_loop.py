@@ -138,6 +138,7 @@ def test_a_switch_whose_first_step_runs_out_of_memory_is_rolled_back(
     assert restored == ([] if step is exhausted else [4])
 
 
+@pytest.mark.slow
 def test_a_low_memory_switch_saves_first(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     plain = losses(run(task, programs, tmp_path))
     events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
@@ -203,6 +204,7 @@ def _steps_in(trace: Path) -> list[int]:
     return sorted(map(int, steps))
 
 
+@pytest.mark.slow
 def test_the_parts_of_the_step_are_measured_from_time_to_time(
     task: Task, programs: dict[str, Program], tmp_path: Path
 ) -> None:
@@ -229,6 +231,7 @@ def test_training_continues_if_a_trace_cannot_be_written(
     assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_a_switch_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     events = run(task, programs, tmp_path, switches=(ScheduledSwitch(4, "fsdp"),), profile=3)
     (profiled,) = [event for event in events if isinstance(event, Profiled)]
@@ -236,6 +239,7 @@ def test_a_switch_ends_a_trace(task: Task, programs: dict[str, Program], tmp_pat
     assert profiled.account, profiled.problem
 
 
+@pytest.mark.slow
 def test_a_pause_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     def answer(event: Event) -> AnyCommand | None:
         return Pause() if isinstance(event, Profiling) else Resume() if isinstance(event, Paused) else None
@@ -248,12 +252,14 @@ def test_a_pause_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path
     assert profiled.account, profiled.problem
 
 
+@pytest.mark.slow
 def test_the_end_of_the_run_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     events = run(task, programs, tmp_path, profile=100)
     (profiled,) = [event for event in events if isinstance(event, Profiled)]
     assert (profiled.step, profiled.steps) == (6, 3)
 
 
+@pytest.mark.slow
 def test_evaluations_change_no_loss_and_agree_under_both_presets(
     task: Task, programs: dict[str, Program], tmp_path: Path
 ) -> None:

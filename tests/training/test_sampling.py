@@ -54,6 +54,7 @@ def test_samples_are_the_same_under_every_layout(preset: str) -> None:
     assert text != sampled(task, "dp", b"import ", 24, 1.0, 8)
 
 
+@pytest.mark.slow
 def test_samples_leave_losses_as_they_are(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     asked = Sampling(prompt="What is ", tokens=3, every_steps=2)
 

@@ -36,22 +36,18 @@ def losses(events: list[dict[str, Any]]) -> list[float]:
 
 def test_switches_change_no_loss(home: Path) -> None:
     """The short form of tests/long/losses.py."""
-    plain = train("--steps=24", WITH_DROPOUT)
-    switched = train(
-        "--steps=24", "--switch=5:fsdp", "--switch=10:tp", "--switch=15:sp2", "--switch=20:hsdp", WITH_DROPOUT
-    )
-    assert [event["step"] for event in switched if event["type"] == "StepDone"] == list(range(1, 25))
+    plain = train("--steps=15", WITH_DROPOUT)
+    switched = train("--steps=15", "--switch=5:fsdp", "--switch=10:dp-tp2", WITH_DROPOUT)
+    assert [event["step"] for event in switched if event["type"] == "StepDone"] == list(range(1, 16))
     assert losses(switched) == pytest.approx(losses(plain), rel=1e-5)
     assert losses(plain)[-1] < losses(plain)[0]
     receipts = [event for event in switched if event["type"] == "Switched"]
     assert [(r["from_preset"], r["to_preset"], r["step"]) for r in receipts] == [
         ("dp", "fsdp", 5),
-        ("fsdp", "tp", 10),
-        ("tp", "sp2", 15),
-        ("sp2", "hsdp", 20),
+        ("fsdp", "dp-tp2", 10),
     ]
     assert all(r["digests_equal"] and r["compile_seconds"] > 0 and r["stall_seconds"] > 0 for r in receipts)
-    assert [r["bytes_moved"] > 0 for r in receipts] == [False, True, True, True]
+    assert [r["bytes_moved"] > 0 for r in receipts] == [False, True]
     assert [event["type"] for event in switched[-2:]] == ["EngineStopped", "RunEnded"]
     goodput = switched[-1]["goodput"]
     assert 0 < goodput["share"] < 1
@@ -85,6 +81,7 @@ def test_what_a_run_leaves(home: Path) -> None:
     assert "set SHARDTUI_RUNTIME_DIR to the value with which it was started" in stopped.stdout
 
 
+@pytest.mark.slow
 def test_progress_for_people_goes_to_stderr(home: Path) -> None:
     result = run("train", *SETTINGS, "--steps=3", "--switch=1:tp")
     assert result.returncode == 0
