@@ -116,6 +116,7 @@ def test_the_largest_batch_and_each_change_that_may_help_are_compiled(home: Path
     assert conclusion(fit).startswith("fsdp fits with batch_size=24, not with 32; with 64, remat=")
 
 
+@pytest.mark.slow
 def test_if_no_preset_fits_meshes_are_compiled(
     home: Path, compilers: Compilers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

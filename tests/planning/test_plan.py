@@ -394,6 +394,7 @@ def test_a_search_in_the_view_keeps_the_batch_and_says_what_is_best(
     in_plan_view("searched", scenario, size)
 
 
+@pytest.mark.slow
 def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     target, module = load_topology("v5e:2x4"), parse((HLO / "tpu-fsdp.hlo").read_text())

@@ -210,6 +210,7 @@ def searched(*arguments: str) -> dict[str, Any]:
     return search
 
 
+@pytest.mark.slow
 def test_the_preset_that_a_search_chose_is_one_that_train_takes(home: Path) -> None:
     board = planned(*TINY, "--estimate")
     (search,) = board["searches"]

@@ -67,6 +67,7 @@ def measured_step(name: str, preset: str, folder: Path) -> tuple[Program, Accoun
     return program, traced(task, program, folder)
 
 
+@pytest.mark.slow
 def test_each_collective_of_the_inventory_runs_as_often_as_the_text_says(
     measured: tuple[Program, Account],
 ) -> None:
