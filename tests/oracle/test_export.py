@@ -57,7 +57,7 @@ def test_every_model_but_one_with_a_capacity_is_a_model_of_transformers() -> Non
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
-@pytest.mark.parametrize("preset", ["fsdp-tp2", "dp"])
+@pytest.mark.parametrize("preset", ["fsdp-tp2", pytest.param("dp", marks=pytest.mark.slow)])
 def test_what_was_read_is_written_bit_by_bit(architecture: str, preset: str, tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()

@@ -441,6 +441,7 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
     in_plan_view("predicted", scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
 def test_enter_compiles_what_makes_a_preset_fit_that_is_too_large(
     home: Path, compilers: Compilers, size: tuple[int, int]

@@ -22,6 +22,7 @@ def test_the_loop_agrees_with_the_model_under_random_commands_and_failures(machi
     run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=12, deadline=None))
 
 
+@pytest.mark.slow
 def test_a_restored_state_is_saved_again_if_its_checkpoint_was_damaged(machine: type[LoopMachine]) -> None:
     state = machine()
     state.start(preset="dp", devices=8)

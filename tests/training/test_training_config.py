@@ -174,9 +174,8 @@ def test_losses_of_every_optimizer_survive_a_live_switch(name: str) -> None:
     np.testing.assert_allclose(losses(task, ("fsdp-tp2-explicit", "tp")), losses(task, ("dp",), 4), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "preset", [pytest.param("dp", marks=SLOW), "fsdp-tp2", pytest.param("fsdp-tp2-explicit", marks=SLOW)]
-)
+@SLOW
+@pytest.mark.parametrize("preset", ["dp", "fsdp-tp2", "fsdp-tp2-explicit"])
 def test_accumulated_losses_are_those_of_the_large_batch(preset: str) -> None:
     model, training = {"dropout": 0.1}, {"batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 1}
     whole = losses(Task(config(model, **training), "cpu"), (preset,), 3)

@@ -37,7 +37,9 @@ def batch(step, batch_size):
     ("process", "what", "problem"),
     [
         (1, "raise ValueError('no data')", "batch(5) of lm.py: ValueError: no data (lm.py:18)"),
-        (0, "batch_size = 7", "batch(5) is int32 [7, 4], batch(0) was int32 [8, 4]"),
+        pytest.param(
+            0, "batch_size = 7", "batch(5) is int32 [7, 4], batch(0) was int32 [8, 4]", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_batch_that_fails_in_one_process_ends_the_run(

@@ -34,7 +34,7 @@ def ended() -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("lines", [1, 60])
+@pytest.mark.parametrize("lines", [1, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_reader_of_stdout_that_goes_ends_the_run(home: Path, lines: int) -> None:
     """While it begins, and among its steps."""
     process = subprocess.Popen([*ENDLESS, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
