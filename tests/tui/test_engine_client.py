@@ -4,12 +4,16 @@ import asyncio
 import os
 import signal
 import time
+from argparse import Namespace
 from collections.abc import AsyncIterator
 
 import pytest
-from shardtui.engine.wire import run_directory
+from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.commands import Stop
-from shardtui.engine.wire.events import AnyEvent, EngineLost, EngineStopped, StepsDone
+from shardtui.engine.wire.event_log import EventLog
+from shardtui.engine.wire.events import AnyEvent, EngineLost, EngineStopped, StepsDone, TrainingStarted
+from shardtui.tui.cli.run import attach
 from shardtui.tui.client.engine_client import EngineClient
 
 from ..conftest import tiny_config
@@ -50,6 +54,31 @@ def test_the_end_of_one_engine_is_not_reported_for_another(home: object) -> None
         asyncio.run(scenario())
     finally:
         client.kill_engine()
+
+
+def test_between_two_epochs_a_viewer_waits_for_the_next_engine(home: object) -> None:
+    directory = run_directory.create(tiny_config())
+    with directory.hold():
+        EventLog(directory.events, lambda _: None).append(TrainingStarted(preset="dp", step=0))
+    supervisor = lock.take(directory.supervisor_lock)
+
+    async def scenario() -> None:
+        stream = aiter(EngineClient(directory).events())
+        assert [type(event) for event in await anext(stream)] == [TrainingStarted]
+        assert await anext(stream) == [], "the end of the history"
+        following = asyncio.ensure_future(until(EngineLost, stream))
+        _, waiting = await asyncio.wait([following], timeout=1.0)
+        assert waiting, "the run has not ended"
+        supervisor.close()
+        await following
+
+    asyncio.run(scenario())
+
+
+def test_a_run_without_events_is_not_shown_as_crashed(home: object) -> None:
+    directory = run_directory.create(tiny_config())
+    with lock.take(directory.supervisor_lock), pytest.raises(Invalid, match="no events here yet: attach again in some"):
+        attach(Namespace(run=directory.name))
 
 
 @pytest.mark.slow

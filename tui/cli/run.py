@@ -45,6 +45,11 @@ def run(options: argparse.Namespace) -> int:
 def attach(options: argparse.Namespace) -> int:
     """Opens the UI on a run. Raises Invalid."""
     directory = run_directory.find(options.run)
+    if directory.is_supervised and not directory.events.exists():
+        raise Invalid(
+            f"run {directory.name} has a supervisor, but no events here yet: attach again in some seconds, or, if it "
+            "trains on several hosts, on the host of process 0"
+        )
     require_terminal(f"tail -f {directory.events}")
     return show(client_of(directory), user_keymap())
 

@@ -137,6 +137,11 @@ class EngineClient:
             return
         if self._engine is None and (holder := self.directory.holder()):
             self._followed = holder.pid
+        elif self._engine is None and self.directory.is_supervised:  # between two epochs
+            for events in self._read(LogReader(self.directory.events)):
+                yield list(map(clean, events)) if cleaned else events
+            yield []
+            await self._next_engine()
         is_supervised = self.directory.is_supervised or (self._engine is not None and self._engine.is_supervised)
         async for events in self._events_of_engine(self._engine, cleaned):
             yield events
