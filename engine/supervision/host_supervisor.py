@@ -115,6 +115,7 @@ class HostSupervisor:
         if process == 0 and not self._serves:
             self._history.fetch()
         self._serves = process == 0
+        self._tell_host(decision)
         engine = self._started(decision, process)
         self._stopping.follow(engine)
         watch = _Watch(decision, self._roll, self._checkpoints)
@@ -131,6 +132,14 @@ class HostSupervisor:
             self._history.publish()
         ending = endings[process]
         return Ending(kind="lost") if watch.has_killed else ending
+
+    def _tell_host(self, decision: Decision) -> None:
+        """Tells the viewers on this host which one has process 0, if that is another one."""
+        self._directory.shown_on.unlink(missing_ok=True)
+        if not self._serves:
+            first = min(decision.members)
+            present = self._roll.present()
+            self._directory.shown_on.write_text(present[first].host if first in present else f"host {first}")
 
     def _started(self, decision: Decision, process: int) -> Engine:
         count = len(decision.members)

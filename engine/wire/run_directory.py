@@ -104,6 +104,18 @@ class RunDirectory:
         return self.supervisor_lock.exists() and lock.holder(self.supervisor_lock) is not None
 
     @property
+    def shown_on(self) -> Path:
+        """Returns the file with the name of the host of process 0; there is none on that host."""
+        return self.path / "shown-on.txt"
+
+    @property
+    def elsewhere(self) -> str:
+        """Returns where a supervised run is shown, in words, if process 0 is on another host; empty if it is not."""
+        if not self.shown_on.exists() or not self.is_supervised:
+            return ""
+        return f"process 0 is on {self.shown_on.read_text()}: `shardtui attach {self.name}` there shows the run"
+
+    @property
     def profile(self) -> Path:
         """Returns the directory of profiler traces."""
         return self.path / "profile"

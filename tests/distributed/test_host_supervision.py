@@ -70,6 +70,8 @@ def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callab
     wait_for(lambda: epoch_with(run, number=3, processes=1))
     run.start(1)
     wait_for(lambda: epoch_with(run, number=4, processes=2))
+    shown_on = [run.folder / f"host-{rank}/shardtui/runs/big/shown-on.txt" for rank in (0, 1)]
+    assert (shown_on[0].exists(), shown_on[1].read_text()) == (False, socket.gethostname())
     run.supervisors[0].send_signal(signal.SIGTERM)
     assert [run.supervisors[rank].wait(timeout=240) for rank in (0, 1)] == [0, 0], run.said(0) + run.said(1)
     events = run.history(0)

@@ -12,7 +12,7 @@ from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.commands import Stop
 from shardtui.engine.wire.event_log import EventLog
-from shardtui.engine.wire.events import AnyEvent, EngineLost, EngineStopped, StepsDone, TrainingStarted
+from shardtui.engine.wire.events import AnyEvent, Disconnected, EngineLost, EngineStopped, StepsDone, TrainingStarted
 from shardtui.tui.cli.run import attach
 from shardtui.tui.client.engine_client import EngineClient
 
@@ -61,11 +61,15 @@ def test_between_two_epochs_a_viewer_waits_for_the_next_engine(home: object) -> 
     with directory.hold():
         EventLog(directory.events, lambda _: None).append(TrainingStarted(preset="dp", step=0))
     supervisor = lock.take(directory.supervisor_lock)
+    directory.shown_on.write_text("tpu-7")
 
     async def scenario() -> None:
         stream = aiter(EngineClient(directory).events())
         assert [type(event) for event in await anext(stream)] == [TrainingStarted]
         assert await anext(stream) == [], "the end of the history"
+        (elsewhere,) = await anext(stream)
+        assert isinstance(elsewhere, Disconnected)
+        assert elsewhere.reason == f"process 0 is on tpu-7: `shardtui attach {directory.name}` there shows the run"
         following = asyncio.ensure_future(until(EngineLost, stream))
         _, waiting = await asyncio.wait([following], timeout=1.0)
         assert waiting, "the run has not ended"
@@ -77,8 +81,12 @@ def test_between_two_epochs_a_viewer_waits_for_the_next_engine(home: object) -> 
 
 def test_a_run_without_events_is_not_shown_as_crashed(home: object) -> None:
     directory = run_directory.create(tiny_config())
-    with lock.take(directory.supervisor_lock), pytest.raises(Invalid, match="no events here yet: attach again in some"):
-        attach(Namespace(run=directory.name))
+    with lock.take(directory.supervisor_lock):
+        with pytest.raises(Invalid, match="has not started yet: attach again in some"):
+            attach(Namespace(run=directory.name))
+        directory.shown_on.write_text("tpu-7")
+        with pytest.raises(Invalid, match="process 0 is on tpu-7: "):
+            attach(Namespace(run=directory.name))
 
 
 @pytest.mark.slow

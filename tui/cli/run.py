@@ -45,11 +45,10 @@ def run(options: argparse.Namespace) -> int:
 def attach(options: argparse.Namespace) -> int:
     """Opens the UI on a run. Raises Invalid."""
     directory = run_directory.find(options.run)
+    if elsewhere := directory.elsewhere:
+        raise Invalid(f"run {directory.name}: {elsewhere}")
     if directory.is_supervised and not directory.events.exists():
-        raise Invalid(
-            f"run {directory.name} has a supervisor, but no events here yet: attach again in some seconds, or, if it "
-            "trains on several hosts, on the host of process 0"
-        )
+        raise Invalid(f"run {directory.name}: its engine has not started yet: attach again in some seconds")
     require_terminal(f"tail -f {directory.events}")
     return show(client_of(directory), user_keymap())
 

@@ -78,6 +78,8 @@ class EngineClient:
         """That engine was asked to stop, perhaps before it listened."""
         self._followed = 0
         """Process id of the engine of a supervised run that is followed."""
+        self._elsewhere = ""
+        """Where the run was last said to be, if its process 0 was on another host."""
         self._seq = 0
         """Sequence number of the last event that was yielded."""
         self._protocol = VERSION
@@ -135,29 +137,42 @@ class EngineClient:
         if self._engine and self._engine.is_supervised and not await self._next_engine():
             yield [self._engine.refusal() or EngineLost(reason=self.reason())]
             return
-        if self._engine is None and (holder := self.directory.holder()):
-            self._followed = holder.pid
-        elif self._engine is None and self.directory.is_supervised:  # between two epochs
+        holder = None if self._engine else self.directory.holder()
+        self._followed = holder.pid if holder else self._followed
+        is_supervised = self.directory.is_supervised or (self._engine is not None and self._engine.is_supervised)
+        is_between = is_supervised and not self._engine and not holder
+        """Whether an epoch has ended and the next one has not begun."""
+        if is_between:
             for events in self._read(LogReader(self.directory.events)):
                 yield list(map(clean, events)) if cleaned else events
             yield []
-            await self._next_engine()
-        is_supervised = self.directory.is_supervised or (self._engine is not None and self._engine.is_supervised)
-        async for events in self._events_of_engine(self._engine, cleaned):
-            yield events
-        while await self._next_engine():
+        else:
+            async for events in self._events_of_engine(self._engine, cleaned):
+                yield events
+        while following := await self._next_engine():
+            if isinstance(following, str):
+                yield [Disconnected(reason=printable(following))]
+                continue
+            is_between = False
             async for events in self._events_of_engine(None, cleaned):
                 yield events
-        if is_supervised:
+        if is_between:  # how its last engine ended
+            async for events in self._events_of_engine(None, cleaned):
+                yield events
+        elif is_supervised:
             for events in self._read(LogReader(self.directory.events)):  # why the supervisor gave up
                 yield list(map(clean, events)) if cleaned else events
 
-    async def _next_engine(self) -> bool:
-        """Waits for the next engine of a supervised run; returns False once there will be none."""
+    async def _next_engine(self) -> bool | str:
+        """Waits for the next engine of a supervised run. Returns where it is, once, if it is on another host; False
+        once there will be none."""
         while self.directory.is_supervised or (self._engine and self._engine.is_supervised and self._engine.is_alive):
             if (holder := self.directory.holder()) and holder.is_alive and holder.pid != self._followed:
-                self._followed = holder.pid
+                self._followed, self._elsewhere = holder.pid, ""
                 return True
+            if (elsewhere := self.directory.elsewhere) and elsewhere != self._elsewhere:
+                self._elsewhere = elsewhere
+                return elsewhere
             await asyncio.sleep(POLL_SECONDS)
         return False
 
