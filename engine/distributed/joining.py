@@ -12,12 +12,12 @@ from ..base.advice import first_line
 from ..base.invalid import Invalid
 from ..spec.config import Membership, Restart, RunConfig
 from ..wire.run_directory import RunDirectory
+from .address import LOOPBACK_ADDRESS, is_local
 from .outcomes import NotMet
-from .seal import JOIN_SECONDS, Seal, given_secret, is_local, secret_problem, shared_secret
+from .seal import JOIN_SECONDS, Seal, given_secret, secret_problem, shared_secret
 
 HEARTBEAT_SECONDS = 10
 """A process without a heartbeat for this long is lost."""
-LOOPBACK_ADDRESS = "127.0.0.1"
 
 
 def process_index() -> int:

@@ -21,6 +21,7 @@ from ..base.atomic_write import write_atomically
 from ..base.invalid import Invalid
 from ..spec.config import Membership, RunConfig
 from ..wire.run_directory import RunDirectory
+from .address import is_local
 
 VARIABLE = "SHARDTUI_SECRET"
 """Environment variable of the secret."""
@@ -28,7 +29,6 @@ JOIN_SECONDS = 60
 """Timeout for all processes to connect."""
 MIN_SECRET_BYTES = 16
 """Shortest secret that a user may choose."""
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
 class Forged(Exception):
@@ -73,13 +73,6 @@ class Seal:
 
     def _mac(self, key: str, value: bytes) -> bytes:
         return hmac.digest(self.secret, len(key).to_bytes(4, "big") + key.encode() + value, "sha256")
-
-
-def is_local(coordinator: str | None) -> bool:
-    """True if no other host can reach the coordinator."""
-    return coordinator is not None and (
-        coordinator.startswith("unix:") or coordinator.rpartition(":")[0].lower() in LOOPBACK
-    )
 
 
 def given_secret(membership: Membership) -> bytes | None:

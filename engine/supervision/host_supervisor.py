@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..distributed.address import reachable_address
 from ..spec.config import Membership, Restart
 from ..spec.epoch import Epoch, Supervision
 from ..wire.ending import Ending
@@ -50,7 +51,7 @@ class HostSupervisor:
             rank=self._rank,
             token=secrets.token_hex(8),
             host=socket.gethostname(),
-            address=_address(membership.coordinator, self._rank),
+            address=reachable_address(membership.coordinator, self._rank),
         )
         self._roll = Roll(folder, own)
         self._stacks = directory.stacks(restart.config)
@@ -201,20 +202,6 @@ class _Watch:
             say(f"process {', '.join(map(str, waiting))} is back: epoch {self._decision.number + 1} takes it in")
             self._roll.update(makes_room=self._decision.number)
             engine.signal(signal.SIGTERM)
-
-
-def _address(coordinator: str, rank: int) -> str:
-    """Returns the address at which other hosts reach this one: that of the interface towards the coordinator."""
-    host, _, port = coordinator.rpartition(":")
-    if rank == 0:
-        return host
-    try:
-        (family, kind, *_, address), *_ = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
-        with socket.socket(family, kind) as towards:
-            towards.connect(address)  # sends nothing
-            return towards.getsockname()[0]
-    except OSError:  # that host is gone, and its name with it
-        return socket.gethostbyname(socket.gethostname())
 
 
 def supervise_host(run: str, restart: Restart, membership: Membership, supervision: Supervision) -> int:
