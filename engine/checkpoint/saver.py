@@ -113,7 +113,17 @@ class Saver:
         if not program.is_finite(state):
             raise Invalid("a parameter or moment is not finite: go back to a checkpoint from before")
         copied = save_arrays(self._directory.unfinished(step), state)
-        manifest = Manifest(
+        manifest = self.manifest(program, step, digests, loss, eval_loss)
+        self._publish(CheckpointSaving(step=step, stall_seconds=time.perf_counter() - began))
+        written = self._thread.submit(self._write, copied, manifest, began)
+        written.add_done_callback(lambda _: self._wake())
+        self._saving = Saving(step, written)
+
+    def manifest(
+        self, program: Program, step: int, digests: jax.Array, loss: float | None, eval_loss: float | None
+    ) -> Manifest:
+        """Returns what is known of a state besides its arrays, without files. `digests`: those of `program`."""
+        return Manifest(
             step=step,
             time=time.time(),
             preset=program.placement.preset.reference,
@@ -129,10 +139,6 @@ class Saver:
             arrays=array_types(self._task),
             files={},
         )
-        self._publish(CheckpointSaving(step=step, stall_seconds=time.perf_counter() - began))
-        written = self._thread.submit(self._write, copied, manifest, began)
-        written.add_done_callback(lambda _: self._wake())
-        self._saving = Saving(step, written)
 
     def _write(self, copied: Any, manifest: Manifest, began: float) -> tuple[CheckpointSaved, CheckpointsKept] | None:
         """Waits for Orbax, reads what it wrote, commits, and deletes old checkpoints. Runs in the background thread.
@@ -183,6 +189,10 @@ class Saver:
             with contextlib.suppress(OSError):  # Orbax may still write there: the next save deletes the rest
                 self._directory.clear()
         self._publish(CheckpointFailed(step=step, problems=problems))
+
+    def committed(self) -> int:
+        """Returns the step of the newest checkpoint, good or not; -1 if there is none."""
+        return self._cluster.agree(lambda: max(self._directory.steps(), default=-1), int)
 
     def newest(self, step: int | None = None) -> Manifest | None:
         """Waits for a running save, then does the same as `Loader.newest`."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from .epoch import Epoch
+from .epoch import Copying, Epoch
 from .model_config import ModelConfig
 
 SIMULATED_DEVICES = 8
@@ -274,6 +274,8 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Those of `Supervision`: the supervisor sets them."""
     min_processes: int | None = None
     """That of `Supervision`, likewise; None for all."""
+    copying: Copying | None = None
+    """How the state is copied to host memory, likewise; None for no copies."""
 
     @property
     def is_again(self) -> bool:

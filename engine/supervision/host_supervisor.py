@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..copies.host_memory import HostMemory
 from ..distributed.address import reachable_address
 from ..spec.config import Membership, Restart
 from ..spec.epoch import Epoch, Supervision
@@ -21,7 +22,7 @@ from .history import History
 from .roll import Attendance, Decision, Roll
 from .spares import Spares
 from .stopping import Stopping
-from .supervisor import give_up, held, last_step, say, supervised
+from .supervisor import give_up, held, host_memory, last_step, say, supervised
 
 POLL_SECONDS = 0.05
 """Interval at which the engine of this host is checked."""
@@ -39,11 +40,18 @@ class HostSupervisor:
         membership: Membership,
         supervision: Supervision,
         stopping: Stopping,
+        memory: HostMemory | None,
     ) -> None:
-        """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
+        """`membership`: of the run on all hosts. `memory`: where the engine keeps copies of the state; None for none.
+
+        Raises Invalid if this host cannot take part.
+        """
         assert restart.config and membership.coordinator and membership.processes and membership.process is not None
         self._directory, self._membership = directory, membership
-        self._restart = supervised(restart, supervision)
+        self._restart = supervised(restart, supervision, memory)
+        self._memory = memory
+        self._last = 0
+        """The last epoch in which this host took part."""
         self._rank, self._count = membership.process, membership.processes
         self._checkpoints = Path(directory.checkpoints(restart.config))
         folder = self._checkpoints / "supervisors"
@@ -112,6 +120,9 @@ class HostSupervisor:
 
     def _run_epoch(self, decision: Decision) -> Ending:
         """Returns how the engine of this host ended."""
+        if self._memory and self._last < decision.number - 1:
+            self._memory.clear()
+        self._last = decision.number
         process = sorted(decision.members).index(self._rank)
         if process == 0 and not self._serves:
             self._history.fetch()
@@ -210,5 +221,5 @@ def supervise_host(run: str, restart: Restart, membership: Membership, supervisi
     if not (directory.path / "run.json").exists():
         assert restart.config
         directory.write_config(restart.config)
-    with held(directory), Stopping() as stopping:
-        return HostSupervisor(directory, restart, membership, supervision, stopping).run()
+    with held(directory), host_memory(directory, supervision) as memory, Stopping() as stopping:
+        return HostSupervisor(directory, restart, membership, supervision, stopping, memory).run()

@@ -10,6 +10,7 @@ from typing import BinaryIO
 import msgspec
 
 from ..base.invalid import Invalid
+from ..copies.host_memory import HostMemory
 from ..spec.config import Restart
 from ..spec.epoch import Epoch, LostProcess, Supervision
 from ..wire import lock
@@ -30,9 +31,17 @@ POLL_SECONDS = 0.05
 class Supervisor:
     """Runs one engine after the other until the run has ended."""
 
-    def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision, stopping: Stopping) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        restart: Restart,
+        supervision: Supervision,
+        stopping: Stopping,
+        memory: HostMemory | None,
+    ) -> None:
+        """`memory`: where engines keep copies of the state; None for no copies."""
         self._directory = directory
-        self._restart = supervised(restart, supervision)
+        self._restart = supervised(restart, supervision, memory)
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
@@ -52,7 +61,10 @@ class Supervisor:
                 give_up(self._directory, following)
                 return 1
             epoch = following
-            resumes = f"epoch {epoch.number} resumes from the newest checkpoint, or from the start if there is none yet"
+            newest = (
+                "the copy in host memory or the newest checkpoint" if self._restart.copying else "the newest checkpoint"
+            )
+            resumes = f"epoch {epoch.number} resumes from {newest}, or from the start if there is none yet"
             say(f"process {process} was lost: {ending.why}: {resumes}")
 
     def _next(self, epoch: Epoch, process: int, ending: Ending) -> Epoch | str:
@@ -120,13 +132,21 @@ class Supervisor:
 def supervise(directory: str, restart: Restart, supervision: Supervision) -> int:
     """Supervises a run of this machine, and returns its exit code. Raises Invalid if another supervisor does."""
     run = RunDirectory(Path(directory))
-    with held(run), Stopping() as stopping:
-        return Supervisor(run, restart, supervision, stopping).run()
+    with held(run), host_memory(run, supervision) as memory, Stopping() as stopping:
+        return Supervisor(run, restart, supervision, stopping, memory).run()
 
 
-def supervised(restart: Restart, supervision: Supervision) -> Restart:
+def host_memory(run: RunDirectory, supervision: Supervision) -> contextlib.AbstractContextManager[HostMemory | None]:
+    """Returns the context in which the engines of this host keep copies of the state, if they do. Raises Invalid."""
+    return HostMemory(run.name) if supervision.copy_every else contextlib.nullcontext()
+
+
+def supervised(restart: Restart, supervision: Supervision, memory: HostMemory | None) -> Restart:
     """Returns how an engine is started, with what it has to know of its supervision."""
-    return msgspec.structs.replace(restart, fallback=supervision.fallback, min_processes=supervision.min_processes)
+    copying = memory.copying(supervision.copy_every) if memory and supervision.copy_every else None
+    return msgspec.structs.replace(
+        restart, fallback=supervision.fallback, min_processes=supervision.min_processes, copying=copying
+    )
 
 
 def held(run: RunDirectory) -> BinaryIO:

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from ..copies.copies import CopyEnded
 from ..wire.commands import AnyCommand
 
 
@@ -23,7 +24,7 @@ class MeasureParts(Struct, frozen=True, tag=True):
     """Trace the next steps for the parts of a step: it is time."""
 
 
-LockstepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts
+LockstepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts | CopyEnded
 
 
 class Lockstep(Struct, frozen=True):

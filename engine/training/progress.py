@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 
 from ..checkpoint.saver import Saver
+from ..copies.copies import Copies
 from ..models.task import TrainState
 from ..program.program import Program
 from .step_reports import StepReports
@@ -59,6 +60,10 @@ class Progress:
         A restored state counts as well: its checkpoint may have been set aside since.
         """
         return self.done > 0 and self.reports.is_finite
+
+    def copy(self, copies: Copies) -> None:
+        """Copies the state to host memory, once the step in flight is done; no loss is read for that."""
+        copies.begin(self.state, self.program, self.begun, self.reports.recent_loss, self.eval_loss)
 
     def save(self, saver: Saver) -> None:
         """Waits for the step in flight and saves a checkpoint; the time this takes counts for no step."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..checkpoint.saver import Saver
+from ..copies.copies import Copies, CopyEnded
 from ..distributed.cluster import Cluster
 from ..wire.commands import (
     AddPreset,
@@ -42,6 +43,7 @@ class StepBoundary:
     cluster: Cluster
     compiles: BackgroundCompiles
     saver: Saver
+    copies: Copies | None
     restorer: Restorer
     switcher: Switcher
     profiler: Profiler
@@ -80,6 +82,8 @@ class StepBoundary:
             commands.append(SwitchNow(preset))
         if self.saver.is_overdue():
             commands.append(SaveCheckpoint())
+        if self.copies and (ended := self.copies.ended()):
+            commands.append(ended)
         if self.profiler.is_overdue():
             commands.append(MeasureParts())
         return Lockstep(commands, self.cluster.stride(at.reports.step_seconds))
@@ -123,6 +127,8 @@ class StepBoundary:
                 self.profiler.request(at.begun, PERIODIC_STEPS, is_periodic=True)
             case RestoreCheckpoint(step):
                 self._go_back(at, step)
+            case CopyEnded() if self.copies:
+                self.copies.settle(command)
             case Stop():
                 self.stopping.is_agreed = True
             case _:

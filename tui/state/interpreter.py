@@ -17,6 +17,7 @@ from ...engine.wire.events import (
     CheckpointsKept,
     CommandRefused,
     ConnectionEvent,
+    CopyFailed,
     DevicesDiffer,
     Disconnected,
     EngineEvent,
@@ -182,12 +183,13 @@ def _apply_checkpoint(state: RunState, event: CheckpointEvent) -> None:
             state.saving = event.step
         case CheckpointSaved() | CheckpointFailed():
             state.saving = None
-        case CheckpointDamaged() | RestoreFailed():
+        case CheckpointDamaged() | CopyFailed() | RestoreFailed():
             pass  # for the log and a notice
         case CheckpointsKept():
             state.checkpoints = event.checkpoints
         case Restored():
             state.preset = event.preset
+            state.epochs.restore(event)
             _rewind(state, event.step)
             state.marks.append((event.step, f"↺{event.preset}"))
 

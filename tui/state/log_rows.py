@@ -12,6 +12,7 @@ from ...engine.wire.events import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
+    CopyFailed,
     DevicesDiffer,
     Disconnected,
     EngineLost,
@@ -45,7 +46,7 @@ class Level(StrEnum):
 
 
 ERRORS = (Failed, SwitchFailed, EngineLost, Disconnected, HostsLost, DevicesDiffer, CheckpointDamaged, RestoreFailed)
-WARNINGS = (CommandRefused, CheckpointFailed, ProfileFailed, Stalled)
+WARNINGS = (CommandRefused, CheckpointFailed, CopyFailed, ProfileFailed, Stalled)
 DETAILS = (ProgramsKept, CheckpointsKept, CheckpointSaving, PresetInspected, HostsMeasured, Switching, Welcome)
 
 
