@@ -21,6 +21,7 @@ NAMES = (
     "watching",
     "own_loop",
     "hosts",
+    "copies",
     "step",
     "account",
     "origins",
