@@ -4,14 +4,17 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jax
 from msgspec import Struct
 
+from ..base import figures
 from ..base.advice import problems_in
+from ..checkpoint.directory import state_names
 from ..checkpoint.manifest import Manifest
 from ..checkpoint.saver import Saver
 from ..distributed.cluster import Cluster
@@ -78,7 +81,7 @@ class Copies:
         self._kept: Copy | None = None
         self._program: Program | None = None
         self._shares: Shares | None = None
-        """Those of `_program`; None if a host has no room for them."""
+        """Those of `_program`; None if there are no copies of it."""
         self._said: list[list[str]] = []
         """Problems that were reported."""
 
@@ -115,10 +118,15 @@ class Copies:
         ).start()
 
     def _shares_of(self, program: Program, step: int) -> Shares | None:
-        """Returns who copies what of the program's state; None if a host has no room for it, which is reported."""
+        """Returns who copies what of the program's state; None if it cannot be copied, or a host has no room for it.
+
+        That is reported.
+        """
         if program is not self._program:
-            found = shares(program.placement.abstract_state(self._task), self._cluster.count)
-            problem = shortage(self.folder, 2 * self.neighbours.kept_bytes(found.bytes))
+            abstract = program.placement.abstract_state(self._task)
+            found = shares(abstract, self._cluster.count)
+            no_room = shortage(self.folder, 2 * self.neighbours.kept_bytes(found.bytes))
+            problem = key_problem(state_names(self._task), abstract) or no_room
             problems = self.of_all([problem] if problem else [])
             self._program, self._shares = program, None if problems else found
             self._report(step, problems)
@@ -216,6 +224,21 @@ class Copies:
         if problems and problems not in self._said:
             self._said.append(problems)
             self._publish(CopyFailed(step=step, problems=problems))
+
+
+def key_problem(names: Sequence[str], state: Any) -> str:
+    """Returns why a state cannot be copied: it has random keys, which are no arrays of numbers; empty if it can."""
+    keys = [
+        name
+        for name, leaf in zip(names, jax.tree.leaves(state), strict=True)
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    ]
+    if not keys:
+        return ""
+    return (
+        f"{figures.listed(keys, 4)}: random keys are not copied to host memory: the run goes on without copies: keep "
+        "their numbers in the state, as jax.random.key_data gives them"
+    )
 
 
 def _delete(paths: Iterable[Path]) -> None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from shardtui.engine.copies.copies import Copies
+from shardtui.engine.copies.copies import Copies, key_problem
 from shardtui.engine.copies.host_memory import HostMemory, shortage
 from shardtui.engine.copies.memory_loader import MemoryLoader
 from shardtui.engine.copies.part import FILES, Part, parts_in
@@ -250,3 +250,11 @@ def test_folders_of_supervisors_that_were_killed_are_deleted(tmp_path: Path) -> 
 def test_a_shortage_has_its_figures(tmp_path: Path) -> None:
     assert shortage(tmp_path, 0) == ""
     assert "two copies of what this host keeps take 123 TB" in shortage(tmp_path, 123 * 10**12)
+
+
+def test_a_state_with_random_keys_is_not_copied() -> None:
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    assert key_problem(["a", "b"], [jax.ShapeDtypeStruct((2,), jnp.float32)] * 2) == ""
+    assert key_problem(["opt.noise", "b"], [key, jax.ShapeDtypeStruct((), jnp.uint32)]).startswith(
+        "opt.noise: random keys are not copied to host memory: the run goes on without copies"
+    )
