@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from msgspec import Struct
 
 from ..base import figures
@@ -231,7 +232,7 @@ def key_problem(names: Sequence[str], state: Any) -> str:
     keys = [
         name
         for name, leaf in zip(names, jax.tree.leaves(state), strict=True)
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     ]
     if not keys:
         return ""
