@@ -120,7 +120,7 @@ def losses(events: list[dict[str, Any]]) -> dict[int, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (2, 1), (4, 2)])
+@pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (4, 2)])
 def test_a_run_without_checkpoints_resumes_from_memory(home: Path, processes: int, victim: int) -> None:
     """The directory of checkpoints is gone, too."""
     run = Train(f"--processes={processes}", f"--copy-every={EVERY}", "--preset=fsdp")
