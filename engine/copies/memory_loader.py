@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from ..base import figures
 from ..checkpoint.directory import check_digests, state_names
+from ..checkpoint.loader import receipt
 from ..checkpoint.manifest import FILE_NAME, Manifest, read_manifest
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL, Damaged
@@ -89,18 +90,7 @@ class MemoryLoader:
         names = state_names(self._task)
         self._cluster.collectively(lambda: check_digests(state, names, manifest, program.digest))
         self.copies.keep(next(iter(self._holders)).copy)
-        return state, Restored(
-            step=manifest.step,
-            from_preset=manifest.preset,
-            from_devices=manifest.devices,
-            preset=program.name,
-            arrays=len(manifest.digests),
-            seconds=time.perf_counter() - began,
-            digests_equal=True,
-            digest=manifest.digest,
-            rolled_back=[],
-            from_memory=True,
-        )
+        return state, receipt(manifest, program, began, from_memory=True)
 
     def discard(self) -> None:
         """Deletes all copies: the run resumes from a checkpoint, or from the beginning."""

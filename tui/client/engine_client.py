@@ -140,11 +140,10 @@ class EngineClient:
         holder = None if self._engine else self.directory.holder()
         self._followed = holder.pid if holder else self._followed
         is_supervised = self.directory.is_supervised or (self._engine is not None and self._engine.is_supervised)
-        is_between = is_supervised and not self._engine and not holder
-        """Whether an epoch has ended and the next one has not begun."""
+        is_between = is_supervised and not self._engine and not holder  # an epoch has ended, the next has not begun
         if is_between:
-            for events in self._read(LogReader(self.directory.events)):
-                yield list(map(clean, events)) if cleaned else events
+            for events in self._rest(cleaned):
+                yield events
             yield []
         else:
             async for events in self._events_of_engine(self._engine, cleaned):
@@ -160,8 +159,13 @@ class EngineClient:
             async for events in self._events_of_engine(None, cleaned):
                 yield events
         elif is_supervised:
-            for events in self._read(LogReader(self.directory.events)):  # why the supervisor gave up
-                yield list(map(clean, events)) if cleaned else events
+            for events in self._rest(cleaned):  # why the supervisor gave up
+                yield events
+
+    def _rest(self, cleaned: bool) -> Iterator[list[AnyEvent]]:
+        """Yields the events of the history that were not yielded before, while no engine is followed."""
+        for events in self._read(LogReader(self.directory.events)):
+            yield list(map(clean, events)) if cleaned else events
 
     async def _next_engine(self) -> bool | str:
         """Waits for the next engine of a supervised run. Returns where it is, once, if it is on another host; False
