@@ -62,8 +62,12 @@ class Progress:
         return self.done > 0 and self.reports.is_finite
 
     def copy(self, copies: Copies) -> None:
-        """Copies the state to host memory, once the step in flight is done; no loss is read for that."""
-        copies.begin(self.state, self.program, self.begun, self.reports.recent_loss, self.eval_loss)
+        """Waits for the step in flight, reports it, and copies the state to host memory.
+
+        The history then has every step that a copy has.
+        """
+        self.reports.flush()
+        copies.begin(self.state, self.program, self.done, self.reports.recent_loss, self.eval_loss)
 
     def save(self, saver: Saver) -> None:
         """Waits for the step in flight and saves a checkpoint; the time this takes counts for no step."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from shardtui.engine.copies.host_memory import LOCK, ROOT
 from shardtui.engine.copies.part import SHARDS, parts_in
+from shardtui.engine.supervision.supervisor import last_step
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, SaveCheckpoint
 from shardtui.engine.wire.framing import frame
@@ -106,11 +107,11 @@ def stopped(run: Hosts, *ranks: int) -> dict[str, Any]:
     return restored
 
 
-def same_as_alone(found: dict[int, float], restored: dict[str, Any]) -> bool:
-    """Checks the losses up to some steps after the restore. The history may lack some before it."""
+def same_as_alone(found: dict[int, float], restored: dict[str, Any], first: int) -> bool:
+    """Checks the losses up to some steps after the restore, of which those from `first` on must be there."""
     last = restored["step"] + AFTER
     expected = alone(last)
-    assert set(range(restored["step"] + 1, last + 1)) <= found.keys()
+    assert set(range(first, last + 1)) <= found.keys()
     shared = {step for step in found if step <= last}
     return {step: found[step] for step in shared} == pytest.approx({step: expected[step] for step in shared}, rel=1e-5)
 
@@ -124,14 +125,17 @@ def losses(events: list[dict[str, Any]]) -> dict[int, float]:
 def test_a_run_without_checkpoints_resumes_from_memory(home: Path, processes: int, victim: int) -> None:
     """The directory of checkpoints is gone, too."""
     run = Train(f"--processes={processes}", f"--copy-every={EVERY}", "--preset=fsdp")
-    run.until(lambda event: event["type"] == "StepDone" and whole(*folders(RUN)) >= 2 * EVERY)
-    copied = whole(*folders(RUN))
-    shutil.rmtree(Path(run_directory.find(RUN).path / "checkpoints"))
+    run.until(lambda event: event["type"] == "TrainingStarted")
+    directory, copied = run_directory.find(RUN), 0
+    for _ in range(5):
+        copied = wait_for(lambda before=copied: (step := whole(*folders(RUN))) > before and step)
+        assert last_step(directory.events) >= copied
+    shutil.rmtree(directory.path / "checkpoints")
     os.kill(run.pids[victim], signal.SIGKILL)
     restored = run.resumed()
     assert restored["from_memory"]
     assert restored["step"] >= copied
-    assert same_as_alone(losses(run.events), restored)
+    assert same_as_alone(losses(run.events), restored, first=1)
 
 
 @pytest.mark.slow
@@ -185,7 +189,7 @@ def test_hosts_resume_without_one_from_what_its_neighbour_keeps(hosts: Callable[
     assert restored["from_memory"]
     assert restored["step"] >= copied
     assert restored["from_devices"] == 8
-    assert same_as_alone(losses_by_step(events), restored)
+    assert same_as_alone(losses_by_step(events), restored, first=restored["step"] + 1)
 
 
 @pytest.mark.slow
@@ -209,7 +213,7 @@ def test_a_damaged_part_is_read_from_the_neighbour(hosts: Callable[..., Hosts], 
     assert f"what process 1 found in {folder}/{copied}-1-1-of-2, a part of the copy of step {copied}" in problem
     assert "is damaged and not used" in problem
     assert (restored["step"], restored["from_memory"]) == (copied, True)
-    assert same_as_alone(losses_by_step(events), restored)
+    assert same_as_alone(losses_by_step(events), restored, first=1)
 
 
 def flip_a_bit(path: Path) -> None:
@@ -243,7 +247,7 @@ def test_four_hosts_lose_some(hosts: Callable[..., Hosts], lost: tuple[int, ...]
     assert restored["from_memory"] is is_from_memory, named(events, "CopyFailed")
     problems = [problem for event in named(events, "CopyFailed") for problem in event["problems"]]
     assert any("lacks what process 1 of 4 had" in problem for problem in problems) is not is_from_memory
-    assert same_as_alone(losses_by_step(events), restored)
+    assert same_as_alone(losses_by_step(events), restored, first=restored["step"] + 1)
 
 
 def test_copies_need_a_supervisor(home: Path) -> None:
