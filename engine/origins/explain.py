@@ -5,13 +5,11 @@ from typing import Any
 
 from ..base import figures
 from .because import because
-from .broadcasts import normalize_broadcasts
 from .chains import Chains, Reasons
 from .conflicts import conflicts
 from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 from .graph import Graph
-from .passes import insert_collectives, propagate
-from .reader import read
+from .partitioned import partition
 from .transfers import Reader, Transfer
 from .words import TRIVIAL, name_of, word
 
@@ -27,7 +25,9 @@ def explain(
     `names`: of its arguments; by default those that jax gives them. `reasons`: see `chains.Reasons`. Without results,
     values that are returned are left out unless they have names. Raises Invalid if Shardy's passes are missing or fail.
     """
-    graph, transfers = partition(module)
+    with module.context:
+        partitioned = partition(module)
+        graph, transfers = partitioned.graph, list(Reader(partitioned).read())
     for tensor, name in zip(graph.arguments, names, strict=False):
         graph.tensors[tensor].names = [name]
     chosen = _chosen(graph, with_results)
@@ -38,21 +38,6 @@ def explain(
         values=[_value(chains, transfers, index, name) for index, name in chosen],
         collectives=_collectives(chains, transfers),
     )
-
-
-def partition(module: Any) -> tuple[Graph, list[Transfer]]:
-    """Runs Shardy's passes on a copy of a module. Returns its values with their layouts, and its collectives.
-
-    Raises Invalid if the passes are missing or fail.
-    """
-    with module.context:
-        propagated = module.operation.clone()
-        normalize_broadcasts(propagated)
-        propagate(propagated)
-        graph = read(propagated)
-        transformed = propagated.clone()
-        insert_collectives(transformed)
-        return graph, list(Reader(transformed, graph).read())
 
 
 def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
