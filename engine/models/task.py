@@ -102,11 +102,6 @@ class Task:
             return self.model.flops_per_step
         return self._traces.flops if self._traces else 0.0
 
-    @property
-    def residual_bytes(self) -> int:
-        """Bytes that the forward pass of a user's model saves, on all devices together; 0 if they are not known."""
-        return self._traces.residual_bytes if self._traces else 0
-
     def initial_state(self) -> TrainState:
         """Returns the state before the first step.
 

@@ -1,10 +1,7 @@
 """Traces a user's step on shapes alone, to find what is wrong with it, on which meshes, and its FLOPs."""
 
-import math
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -58,29 +55,6 @@ class Traces:
         """
         known = [traced for traced in (self._traced(()), *self._known.values()) if not isinstance(traced, Invalid)]
         return 3 * flops(known[0]) if known else 0.0
-
-    @cached_property
-    def residual_bytes(self) -> int:
-        """Bytes that the forward pass saves for the backward pass on all devices together, without the parameters.
-
-        0 if the step cannot be traced without a mesh.
-        """
-        if isinstance(self._traced(()), Invalid):
-            return 0
-        arguments = self._arguments()
-
-        def saved(params: Any, *rest: Any) -> Any:
-            return jax.vjp(lambda params: self._outcome(params, *rest)[0], params)[1]
-
-        with self._errors_as_invalid():
-            residuals = jax.tree.leaves(jax.eval_shape(saved, *arguments))
-        left = Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arguments[0]))
-        total = 0
-        for leaf in residuals:
-            key = leaf.shape, leaf.dtype
-            total += 0 if left[key] else math.prod(leaf.shape) * leaf.dtype.itemsize
-            left[key] -= 1
-        return total
 
     def _traced(self, axes: tuple[str, ...]) -> Jaxpr | Invalid:
         if axes not in self._known:

@@ -88,14 +88,13 @@ def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
     return trace_step(task, place(task, preset, find_slice(topology))).lower().as_text()
 
 
-def _work(task: Task, compiled: PresetCompiled, step: Step | None) -> Work | None:
-    """What a device does in a step: by formula, or for a user's model, without `step`, by the compiled text.
+def _work(task: Task, compiled: PresetCompiled, step: Step | None) -> Work:
+    """What a device does in a step: by formula, or where none covers it, by the compiled text.
 
-    That has the FLOPs of matrix products, but not those of kernels, and what all other operations read and write. None
-    if no formula covers the layout.
+    That has the FLOPs of matrix products, but not those of kernels, and what all other operations read and write.
     """
-    if step:
-        return None if step.unknown else step.work
+    if step and not step.unknown:
+        return step.work
     return Work(
         flops=sum(kind.amount for kind in compiled.work if kind.kind == PRODUCTS),
         memory_bytes=sum(kind.amount for kind in compiled.work if kind.kind in (FUSIONS, COPIES)),
@@ -104,8 +103,7 @@ def _work(task: Task, compiled: PresetCompiled, step: Step | None) -> Work | Non
     )
 
 
-def _cost(compiled: PresetCompiled, work: Work | None, topology: Topology) -> Cost:
-    """Without `work` the times are unknown."""
+def _cost(compiled: PresetCompiled, work: Work, topology: Topology) -> Cost:
     memory = compiled.memory
     assert memory is not None, "these compilers always report memory"
     mesh, found = compiled.mesh.axes, compiled.collectives
@@ -120,7 +118,7 @@ def _cost(compiled: PresetCompiled, work: Work | None, topology: Topology) -> Co
         at_peak=compiled.at_peak,
         peak_buffers=compiled.peak_buffers,
     )
-    return timed(cost, work, topology, mesh) if work else cost
+    return timed(cost, work, topology, mesh)
 
 
 def _too_large(message: str, arguments: int, topology: Topology) -> Cost:

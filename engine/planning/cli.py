@@ -33,7 +33,7 @@ def plan(config: RunConfig, target: str, *names: str) -> None:
     task = simulated_task(config, topology.platform, topology.devices) if topology else simulated_task(config)
     presets = [load_preset(name) for name in names] or load_presets()[0]
     devices = topology.devices if topology else int(target)
-    rows = [estimate_row(task, preset, devices, topology) for preset in presets]
+    rows = [estimate_row(task, preset, devices, topology, traces=True) for preset in presets]
     print_answer(Board(model=config.model_name, topology=target, rows=rows))
 
 

@@ -1,8 +1,7 @@
 """Estimates the memory, traffic and compute of a step under a preset by formula, with no compiler and no device.
 
 The formulas follow the source of the step (decoder.py, task.py). Where the compiler deviates, the compiled program's
-figure is shown next to the estimate; for layouts that they do not cover there is no estimate. A user's model is
-estimated from its trace instead.
+figure is shown next to the estimate. Layouts that they do not cover, and a user's model, are estimated from the trace.
 """
 
 from collections.abc import Sequence
@@ -33,11 +32,12 @@ from .step_traffic import StepTraffic
 USER_MODEL = "no formula for a user's model: `plan --topology` estimates it from its trace"
 
 
-def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | None) -> Row:
+def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | None, traces: bool = False) -> Row:
     """Returns the estimate of one preset; without a `topology` the chip is unknown, and so are the times.
 
     A preset that does not fit the model or the devices gives a row with `problems` instead. A user's model is traced,
-    if there is a `topology`, on as many simulated devices as that has.
+    if there is a `topology`, on as many simulated devices as that has; so are, with `traces`, layouts of the built-in
+    model that no formula covers.
     """
     mesh = preset.sizes(devices)
     is_users = isinstance(task.config.model, UserModel)
@@ -60,10 +60,10 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         laid_out=True,
         no_estimate=step.unknown if step else USER_MODEL,
     )
-    if is_users and topology:
-        row = _traced(row, task, preset, topology)
-    elif step and not step.unknown:
+    if step and not step.unknown:
         row = replace(row, estimate=step.cost(topology))
+    elif topology and (is_users or traces):
+        row = _traced(row, task, preset, topology)
     return replace(row, findings=_over_dcn(preset, axes, row.estimate))
 
 

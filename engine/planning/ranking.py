@@ -172,7 +172,7 @@ class Row(Struct, frozen=True, kw_only=True):
     no_estimate: str = ""
     """Why there is no estimate although the layout is valid; else empty."""
     estimate: Cost | None = None
-    """Cost by formula, or from the trace of a user's model."""
+    """Cost by formula, or where none covers the layout, from the trace."""
     compiled: Cost | None = None
     """Cost of the compiled program."""
     measured: Measured | None = None

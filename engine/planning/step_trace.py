@@ -1,6 +1,5 @@
 """Memory, traffic and compute of a step from its trace, for models that no formula covers. Compiles nothing."""
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -10,11 +9,11 @@ from jax.stages import Traced
 from ..analysis.traffic import Flow, flows
 from ..models.flops import flops_by_scope
 from ..models.task import Task
-from ..origins.explain import partition
+from ..origins.live_memory import LiveMemory
+from ..origins.partitioned import Partitioned, partition
 from ..origins.step import platforms
-from ..origins.transfers import Transfer
-from ..program.leaves import bytes_of
-from ..program.placement import Placement, argument_bytes, place
+from ..origins.transfers import Reader, Transfer
+from ..program.placement import argument_bytes, place
 from ..program.program import trace_step
 from ..spec.preset import Preset
 from ..spec.topology import Topology
@@ -35,20 +34,22 @@ class StepTrace:
         return trace_step(self._task, self._placement)
 
     @cached_property
-    def parts(self) -> dict[str, int]:
-        """Bytes at the peak by what they hold, the largest first.
-
-        The arguments are exact. Gradients are laid out like the parameters. What the forward pass saves is counted as
-        split over the axes of the batch alone, and as if the compiler kept all of it and nothing else.
-        """
-        task, placement = self._task, self._placement
-        params, shardings = task.abstract_state.params, placement.state_shardings.params
-        gradients = sum(
-            bytes_of(sharding.shard_shape(leaf.shape), leaf.dtype)
-            for leaf, sharding in zip(*map(jax.tree.leaves, (params, shardings)), strict=True)
+    def _program(self) -> Partitioned:
+        """The step as the partitioner's own passes leave it. Raises Invalid if jaxlib lacks the passes."""
+        return partition(
+            self._traced.lower(lowering_platforms=platforms(self._task, self._placement)).compiler_ir("stablehlo")
         )
-        saved = task.residual_bytes / token_shards(placement)
-        found = {"arguments": self.argument_bytes, "gradients": gradients, "saved activations": round(saved)}
+
+    @cached_property
+    def _live(self) -> LiveMemory:
+        with self._program.module.context:
+            return LiveMemory(self._program, self._task.platform == "tpu")
+
+    @cached_property
+    def parts(self) -> dict[str, int]:
+        """Bytes at the peak by what they hold, the largest first. The arguments are exact, but for padding."""
+        forward, backward = self._live.peak
+        found = {"arguments": self.argument_bytes, "forward pass": forward, "backward pass": backward}
         return dict(sorted(found.items(), key=lambda part: -part[1]))
 
     @cached_property
@@ -58,20 +59,19 @@ class StepTrace:
 
     @cached_property
     def flows(self) -> list[Flow]:
-        """Collectives that the partitioner's own passes insert, those with most bytes first. Raises Invalid if jaxlib
-        lacks the passes."""
-        module = self._traced.lower(lowering_platforms=platforms(self._task, self._placement)).compiler_ir("stablehlo")
-        graph, transfers = partition(module)
-        return flows([_info(each, graph.parts(each.axes)) for each in transfers if each.axes])
+        """Collectives that the partitioner's own passes insert, those with most bytes first."""
+        graph = self._program.graph
+        with self._program.module.context:
+            return flows([_info(each, graph.parts(each.axes)) for each in Reader(self._program).read() if each.axes])
 
     @property
     def work(self) -> Work:
-        """FLOPs of the matrix products in the jaxpr, if the devices share all of them, and the bytes of arguments,
-        gradients and saved activations, written and read once."""
+        """FLOPs of the matrix products in the jaxpr, if the devices share all of them, and the bytes that operations
+        read and write, with the state, which is updated once."""
         counted = flops_by_scope(self._traced.jaxpr)
         return Work(
             flops=sum(filter(None, counted.values())) / self._placement.mesh.size,
-            memory_bytes=2.0 * sum(self.parts.values()),
+            memory_bytes=2.0 * self.argument_bytes + self._live.moved,
             model_flops=self._task.flops_per_step,
             tokens=self._task.config.training.tokens_per_step,
         )
@@ -90,16 +90,10 @@ class StepTrace:
         return timed(cost, self.work, topology, mesh)
 
 
-def token_shards(placement: Placement) -> int:
-    """Returns into how many shards the first array of the batch is split."""
-    first = jax.tree.leaves(placement.batch)[0]
-    return math.prod(placement.mesh.shape[axis] for dim in first.dims for axis in dim.axes)
-
-
 def _info(each: Transfer, group_size: int) -> CollectiveInfo:
     return CollectiveInfo(
         kind=each.kind,
-        axes=each.axes,
+        axes=list(dict.fromkeys(axis.partition(":")[0] for axis in each.axes)),  # of a part of an axis, the axis
         group_size=group_size,
         count=each.count,
         bytes_each=each.bytes_each,

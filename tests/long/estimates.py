@@ -98,7 +98,33 @@ docs/examples/transformer.py:language_model v5e:2x4 dp-tp4   {WIDE}
 docs/examples/transformer.py:language_model v5e:2x4 fsdp     {WIDE}
 docs/examples/transformer.py:language_model v5e:2x4 fsdp-tp2 {WIDE}
 docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp     batch_size=256
+gpt2          v5e:2x4   fsdp       batch_size=64
+gpt2          v5e:2x4   dp-tp2-pp2 batch_size=32 remat=true
+gpt2-medium   v4:2x2x2  tp         batch_size=32 remat=true
+gpt2-xl       v5p:2x2x4 dp         batch_size=64
+qwen3-0.6b    v6e:2x4   fsdp-tp2   batch_size=32 seq_len=2048
+mistral-7b    v5p:2x2x4 fsdp       batch_size=16
+gemma3-4b     v5p:2x2x2 fsdp       batch_size=16 seq_len=2048
+hf:llama-1b   v5e:2x4   dp-tp4     batch_size=8 seq_len=2048 remat=true
+gpt3-175b     v5p:4x4x4 fsdp-tp8   batch_size=64
+llama3-70b    v5p:4x4x4 fsdp       batch_size=64
+qwen3-30b-a3b v5p:4x4x4 fsdp       batch_size=64 seq_len=2048
 """
+TRACE = """
+import sys
+import jax, msgspec
+from shardtui.engine.planning.step_trace import StepTrace
+from shardtui.engine.program.setup import simulated_task
+from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.topology import load_topology
+
+slice_ = load_topology(sys.argv[2])
+task = simulated_task(msgspec.json.decode(sys.argv[1], type=RunConfig), slice_.platform, slice_.devices)
+cost = StepTrace(task, load_preset(sys.argv[3]), jax.devices()).cost(slice_)
+print(msgspec.json.encode(cost).decode())
+"""
+"""Prints the `Cost` of a step by its trace, also where there is a formula."""
 LLAMA_1B = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -160,7 +186,7 @@ def main() -> None:
         for line in chosen:
             began = time.perf_counter()
             name, topology, preset, *settings = line.split()
-            estimate, compiled = _costs(name, topology, preset, tuple(settings))
+            estimate, compiled = _costs(name, topology, preset, tuple(settings), is_traced)
             print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
             if compiled is None:
                 nothing = [None] * 5
@@ -186,28 +212,46 @@ def _verdict(estimate: Cost, compiled: Cost) -> str:
     return ("yes" if compiled.fits else "no") + by_formula
 
 
-def _costs(name: str, topology: str, preset: str, settings: tuple[str, ...]) -> tuple[Cost, Cost | None]:
-    """By formula and by the compiler; None if that takes longer than `LIMIT`."""
+def _costs(
+    name: str, topology: str, preset: str, settings: tuple[str, ...], is_traced: bool
+) -> tuple[Cost, Cost | None]:
+    """By formula or trace, and by the compiler; None if that takes longer than `LIMIT`."""
     with tempfile.TemporaryDirectory() as directory:
         if name.startswith(HF):
             (Path(directory) / "config.json").write_text(json.dumps(LLAMA_1B))
             name = f"{HF}{directory}"
         model = choose_model(name, settings)
     config = RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset=preset)
-    rows = msgspec.json.decode(ask("plan", config, topology, preset), type=Board).rows
-    assert rows[0].estimate, rows[0].problems
+    estimate = by_trace(config, topology, preset) if is_traced else by_formula(config, topology, preset)
     try:
-        return rows[0].estimate, msgspec.json.decode(ask("compile", config, topology, preset), type=Cost)
+        return estimate, msgspec.json.decode(ask("compile", config, topology, preset), type=Cost)
     except subprocess.TimeoutExpired:
-        return rows[0].estimate, None
+        return estimate, None
+
+
+def by_formula(config: RunConfig, topology: str, preset: str) -> Cost:
+    (row,) = msgspec.json.decode(ask("plan", config, topology, preset), type=Board).rows
+    assert row.estimate and row.estimate.basis == "formula", row.problems or row.no_estimate
+    return row.estimate
+
+
+def by_trace(config: RunConfig, topology: str, preset: str) -> Cost:
+    return msgspec.json.decode(
+        answer([sys.executable, "-P", "-c", TRACE, encode_json(config).decode(), topology, preset]), type=Cost
+    )
 
 
 def ask(question: str, config: RunConfig, *about: str, limit: float | None = LIMIT) -> bytes:
-    command = [sys.executable, "-P", "-m", "shardtui.engine", question, encode_json(config).decode(), *about]
-    answer = subprocess.run(command, capture_output=True, env=os.environ, timeout=limit)
-    if answer.returncode:
-        raise SystemExit(f"{' '.join(about)}: {answer.stderr.decode()[-2000:]}")
-    return answer.stdout
+    return answer(
+        [sys.executable, "-P", "-m", "shardtui.engine", question, encode_json(config).decode(), *about], limit
+    )
+
+
+def answer(command: list[str], limit: float | None = LIMIT) -> bytes:
+    found = subprocess.run(command, capture_output=True, env=os.environ, timeout=limit)
+    if found.returncode:
+        raise SystemExit(f"{' '.join(command[-2:])}: {found.stderr.decode()[-2000:]}")
+    return found.stdout
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from shardtui.engine.planning.estimate import Step, estimate_row
 from shardtui.engine.planning.networks import by_network
 from shardtui.engine.planning.preview import preview
 from shardtui.engine.planning.ranking import Board, Cost, Row, Work, network_seconds, ranked, timed
+from shardtui.engine.planning.step_trace import StepTrace
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.config import RunConfig, UserModel
@@ -133,7 +134,8 @@ def text_of_dp() -> str:
 @pytest.mark.parametrize("rules", UNKNOWN)
 def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task) -> None:
     text = f"[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n"
-    row = estimate_row(task, parse_preset(Path("x.toml"), text), 8, load_topology("v5e:2x4"))
+    preset, slice_ = parse_preset(Path("x.toml"), text), load_topology("v5e:2x4")
+    row = estimate_row(task, preset, 8, slice_)
     assert row.no_estimate == UNKNOWN[rules]
     assert (row.estimate, row.verdict, row.problems) == (None, "not known", [])
     assert board_rows.no_estimates([row]) == [f"x: no estimate: {UNKNOWN[rules]}"]
@@ -144,6 +146,19 @@ def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task)
     after = previewed.after
     assert (after.no_estimate, after.peak_bytes, after.sent_bytes) == (UNKNOWN[rules], None, {})
     assert after.argument_bytes == Step(task, parse_preset(Path("x.toml"), text), 8).argument_bytes
+    traced = estimate_row(task, preset, 8, slice_, traces=True)
+    assert traced.estimate and (traced.no_estimate, traced.estimate.basis) == ("", "trace")
+    assert traced.estimate.argument_bytes == after.argument_bytes and traced.estimate.step_seconds
+
+
+@pytest.mark.parametrize("settings", [("batch_size=32",), ("batch_size=32", "remat=true")])
+@pytest.mark.parametrize("name", ["dp", "fsdp", "dp-tp2"])
+def test_the_trace_of_the_built_in_model_agrees_with_the_formulas(name: str, settings: tuple[str, ...]) -> None:
+    task, preset, slice_ = tpu_task("gpt2", *settings), load_preset(name), load_topology("v5e:2x4")
+    traced, cost = StepTrace(task, preset, jax.devices()).cost(slice_), Step(task, preset, 8).cost(slice_)
+    assert traced.peak_bytes == pytest.approx(cost.peak_bytes, rel=0.25)
+    assert traced.bytes_sent == pytest.approx(cost.bytes_sent, rel=0.3)
+    assert traced.step_seconds == pytest.approx(cost.step_seconds, rel=0.3)
 
 
 def test_saved_activations_split_unlike_heads_have_no_estimate() -> None:

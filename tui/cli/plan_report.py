@@ -34,10 +34,10 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     bound: Bound | None
     """What takes longest in a step; null if unknown."""
     estimate: Cost | None
-    """Cost by formula, or for a user's model from its trace; null if the layout is invalid, or for the reason in
-    `no_estimate`."""
+    """Cost by formula, or where none covers the layout, from the trace; null if the layout is invalid, or for the
+    reason in `no_estimate`."""
     no_estimate: str
-    """Why there is no `estimate` for a valid layout, such as that no formula covers it; else empty."""
+    """Why there is no `estimate` for a valid layout, such as that its step cannot be traced; else empty."""
     compiled: Cost | None
     """Cost of the program that the TPU compiler made; null if there is none."""
     overlapped_share: float | None

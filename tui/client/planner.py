@@ -259,8 +259,5 @@ def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
 
 
 def is_far_too_large(cost: Cost | None) -> bool:
-    """Returns whether the peak, or what a trace is sure of, exceeds `MAX_OVERSIZE` times the capacity of a device."""
-    if cost is None or cost.capacity_bytes is None:
-        return False
-    least = cost.argument_bytes if cost.basis == "trace" else cost.peak_bytes
-    return least > MAX_OVERSIZE * cost.capacity_bytes
+    """Returns whether the peak exceeds `MAX_OVERSIZE` times the capacity of a device."""
+    return bool(cost and cost.capacity_bytes and cost.peak_bytes > MAX_OVERSIZE * cost.capacity_bytes)

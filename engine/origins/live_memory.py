@@ -1,0 +1,210 @@
+"""What a device holds at the peak of a step, from the partitioned program: nothing is compiled or scheduled.
+
+It follows what XLA's fusion and buffer assignment do in the main. Operations on single elements, and those that only
+move or repeat elements, become part of the operations that read their results, and need no memory. A loop keeps its
+state in place, and so does an update of a slice. All other results are written to memory, where they stay until the
+last operation that reads them, in the order of the program.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from .locations import Places
+from .loops import trip_count
+from .partitioned import CALLS, Partitioned, bytes_of
+
+FUSED = re.compile(
+    r"stablehlo\.(abs|add|and|atan2|bitcast_convert|broadcast(_in_dim)?|cbrt|ceil|clamp|compare|complex|concatenate|"
+    r"constant|convert|cosine|divide|dynamic_slice|exponential(_minus_one)?|floor|imag|iota|is_finite|log(_plus_one)?|"
+    r"logistic|maximum|minimum|multiply|negate|not|or|pad|partition_id|popcnt|power|real|reduce_precision|remainder|"
+    r"reshape|reverse|round_nearest_(afz|even)|rsqrt|select|shift_(left|right_arithmetic|right_logical)|sign|sine|"
+    r"slice|sqrt|subtract|tanh?|transpose|xor)|sdy\.(all_slice|constant|propagation_barrier|sharding_constraint)"
+)
+"""Operations that are computed by those that read their results."""
+MANY = 3
+"""A value with several readers is written to memory if all that it is computed from takes this many times its memory:
+fusion would keep that instead."""
+LANES = 128
+"""Elements in a row of a TPU's tiles: one dim of an array is padded to them. The layout is assumed to be the best."""
+BACKWARD = "transpose("
+"""In the name of operations of the backward pass."""
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory that holds a value."""
+
+    bytes: int
+    """0 for an argument, which stays."""
+    begin: int
+    """When it is written. Times count the operations, those of a loop once."""
+    end: int
+    """When the last operation that reads it has begun."""
+    is_backward: bool
+    """Whether it is of the backward pass."""
+
+
+Sources = frozenset[Buffer]
+"""The memory that a value is computed from: its own, if it is written to memory."""
+
+
+class LiveMemory:
+    """Goes through a program once."""
+
+    def __init__(self, program: Partitioned, is_tpu: bool) -> None:
+        self.moved = 0
+        """Bytes that the step's operations read from memory and write to it, each time that a loop runs."""
+        self._program, self._is_tpu = program, is_tpu
+        self._places = Places()
+        self._buffers: list[Buffer] = []
+        self._sources: dict[Any, Sources] = {}
+        self._reusable: list[tuple[Buffer, Buffer]] = []
+        """Memory, and what can take its place once nothing reads it any more."""
+        self._kept: dict[Buffer, Any] = {}
+        """Memory for a copy of what a loop keeps, and the body's argument that this is."""
+        self._now = 0
+        self._is_backward = False
+        arguments = [Buffer(0, 0, 0, False) for _ in program.main.arguments]
+        self._read(self._run(program.main, [frozenset([each]) for each in arguments], 1))
+        self._reuse()
+
+    @property
+    def peak(self) -> tuple[int, int]:
+        """Bytes that are live at the peak besides the arguments: of the forward and of the backward pass."""
+        changes = Counter[int]()
+        for buffer in self._buffers:
+            changes[buffer.begin] += buffer.bytes
+            changes[buffer.end + 1] -= buffer.bytes
+        held = list(accumulate(changes[time] for time in range(self._now + 2)))
+        at = held.index(max(held))
+        live = Counter[bool]()
+        for buffer in self._buffers:
+            live[buffer.is_backward] += buffer.bytes * (buffer.begin <= at <= buffer.end)
+        return live[False], live[True]
+
+    def _run(self, block: Any, given: Sequence[Sources], times: int) -> list[Sources]:
+        """Goes through a block, and returns the sources of its results. `given`: those of its arguments."""
+        self._sources.update(zip(block.arguments, given, strict=True))
+        read: list[Sources] = []
+        for operation in block.operations:
+            op = operation.operation
+            read = [self._sources[value] for value in op.operands]
+            if not op.name.endswith(".return"):
+                self._sources.update(zip(op.results, self._results(op, read, times), strict=True))
+        return read
+
+    def _results(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
+        outer = self._is_backward
+        self._is_backward = outer or BACKWARD in self._places.of(op.location).op_name
+        found = self._sources_of(op, read, times)
+        self._is_backward = outer
+        return found
+
+    def _sources_of(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
+        match op.name:
+            case "stablehlo.while":
+                return self._loop(op, read, times)
+            case "stablehlo.optimization_barrier":
+                return read
+            case name if FUSED.fullmatch(name):
+                found = [read[0] if name == "stablehlo.dynamic_slice" else frozenset[Buffer]().union(*read)]
+                if name == "stablehlo.convert":
+                    self._convert(op, *found)
+            case name if name in CALLS:
+                found = self._run(self._program.called(op), read, times)
+            case "sdy.manual_computation" | "sdy.named_computation":
+                found = self._run(op.regions[0].blocks[0], read, times)
+            case _:
+                return self._computed(op, read, times)
+        return [self._fused(*pair, times) for pair in zip(op.results, found, strict=True)]
+
+    def _fused(self, value: Any, sources: Sources, times: int) -> Sources:
+        """Writes a value with several readers to memory only if that takes less than to keep its sources."""
+        if len(list(value.uses)) < 2 or sum(each.bytes for each in sources) < MANY * self._bytes(value):
+            return sources
+        self._now += 1
+        self._read([sources])
+        buffer = self._new(value, times)
+        self._reusable += [(source, buffer) for source in sources]
+        return frozenset([buffer])
+
+    def _loop(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
+        """What the body returns as it was given stays where it is; the rest of the state has memory of its own."""
+        self._now += 1
+        self._read(read)
+        body = op.regions[1].blocks[0]
+        *_, end = body.operations
+        state: list[Sources] = []
+        for result, sources, given, after in zip(op.results, read, body.arguments, end.operands, strict=True):
+            buffer = self._new(result, 0)
+            if given == after:
+                buffer.bytes = 0  # unless `_convert` finds out that it is converted
+                self._kept[buffer] = given
+                state.append(sources | {buffer})
+            else:
+                self._reusable += [(source, buffer) for source in sources]
+                state.append(frozenset([buffer]))
+        after = self._run(body, state, times * (trip_count(op) or 1))
+        self._now += 1
+        self._read([*after, *state])
+        return state
+
+    def _convert(self, op: Any, sources: Sources) -> None:
+        """If slices of what a loop keeps are converted to a narrower type, the compiler converts all of it before the
+        loop: then that copy takes memory, too."""
+        for buffer in sources & self._kept.keys():
+            given = self._kept[buffer]
+            narrow, wide = _width(op.results[0]), _width(given)
+            if narrow < wide and self._sources[given] == sources:
+                buffer.bytes = self._bytes(given) * narrow // wide
+
+    def _computed(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
+        self._now += 1
+        self._read(read)
+        for region in op.regions if op.name in ("stablehlo.case", "stablehlo.if") else ():
+            self._read(self._run(region.blocks[0], [], times))
+        if op.name == "stablehlo.dynamic_update_slice" and len(read[0]) == 1:
+            self.moved += times * self._bytes(op.operands[1])
+            return [read[0]]
+        self.moved += times * sum(
+            self._bytes(value) for value, sources in zip(op.operands, read, strict=True) if sources
+        )
+        return [frozenset([self._new(value, times)]) for value in op.results]
+
+    def _new(self, value: Any, times: int) -> Buffer:
+        buffer = Buffer(self._bytes(value), self._now, self._now, self._is_backward)
+        self._buffers.append(buffer)
+        self.moved += times * buffer.bytes
+        return buffer
+
+    def _bytes(self, value: Any) -> int:
+        if not isinstance(value.type, ir.RankedTensorType):  # a token
+            return 0
+        layout = self._program.layout(value)
+        size = self._program.bytes(value, layout)
+        padded = [-(-dim // LANES) * LANES / dim for dim in self._program.part(value, layout) if dim]
+        return round(size * min(padded, default=1)) if self._is_tpu else size
+
+    def _read(self, values: Iterable[Sources]) -> None:
+        for sources in values:
+            for buffer in sources:
+                buffer.end = self._now
+
+    def _reuse(self) -> None:
+        given, taken = set[Buffer](), set[Buffer]()
+        for old, new in self._reusable:
+            if old.bytes == new.bytes and old.begin < new.begin == old.end and old not in given and new not in taken:
+                given.add(old)
+                taken.add(new)
+                old.end -= 1
+                new.is_backward = old.is_backward
+
+
+def _width(value: Any) -> int:
+    return bytes_of(str(value.type.element_type))
