@@ -72,7 +72,7 @@ class LiveMemory:
         self._is_backward = False
         arguments = [Buffer(0, 0, 0, False) for _ in program.main.arguments]
         self._read(self._run(program.main, [frozenset([each]) for each in arguments], 1))
-        self._reuse()
+        self._share()
 
     @property
     def peak(self) -> tuple[int, int]:
@@ -131,7 +131,7 @@ class LiveMemory:
         self._now += 1
         self._read([sources])
         buffer = self._new(value, times)
-        self._reusable += [(source, buffer) for source in sources]
+        self._reuse(sources, buffer)
         return frozenset([buffer])
 
     def _loop(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
@@ -148,7 +148,7 @@ class LiveMemory:
                 self._kept[buffer] = given
                 state.append(sources | {buffer})
             else:
-                self._reusable += [(source, buffer) for source in sources]
+                self._reuse(sources, buffer)
                 state.append(frozenset([buffer]))
         after = self._run(body, state, times * (trip_count(op) or 1))
         self._now += 1
@@ -196,7 +196,12 @@ class LiveMemory:
             for buffer in sources:
                 buffer.end = self._now
 
-    def _reuse(self) -> None:
+    def _reuse(self, sources: Sources, new: Buffer) -> None:
+        """Lets a value take the memory of one that it is computed from, if nothing reads that later."""
+        self._reusable += [(old, new) for old in sorted(sources, key=lambda each: each.begin)]
+
+    def _share(self) -> None:
+        """Decides, once all readers are known, which memory is reused."""
         given, taken = set[Buffer](), set[Buffer]()
         for old, new in self._reusable:
             if old.bytes == new.bytes and old.begin < new.begin == old.end and old not in given and new not in taken:
