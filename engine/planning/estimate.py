@@ -4,8 +4,9 @@ The formulas follow the source of the step (decoder.py, task.py). Where the comp
 figure is shown next to the estimate. Layouts that they do not cover, and a user's model, are estimated from the trace.
 """
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import jax
 from msgspec.structs import replace
@@ -29,6 +30,8 @@ from .step_memory import StepMemory
 from .step_trace import StepTrace
 from .step_traffic import StepTraffic
 
+KEPT_STEPS = 16
+"""Layouts that are kept: a search tries the orders of a mesh one after the other, which differ only in their links."""
 USER_MODEL = "no formula for a user's model: `plan --topology` estimates it from its trace"
 
 
@@ -46,7 +49,7 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         if is_users:
             decide_all(task, preset, devices)
         else:
-            step = Step(task, preset, devices)
+            step = _step(task, Layout(preset, devices))
         axes = crossing(mesh, domains)
     except Invalid as error:
         indivisible = error.dims if isinstance(error, DoesNotDivide) else []
@@ -61,7 +64,7 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         no_estimate=step.unknown if step else USER_MODEL,
     )
     if step and not step.unknown:
-        row = replace(row, estimate=step.cost(topology))
+        row = replace(row, estimate=step.cost(topology, mesh))
     elif topology and (is_users or traces):
         row = _traced(row, task, preset, topology)
     return replace(row, findings=_over_dcn(preset, axes, row.estimate))
@@ -84,6 +87,25 @@ def _traced(row: Row, task: Task, preset: Preset, topology: Topology) -> Row:
     except Invalid as error:
         return replace(row, no_estimate="; ".join(error.problems))
     return replace(row, estimate=cost, no_estimate="")
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A preset on some devices. Equal if the same step is laid out alike, in whatever order the mesh axes are."""
+
+    preset: Preset
+    devices: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self.preset.layout == other.preset.layout and self.devices == other.devices
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.preset.mesh.items()), self.devices))
+
+
+@lru_cache(maxsize=KEPT_STEPS)
+def _step(task: Task, layout: Layout) -> "Step":
+    return Step(task, layout.preset, layout.devices)
 
 
 class Step:
@@ -123,23 +145,25 @@ class Step:
         """Collectives of a step by kind and axes, those with most bytes first: each micro-batch has its own."""
         return [_times(flow, self.micro_batches) for flow in StepTraffic(self.layout).flows]
 
-    @property
+    @cached_property
     def work(self) -> Work:
         """FLOPs and memory traffic of a step."""
         one = StepCompute(self.layout, self.memory).work
         names = ("flops", "memory_bytes", "model_flops", "tokens")
         return replace(one, **{name: getattr(one, name) * self.micro_batches for name in names})
 
-    def cost(self, topology: Topology | None) -> Cost:
-        """Returns the estimated cost of a step, with times and capacity if the `topology` is known."""
+    def cost(self, topology: Topology | None, mesh: Mapping[str, int]) -> Cost:
+        """Returns the estimated cost of a step, with times and capacity if the `topology` is known, over which the axes
+        of the mesh are laid in this order."""
+        flows = [replace(flow, axes=[axis for axis in mesh if axis in flow.axes]) for flow in self.flows]
         cost = Cost(
             argument_bytes=self.argument_bytes,
             peak_bytes=sum(self.parts.values()),
             parts=self.parts,
             capacity_bytes=topology.chip.memory if topology else None,
-            collectives=by_network(self.flows, self.layout.mesh, topology) if topology else self.flows,
+            collectives=by_network(flows, mesh, topology) if topology else flows,
         )
-        return timed(cost, self.work, topology, self.layout.mesh) if topology else cost
+        return timed(cost, self.work, topology, mesh) if topology else cost
 
 
 def micro_task(task: Task, count: int) -> Task:

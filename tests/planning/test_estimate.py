@@ -151,11 +151,26 @@ def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task)
     assert traced.estimate.argument_bytes == after.argument_bytes and traced.estimate.step_seconds
 
 
+def test_each_order_of_a_mesh_has_an_estimate_of_its_own() -> None:
+    """Their steps are the same one, but not their links."""
+    task, slice_ = tpu_task("gpt2", "batch_size=32"), load_topology("v5p:2x2x4")
+    presets = [mesh_preset(name) for name in ("data4-fsdp2-model2", "model2-fsdp2-data4")]
+    one, other = (estimate_row(task, preset, 16, slice_) for preset in presets if preset)
+    assert one.estimate and other.estimate and presets[1]
+    assert one.estimate.parts == other.estimate.parts
+    assert one.estimate.network_seconds != other.estimate.network_seconds
+    assert other.estimate == Step(task, presets[1], 16).cost(slice_, presets[1].sizes(16))
+    assert ["fsdp", "data"] in [flow.axes for flow in other.estimate.collectives or ()]
+
+
 @pytest.mark.parametrize("settings", [("batch_size=32",), ("batch_size=32", "remat=true")])
 @pytest.mark.parametrize("name", ["dp", "fsdp", "dp-tp2"])
 def test_the_trace_of_the_built_in_model_agrees_with_the_formulas(name: str, settings: tuple[str, ...]) -> None:
     task, preset, slice_ = tpu_task("gpt2", *settings), load_preset(name), load_topology("v5e:2x4")
-    traced, cost = StepTrace(task, preset, jax.devices()).cost(slice_), Step(task, preset, 8).cost(slice_)
+    traced, cost = (
+        StepTrace(task, preset, jax.devices()).cost(slice_),
+        Step(task, preset, 8).cost(slice_, preset.sizes(8)),
+    )
     assert traced.peak_bytes == pytest.approx(cost.peak_bytes, rel=0.25)
     assert traced.bytes_sent == pytest.approx(cost.bytes_sent, rel=0.3)
     assert traced.step_seconds == pytest.approx(cost.step_seconds, rel=0.3)
