@@ -16,9 +16,9 @@ from tests.table import Table
 LONG = {
     "kills": 50,
     "hosts": 10,
-    "elastic": 4,
+    "elastic": 5,
     "returning": 2,
-    "stuck": 4,
+    "stuck": 6,
     "flips": 5,
     "damage": 25,
     "restores": 3,
