@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -48,6 +49,14 @@ class Buffer:
     """When the last operation that reads it has begun."""
     is_backward: bool
     """Whether it is of the backward pass."""
+    value: Any
+    """The value, or what it is a narrower copy of; of jaxlib's MLIR bindings."""
+    op: Any
+    """The operation that computes it; None for an argument."""
+
+    def is_live(self, time: int) -> bool:
+        """Whether it is needed at a time."""
+        return self.begin <= time <= self.end
 
 
 Sources = frozenset[Buffer]
@@ -58,35 +67,48 @@ class LiveMemory:
     """Goes through a program once."""
 
     def __init__(self, program: Partitioned, is_tpu: bool) -> None:
+        self.program = program
+        self.buffers: list[Buffer] = []
+        """Memory besides the arguments, in the order in which it is written."""
         self.moved = 0
         """Bytes that the step's operations read from memory and write to it, each time that a loop runs."""
-        self._program, self._is_tpu = program, is_tpu
+        self.now = 0
+        """Operations that have run: in the end, the length of the program."""
+        self._is_tpu = is_tpu
         self._places = Places()
-        self._buffers: list[Buffer] = []
         self._sources: dict[Any, Sources] = {}
         self._reusable: list[tuple[Buffer, Buffer]] = []
         """Memory, and what can take its place once nothing reads it any more."""
         self._kept: dict[Buffer, Any] = {}
         """Memory for a copy of what a loop keeps, and the body's argument that this is."""
-        self._now = 0
         self._is_backward = False
-        arguments = [Buffer(0, 0, 0, False) for _ in program.main.arguments]
+        arguments = [Buffer(0, 0, 0, False, value, None) for value in program.main.arguments]
         self._read(self._run(program.main, [frozenset([each]) for each in arguments], 1))
         self._share()
 
-    @property
-    def peak(self) -> tuple[int, int]:
-        """Bytes that are live at the peak besides the arguments: of the forward and of the backward pass."""
+    @cached_property
+    def held(self) -> list[int]:
+        """Bytes that are live at each time besides the arguments."""
         changes = Counter[int]()
-        for buffer in self._buffers:
+        for buffer in self.buffers:
             changes[buffer.begin] += buffer.bytes
             changes[buffer.end + 1] -= buffer.bytes
-        held = list(accumulate(changes[time] for time in range(self._now + 2)))
-        at = held.index(max(held))
-        live = Counter[bool]()
-        for buffer in self._buffers:
-            live[buffer.is_backward] += buffer.bytes * (buffer.begin <= at <= buffer.end)
-        return live[False], live[True]
+        return list(accumulate(changes[time] for time in range(self.now + 2)))
+
+    @property
+    def at_peak(self) -> list[Buffer]:
+        """What is live at the peak besides the arguments."""
+        at = self.held.index(max(self.held))
+        return [buffer for buffer in self.buffers if buffer.is_live(at)]
+
+    def padded(self, value: Any) -> int:
+        """Returns the bytes of a device's part of a value in memory; 0 for a token."""
+        if not isinstance(value.type, ir.RankedTensorType):
+            return 0
+        layout = self.program.layout(value)
+        size = self.program.bytes(value, layout)
+        ratios = [-(-dim // LANES) * LANES / dim for dim in self.program.part(value, layout) if dim]
+        return round(size * min(ratios, default=1)) if self._is_tpu else size
 
     def _run(self, block: Any, given: Sequence[Sources], times: int) -> list[Sources]:
         """Goes through a block, and returns the sources of its results. `given`: those of its arguments."""
@@ -117,7 +139,7 @@ class LiveMemory:
                 if name == "stablehlo.convert":
                     self._convert(op, *found)
             case name if name in CALLS:
-                found = self._run(self._program.called(op), read, times)
+                found = self._run(self.program.called(op), read, times)
             case "sdy.manual_computation" | "sdy.named_computation":
                 found = self._run(op.regions[0].blocks[0], read, times)
             case _:
@@ -126,9 +148,9 @@ class LiveMemory:
 
     def _fused(self, value: Any, sources: Sources, times: int) -> Sources:
         """Writes a value with several readers to memory only if that takes less than to keep its sources."""
-        if len(list(value.uses)) < 2 or sum(each.bytes for each in sources) < MANY * self._bytes(value):
+        if len(list(value.uses)) < 2 or sum(each.bytes for each in sources) < MANY * self.padded(value):
             return sources
-        self._now += 1
+        self.now += 1
         self._read([sources])
         buffer = self._new(value, times)
         self._reuse(sources, buffer)
@@ -136,7 +158,7 @@ class LiveMemory:
 
     def _loop(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
         """What the body returns as it was given stays where it is; the rest of the state has memory of its own."""
-        self._now += 1
+        self.now += 1
         self._read(read)
         body = op.regions[1].blocks[0]
         *_, end = body.operations
@@ -151,7 +173,7 @@ class LiveMemory:
                 self._reuse(sources, buffer)
                 state.append(frozenset([buffer]))
         after = self._run(body, state, times * (trip_count(op) or 1))
-        self._now += 1
+        self.now += 1
         self._read([*after, *state])
         return state
 
@@ -162,39 +184,31 @@ class LiveMemory:
             given = self._kept[buffer]
             narrow, wide = _width(op.results[0]), _width(given)
             if narrow < wide and self._sources[given] == sources:
-                buffer.bytes = self._bytes(given) * narrow // wide
+                buffer.bytes, buffer.value, buffer.op = self.padded(given) * narrow // wide, given, op
 
     def _computed(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
-        self._now += 1
+        self.now += 1
         self._read(read)
         for region in op.regions if op.name in ("stablehlo.case", "stablehlo.if") else ():
             self._read(self._run(region.blocks[0], [], times))
         if op.name == "stablehlo.dynamic_update_slice" and len(read[0]) == 1:
-            self.moved += times * self._bytes(op.operands[1])
+            self.moved += times * self.padded(op.operands[1])
             return [read[0]]
         self.moved += times * sum(
-            self._bytes(value) for value, sources in zip(op.operands, read, strict=True) if sources
+            self.padded(value) for value, sources in zip(op.operands, read, strict=True) if sources
         )
         return [frozenset([self._new(value, times)]) for value in op.results]
 
     def _new(self, value: Any, times: int) -> Buffer:
-        buffer = Buffer(self._bytes(value), self._now, self._now, self._is_backward)
-        self._buffers.append(buffer)
+        buffer = Buffer(self.padded(value), self.now, self.now, self._is_backward, value, value.owner.operation)
+        self.buffers.append(buffer)
         self.moved += times * buffer.bytes
         return buffer
-
-    def _bytes(self, value: Any) -> int:
-        if not isinstance(value.type, ir.RankedTensorType):  # a token
-            return 0
-        layout = self._program.layout(value)
-        size = self._program.bytes(value, layout)
-        padded = [-(-dim // LANES) * LANES / dim for dim in self._program.part(value, layout) if dim]
-        return round(size * min(padded, default=1)) if self._is_tpu else size
 
     def _read(self, values: Iterable[Sources]) -> None:
         for sources in values:
             for buffer in sources:
-                buffer.end = self._now
+                buffer.end = self.now
 
     def _reuse(self, sources: Sources, new: Buffer) -> None:
         """Lets a value take the memory of one that it is computed from, if nothing reads that later."""

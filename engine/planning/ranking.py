@@ -81,8 +81,8 @@ class Cost(Struct, frozen=True, kw_only=True):
     """Time of a step by the TPU compiler's schedule: operations take the cycles that it estimates, and collectives that
     do not pass behind work their bytes by the rate of their links. Null by formula."""
     at_peak: PeakMemory | None = None
-    """The peak of the memory, rebuilt from the order of the compiled program; null by formula, for a program that is
-    too large, and if its text cannot be read."""
+    """The peak of the memory, rebuilt from the order of the compiled program, or of the partitioned one from a trace;
+    null by formula, for a program that is too large, and if its text cannot be read."""
     peak_buffers: list[PeakBuffer] = []
     """What fills the memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
     account: Account | None = None

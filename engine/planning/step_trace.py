@@ -10,6 +10,7 @@ from ..analysis.traffic import Flow, flows
 from ..models.flops import flops_by_scope
 from ..models.task import Task
 from ..origins.live_memory import LiveMemory
+from ..origins.live_peak import live_peak
 from ..origins.partitioned import Partitioned, partition
 from ..origins.step import platforms
 from ..origins.transfers import Reader, Transfer
@@ -48,8 +49,9 @@ class StepTrace:
     @cached_property
     def parts(self) -> dict[str, int]:
         """Bytes at the peak by what they hold, the largest first. The arguments are exact, but for padding."""
-        forward, backward = self._live.peak
-        found = {"arguments": self.argument_bytes, "forward pass": forward, "backward pass": backward}
+        found = {"arguments": self.argument_bytes, "forward pass": 0, "backward pass": 0}
+        for buffer in self._live.at_peak:
+            found["backward pass" if buffer.is_backward else "forward pass"] += buffer.bytes
         return dict(sorted(found.items(), key=lambda part: -part[1]))
 
     @cached_property
@@ -79,6 +81,8 @@ class StepTrace:
     def cost(self, topology: Topology) -> Cost:
         """Returns the cost on a slice."""
         mesh = dict(self._placement.mesh.shape)
+        with self._program.module.context:
+            peak = live_peak(self._live, [array.names[0] for array in self._task.arrays])
         cost = Cost(
             basis="trace",
             argument_bytes=self.argument_bytes,
@@ -86,6 +90,8 @@ class StepTrace:
             parts=self.parts,
             capacity_bytes=topology.chip.memory,
             collectives=by_network(self.flows, mesh, topology),
+            at_peak=peak.memory,
+            peak_buffers=peak.buffers,
         )
         return timed(cost, self.work, topology, mesh)
 

@@ -175,7 +175,7 @@ class PeakBuffer(Struct, frozen=True, kw_only=True):
     padding: int
     """Of these, bytes that fill up the tiles of the layout."""
     layout: str
-    """Dtype, shape on one device and layout, as the compiler prints them."""
+    """Dtype, shape on one device and layout, as the compiler prints them; without a layout if nothing is compiled."""
     op_name: str
     """Name that jax gave the operation that computes it, or that of the instruction; empty for an argument."""
     source: str
@@ -187,7 +187,7 @@ class PeakBuffer(Struct, frozen=True, kw_only=True):
 
 
 class PeakMemory(Struct, frozen=True, kw_only=True):
-    """The peak of a step's memory on one device, rebuilt from the order of the compiled program."""
+    """The peak of a step's memory on one device, rebuilt from the order of the compiled program, or of a traced one."""
 
     bytes: int
     """Bytes that are live then. The compiler's own figure may differ by a few percent."""

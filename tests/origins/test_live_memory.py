@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.origins.live_memory import LiveMemory
+from shardtui.engine.origins.live_peak import live_peak
 from shardtui.engine.origins.partitioned import partition
 
 Layout = tuple[tuple[int, ...], P]
@@ -37,7 +38,7 @@ def live(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False) -
 
 
 def peak(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False) -> int:
-    return sum(live(function, *layouts, is_tpu=is_tpu).peak)
+    return max(live(function, *layouts, is_tpu=is_tpu).held)
 
 
 def test_a_chain_of_products_holds_two_of_them() -> None:
@@ -47,7 +48,7 @@ def test_a_chain_of_products_holds_two_of_them() -> None:
         return x
 
     found = live(chain, X, W)
-    assert sum(found.peak) == 2 * PART
+    assert max(found.held) == 2 * PART
     assert found.moved == 5 * (2 * PART + WIDTH * WIDTH * FLOAT), "x, w and the product"
 
 
@@ -82,9 +83,11 @@ def test_values_of_the_forward_pass_are_told_from_those_of_the_backward_pass() -
         return jnp.tanh(jnp.tanh(x @ w) @ w).sum()
 
     part, kernel = 16 * PART, WIDTH * WIDTH * FLOAT
-    forward, backward = live(jax.grad(loss), W, ((16 * ROWS, WIDTH), P("data"))).peak
-    assert forward == 2 * part, "both products"
-    assert backward == part + kernel, "the gradient of the first one's result, and one of w"
+    found = live(jax.grad(loss), W, ((16 * ROWS, WIDTH), P("data"))).at_peak
+    assert [buffer.bytes for buffer in found if not buffer.is_backward] == [part, part], "both products"
+    assert [buffer.bytes for buffer in found if buffer.is_backward] == [kernel, part], (
+        "the gradient of the first one's result, and one of w"
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -101,7 +104,7 @@ def test_a_loop_keeps_what_it_saves_and_a_narrower_copy_of_its_kernels(dtype: st
     found = live(scanned, X, STACKED)
     copy = LAYERS * WIDTH * WIDTH * BFLOAT if dtype == "bfloat16" else 0
     product = PART * (BFLOAT if dtype == "bfloat16" else FLOAT) // FLOAT
-    assert sum(found.peak) == LAYERS * PART + copy + PART + product + FLOAT, (
+    assert max(found.held) == LAYERS * PART + copy + PART + product + FLOAT, (
         "saved, copied, carried, computed and counted"
     )
 
@@ -129,3 +132,24 @@ def test_a_tpu_pads_one_dim_to_its_lanes() -> None:
     narrow = ((ROWS, WIDTH), P()), ((WIDTH, 100), P())
     assert peak(lambda x, w: x @ w, *narrow) == ROWS * 100 * FLOAT
     assert peak(lambda x, w: x @ w, *narrow, is_tpu=True) == ROWS * 128 * FLOAT, "of 64 × 100"
+
+
+def test_the_largest_buffers_say_what_they_are() -> None:
+    def step(x: jax.Array, kernels: jax.Array) -> jax.Array:
+        def body(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, None]:
+            return (x.astype("bfloat16") @ kernel.astype("bfloat16")).astype("float32"), None
+
+        return jax.lax.scan(body, x, kernels)[0]
+
+    found = live(step, X, STACKED)
+    with found.program.module.context:
+        memory, buffers = live_peak(found, ["x", "kernels"])
+    sizes = {buffer.layout: (buffer.kind, buffer.name, buffer.bytes, buffer.padding) for buffer in buffers}
+    kernels = LAYERS * WIDTH * WIDTH
+    assert sizes["f32[6,128,128]"] == ("argument", "kernels", kernels * FLOAT, 0)
+    assert sizes["bf16[6,128,128]"] == ("temporary", "", kernels * BFLOAT, 0), "converted before the loop"
+    assert sizes["s32[]"] == ("temporary", "", 4, 0), "the loop's counter"
+    assert memory.bytes == sum(buffer.bytes for buffer in buffers) == max(memory.curve)
+    copy = next(buffer for buffer in buffers if buffer.layout == "bf16[6,128,128]")
+    assert copy.source == f"{__file__}:{step.__code__.co_firstlineno + 2}"
+    assert (copy.begin, copy.end) == (pytest.approx(0.2, abs=0.2), pytest.approx(0.8, abs=0.2))

@@ -19,6 +19,7 @@ from shardtui.engine.base import figures
 from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ranking import Cost, Row, title_of
 from shardtui.engine.profiling.predicted import predicted_account
+from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import is_pitfall
 from shardtui.engine.spec.preset_reader import load_preset, load_presets
@@ -43,6 +44,7 @@ from ..tui.test_app import shown, until
 
 TINY = [*SETTINGS, "--topology=v5e:2x4"]
 HLO = Path(__file__).parents[1] / "hlo"
+TRACED = f"{Path(__file__).parents[2]}/docs/examples/dot_relu_dot.py:DotReluDot"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -249,9 +251,9 @@ def test_wrong_usage_is_refused_at_once(home: Path, arguments: list[str], says: 
     assert "Traceback" not in result.stderr
 
 
-def record(stem: str) -> RunDirectory:
+def record(stem: str, **changes: object) -> RunDirectory:
     """Makes a run that ended before it had a device: a plan only needs its config."""
-    directory = run_directory.create(tiny_config(run=stem))
+    directory = run_directory.create(tiny_config(run=stem, **changes))
     events = [
         EngineStarted(protocol=1, pid=1, config=directory.config, seq=1),
         EngineStopped(step=0, reason="stopped", seq=2),
@@ -260,9 +262,16 @@ def record(stem: str) -> RunDirectory:
     return directory
 
 
-def in_plan_view(stem: str, scenario: Callable[[ShardtuiApp, Pilot], Any], size: tuple[int, int] = (140, 40)) -> None:
+def in_plan_view(
+    stem: str,
+    scenario: Callable[[ShardtuiApp, Pilot], Any],
+    size: tuple[int, int] = (140, 40),
+    **changes: object,
+) -> None:
+    """`changes`: of the run's config."""
+
     async def follow() -> None:
-        async with shown(record(stem), False, size) as (app, pilot):
+        async with shown(record(stem, **changes), False, size) as (app, pilot):
             await until(lambda: app.state.is_over, "the history")
             await pilot.press("7")
             await until(lambda: isinstance(app.screen, PlanScreen) and app.screen.query(DataTable), "the view")
@@ -392,6 +401,36 @@ def test_a_search_in_the_view_keeps_the_batch_and_says_what_is_best(
         await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
 
     in_plan_view("searched", scenario, size)
+
+
+def test_enter_shows_what_fills_the_memory_of_a_traced_step(home: Path, compilers: Compilers) -> None:
+    compilers.remove()
+    model = choose_model(TRACED, ("batch_size=8",))
+
+    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        await request_plan(app, pilot, "v5e:2x4")
+        await until(lambda: "dp" in column(app, 0), "the board")
+        view(app).table.select("dp")
+        await pilot.press("enter")
+        await until(lambda: "dp: memory of a step, predicted" in screen_text(app), "what fills the memory")
+        text = " ".join(screen_text(app).split())
+        assert "at the peak" in text
+        assert "by the trace of the step: nothing was compiled" in text
+        await pilot.press("escape")
+        await until(lambda: isinstance(app.screen, PlanScreen), "the plan")
+
+    in_plan_view("traced", scenario, model_name=TRACED, model=model.model, training=model.training, data=None)
+
+
+def test_a_traced_step_says_what_fills_the_memory(home: Path) -> None:
+    result = run(f"--model={TRACED}", "--topology=v5e:2x4", "--preset=dp", "--estimate", "--memory")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "dp: largest buffers at the peak, predicted" in result.stdout
+    (row,) = planned(f"--model={TRACED}", "--topology=v5e:2x4", "--preset=dp", "--estimate")["rows"]
+    assert row["estimate"]["peak_buffers"] and row["estimate"]["at_peak"]["bytes"] == row["estimate"]["peak_bytes"]
+    refused = run(*TINY, "--estimate", "--memory")
+    assert refused.returncode == 2
+    assert "--memory needs the compiler's schedule, or a model of your own" in refused.stderr
 
 
 @pytest.mark.slow

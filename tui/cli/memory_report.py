@@ -14,8 +14,9 @@ CURVE_WIDTH = 60
 """Cells of the curve."""
 
 
-def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int) -> Table:
-    """Returns the largest buffers at the peak of a step. `name`: the preset. `compiler`: its own figure of the peak."""
+def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | None) -> Table:
+    """Returns the largest buffers at the peak of a step. `name`: the preset. `compiler`: its own figure of the peak;
+    None if nothing is compiled."""
     table = plain_table(
         Column("array or operation", overflow="fold"),
         "is",

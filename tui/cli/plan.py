@@ -13,8 +13,8 @@ from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.planning import compilers
 from ...engine.planning.goal import in_order, pick
-from ...engine.planning.ranking import Board, Row
-from ...engine.spec.config import RunConfig
+from ...engine.planning.ranking import Board, Cost, Row
+from ...engine.spec.config import RunConfig, UserModel
 from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
 from ..client.engine_process import NoAnswer
@@ -72,7 +72,7 @@ class Asked:
 
 def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], asked: Asked) -> int:
     """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises Invalid."""
-    if problems := _problems(asked, presets):
+    if problems := _problems(config, asked, presets):
         raise Invalid(*problems)
     found = list(map(load_topology, topologies))
     check_prices(asked.prices, found)
@@ -109,10 +109,14 @@ def _searched(planner: Planner, was_interrupted: bool, asked: Asked) -> SearchRe
     return search_report(planner, was_interrupted, str(place), write_chosen(best, place, topology, asked.train))
 
 
-def _problems(asked: Asked, presets: Sequence[str]) -> list[str]:
+def _problems(config: RunConfig, asked: Asked, presets: Sequence[str]) -> list[str]:
+    has_trace = isinstance(config.model, UserModel)
     needs = {
         "--profile": (asked.accounts, "the compiler's schedule"),
-        "--memory": (asked.memory, "the compiler's schedule"),
+        "--memory": (
+            asked.memory and not has_trace,
+            "the compiler's schedule, or a model of your own, which is traced",
+        ),
         "--fit": (asked.fits, "the compiler"),
     }
     wrong = [option for option, (is_asked, _) in needs.items() if is_asked and not asked.compiles]
@@ -164,8 +168,17 @@ def _tables(
 
 
 def _peak_tables(rows: Sequence[Row]) -> list[Table]:
-    costs = [(row.title, row.compiled) for row in rows if row.compiled]
-    return [peak_table(name, at, cost.peak_buffers, cost.peak_bytes) for name, cost in costs if (at := cost.at_peak)]
+    """Of the compiled programs; of a row without one by its trace, if it has that."""
+    costs = [(row.title, cost) for row in rows if (cost := _with_peak(row))]
+    return [
+        peak_table(name, at, cost.peak_buffers, cost.peak_bytes if cost.basis == "compiler" else None)
+        for name, cost in costs
+        if (at := cost.at_peak)
+    ]
+
+
+def _with_peak(row: Row) -> Cost | None:
+    return next((cost for cost in (row.compiled, row.estimate) if cost and cost.at_peak), None)
 
 
 def _title(board: Board, config: RunConfig, is_searched: bool) -> str:

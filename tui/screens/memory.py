@@ -19,8 +19,9 @@ class MemoryScreen(Dialog[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,m,q", "dismiss", "Close")]
 
-    def __init__(self, subject: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int) -> None:
-        """`subject`: the program. `compiler`: the compiler's own figure of the peak, in bytes."""
+    def __init__(self, subject: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | None) -> None:
+        """`subject`: the program. `compiler`: the compiler's own figure of the peak, in bytes; None if nothing is
+        compiled."""
         super().__init__()
         self.subject, self.peak, self.buffers = subject, peak, buffers
         self.note = f"Predicted: {coverage(peak, buffers, compiler)}"

@@ -15,7 +15,7 @@ from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.planning import compilers
 from ...engine.planning.goal import in_order
-from ...engine.planning.ranking import Board
+from ...engine.planning.ranking import Board, Row
 from ...engine.spec.config import RunConfig
 from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
@@ -33,6 +33,7 @@ from ..widgets.plan_table import PlanTable
 from ..widgets.row_details import RowDetails
 from ..widgets.table import Table
 from .fit import FitScreen
+from .memory import MemoryScreen
 from .predicted import PredictedScreen
 from .run_screen import RunScreen
 
@@ -58,7 +59,8 @@ chooses the batch, and writes the preset as a file.
 
 **enter** on a compiled preset predicts where the time of a step goes on TPUs, by the compiler's schedule and its
 estimates: bars, operations and, on **t**, a timeline. **m** there shows what fills the memory: its curve over the step
-and the largest buffers at the peak. **enter** on a preset that is too large compiles what would make it fit: the
+and the largest buffers at the peak. **enter** on a preset of a model of your own that is not compiled yet shows that by
+the trace of its step. **enter** on a preset that is too large compiles what would make it fit: the
 largest batch, more micro-batches, remat policies and other presets, one after the other. **k** there cancels,
 and **m** shows what fills the memory with the largest batch that fits.
 
@@ -186,7 +188,8 @@ and **m** shows what fills the memory with the largest batch that fits.
 
     @on(DataTable.RowSelected)
     def predict(self) -> None:
-        """Opens where the time of a step goes under the selected preset, if it was compiled, or what makes it fit."""
+        """Opens where the time of a step goes under the selected preset, or what makes it fit; if it was only traced,
+        what fills the memory."""
         row, planner = self.table.selected_row, self.planner
         if row is None or planner is None:
             return
@@ -194,10 +197,18 @@ and **m** shows what fills the memory with the largest batch that fits.
             self.make_fit(row.title, planner)
             return
         if row.compiled is None:
-            self.notify("compile a preset first: t, then enter", markup=False)
+            self.show_traced(row)
             return
         account = partial(planner.account, row.title)
         self.app.push_screen(PredictedScreen(row.title, row.compiled, account))  # pyright: ignore[reportUnknownMemberType]
+
+    def show_traced(self, row: Row) -> None:
+        """Opens what fills the memory by the trace of a step that is not compiled, if there is one."""
+        cost = row.estimate
+        if cost and cost.at_peak:
+            self.app.push_screen(MemoryScreen(row.title, cost.at_peak, cost.peak_buffers, None))  # pyright: ignore[reportUnknownMemberType]
+        else:
+            self.notify("compile a preset first: t, then enter", markup=False)
 
     def make_fit(self, title: str, planner: Planner) -> None:
         """Opens what makes a preset fit that is too large, unless other programs are being compiled."""

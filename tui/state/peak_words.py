@@ -39,10 +39,9 @@ def _cell(size: float, whole: float) -> str:
     return figures.bars([min(size, whole)], 0, whole) if size > 0 else " "
 
 
-def coverage(peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int) -> str:
-    """Returns how much of the peak the buffers are, and the compiler's own figure of it."""
-    shown = sum(buffer.bytes for buffer in buffers)
-    return (
-        f"{figures.size(shown)} of {figures.size(peak.bytes)} live then, rebuilt from the order of the program; "
-        f"the compiler's own peak is {figures.size(compiler)}"
-    )
+def coverage(peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | None) -> str:
+    """Returns how much of the peak the buffers are. `compiler`: its own figure of it; None if nothing is compiled."""
+    shown = f"{figures.size(sum(buffer.bytes for buffer in buffers))} of {figures.size(peak.bytes)} live then"
+    if compiler is None:
+        return f"{shown}, by the trace of the step: nothing was compiled"
+    return f"{shown}, rebuilt from the order of the program; the compiler's own peak is {figures.size(compiler)}"
