@@ -26,7 +26,7 @@ def explain(
     values that are returned are left out unless they have names. Raises Invalid if Shardy's passes are missing or fail.
     """
     with module.context:
-        partitioned = partition(module)
+        partitioned = partition(module, records=True)
         graph, transfers = partitioned.graph, list(Reader(partitioned).read())
     for tensor, name in zip(graph.arguments, names, strict=False):
         graph.tensors[tensor].names = [name]

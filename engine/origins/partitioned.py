@@ -110,12 +110,15 @@ class Partitioned:
         return None, 0
 
 
-def partition(module: Any) -> Partitioned:
-    """Runs Shardy's passes on a copy of a module. Raises Invalid if the passes are missing or fail."""
+def partition(module: Any, records: bool = False) -> Partitioned:
+    """Runs Shardy's passes on a copy of a module. Raises Invalid if the passes are missing or fail.
+
+    `records`: whether its graph has from where each mesh axis came.
+    """
     with module.context:
         propagated = module.operation.clone()
         normalize_broadcasts(propagated)
-        propagate(propagated)
+        propagate(propagated, records)
         graph = read(propagated)
         transformed = propagated.clone()
         insert_collectives(transformed)

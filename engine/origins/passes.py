@@ -18,25 +18,33 @@ LEGALIZE = "func.func(chlo-legalize-to-stablehlo)"
 """Writes CHLO's operations, such as `chlo.square`, in StableHLO, as the compiler does: no axis crosses them else."""
 NOT_REGISTERED = "sdy-save-module"
 CONSTRAIN = "sdy-apply-sharding-constraints"
-KERNEL = "tpu_custom_call"
-"""In a program with one, `CONSTRAIN` aborts the process if it records (jaxlib 0.10.2 and 0.12.0)."""
+MANUAL = "sdy.manual_computation"
+"""A `shard_map`: in a program with one, `CONSTRAIN` may end the process with SIGSEGV if it records (jaxlib 0.10.2 and
+0.12.0)."""
 
 Operation = Any
 """An operation of jaxlib's MLIR bindings."""
 
 
-def propagate(module: Operation) -> None:
-    """Decides the sharding of every value of a module, and records the origins in attributes. Raises Invalid."""
+def propagate(module: Operation, records: bool) -> None:
+    """Decides the sharding of every value of a module. Raises Invalid.
+
+    `records`: whether the origins are recorded in attributes.
+    """
     before, _ = _pipeline(module)
-    silent = CONSTRAIN if KERNEL in str(module) else ""
-    for option in RECORD:
-        before = [
-            each if silent and silent in each else each.replace(f"{option}=false", f"{option}=true") for each in before
-        ]
-    if not all(f"{option}=true" in before[-1] for option in RECORD):
-        raise _missing(f"{PROPAGATE} records no origins")
     stablehlo.register_stablehlo_passes()
-    _run(module, [LEGALIZE, *before])
+    _run(module, [LEGALIZE, *(_recording(before, MANUAL in str(module)) if records else before)])
+
+
+def _recording(passes: list[str], has_manual: bool) -> list[str]:
+    for option in RECORD:
+        passes = [
+            each if has_manual and CONSTRAIN in each else each.replace(f"{option}=false", f"{option}=true")
+            for each in passes
+        ]
+    if not all(f"{option}=true" in passes[-1] for option in RECORD):
+        raise _missing(f"{PROPAGATE} records no origins")
+    return passes
 
 
 def insert_collectives(module: Operation) -> None:

@@ -85,12 +85,16 @@ def test_weights_that_share_an_axis_with_the_batch_are_gathered_by_the_rule_at_f
     assert any("rule batch → " in text for text in reasons)
 
 
-def test_the_step_of_a_run_on_tpu_is_explained_on_simulated_devices() -> None:
-    """With the TPU's attention kernel and its dtype, while another process holds the TPU."""
+@pytest.mark.parametrize(
+    ("preset", "axes"), [("fsdp-tp2", [["fsdp"], [], ["model"]]), ("dp-sp2", [["data"], ["seq"], []])]
+)
+def test_the_step_of_a_run_on_tpu_is_explained_on_simulated_devices(preset: str, axes: list[list[str]]) -> None:
+    """With the TPU's attention kernel, or ring attention, and its dtype, while another process holds the TPU."""
     model = msgspec.structs.replace(WIDE, embed=512, heads=4, context=512)
     training = TrainingConfig(batch_size=16, seq_len=512)
-    config = tiny_config(model=model, training=training, preset="fsdp-tp2", platform="tpu", devices=8)
+    config = tiny_config(model=model, training=training, preset=preset, platform="tpu", devices=8)
     (found,) = explain_step(Step(config=config, is_simulated=True))
     hidden = next(value for value in found.values if value.name == "blocks.mlp.hidden")
-    assert (hidden.dtype, hidden.axes) == ("bf16", [["fsdp"], [], ["model"]])
-    assert ends(hidden)["model"].endswith("rule mlp → model")
+    assert (hidden.dtype, hidden.axes) == ("bf16", axes)
+    assert {axis for dim in axes for axis in dim} == set(ends(hidden))
+    assert all("rule " in what for what in ends(hidden).values())
