@@ -91,13 +91,18 @@ def _traced(row: Row, task: Task, preset: Preset, topology: Topology) -> Row:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A preset on some devices. Equal if the same step is laid out alike, in whatever order the mesh axes are."""
+    """A preset on some devices. Equal if the same step is laid out alike, in whatever order the mesh axes are, and the
+    files have the same problems: a rule with one is left out."""
 
     preset: Preset
     devices: int
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self.preset.layout == other.preset.layout and self.devices == other.devices
+        return isinstance(other, Layout) and self._decisive == other._decisive
+
+    @property
+    def _decisive(self) -> tuple[object, ...]:
+        return self.preset.layout, self.preset.problems, self.devices
 
     def __hash__(self) -> int:
         return hash((frozenset(self.preset.mesh.items()), self.devices))

@@ -151,6 +151,13 @@ def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task)
     assert traced.estimate.argument_bytes == after.argument_bytes and traced.estimate.step_seconds
 
 
+def test_a_file_with_a_problem_is_not_taken_for_one_that_lacks_the_rule(task: Task) -> None:
+    fine, wrong = (parse_preset(Path("x.toml"), text_of_dp() + end) for end in ("", '[overrides]\n"*.kernel" = 3\n'))
+    assert (fine.layout, fine.problems) == (wrong.layout, ()) and wrong.problems
+    assert estimate_row(task, fine, 8, None).estimate
+    assert estimate_row(task, wrong, 8, None).problems == list(wrong.problems)
+
+
 def test_each_order_of_a_mesh_has_an_estimate_of_its_own() -> None:
     """Their steps are the same one, but not their links."""
     task, slice_ = tpu_task("gpt2", "batch_size=32"), load_topology("v5p:2x2x4")
