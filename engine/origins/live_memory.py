@@ -74,8 +74,8 @@ class LiveMemory:
         """Bytes that the step's operations read from memory and write to it, each time that a loop runs."""
         self.now = 0
         """Operations that have run: in the end, the length of the program."""
+        self.places = Places()
         self._is_tpu = is_tpu
-        self._places = Places()
         self._sources: dict[Any, Sources] = {}
         self._reusable: list[tuple[Buffer, Buffer]] = []
         """Memory, and what can take its place once nothing reads it any more."""
@@ -96,9 +96,14 @@ class LiveMemory:
         return list(accumulate(changes[time] for time in range(self.now + 2)))
 
     @property
+    def peak(self) -> int:
+        """When the peak is."""
+        return self.held.index(max(self.held))
+
+    @property
     def at_peak(self) -> list[Buffer]:
         """What is live at the peak besides the arguments."""
-        at = self.held.index(max(self.held))
+        at = self.peak
         return [buffer for buffer in self.buffers if buffer.is_live(at)]
 
     def padded(self, value: Any) -> int:
@@ -123,7 +128,7 @@ class LiveMemory:
 
     def _results(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
         outer = self._is_backward
-        self._is_backward = outer or BACKWARD in self._places.of(op.location).op_name
+        self._is_backward = outer or BACKWARD in self.places.of(op.location).op_name
         found = self._sources_of(op, read, times)
         self._is_backward = outer
         return found

@@ -11,7 +11,7 @@ from ..analysis.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak
 from ..base.maxima import maxima
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from .live_memory import Buffer, LiveMemory
-from .locations import Place, Places
+from .locations import Place
 from .partitioned import bytes_of
 
 DTYPES = {"i1": "pred", "i": "s", "ui": "u"}
@@ -25,27 +25,24 @@ def live_peak(live: LiveMemory, arguments: Sequence[str]) -> Peak:
 
 class _Reader:
     def __init__(self, live: LiveMemory) -> None:
-        self._live, self._places = live, Places()
+        self._live = live
 
     def peak(self, names: Sequence[str]) -> Peak:
-        live = self._live
+        live, at = self._live, self._live.peak
         given = [self._argument(*pair) for pair in zip(live.program.main.arguments, names, strict=True)]
         held = [sum(each.bytes for each in given) + size for size in live.held]
-        at = held.index(max(held))
         largest = sorted(filter(lambda buffer: buffer.bytes, live.at_peak), key=lambda buffer: -buffer.bytes)
         running = next((buffer for buffer in live.buffers if buffer.begin == at), None)
-        place = self._places.of(running.op.location) if running else Place("", "")
-        buffers = sorted([*given, *map(self._temporary, largest[:MOST_BUFFERS])], key=lambda each: -each.bytes)[
-            :MOST_BUFFERS
-        ]
+        place = self._live.places.of(running.op.location) if running else Place("", "")
+        buffers = sorted([*given, *map(self._temporary, largest[:MOST_BUFFERS])], key=lambda each: -each.bytes)
         memory = PeakMemory(
-            bytes=max(held),
+            bytes=held[at],
             at=self._share(at),
             op_name=place.op_name,
             source=place.source,
             curve=maxima(held[: live.now + 1], MOST_POINTS),
         )
-        return Peak(memory, buffers)
+        return Peak(memory, buffers[:MOST_BUFFERS])
 
     def _argument(self, value: Any, name: str) -> PeakBuffer:
         size = self._live.program.bytes(value, self._live.program.layout(value))
@@ -56,7 +53,7 @@ class _Reader:
     def _temporary(self, buffer: Buffer) -> PeakBuffer:
         results = list(buffer.op.results)
         typed = buffer.value if buffer.value in results else results[0]
-        op_name, source = self._places.of(buffer.op.location)
+        op_name, source = self._live.places.of(buffer.op.location)
         begin, end = self._share(buffer.begin), self._share(buffer.end)
         about = {"kind": "temporary", "op_name": op_name, "source": source, "begin": begin, "end": end}
         return self._described(buffer.value, typed, buffer.bytes, name="", **about)
