@@ -409,7 +409,7 @@ def test_enter_shows_what_fills_the_memory_of_a_traced_step(home: Path, compiler
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await request_plan(app, pilot, "v5e:2x4")
-        await until(lambda: "dp" in column(app, 0), "the board")
+        await until(lambda: "by trace only" in screen_text(app), "the board")
         view(app).table.select("dp")
         await pilot.press("enter")
         await until(lambda: "dp: memory of a step, predicted" in screen_text(app), "what fills the memory")

@@ -154,10 +154,11 @@ def _tables(
     tables += [Text(f"{row.title}: {words}") for row in rows if (words := predicted_times(row))]
     tables += [Text(f"{row.title}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
     tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]
-    left_out = [row.title for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]
+    left_out = [row for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]
     compiled = any(row.compiled for row in rows)
     if left_out and compiled:
-        tables.append(Text(f"far too large by formula, so not compiled: {', '.join(left_out)}", "dim"))
+        titles = ", ".join(row.title for row in left_out)
+        tables.append(Text(f"far too large {board_rows.estimated_by(left_out)}, so not compiled: {titles}", "dim"))
     accounts = [(row.title, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
     tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
     tables += _peak_tables(rows) if shows_memory else []

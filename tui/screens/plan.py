@@ -22,6 +22,7 @@ from ...engine.spec.topology import load_topology
 from ..bindings import identified
 from ..client.fitter import Fitter
 from ..client.planner import Compiling, Planner
+from ..state import board_rows
 from ..state.last_slice import remember_slice
 from ..state.recommendation import recommendation
 from ..state.run_state import RunState
@@ -157,9 +158,11 @@ and **m** shows what fills the memory with the largest batch that fits.
         except Invalid as error:
             self.show_problems(error.problems)
         else:
-            missing = compilers.missing(load_topology(planner.board.topology)) if planner.board else None
+            board = planner.board
+            missing = compilers.missing(load_topology(board.topology)) if board else None
             hint = "" if missing else ": t, then enter compiles"
-            self.status = "compiled" if planner.compiles else f"by formula only{hint}"
+            estimated = board_rows.estimated_by(board.rows if board else [])
+            self.status = "compiled" if planner.compiles else f"{estimated} only{hint}"
 
     def show_board(self, board: Board, config: RunConfig) -> None:
         """Shows the ranked presets and the recommendation; `config` has the batch that was planned."""

@@ -61,6 +61,12 @@ def by(estimate: Cost) -> str:
     return f"by {estimate.basis}"
 
 
+def estimated_by(rows: Sequence[Row]) -> str:
+    """Returns how rows were estimated, in words: `by formula`, `by trace`, or both."""
+    bases = sorted({row.estimate.basis for row in rows if row.estimate})
+    return f"by {' and '.join(bases or ['formula'])}"
+
+
 def most_sent(row: Row) -> list[str]:
     """Returns what a device sends per step over each mesh axis, such as `fsdp 99.4 MB`, from a hundredth of all on."""
     cost = sent(row)
