@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parent.parent / "docs/examples/launchers"
 HOSTS = 4
 FOR_EACH = f'for SLURM_PROCID in $(seq 0 {HOSTS - 1}); do export SLURM_PROCID; "${{command[@]}}"; done'
 PROGRAMS = {
-    "shardtui": 'printf "%q " "$@" >> "$ARGUMENTS"; echo >> "$ARGUMENTS"',
+    "shardtui": 'line=$(printf "%q " "$@"); echo "$line" >> "$ARGUMENTS"',  # in one write: some run at the same time
     "ssh": 'shift; bash -c "$*"',
     "scontrol": "echo node-0; echo node-1",
     "srun": f"""while [[ $1 == --* ]]; do shift; done; command=("$@"); {FOR_EACH}""",
