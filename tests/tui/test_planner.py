@@ -91,13 +91,18 @@ def test_presets_that_are_far_too_large_are_compiled_only_if_named(home: Path, c
 def test_after_a_cancelled_compilation_the_next_one_follows(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     planner = Planner(tiny_config(), SLICE, ("dp", "fsdp"), compiles=True)
+    left: list[float | None] = []
 
     async def follow() -> None:
         async for _ in planner.boards():
             if planner.compiling:
+                left.append(planner.seconds_left)
                 asyncio.get_running_loop().call_later(3.0, planner.cancel)
 
     asyncio.run(follow())
+    unknown, as_long_as_the_first, *end = left
+    assert (unknown, end) == (None, [])
+    assert as_long_as_the_first and 2 < as_long_as_the_first < 30
     assert planner.board
     assert [row.problems for row in planner.board.rows] == [["not compiled: cancelled"]] * 2
     assert compilers.all_gone(0)

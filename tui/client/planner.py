@@ -96,6 +96,7 @@ class Planner:
         self._most_jobs = jobs
         self._jobs: dict[asyncio.Task[Answer], tuple[int, Job]] = {}
         self._tried: set[str] = set()
+        self._compiled_since = self._last_ended = 0.0  # when the first compilation began, and the last one ended
         self.preset_problems: list[str] = [] if presets else problems
         """Problems of preset files that cannot be read."""
         self.board: Board | None = None
@@ -122,6 +123,17 @@ class Planner:
         """When a search ends at the latest, in seconds of `time.monotonic`."""
         return None if self.search is None else self.began + 60 * self.search.minutes
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the end: of a search at most; of a plan by the compilations that have ended, None without."""
+        now, ended = time.monotonic(), len(self._tried) - len(self._jobs)
+        if self.ends is not None:
+            return max(0.0, self.ends - now)
+        if not self.compiling or not ended:
+            return None
+        seconds_each = (self._last_ended - self._compiled_since) / ended
+        return max(1.0, seconds_each * (self.compiling.count - ended) - (now - self._last_ended))
+
     async def boards(self) -> AsyncIterator[Board]:
         """Yields a board of estimates, then one when a compilation begins and one when it has ended.
 
@@ -137,7 +149,8 @@ class Planner:
                     yield board
                 if not self._jobs:
                     return
-                done, _ = await asyncio.wait(self._jobs, timeout=self._seconds_left(), return_when=FIRST_COMPLETED)
+                timeout = self.seconds_left if self.search else None
+                done, _ = await asyncio.wait(self._jobs, timeout=timeout, return_when=FIRST_COMPLETED)
                 self.is_out_of_time = not done
                 if not done:
                     return
@@ -201,7 +214,7 @@ class Planner:
         running = {index for index, _ in self._jobs.values()}
         index = {id(row): index for index, row in enumerate(board.rows)}
         if self.search:
-            left = (self._seconds_left() or 0) > 0
+            left = (self.seconds_left or 0) > 0
             rows = [row for place, row in enumerate(board.rows) if place not in running]
             row = next_to_compile(rows, self.search.goal) if left else None
             return None if row is None else index[id(row)]
@@ -215,6 +228,7 @@ class Planner:
     def _start(self, index: int, board: Board) -> None:
         """Starts the compilation of a row."""
         row = board.rows[index]
+        self._compiled_since = self._compiled_since or time.monotonic()
         self._tried.add(row.title)
         count = len(board.rows) if self.search else len(self._worth(board))
         job = Job(Compiling(row.title, len(self._tried), count, time.monotonic()), EngineProcess(self._nice))
@@ -228,12 +242,10 @@ class Planner:
             return True
         return has_room(len(self._jobs)) if self._most_jobs is None else len(self._jobs) < self._most_jobs
 
-    def _seconds_left(self) -> float | None:
-        return None if self.ends is None else max(0.0, self.ends - time.monotonic())
-
     def _ended(self, task: asyncio.Task[Answer], board: Board) -> Board:
         """Returns the board with the answer of a compilation that has ended."""
         index, job = self._jobs.pop(task)
+        self._last_ended = time.monotonic()
         row = _with_answer(board.rows[index], task.result(), job.is_cancelled)
         board = msgspec.structs.replace(board, rows=[*board.rows[:index], row, *board.rows[index + 1 :]])
         if self.search and (best := pick([row for row in board.rows if row.compiled], self.search.goal)):

@@ -87,8 +87,6 @@ and **m** shows what fills the memory with the largest batch that fits.
         self.can_cancel = False
         """Whether the footer enables the keys that cancel: a preset was being compiled when it was last drawn."""
         self.status = f"press t to choose a slice, e.g. {EXAMPLE_SLICES[0]}"
-        self.compiling_since = 0.0
-        """When the first preset of this plan began to compile, in seconds of `time.monotonic`."""
 
     def body(self) -> Iterable[Widget]:
         self.request = PlanRequest()
@@ -139,7 +137,6 @@ and **m** shows what fills the memory with the largest batch that fits.
         self.table.rows.focus()
         search = SearchRequest(kept=["batch_size"]) if searches else None
         self.planner = Planner(config, topology, (), compiles=compiles, nice=NICENESS, search=search)
-        self.compiling_since = 0.0
         if compiles:
             remember_slice(topology)
         self.status = "estimating …"
@@ -244,11 +241,11 @@ and **m** shows what fills the memory with the largest batch that fits.
 
     def show_progress(self) -> None:
         """Shows what is being compiled, or the status of the plan, and enables the cancel keys accordingly."""
-        compiling = self.planner.compiling if self.planner else None
-        if compiling and not self.compiling_since:
-            self.compiling_since = compiling.began
-        ends = self.planner.ends if self.planner else None
-        text = progress_text(compiling, self.compiling_since, ends) if compiling else self.status
+        planner = self.planner
+        compiling = planner.compiling if planner else None
+        text = self.status
+        if planner and compiling:
+            text = progress_text(compiling, planner.seconds_left, planner.search is not None)
         self.request.show_progress(text, bool(compiling))
         if bool(compiling) != self.can_cancel:
             self.can_cancel = bool(compiling)
@@ -295,18 +292,13 @@ and **m** shows what fills the memory with the largest batch that fits.
         self.show_progress()
 
 
-def progress_text(compiling: Compiling, since: float, ends: float | None = None) -> str:
+def progress_text(compiling: Compiling, left: float | None, is_search: bool) -> str:
     """Returns what is being compiled: `compiling fsdp-tp2, 34 s, 2 of 6, about 3 min 20 s left`.
 
-    `since`: when the first one began, from which the time left is estimated. `ends`: when a search ends at the latest.
+    `left`: seconds until the end, of a search at most.
     """
-    now = time.monotonic()
-    if ends is not None:
-        return f"compiling for {max(0, int(now - compiling.began))} s, {figures.seconds(max(1.0, ends - now))} left"
-    text = f"compiling {printable(compiling.preset)}, {max(0, int(now - compiling.began))} s, "
-    text += f"{compiling.number} of {compiling.count}"
-    done = compiling.number - 1
-    if not done:
-        return text
-    left = (compiling.began - since) / done * (compiling.count - done) - (now - compiling.began)
-    return f"{text}, about {figures.seconds(max(1.0, left))} left"
+    seconds = max(0, int(time.monotonic() - compiling.began))
+    if is_search:
+        return f"compiling for {seconds} s, {figures.seconds(left or 0.0)} left"
+    text = f"compiling {printable(compiling.preset)}, {seconds} s, {compiling.number} of {compiling.count}"
+    return text if left is None else f"{text}, about {figures.seconds(left)} left"
