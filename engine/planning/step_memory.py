@@ -232,10 +232,10 @@ class StepMemory:
         """Bytes of the logits `[B, T, V]`, whose buffer their gradient reuses, and the output layer's table with its
         gradient.
 
-        If the table is all-gathered, both exist twice: as transferred, and as the matmuls use them; but not on TPU if
-        the rows of a shard fill the lanes of its tiles (measured).
+        If the table is all-gathered, both exist twice: as transferred, and as the matmuls use them; but not on GPU, nor
+        on TPU if the rows of a shard fill the lanes of its tiles (measured).
         """
         step, table = self.step, self.step.output_table
         row = step.model.embed // step.shard_count(table.spec[1])
-        copies = 4 if step.gather_axes(table) and (step.on_cpu or row % LANES) else 2
+        copies = 4 if step.gather_axes(table) and (step.on_cpu or (step.on_tpu and row % LANES)) else 2
         return step.activation_elements(("batch", "seq", "vocab")) * step.itemsize + copies * step.gathered_bytes(table)

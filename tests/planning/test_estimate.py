@@ -42,10 +42,10 @@ from ..conftest import BATCHES, WIDE, tiny_config
 GB = 1e9
 
 
-def tpu_task(name: str, *settings: str) -> Task:
+def tpu_task(name: str, *settings: str, platform: str = "tpu") -> Task:
     """Returns a task that trains a built-in model with these settings, such as `batch_size=64`, on TPU."""
     model = load_model(name, settings)
-    return Task(tiny_config(model_name=name, model=model.model, training=model.training), "tpu")
+    return Task(tiny_config(model_name=name, model=model.model, training=model.training), platform)
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +234,17 @@ def test_splash_attention_saves_no_scores_and_computes_those_below_the_diagonal(
     assert plain.memory.saved_bytes - splash.memory.saved_bytes == layers * (scores * (4 + 2) - 4 * padding * 2)
     products = 2 * 64 * scores * layers
     assert plain.work.flops - splash.work.flops == pytest.approx(products * (6 - (2 + 7) * 0.75), abs=1)
+
+
+def test_only_tiles_that_are_not_filled_make_copies_of_a_gathered_table() -> None:
+    """One of 768 columns: 96 on each of 8 devices, 384 on each of 2; a tile of a TPU has 128 lanes."""
+    copies = []
+    for platform, devices in (("tpu", 8), ("tpu", 2), ("gpu", 8)):
+        step = Step(tpu_task("gpt2", "batch_size=64", platform=platform), load_preset("fsdp"), devices)
+        rows = 50304  # the vocabulary, padded
+        logits = 64 // devices * 1024 * rows * 2
+        copies.append((step.memory.logits_bytes - logits) / (rows * 768 * 2))
+    assert copies == [4, 2, 2]
 
 
 def test_plain_attention_of_long_sequences_leaves_out_blocks_above_the_diagonal() -> None:
