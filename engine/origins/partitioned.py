@@ -11,6 +11,7 @@ from jaxlib.mlir import ir
 from .broadcasts import normalize_broadcasts
 from .graph import Axis, Graph
 from .passes import insert_collectives, propagate
+from .ragged_products import keep_ragged_products
 from .reader import TAG, read
 from .shardings import axes_of_dims, part_of_argument, shardings
 
@@ -118,6 +119,7 @@ def partition(module: Any, records: bool = False) -> Partitioned:
     with module.context:
         propagated = module.operation.clone()
         normalize_broadcasts(propagated)
+        keep_ragged_products(propagated)
         propagate(propagated, records)
         graph = read(propagated)
         transformed = propagated.clone()

@@ -32,7 +32,8 @@ def mesh() -> Iterator[None]:
 def live(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False) -> LiveMemory:
     mesh = jax.sharding.get_mesh()
     arguments = [jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec)) for shape, spec in layouts]
-    program = partition(jax.jit(function).lower(*arguments).compiler_ir("stablehlo"))
+    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",) if is_tpu else None)
+    program = partition(lowered.compiler_ir("stablehlo"))
     with program.module.context:
         return LiveMemory(program, is_tpu)
 
@@ -126,6 +127,16 @@ def test_a_shard_map_holds_parts() -> None:
         return jax.shard_map(lambda x, w: (x @ w) @ w, in_specs=(P("data"), P()), out_specs=P("data"))(x, w)
 
     assert peak(mapped, X, W) == 2 * PART
+
+
+def test_a_ragged_product_on_a_tpu_holds_nothing_but_its_result() -> None:
+    def product(x: jax.Array, kernels: jax.Array) -> jax.Array:
+        return jax.lax.ragged_dot(x, kernels, jnp.full(LAYERS, 2))
+
+    def total(x: jax.Array, kernels: jax.Array) -> jax.Array:
+        return jax.shard_map(product, in_specs=(P("data"), P()), out_specs=P("data"))(x, kernels).sum()
+
+    assert peak(total, X, STACKED, is_tpu=True) == PART + FLOAT, "not one for the kernel of each group"
 
 
 def test_a_tpu_pads_one_dim_to_its_lanes() -> None:
