@@ -5,31 +5,21 @@ where the compiler has it on another.
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from .names import FRONTEND
+from .operations import operations
 
 NAME = "stablehlo.broadcast_in_dim"
 
 
 def normalize_broadcasts(module: Any) -> None:
     """Rewrites the broadcasts of a module of StableHLO in place: reshapes, or a reshape and a broadcast of new dims."""
-    for operation in list(_broadcasts(module)):
+    for operation in operations(module, NAME):
         _rewrite(operation)
-
-
-def _broadcasts(operation: Any) -> Iterator[Any]:
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                if inner.operation.name == NAME:
-                    yield inner.operation
-                elif inner.operation.regions:
-                    yield from _broadcasts(inner.operation)
 
 
 def _rewrite(operation: Any) -> None:
