@@ -45,15 +45,16 @@ async def _tick(planner: Planner) -> None:
 
 def progress(planner: Planner) -> str:
     """Returns what is being done and for how long, of a search the best so far, and the time left."""
-    now, left = time.monotonic(), planner.seconds_left
-    doing = f"compiling for {now - planner.compiling.began:.0f} s" if planner.compiling else "estimating"
-    if planner.search is None:
-        rest = f"about {figures.seconds(left)} left" if left else f"{figures.seconds(now - planner.began)} in all"
-        return f"{doing}, {rest}"
-    best = pick([row for row in planner.board.rows if row.compiled], planner.search.goal) if planner.board else None
-    value = best and figure(best, planner.search.goal)
-    so_far = f"best {figure_words(value, planner.search.goal)}, " if value else ""
-    return f"{doing}, {so_far}at most {figures.seconds(left or 0.0)} left"
+    now, left, search = time.monotonic(), planner.seconds_left, planner.search
+    parts = [f"compiling for {now - planner.compiling.began:.0f} s" if planner.compiling else "estimating"]
+    rows = [row for row in planner.board.rows if row.compiled] if planner.board else []
+    if search and (best := pick(rows, search.goal)) and (value := figure(best, search.goal)):
+        parts.append(f"best {figure_words(value, search.goal)}")
+    if left is None:
+        parts.append(f"{figures.seconds(now - planner.began)} in all")
+    else:
+        parts.append(f"{'at most' if search else 'about'} {figures.seconds(left)} left")
+    return ", ".join(parts)
 
 
 def _outcome(board: Board, title: str, seconds: float) -> str:

@@ -125,10 +125,11 @@ class Planner:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the end: of a search at most; of a plan by the compilations that have ended, None without."""
+        """Seconds until the end, at least 1: of a search at most; of a plan by the compilations that have ended, None
+        without."""
         now, ended = time.monotonic(), len(self._tried) - len(self._jobs)
         if self.ends is not None:
-            return max(0.0, self.ends - now)
+            return max(1.0, self.ends - now)
         if not self.compiling or not ended:
             return None
         seconds_each = (self._last_ended - self._compiled_since) / ended
@@ -149,8 +150,7 @@ class Planner:
                     yield board
                 if not self._jobs:
                     return
-                timeout = self.seconds_left if self.search else None
-                done, _ = await asyncio.wait(self._jobs, timeout=timeout, return_when=FIRST_COMPLETED)
+                done, _ = await asyncio.wait(self._jobs, timeout=self._timeout(), return_when=FIRST_COMPLETED)
                 self.is_out_of_time = not done
                 if not done:
                     return
@@ -214,7 +214,7 @@ class Planner:
         running = {index for index, _ in self._jobs.values()}
         index = {id(row): index for index, row in enumerate(board.rows)}
         if self.search:
-            left = (self.seconds_left or 0) > 0
+            left = (self._timeout() or 0) > 0
             rows = [row for place, row in enumerate(board.rows) if place not in running]
             row = next_to_compile(rows, self.search.goal) if left else None
             return None if row is None else index[id(row)]
@@ -241,6 +241,10 @@ class Planner:
         if not self._jobs:
             return True
         return has_room(len(self._jobs)) if self._most_jobs is None else len(self._jobs) < self._most_jobs
+
+    def _timeout(self) -> float | None:
+        """Seconds until a search must end; None for a plan."""
+        return None if self.ends is None else max(0.0, self.ends - time.monotonic())
 
     def _ended(self, task: asyncio.Task[Answer], board: Board) -> Board:
         """Returns the board with the answer of a compilation that has ended."""

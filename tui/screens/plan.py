@@ -297,8 +297,10 @@ def progress_text(compiling: Compiling, left: float | None, is_search: bool) -> 
 
     `left`: seconds until the end, of a search at most.
     """
-    seconds = max(0, int(time.monotonic() - compiling.began))
+    seconds = f"{max(0, int(time.monotonic() - compiling.began))} s"
+    parts = [f"compiling {printable(compiling.preset)}", seconds, f"{compiling.number} of {compiling.count}"]
     if is_search:
-        return f"compiling for {seconds} s, {figures.seconds(left or 0.0)} left"
-    text = f"compiling {printable(compiling.preset)}, {seconds} s, {compiling.number} of {compiling.count}"
-    return text if left is None else f"{text}, about {figures.seconds(left)} left"
+        parts = [f"compiling for {seconds}"]
+    if left is not None:
+        parts.append(f"{'' if is_search else 'about '}{figures.seconds(left)} left")
+    return ", ".join(parts)
