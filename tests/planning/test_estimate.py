@@ -42,15 +42,15 @@ from ..conftest import BATCHES, WIDE, tiny_config
 GB = 1e9
 
 
-def tpu_task(name: str, *settings: str, platform: str = "tpu") -> Task:
-    """Returns a task that trains a built-in model with these settings, such as `batch_size=64`, on TPU."""
+def built_in_task(name: str, *settings: str, platform: str = "tpu") -> Task:
+    """Returns a task that trains a built-in model with these settings, such as `batch_size=64`, for TPUs by default."""
     model = load_model(name, settings)
     return Task(tiny_config(model_name=name, model=model.model, training=model.training), platform)
 
 
 @pytest.fixture(scope="module")
 def gpt3() -> Task:
-    return tpu_task("gpt3-175b", "batch_size=64")
+    return built_in_task("gpt3-175b", "batch_size=64")
 
 
 def test_argument_bytes_are_those_of_compiled_programs(task: Task, programs: dict[str, Program]) -> None:
@@ -160,7 +160,7 @@ def test_a_file_with_a_problem_is_not_taken_for_one_that_lacks_the_rule(task: Ta
 
 def test_each_order_of_a_mesh_has_an_estimate_of_its_own() -> None:
     """Their steps are the same one, but not their links."""
-    task, slice_ = tpu_task("gpt2", "batch_size=32"), load_topology("v5p:2x2x4")
+    task, slice_ = built_in_task("gpt2", "batch_size=32"), load_topology("v5p:2x2x4")
     presets = [mesh_preset(name) for name in ("data4-fsdp2-model2", "model2-fsdp2-data4")]
     one, other = (estimate_row(task, preset, 16, slice_) for preset in presets if preset)
     assert one.estimate and other.estimate and presets[1]
@@ -173,7 +173,7 @@ def test_each_order_of_a_mesh_has_an_estimate_of_its_own() -> None:
 @pytest.mark.parametrize("settings", [("batch_size=32",), ("batch_size=32", "remat=true")])
 @pytest.mark.parametrize("name", ["dp", "fsdp", "dp-tp2"])
 def test_the_trace_of_the_built_in_model_agrees_with_the_formulas(name: str, settings: tuple[str, ...]) -> None:
-    task, preset, slice_ = tpu_task("gpt2", *settings), load_preset(name), load_topology("v5e:2x4")
+    task, preset, slice_ = built_in_task("gpt2", *settings), load_preset(name), load_topology("v5e:2x4")
     traced, cost = (
         StepTrace(task, preset, jax.devices()).cost(slice_),
         Step(task, preset, 8).cost(slice_, preset.sizes(8)),
@@ -219,7 +219,8 @@ def test_memory_of_gpt3_is_that_of_the_hand_calculation(gpt3: Task) -> None:
 
 def test_remat_trades_memory_for_flops() -> None:
     saved, recomputed = (
-        Step(tpu_task("gpt2", "batch_size=64", f"remat={remat}"), load_preset("dp"), 8) for remat in ("false", "true")
+        Step(built_in_task("gpt2", "batch_size=64", f"remat={remat}"), load_preset("dp"), 8)
+        for remat in ("false", "true")
     )
     assert recomputed.memory.saved_bytes < 0.03 * saved.memory.saved_bytes
     assert 1.15 * saved.work.flops < recomputed.work.flops < 4 / 3 * saved.work.flops
@@ -227,7 +228,7 @@ def test_remat_trades_memory_for_flops() -> None:
 
 def test_splash_attention_saves_no_scores_and_computes_those_below_the_diagonal() -> None:
     splash, plain = (
-        Step(tpu_task("gpt2", "batch_size=64", f"attention={kernel}"), load_preset("dp"), 8)
+        Step(built_in_task("gpt2", "batch_size=64", f"attention={kernel}"), load_preset("dp"), 8)
         for kernel in ("auto", "plain")
     )
     layers, scores, padding = 12, 8 * 12 * 1024 * 1024, 8 * 12 * 1024 * (128 - 64)
@@ -240,7 +241,7 @@ def test_only_tiles_that_are_not_filled_make_copies_of_a_gathered_table() -> Non
     """One of 768 columns: 96 on each of 8 devices, 384 on each of 2; a tile of a TPU has 128 lanes."""
     copies = []
     for platform, devices in (("tpu", 8), ("tpu", 2), ("gpu", 8)):
-        step = Step(tpu_task("gpt2", "batch_size=64", platform=platform), load_preset("fsdp"), devices)
+        step = Step(built_in_task("gpt2", "batch_size=64", platform=platform), load_preset("fsdp"), devices)
         rows = 50304  # the vocabulary, padded
         logits = 64 // devices * 1024 * rows * 2
         copies.append((step.memory.logits_bytes - logits) / (rows * 768 * 2))
@@ -250,7 +251,7 @@ def test_only_tiles_that_are_not_filled_make_copies_of_a_gathered_table() -> Non
 def test_plain_attention_of_long_sequences_leaves_out_blocks_above_the_diagonal() -> None:
     sizes = ("batch_size=64", "seq_len=2048", "context=2048")
     plain, splash = (
-        Step(tpu_task("gpt2", *sizes, f"attention={kernel}"), load_preset("dp"), 8) for kernel in ("plain", "auto")
+        Step(built_in_task("gpt2", *sizes, f"attention={kernel}"), load_preset("dp"), 8) for kernel in ("plain", "auto")
     )
     layers, scores, padding = 12, 8 * 12 * 2048 * 2048, 8 * 12 * 2048 * (128 - 64)
     saved = layers * (scores * 5 / 8 * (4 + 2) - 4 * padding * 2)
@@ -321,7 +322,7 @@ def test_fitting_presets_rank_by_time_and_others_by_missing_memory() -> None:
 
 
 def test_a_row_carries_what_does_not_divide_where_nothing_else_is_wrong() -> None:
-    small = tpu_task("gpt2", "batch_size=16")
+    small = built_in_task("gpt2", "batch_size=16")
     rows = [estimate_row(small, load_preset(name), 64, None) for name in ("dp", "tp", "dp-tp2")]
     assert all(row.verdict == "infeasible" and row.problems for row in rows)
     assert rows[0].indivisible == [Indivisible("batch", 16, 64)]
@@ -425,7 +426,7 @@ def test_traffic_between_slices_takes_the_rate_of_dcn() -> None:
 
 def test_a_mesh_that_cannot_be_laid_over_the_slices_has_no_estimate() -> None:
     row = estimate_row(
-        tpu_task("gpt2-medium", "batch_size=24"), load_preset("data3-model8"), 24, load_topology("2*v5e:3x4")
+        built_in_task("gpt2-medium", "batch_size=24"), load_preset("data3-model8"), 24, load_topology("2*v5e:3x4")
     )
     assert (row.verdict, row.estimate) == ("infeasible", None)
     assert "cannot be laid over 2 slices" in row.problems[0]
