@@ -293,14 +293,12 @@ and **m** shows what fills the memory with the largest batch that fits.
 
 
 def progress_text(compiling: Compiling, left: float | None, is_search: bool) -> str:
-    """Returns what is being compiled: `compiling fsdp-tp2, 34 s, 2 of 6, about 3 min 20 s left`.
+    """Returns what is being compiled, or the time left, if it is known: `compiling 2 of 6, ≈ 3 min 20 s left`.
 
-    `left`: seconds until the end, of a search at most.
+    Both do not fit into a line of 80 columns. `left`: seconds until the end, of a search at most.
     """
-    seconds = f"{max(0, int(time.monotonic() - compiling.began))} s"
-    parts = [f"compiling {printable(compiling.preset)}", seconds, f"{compiling.number} of {compiling.count}"]
-    if is_search:
-        parts = [f"compiling for {seconds}"]
-    if left is not None:
-        parts.append(f"{'' if is_search else 'about '}{figures.seconds(left)} left")
-    return ", ".join(parts)
+    count = f"{compiling.number} of {compiling.count}"
+    if left is None:
+        return f"compiling {printable(compiling.preset)}, {max(0, int(time.monotonic() - compiling.began))} s, {count}"
+    rest = f"{figures.seconds(left)} left"
+    return f"compiling, at most {rest}" if is_search else f"compiling {count}, ≈ {rest}"
