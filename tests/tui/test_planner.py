@@ -257,6 +257,13 @@ def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
     assert overlap_words(none) == "none overlapped with computation"
 
 
+def test_details_name_collectives_in_full() -> None:
+    ring = msgspec.structs.replace(flow(["seq"], 1_000), kind="collective-permute")
+    cost = Cost(argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=[ring])
+    lines = [line.plain for line in detail_lines(Row(preset="mine", mesh={"seq": 2}, estimate=cost), 60)]
+    assert [line.partition(" ")[0] for line in lines][-1] == "collective-permute"
+
+
 @pytest.mark.parametrize(
     ("indivisible", "says"),
     [

@@ -120,4 +120,4 @@ def _collectives(row: Row) -> Iterator[tuple[str, str]]:
     moved = board_rows.sent(row)
     for flow in moved.collectives or () if moved else ():
         times = f"{figures.ops(flow.count)} over {figures.over(flow.axes, flow.network)}"
-        yield flow.kind[: LABEL_WIDTH - 1], f"{times}, {figures.in_step(flow.bytes_per_device)}"
+        yield flow.kind, f"{times}, {figures.in_step(flow.bytes_per_device)}"
