@@ -15,7 +15,7 @@ from ..spec.topology import Topology, load_topology
 from ..wire.stdout import print_answer
 from . import cache
 from .at_hand import predicted_on
-from .compile_slots import slot
+from .compile_slots import Turn, slot
 from .ranking import Board, Cost
 
 
@@ -69,7 +69,7 @@ def _compiled(config: RunConfig, target: str, name: str) -> Cost:
         from ..models.task import Task
         from .ahead_of_time import compile_cost
 
-        with slot():
+        with slot(lambda waits: print_answer(Turn(is_waiting=waits))):
             cost = compile_cost(Task(config, topology.platform), preset, topology)
         try:
             cache.store(config, preset, topology, cost, program)

@@ -3,8 +3,10 @@
 import contextlib
 import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from msgspec import Struct
 
 from ..base.append import append_regular
 from ..base.machine import COMPILATION_BYTES, available_memory, most_compilations
@@ -14,20 +16,35 @@ POLL_SECONDS = 0.1
 """Interval at which a compilation that waits looks for a free slot."""
 
 
+class Turn(Struct, frozen=True, kw_only=True):
+    """Printed before the answer of a compilation that waits for others: when it begins to wait, and when it goes on."""
+
+    is_waiting: bool
+
+
 @contextlib.contextmanager
-def slot() -> Iterator[None]:
+def slot(on_wait: Callable[[bool], None]) -> Iterator[None]:
     """Waits until a compilation may begin, and counts as one inside this context.
 
     A slot is a locked file, which is free again when its process ends, however it ends. If there can be none, for
     example on a read-only disk, nothing is waited for.
+
+    `on_wait`: called with True when it begins to wait, and then with False when it has a slot.
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             folder = plan_cache() / "slots"
             folder.mkdir(parents=True, exist_ok=True)
-            while not any(_take(folder / str(number), held) for number in _open_slots()):
-                time.sleep(POLL_SECONDS)
+            if not _take_any(folder, held):
+                on_wait(True)
+                while not _take_any(folder, held):
+                    time.sleep(POLL_SECONDS)
+                on_wait(False)
         yield
+
+
+def _take_any(folder: Path, held: contextlib.ExitStack) -> bool:
+    return any(_take(folder / str(number), held) for number in _open_slots())
 
 
 def _open_slots() -> Iterator[int]:

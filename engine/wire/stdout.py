@@ -21,6 +21,7 @@ def answered(answer: Callable[..., int | None], *arguments: object) -> int:
 
 
 def print_answer(answer: Struct) -> None:
-    """Prints `answer` as one line of JSON on the real stdout."""
+    """Prints `answer` as one line of JSON on the real stdout, at once."""
     assert sys.__stdout__ is not None
     sys.__stdout__.buffer.write(encode_json(answer) + b"\n")
+    sys.__stdout__.buffer.flush()

@@ -10,9 +10,12 @@ from shardtui.engine.base.machine import most_compilations
 from shardtui.engine.planning.compile_slots import slot
 from shardtui.engine.wire.run_directory import plan_cache
 
-HOLD = (
-    "from shardtui.engine.planning.compile_slots import slot\nwith slot():\n    print('held', flush=True)\n    input()"
-)
+HOLD = """
+from shardtui.engine.planning.compile_slots import slot
+with slot(print):
+    print("held", flush=True)
+    input()
+"""
 LONG = 60.0
 
 
@@ -27,18 +30,20 @@ def hold() -> "subprocess.Popen[str]":
 def test_a_compilation_waits_for_those_of_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     holders = [hold() for _ in range(most_compilations())]
-    begun = threading.Event()
+    begun, told = threading.Event(), list[bool]()
 
     def compile_something() -> None:
-        with slot():
+        with slot(told.append):
             begun.set()
 
     thread = threading.Thread(target=compile_something)
     thread.start()
     try:
         assert not begun.wait(1.0)
+        assert told == [True]
         holders[-1].kill()
         assert begun.wait(LONG)
+        assert told == [True, False]
     finally:
         for holder in holders:
             holder.kill()
@@ -50,5 +55,6 @@ def test_where_no_slot_can_be_kept_nothing_waits(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     plan_cache().mkdir(parents=True)
     (plan_cache() / "slots").touch()
-    with slot(), slot():
-        pass
+    told: list[bool] = []
+    with slot(told.append), slot(told.append):
+        assert not told

@@ -1,15 +1,19 @@
 """The planner on real engine processes. None compiles a full program: tests/long/plan.py does."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from shardtui.engine.analysis.traffic import Flow
 from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.machine import most_compilations
 from shardtui.engine.planning import cache as plan_cache
+from shardtui.engine.planning.compile_slots import slot
 from shardtui.engine.planning.ranking import Board, Cost, Row
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.indivisible import Indivisible
@@ -17,17 +21,20 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.framing import encode_json
+from shardtui.tui.cli.plan_progress import progress
 from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.client.engine_process import NoAnswer
 from shardtui.tui.client.planner import Planner, usual_presets
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.overlap_words import overlap_words
+from shardtui.tui.widgets.plan_request import progress_text
 from shardtui.tui.widgets.row_details import detail_lines
 
 from ..compilers import ABORTS, FAILS, HANGS, KILLED, Compilers
 from ..conftest import tiny_config
 
 SLICE = "v5e:2x4"
+LONG = 120.0
 
 
 def planned(*presets: str, config: RunConfig | None = None, topology: str = SLICE) -> tuple[Board, list[str]]:
@@ -68,6 +75,33 @@ def test_a_crashed_compiler_is_reported_in_its_row_and_the_others_follow(
     for row in board.rows:
         assert row.problems[0].startswith(f"not compiled: {why}")
         assert (row.verdict, row.compiled) == ("fits", None)
+
+
+def test_a_plan_says_that_it_waits_for_other_plans(home: Path, compilers: Compilers) -> None:
+    compilers.install("pass")
+    planner = Planner(tiny_config(), SLICE, ["dp"], compiles=True)
+
+    async def follow() -> None:
+        boards = asyncio.create_task(_all(planner.boards()))
+        while not planner.is_waiting:
+            assert not boards.done()
+            await asyncio.sleep(0.05)
+        assert progress_text(planner).startswith("waiting for other plans, ")
+        assert progress(planner).startswith("waiting for other plans to compile for ")
+        release()
+        await boards
+
+    with contextlib.ExitStack() as others:
+        for _ in range(most_compilations()):
+            others.enter_context(slot(print))
+        release = others.close
+        asyncio.run(asyncio.wait_for(follow(), LONG))
+    assert planner.board
+    assert "the TPU compiler does not know this slice" in problems(planner.board)["dp"][0]
+
+
+async def _all(boards: AsyncIterator[Board]) -> list[Board]:
+    return [board async for board in boards]
 
 
 def test_the_best_estimate_is_compiled_first_and_invalid_presets_never(home: Path, compilers: Compilers) -> None:

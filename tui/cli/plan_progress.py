@@ -46,7 +46,8 @@ async def _tick(planner: Planner) -> None:
 def progress(planner: Planner) -> str:
     """Returns what is being done and for how long, of a search the best so far, and the time left."""
     now, left, search = time.monotonic(), planner.seconds_left, planner.search
-    parts = [f"compiling for {now - planner.compiling.began:.0f} s" if planner.compiling else "estimating"]
+    doing = "waiting for other plans to compile" if planner.is_waiting else "compiling"
+    parts = [f"{doing} for {now - planner.compiling.began:.0f} s" if planner.compiling else "estimating"]
     rows = [row for row in planner.board.rows if row.compiled] if planner.board else []
     if search and (best := pick(rows, search.goal)) and (value := figure(best, search.goal)):
         parts.append(f"best {figure_words(value, search.goal)}")

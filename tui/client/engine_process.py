@@ -12,13 +12,17 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from ...engine.base.invalid import Invalid
+from ...engine.planning.compile_slots import Turn
 from ...engine.wire.engine_command import engine_command
+from ...engine.wire.framing import encode_json
 from .exit_reason import exit_status_text, last_line
 
 MAX_PROBLEM_CHARS = 400
 """Compilers quote whole programs in their errors."""
 MESSAGE_PREFIX = "shardtui: "
 """Begins each line that the engine prints for people."""
+WAITING = encode_json(Turn(is_waiting=True)) + b"\n"
+"""The last line so far of a process that waits for the compilations of other plans."""
 
 
 class NoAnswer(Invalid):
@@ -69,12 +73,14 @@ class EngineProcess:
         self._nice = nice
         self._process: Process | None = None
         self._is_killed = False
+        self._output: BinaryIO | None = None
 
     async def ask(self, question: str, subject: Struct, *about: str) -> Answer:
         """Starts the process and returns its answer. A process that cannot be started is an answer with a problem."""
         command = engine_command(question, subject, *about)
         try:
             with _liveness_pipe() as stdin, TemporaryFile() as output, TemporaryFile() as stderr:
+                self._output = output
                 # In a session of its own: Ctrl-C at the terminal must not reach it.
                 # Files, not pipes: a process that the user's model has forked would keep those open.
                 self._process = await create_subprocess_exec(
@@ -87,6 +93,15 @@ class EngineProcess:
                 return Answer(status, _contents(output), _contents(stderr).decode(errors="replace").splitlines())
         except OSError as error:
             return Answer(1, b"", [f"{MESSAGE_PREFIX}the engine cannot be started: {error.strerror}"])
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits until other plans on this machine have compiled."""
+        if self._output is None or self._output.closed:
+            return False
+        file = self._output.fileno()
+        end = os.fstat(file).st_size
+        return os.pread(file, len(WAITING), max(0, end - len(WAITING))) == WAITING  # seeking would move its end, too
 
     def kill(self) -> None:
         """Kills the process, also if it is still to be started."""

@@ -37,6 +37,8 @@ class Trying:
     """How many were compiled before it, and this one."""
     began: float
     """Start, in seconds of `time.monotonic`."""
+    process: EngineProcess
+    """The compiler's."""
 
 
 class Fitter:
@@ -58,10 +60,11 @@ class Fitter:
         """
         async for config, preset in self._candidates():
             trial = tried(config, load_preset(preset).name)
-            self.trying = Trying(trial, len(self.fit.trials) + 1, time.monotonic())
+            process = EngineProcess(self._nice)
+            self.trying = Trying(trial, len(self.fit.trials) + 1, time.monotonic(), process)
             try:
                 yield self.fit
-                answer = await EngineProcess(self._nice).ask("compile", config, self._topology, preset)
+                answer = await process.ask("compile", config, self._topology, preset)
             finally:
                 self.trying = None
             self._add(trial, answer)

@@ -119,6 +119,11 @@ class Planner:
         return next(iter(self.running), None)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether all that is to be compiled now waits for the compilations of other plans on this machine."""
+        return bool(self._jobs) and all(job.process.is_waiting for _, job in self._jobs.values())
+
+    @property
     def ends(self) -> float | None:
         """When a search ends at the latest, in seconds of `time.monotonic`."""
         return None if self.search is None else self.began + 60 * self.search.minutes

@@ -86,6 +86,8 @@ class FitScreen(Dialog[None]):
         if trying := self.fitter.trying:
             first = self.fitter.fit.trials[0] if self.fitter.fit.trials else trying.trial
             seconds = int(time.monotonic() - trying.began)
+            if trying.process.is_waiting:
+                return f"waiting for other plans, {seconds} s, program {trying.number}"
             return f"compiling {printable(change(trying.trial, first))}, {seconds} s, program {trying.number}"
         if self.worker is None or not self.worker.is_finished:
             return "choosing what to compile …"

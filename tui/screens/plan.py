@@ -1,6 +1,5 @@
 """Plan: the run's model on a TPU slice that need not exist: each preset by formula, then compiled for the slice."""
 
-import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import ClassVar
@@ -11,7 +10,6 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Input
 from textual.worker import Worker
 
-from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.planning import compilers
 from ...engine.planning.goal import in_order
@@ -21,7 +19,7 @@ from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
 from ..bindings import identified
 from ..client.fitter import Fitter
-from ..client.planner import Compiling, Planner
+from ..client.planner import Planner
 from ..state import board_rows
 from ..state.last_slice import remember_slice
 from ..state.recommendation import recommendation
@@ -241,12 +239,8 @@ and **m** shows what fills the memory with the largest batch that fits.
 
     def show_progress(self) -> None:
         """Shows what is being compiled, or the status of the plan, and enables the cancel keys accordingly."""
-        planner = self.planner
-        compiling = planner.compiling if planner else None
-        text = self.status
-        if planner and compiling:
-            text = progress_text(compiling, planner.seconds_left, planner.search is not None)
-        self.request.show_progress(text, bool(compiling))
+        compiling = self.planner if self.planner and self.planner.compiling else None
+        self.request.show_progress(compiling, self.status)
         if bool(compiling) != self.can_cancel:
             self.can_cancel = bool(compiling)
             self.refresh_bindings()
@@ -290,15 +284,3 @@ and **m** shows what fills the memory with the largest batch that fits.
             self.status = "cancelled"
         self.fill()
         self.show_progress()
-
-
-def progress_text(compiling: Compiling, left: float | None, is_search: bool) -> str:
-    """Returns what is being compiled, or the time left, if it is known: `compiling 2 of 6, ≈ 3 min 20 s left`.
-
-    Both do not fit into a line of 80 columns. `left`: seconds until the end, of a search at most.
-    """
-    count = f"{compiling.number} of {compiling.count}"
-    if left is None:
-        return f"compiling {printable(compiling.preset)}, {max(0, int(time.monotonic() - compiling.began))} s, {count}"
-    rest = f"{figures.seconds(left)} left"
-    return f"compiling, at most {rest}" if is_search else f"compiling {count}, ≈ {rest}"

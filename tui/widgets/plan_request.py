@@ -1,16 +1,21 @@
 """The line in which the user requests a plan: a slice, a batch size, and what the plan is doing."""
 
+import time
+
 import msgspec
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.suggester import SuggestFromList
 from textual.widgets import Input, Label
 
+from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
 from ...engine.spec.topology import load_topology
+from ..client.planner import Planner
 from ..state.last_slice import last_slice
+from ..terminal.clean import printable
 from .lines import Lines
 
 EXAMPLE_SLICES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16", "h100:4x8")
@@ -38,9 +43,9 @@ class PlanRequest(Horizontal):
         batch = self.query_one("#batch", Input)
         batch.value = batch.value or str(sequences)
 
-    def show_progress(self, text: str, is_compiling: bool) -> None:
-        """Shows what the plan is doing."""
-        style = "$warning" if is_compiling else "$foreground 60%"
+    def show_progress(self, compiling: Planner | None, status: str) -> None:
+        """Shows what a plan compiles, or the status if none does."""
+        text, style = (progress_text(compiling), "$warning") if compiling else (status, "$foreground 60%")
         self.query_one("#progress", Lines).show([Content.styled(text, style)])
 
     def read(self, config: RunConfig | None) -> tuple[RunConfig, str]:
@@ -62,3 +67,19 @@ class PlanRequest(Horizontal):
         if problems:
             raise Invalid(*problems)
         return config, topology
+
+
+def progress_text(planner: Planner) -> str:
+    """Returns what a plan compiles, or the time left, if it is known: `compiling 2 of 6, ≈ 3 min 20 s left`.
+
+    Both do not fit into a line of 80 columns.
+    """
+    compiling, left = planner.compiling, planner.seconds_left
+    assert compiling is not None
+    count, seconds = f"{compiling.number} of {compiling.count}", max(0, int(time.monotonic() - compiling.began))
+    if planner.is_waiting:
+        return f"waiting for other plans, {seconds} s, {count}"
+    if left is None:
+        return f"compiling {printable(compiling.preset)}, {seconds} s, {count}"
+    rest = f"{figures.seconds(left)} left"
+    return f"compiling, at most {rest}" if planner.search else f"compiling {count}, ≈ {rest}"
