@@ -1,18 +1,20 @@
-"""What `plan --search` chooses, against the best of its finalists: `python tests/long/search.py [WORD …] [--record]`.
+"""What `plan --search` chooses, against the best of its finalists: `python tests/long/search.py [--all] [--record]`.
 
 Six models on three topologies, with a batch that is kept. Of the finalists of each, four are compiled: the best by
 estimate, and those after it at ranks 4, 12 and 36; with `--all`, all 40. Then the search is played back on these: what
 it would choose after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and about a quarter of a
-minute of one core for each of the 72 programs, with `--all` of 720; what was compiled before is kept. With words only
-the cases that have them all.
+minute of two cores for each of some 60 programs, with `--all` of 600; what was compiled before is kept.
 """
 
 import argparse
+import itertools
 import json
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -60,20 +62,19 @@ COLUMNS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("words", nargs="*", metavar="WORD")
+    models = {line.split()[0]: line.split()[1:] for line in MODELS.strip().split("\n")}
+    parser.add_argument("--models", nargs="+", metavar="M", choices=models, default=list(models))
+    parser.add_argument("--topologies", nargs="+", metavar="T", choices=TOPOLOGIES, default=TOPOLOGIES)
     parser.add_argument("--all", action="store_true", help="compile all finalists")
     options = arguments(parser)
-    lines = [f"{model} {topology}" for model in MODELS.strip().split("\n") for topology in TOPOLOGIES]
-    chosen = [line.split() for line in lines if all(word in line.split() for word in options.words)]
     print(f"{versions()}\n")
     losses: list[float] = []
     with Table("long/search-all" if options.all else "long/search", COLUMNS, options.record) as table:
-        for name, *settings, topology in chosen:
+        for name, topology in itertools.product(options.models, options.topologies):
             began = time.perf_counter()
-            rows = compiled(
-                config_of(name, tuple(settings)), topology, range(1, MAX_ROWS + 1) if options.all else RANKS
-            )
-            losses.append(add(table, name, topology, " ".join(settings), rows))
+            ranks = range(1, MAX_ROWS + 1) if options.all else RANKS
+            rows = compiled(config_of(name, tuple(models[name])), topology, ranks)
+            losses.append(add(table, name, topology, " ".join(models[name]), rows))
             print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
     print(
         f"\nwithin 5 % of the best: {sum(loss >= -0.05 for loss in losses)} of {len(losses)}; worst {min(losses):.1%}"
@@ -95,7 +96,9 @@ def compiled(config: RunConfig, topology: str, ranks: Iterable[int]) -> list[Row
     answer = ask("search", config, topology, msgspec.json.encode(request).decode(), limit=None)
     finalists = msgspec.json.decode(answer, type=Board).rows
     chosen = [finalists[rank - 1] for rank in ranks if rank <= len(finalists)]
-    return [msgspec.structs.replace(row, compiled=cost_of(config, topology, row)) for row in chosen]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        costs = pool.map(lambda row: cost_of(config, topology, row), chosen)
+    return [msgspec.structs.replace(row, compiled=cost) for row, cost in zip(chosen, costs, strict=True)]
 
 
 def cost_of(config: RunConfig, topology: str, row: Row) -> Cost:
