@@ -2,8 +2,8 @@
 
 Six models on three topologies, with a batch that is kept. Of the finalists of each, four are compiled: the best by
 estimate, and those after it at ranks 4, 12 and 36; with `--all`, all 40. Then the search is played back on these: what
-it would choose after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and about a quarter of a
-minute of two cores for each of some 60 programs, with `--all` of 600; what was compiled before is kept.
+it would choose after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and two cores for
+13 to 25 s a program: some 60, with `--all` some 500. What was compiled before is kept.
 """
 
 import argparse

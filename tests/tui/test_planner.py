@@ -88,13 +88,12 @@ def test_a_plan_says_that_it_waits_for_other_plans(home: Path, compilers: Compil
             await asyncio.sleep(0.05)
         assert progress_text(planner).startswith("waiting for other plans, ")
         assert progress(planner).startswith("waiting for other plans to compile for ")
-        release()
+        others.close()
         await boards
 
     with contextlib.ExitStack() as others:
         for _ in range(most_compilations()):
             others.enter_context(slot(print))
-        release = others.close
         asyncio.run(asyncio.wait_for(follow(), LONG))
     assert planner.board
     assert "the TPU compiler does not know this slice" in problems(planner.board)["dp"][0]
