@@ -7,10 +7,18 @@ from shardtui.engine.wire.descriptions import DeviceInfo, PresetInfo
 from shardtui.engine.wire.events import CheckpointsKept, EngineStarted, EngineStopped, Event, StepsDone, TrainingStarted
 from shardtui.engine.wire.framing import VERSION, encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.state.losses import Losses
 
 from .conftest import READY, tiny_config
 
 PRESETS = ("dp", "fsdp", "tp", "hsdp")
+
+
+def losses_of(values: list[float]) -> Losses:
+    """Returns the losses of a run whose steps had these values."""
+    losses = Losses()
+    losses.extend(values)
+    return losses
 
 
 def record(directory: RunDirectory, *events: Event) -> None:

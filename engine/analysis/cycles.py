@@ -2,20 +2,9 @@
 
 import re
 
-from .execution_counts import runs
-from .hlo import Instruction, Module
+from .hlo import Instruction
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-
-
-def estimated_cycles(module: Module) -> int | None:
-    """Returns the estimates of all instructions × how often they run; None if the text has none.
-
-    Fusions and matrix products have an estimate, and few collectives do.
-    """
-    times = runs(module)
-    found = [(each, times[where.name] or 0) for where, each in module.instructions() if CYCLES.search(each.rest)]
-    return sum(cycles_of(each) * ran for each, ran in found) if found else None
 
 
 def cycles_of(each: Instruction) -> int:

@@ -22,9 +22,9 @@ MAC_BYTES = 32
 class Channel:
     """One end of a connection. Every method raises OSError, and Forged if the other end has another secret."""
 
-    def __init__(self, connection: socket.socket, seal: Seal, is_client: bool, seconds: float = SECONDS) -> None:
+    def __init__(self, connection: socket.socket, seal: Seal, is_client: bool) -> None:
         self._connection = connection
-        connection.settimeout(seconds)
+        connection.settimeout(SECONDS)
         own = os.urandom(NONCE_BYTES)
         connection.sendall(own)
         theirs = self._received(NONCE_BYTES)

@@ -21,14 +21,14 @@ LOCK = "lock"
 class HostMemory:
     """A folder of a supervisor's own, with mode 0700. It is deleted when the context ends."""
 
-    def __init__(self, run: str, root: Path = ROOT) -> None:
+    def __init__(self, run: str) -> None:
         """Deletes the folders of supervisors that were killed. Raises Invalid if none can be created."""
         try:
-            _delete_abandoned(root)
-            self.folder = Path(mkdtemp(prefix=f"shardtui-{run}-", dir=root))
+            _delete_abandoned()
+            self.folder = Path(mkdtemp(prefix=f"shardtui-{run}-", dir=ROOT))
         except OSError as error:
             raise Invalid(
-                f"--copy-every: {root}: copies of the state are kept there, in the memory of this host: "
+                f"--copy-every: {ROOT}: copies of the state are kept there, in the memory of this host: "
                 f"{error.strerror}: mount a tmpfs there, or omit --copy-every"
             ) from error
         self._lock = lock.take(self.folder / LOCK)
@@ -75,8 +75,8 @@ def shortage(folder: Path, needed: int) -> str:
     )
 
 
-def _delete_abandoned(root: Path) -> None:
-    for path in root.glob("shardtui-*"):
+def _delete_abandoned() -> None:
+    for path in ROOT.glob("shardtui-*"):
         with contextlib.suppress(OSError):
             is_own = path.stat().st_uid == os.getuid() and (path / LOCK).exists()
             if is_own and lock.holder(path / LOCK) is None:

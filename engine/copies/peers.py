@@ -110,11 +110,11 @@ class Server:
 class Peer:
     """A process on another host, and the connection to it."""
 
-    def __init__(self, address: str, seal: Seal, seconds: float = SECONDS) -> None:
+    def __init__(self, address: str, seal: Seal) -> None:
         """`address`: HOST:PORT. Raises OSError, as every method does, and Forged if it has another secret."""
         host, _, port = address.rpartition(":")
-        self._connection = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
-        self._channel = Channel(self._connection, seal, is_client=True, seconds=seconds)
+        self._connection = socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS)
+        self._channel = Channel(self._connection, seal, is_client=True)
 
     def __enter__(self) -> "Peer":
         return self

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..spec.topology import Peaks
-from ..spec.topology import peaks as find_peaks
+from ..spec.topology import Peaks, peaks
 from ..wire.account import Account, CollectiveTime, DeviceTime, OperationTime, PartTime, Timeline, WaitTime
 from .program import COPIES, FUSIONS, PRODUCTS, Operation, Program
 from .rates import with_rates
-from .recording import HOST, IDLE, INPUT, OTHER_PROGRAMS, PICOSECONDS, Place, Recording, read_recording
+from .recording import HOST, IDLE, INPUT, OTHER_PROGRAMS, PICOSECONDS, Recording, read_recording
 from .sums import Sums, extremes, merged
 from .timeline import MAX_DEVICES, encoded
 from .trace import Span
@@ -22,32 +21,23 @@ MAX_OPERATIONS = 500
 """Operations in an account, those with most time first."""
 
 
-def read_account(
-    path: Path,
-    mesh: Mapping[str, int],
-    text: str = "",
-    places: Mapping[int, Place] | None = None,
-    peaks: Peaks | None = None,
-) -> Account:
+def read_account(path: Path, mesh: Mapping[str, int], text: str = "") -> Account:
     """Reads a trace and accounts for its steps. Raises Invalid if it cannot be read or has no whole step.
 
-    `mesh`, `text`, `places`: as in `read_recording`. `peaks`: of a device; by default, those of the chip that the trace
-    names, if they are known.
+    `mesh`, `text`: as in `read_recording`. Peaks are those of the chip that the trace names, if they are known.
     """
-    recording = read_recording(path, mesh, text, places)
+    recording = read_recording(path, mesh, text)
     window, shown = recording.window, recording.shown_window
-    return account_of(recording, [recording.sums(window, shown)], window, shown, peaks)
+    return account_of(recording, [recording.sums(window, shown)], window, shown, peaks(recording.kind))
 
 
-def account_of(
-    recording: Recording, found: Sequence[Sums], window: Span, shown: Span, peaks: Peaks | None = None
-) -> Account:
+def account_of(recording: Recording, found: Sequence[Sums], window: Span, shown: Span, peaks: Peaks | None) -> Account:
     """Returns the account of the steps of a recording.
 
     `found`: the sums of each process. `window`: the time that was divided. `shown`: that of the step in the timeline.
     """
-    steps, known = len(recording.steps), peaks or find_peaks(recording.kind)
-    accountant = Accountant(recording.program, merged(found), _seconds(window) / steps, known)
+    steps = len(recording.steps)
+    accountant = Accountant(recording.program, merged(found), _seconds(window) / steps, peaks)
     account = accountant.account(recording.traced.name, steps)
     timeline = accountant.timeline(recording.shown_step, _seconds(shown), [each.name for each in account.operations])
     return replace(account, processes=len(found), timeline=timeline)

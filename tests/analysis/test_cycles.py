@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from shardtui.engine.analysis.cycles import estimated_cycles
 from shardtui.engine.analysis.hlo import parse
+
+from ..cycles import estimated_cycles
 
 HLO = Path(__file__).parents[1] / "hlo"
 

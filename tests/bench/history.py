@@ -10,9 +10,9 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import AnyEvent, EngineStarted, EngineStopped, StepsDone
 from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
-from shardtui.tui.state.losses import Losses
 from shardtui.tui.widgets.loss_chart import draw_chart
 
+from ..recorded import losses_of
 from ..suite import memory
 from ..terminal import Terminal
 from .figure import Figure, at_most
@@ -51,7 +51,7 @@ def run() -> list[Figure]:
 
 
 def _redraw(losses: list[float]) -> Figure:
-    shown = Losses(losses)
+    shown = losses_of(losses)
     seconds: list[float] = []
     for _ in range(REPEATS):
         began = time.perf_counter()

@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shardtui.engine.analysis.collectives import inventory
-from shardtui.engine.analysis.cycles import estimated_cycles
 from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.analysis.traffic import flows
 
+from ..cycles import estimated_cycles
 from .figure import Figure, at_most
 
 

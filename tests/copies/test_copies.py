@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from shardtui.engine.copies import host_memory
 from shardtui.engine.copies.copies import Copies, key_problem
 from shardtui.engine.copies.host_memory import HostMemory, shortage
 from shardtui.engine.copies.memory_loader import MemoryLoader
@@ -227,23 +228,30 @@ def test_each_shard_is_copied_once(task: Task, programs: dict[str, Program]) -> 
         assert found.bytes == [sum(bytes_of(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(abstract))]
 
 
-def test_a_folder_in_memory_belongs_to_its_supervisor(tmp_path: Path) -> None:
-    with HostMemory("a-run", tmp_path) as memory:
+@pytest.fixture
+def host_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Takes the place of the folder in which all supervisors of this host keep theirs."""
+    monkeypatch.setattr(host_memory, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_a_folder_in_memory_belongs_to_its_supervisor(host_folder: Path) -> None:
+    with HostMemory("a-run") as memory:
         assert memory.folder.stat().st_mode & 0o777 == 0o700
         (memory.folder / "1-1-0-of-1").mkdir()
-        with HostMemory("a-run", tmp_path) as other:
+        with HostMemory("a-run") as other:
             assert other.folder != memory.folder
             assert memory.folder.exists(), "its supervisor lives"
         memory.clear()
         assert [path.name for path in memory.folder.iterdir()] == ["lock"]
-    assert list(tmp_path.iterdir()) == []
+    assert list(host_folder.iterdir()) == []
 
 
-def test_folders_of_supervisors_that_were_killed_are_deleted(tmp_path: Path) -> None:
-    left = tmp_path / "shardtui-a-run-x"
+def test_folders_of_supervisors_that_were_killed_are_deleted(host_folder: Path) -> None:
+    left = host_folder / "shardtui-a-run-x"
     left.mkdir()
     (left / "lock").touch()
-    with HostMemory("another", tmp_path):
+    with HostMemory("another"):
         assert not left.exists()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from shardtui.engine.copies import channel
 from shardtui.engine.copies.channel import MOST_BYTES, NONCE_BYTES, Channel
 from shardtui.engine.copies.part import FILES, SHARDS, Part, parts_in
 from shardtui.engine.copies.peers import Peer, Read, Server
@@ -135,5 +136,6 @@ def test_a_peer_that_does_not_read_is_given_up(
 ) -> None:
     copies = made(tmp_path, bench, epoch=1).copies
     copies.folder = own
-    monkeypatch.setattr(copies.neighbours, "peer", lambda _: Peer(deaf, SEAL, seconds=0.2))
+    monkeypatch.setattr(copies.neighbours, "peer", lambda _: Peer(deaf, SEAL))
+    monkeypatch.setattr(channel, "SECONDS", 0.2)
     assert copies.send(PART, 1) == ["process 1 does not keep it: timed out"]

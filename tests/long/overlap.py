@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from jax.stages import Lowered
 from shardtui.engine.analysis.collectives import inventory
-from shardtui.engine.analysis.cycles import estimated_cycles
 from shardtui.engine.analysis.hlo import Module, parse
 from shardtui.engine.analysis.traffic import flows, overlapped_share
 from shardtui.engine.models.task import Task
@@ -30,6 +29,7 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 
+from tests.cycles import estimated_cycles
 from tests.suite import versions
 from tests.table import Table, arguments
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.profiling import account as account_module
 from shardtui.engine.profiling.account import read_account
 from shardtui.engine.spec.topology import Peaks
 from shardtui.engine.wire.account import Account
@@ -86,8 +87,9 @@ def test_the_step_of_a_tpu_is_divided_among_its_parts(tmp_path: Path) -> None:
     assert [sum(device.seconds) for device in account.devices] == pytest.approx([90e-6, 90e-6])
 
 
-def test_the_collectives_of_a_tpu_have_hidden_time_and_bytes(tmp_path: Path) -> None:
-    account = read_account(tpu().write(tmp_path), {"data": 2}, peaks=Peaks(1e12, 1e9, 1e9))
+def test_the_collectives_of_a_tpu_have_hidden_time_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_module, "peaks", lambda kind: Peaks(1e12, 1e9, 1e9))
+    account = read_account(tpu().write(tmp_path), {"data": 2})
     found = {each.name: each for each in account.collectives}
     gather, reduce = found["all-gather-start.1"], found["all-reduce.2"]
     assert (gather.hidden_seconds, gather.exposed_seconds) == pytest.approx((20e-6, 10e-6))
@@ -98,9 +100,10 @@ def test_the_collectives_of_a_tpu_have_hidden_time_and_bytes(tmp_path: Path) -> 
     assert account.waits[0].seconds == pytest.approx(10e-6)
 
 
-def test_operations_have_rates_and_their_share_of_the_peak(tmp_path: Path) -> None:
+def test_operations_have_rates_and_their_share_of_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy reads and writes 256 bytes in 10 µs; an all-reduce sends 256 in 20 µs, after 5 µs of waiting."""
-    account = read_account(tpu().write(tmp_path), {"data": 2}, peaks=Peaks(1e12, 1e9, 5e8))
+    monkeypatch.setattr(account_module, "peaks", lambda kind: Peaks(1e12, 1e9, 5e8))
+    account = read_account(tpu().write(tmp_path), {"data": 2})
     found = {each.name: each for each in account.operations}
     copy, reduce, fusion = found["copy.4"], found["all-reduce.2"], found["fusion.1"]
     assert (copy.flops, copy.bytes, reduce.bytes, fusion.bytes) == (None, 512, 256, None)

@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from shardtui.engine.analysis.cycles import estimated_cycles
 from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.profiling.predicted import predicted_account
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.account import Account
+
+from ..cycles import estimated_cycles
 
 TEXTS = Path(__file__).parents[1] / "hlo"
 MESH = {"data": 4, "model": 2}

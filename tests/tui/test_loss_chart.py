@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base import figures
 from shardtui.tui.state.evaluations import Evaluations
-from shardtui.tui.state.losses import BLOCK, Losses
+from shardtui.tui.state.losses import BLOCK
 from shardtui.tui.widgets.loss_plot import Curve, Plot, draw_plot, right_edge
+
+from ..recorded import losses_of
 
 
 def drawn(losses: list[float], width: int = 60, height: int = 12, **options: object) -> list[str]:
-    return [line.plain for line in draw_plot(Plot(Losses(losses), **options), width, height)]  # type: ignore[arg-type]
+    return [line.plain for line in draw_plot(Plot(losses_of(losses), **options), width, height)]  # type: ignore[arg-type]
 
 
 def braille(lines: list[str]) -> list[tuple[int, int]]:
@@ -22,7 +24,7 @@ def braille(lines: list[str]) -> list[tuple[int, int]]:
 @given(st.lists(st.floats(-1e6, 1e6, width=32) | st.just(math.nan), max_size=20), st.data())
 def test_the_mean_of_any_range_ignores_losses_that_are_not_finite(values: list[float], data: st.DataObject) -> None:
     values = (values or [1.0]) * BLOCK
-    losses = Losses(values[:-7])
+    losses = losses_of(values[:-7])
     losses.extend(values[-7:])
     kept = data.draw(st.integers(0, len(values)))
     losses.rewind_to(kept)

@@ -14,14 +14,13 @@ from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.screens.overlay import OverlayScreen
 from shardtui.tui.screens.run_screen import RunScreen
-from shardtui.tui.state.losses import Losses
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.widgets.loss_chart import LossChart
 from shardtui.tui.widgets.loss_plot import CURVE_STYLE, Curve, Plot, draw_plot
 from shardtui.tui.widgets.other_curves import MAX_CURVES
 from textual.pilot import Pilot
 
-from ..recorded import recorded_run
+from ..recorded import losses_of, recorded_run
 from .test_app import shown, until
 
 Scenario = Callable[[ShardtuiApp, Pilot[None], LossChart], Coroutine[Any, Any, None]]
@@ -29,11 +28,11 @@ LOSSES = st.lists(st.floats(1e-6, 1e6) | st.just(math.nan), max_size=100)
 
 
 def curve(values: list[float], letter: str = "A", name: str = "other-1") -> Curve:
-    return Curve(name, Losses(values), letter, "$warning")
+    return Curve(name, losses_of(values), letter, "$warning")
 
 
 def drawn(own: list[float], *others: Curve, width: int = 67, height: int = 14, **options: Any) -> list[str]:
-    return [line.plain for line in draw_plot(Plot(Losses(own), others, **options), width, height)]
+    return [line.plain for line in draw_plot(Plot(losses_of(own), others, **options), width, height)]
 
 
 def test_a_legend_names_each_curve_with_its_last_loss() -> None:
@@ -60,7 +59,7 @@ def test_equal_curves_have_their_letters_side_by_side() -> None:
 
 
 def test_the_own_curve_is_drawn_over_the_others() -> None:
-    lines = draw_plot(Plot(Losses([2.0] * 20), [curve([2.0] * 15)]), 67, 14)
+    lines = draw_plot(Plot(losses_of([2.0] * 20), [curve([2.0] * 15)]), 67, 14)
     row = next(line for line in lines[1:] if "A" in line.plain)
     styles = {span.style for span in row.spans}
     assert CURVE_STYLE in styles

@@ -23,6 +23,7 @@ from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.cli.plan_progress import progress
 from shardtui.tui.cli.plan_report import plan_report
+from shardtui.tui.client import planner as planner_module
 from shardtui.tui.client.engine_process import NoAnswer
 from shardtui.tui.client.planner import Planner, usual_presets
 from shardtui.tui.state import board_rows
@@ -141,9 +142,12 @@ def test_after_a_cancelled_compilation_the_next_one_follows(home: Path, compiler
     assert compilers.all_gone(0)
 
 
-def test_several_presets_are_compiled_at_a_time(home: Path, compilers: Compilers) -> None:
+def test_several_presets_are_compiled_at_a_time(
+    home: Path, compilers: Compilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compilers.install(HANGS)
-    planner = Planner(tiny_config(), SLICE, ("dp", "fsdp", "tp"), compiles=True, jobs=2)
+    monkeypatch.setattr(planner_module, "has_room", lambda running: running < 2)
+    planner = Planner(tiny_config(), SLICE, ("dp", "fsdp", "tp"), compiles=True)
 
     async def follow() -> None:
         async for _ in planner.boards():

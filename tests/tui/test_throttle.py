@@ -2,11 +2,15 @@
 
 import time
 
+import pytest
+from shardtui.tui.cli import throttle
 from shardtui.tui.cli.throttle import Throttle
 
 
-def test_a_throttle_is_due_at_first_and_once_its_seconds_have_passed() -> None:
-    seldom, often = Throttle(3600.0), Throttle(0.001)
-    assert (seldom.is_due(), often.is_due()) == (True, True)
-    time.sleep(0.01)
-    assert (seldom.is_due(), often.is_due()) == (False, True)
+def test_a_throttle_is_due_at_first_and_once_its_seconds_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    limited = Throttle()
+    assert [limited.is_due(), limited.is_due()] == [True, False]
+    now += throttle.PROGRESS_SECONDS + 0.1
+    assert [limited.is_due(), limited.is_due()] == [True, False]

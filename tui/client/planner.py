@@ -74,14 +74,12 @@ class Planner:
         nice: int = 0,
         accounts: bool = False,
         search: SearchRequest | None = None,
-        jobs: int | None = None,
     ) -> None:
         """Prepares a board; no process is started yet.
 
         `presets`: names or files, which are compiled however large they are; if there are none, the usual ones are
         planned. `nice`: added to the niceness of the compiler's process. `accounts`: compiled costs have where the time
         of a step goes. `search`: the best of all meshes and settings are planned instead of the usual presets.
-        `jobs`: compilations at a time at most, by default as many as there is room for.
         """
         self._config = config
         self._topology = topology
@@ -93,7 +91,6 @@ class Planner:
         self._question = "schedule" if accounts else "compile"
         self.compiles = compiles and compilers.missing(load_topology(topology)) is None
         """Whether the compiler follows the estimates."""
-        self._most_jobs = jobs
         self._jobs: dict[asyncio.Task[Answer], tuple[int, Job]] = {}
         self._tried: set[str] = set()
         self._compiled_since = self._last_ended = 0.0  # when the first compilation began, and the last one ended
@@ -243,9 +240,7 @@ class Planner:
 
     def _has_room(self) -> bool:
         """Whether another compilation may start beside those that are running."""
-        if not self._jobs:
-            return True
-        return has_room(len(self._jobs)) if self._most_jobs is None else len(self._jobs) < self._most_jobs
+        return not self._jobs or has_room(len(self._jobs))
 
     def _timeout(self) -> float | None:
         """Seconds until a search must end; None for a plan."""

@@ -12,12 +12,11 @@ BLOCK = 64
 class Losses(Sequence[float]):
     """The losses of steps 1, 2, …; NaN if a loss was not finite."""
 
-    def __init__(self, values: list[float] | list[float | None] | None = None) -> None:
+    def __init__(self) -> None:
         self._values = array("f")
         """float32, as the step computes them."""
         self._sums = array("d")
         """Of each full block."""
-        self.extend(values or [])
 
     def __len__(self) -> int:
         return len(self._values)
