@@ -1,5 +1,6 @@
 """Eight simulated devices for every test: the environment is set before anything imports jax."""
 
+import gc
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ os.environ.setdefault(  # a fourth of the compile time, the same partitioner; ja
 )
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -27,6 +28,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from shardtui.engine.models.task import Batch, Task, TrainState
+from shardtui.engine.program.compilation_cache import use_compilation_cache
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import place
@@ -37,7 +39,9 @@ from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.engine.wire.events import EngineReady, PresetInspected
 from shardtui.engine.wire.lock import holder
+from shardtui.engine.wire.run_directory import compilation_cache
 
+from . import fork_server
 from .compilers import Compilers
 
 settings.register_profile(
@@ -77,15 +81,31 @@ def _group(item: pytest.Item) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Sets directories for sockets, whose paths must be short, and for compiled programs, which all workers share."""
+def own_directories(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
+    """Sets directories for sockets, whose paths must be short, and for what is kept for later.
+
+    All workers share it, and compiled programs are kept for later runs, too.
+    """
     path, base = f"/tmp/shardtui-test-{os.getpid()}", tmp_path_factory.getbasetemp()
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     os.environ |= {"SHARDTUI_RUNTIME_DIR": path, "XDG_CACHE_HOME": str(cache)}
-    jax.config.update("jax_compilation_cache_dir", str(cache / "tests"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    kept, compiled = pytestconfig.rootpath / ".pytest_cache/jax", compilation_cache()
+    for folder in (kept, compiled.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # the other worker was here first
+        compiled.symlink_to(kept)
+    use_compilation_cache()
+    gc.collect()
+    gc.freeze()  # what was imported stays
     yield
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_processes(own_directories: None, pytestconfig: pytest.Config) -> None:
+    """Starts processes by forks, but not for slow tests, which are to start them as users do."""
+    if "not slow" in pytestconfig.option.markexpr:
+        fork_server.start()
 
 
 @pytest.fixture(scope="session", autouse=True)
