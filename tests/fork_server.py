@@ -20,12 +20,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from shardtui.engine.wire.engine_command import ENGINE
 
 MODULES = ("shardtui.tui", "shardtui.engine")
-STARTS_OTHERS = ("supervise", "supervise-host")
+STARTS_OTHERS = {"supervise", "supervise-host"}
 """Commands of the engine that start engines."""
 IMPORTED = (
     "shardtui.tui.app",
@@ -86,10 +87,8 @@ class ForkServer:
         request = {
             "command": [*map(str, asked["args"])],
             "environment": dict(os.environ if asked["env"] is None else asked["env"]),
-            "folder": os.fspath(asked["cwd"] or os.getcwd()),
-            "is_session": bool(
-                asked["unused_start_new_session" if "unused_start_new_session" in asked else "start_new_session"]
-            ),
+            "folder": os.fspath(asked["cwd"] or Path.cwd()),
+            "is_session": bool(asked["start_new_session"]),
             "kept": kept,
             "parent": os.getpid(),
         }
@@ -162,7 +161,7 @@ def _become(request: dict[str, Any], descriptors: list[int], channel: socket.soc
     arguments = command[command.index(module) + 1 :]
     if request["is_session"]:
         os.setsid()
-    if module != "shardtui.engine" or arguments[:1] and arguments[0] in STARTS_OTHERS:
+    if module != "shardtui.engine" or {*arguments[:1]} & STARTS_OTHERS:
         _serve_others(descriptors, channel)
     if os.getppid() == request["parent"]:
         channel.send(str(os.getpid()).encode())
@@ -175,9 +174,8 @@ def _become(request: dict[str, Any], descriptors: list[int], channel: socket.soc
     for descriptor, target in zip(moved, wanted, strict=True):
         os.dup2(descriptor, target)
         os.close(descriptor)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False)
-    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed()
     sys.argv = [module, *arguments]
@@ -217,7 +215,7 @@ if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
     for name in IMPORTED:
         import_module(name)
-    assert len(os.listdir("/proc/self/task")) == 1, "a fork has no other threads"
+    assert len([*Path("/proc/self/task").iterdir()]) == 1, "a fork has no other threads"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()
