@@ -17,8 +17,10 @@ os.environ.setdefault(  # a fourth of the compile time, the same partitioner; ja
     + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
 )
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -73,6 +75,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=lambda item: LONGEST.index(group) if (group := _group(item)) in LONGEST else len(LONGEST))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Sums the seconds of `--durations` by room, those of its fixtures included."""
+    if terminalreporter.config.option.durations is None:
+        return
+    seconds: Counter[str] = Counter()
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.split("/")[1] if report.nodeid.count("/") > 1 else "tests"] += report.duration
+    terminalreporter.section("seconds by room")
+    for room, spent in seconds.most_common():
+        terminalreporter.write_line(f"{spent:7.1f} s  {spent / seconds.total():4.0%}  {room}")
 
 
 def _group(item: pytest.Item) -> str:
