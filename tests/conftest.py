@@ -18,11 +18,11 @@ os.environ.setdefault(  # a fourth of the compile time, the same partitioner; ja
 )
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from threading import Timer
+from threading import Lock, Timer
 from typing import Any
 
 import jax
@@ -33,9 +33,10 @@ from shardtui.engine.models.task import Batch, Task, TrainState
 from shardtui.engine.program.compilation_cache import use_compilation_cache
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.inspection import inspect_program
+from shardtui.engine.program.kept_programs import KeptPrograms
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
-from shardtui.engine.spec.config import ModelConfig, RunConfig, TrainingConfig
+from shardtui.engine.spec.config import KEEP_PROGRAMS, ModelConfig, RunConfig, TrainingConfig
 from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import CorpusInfo
@@ -216,28 +217,66 @@ KINDS = sorted({path.stem for path in (PRESETS / "parallelism").glob("*.toml")} 
 """Built-in presets for a dense model, one of each kind."""
 
 
+class Programs(Mapping[str, Program]):
+    """The programs of all presets in `KINDS`. Each is compiled when it is first read."""
+
+    def __init__(self, task: Task) -> None:
+        self.presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in KINDS}
+        self._task, self._compiled, self._lock = task, dict[str, Program](), Lock()
+
+    def __getitem__(self, name: str) -> Program:
+        with self._lock:
+            if name not in self._compiled:
+                placement = place(self._task, self.presets[name], jax.devices())
+                self._compiled[name] = compile_program(self._task, placement)
+            return self._compiled[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.presets)
+
+    def __len__(self) -> int:
+        return len(self.presets)
+
+
 @pytest.fixture(scope="session")
-def programs(task: Task) -> dict[str, Program]:
-    """The compiled programs of all presets in `KINDS`."""
-    presets = [read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in KINDS]
-    return {preset.name: compile_program(task, place(task, preset, jax.devices())) for preset in presets}
+def programs(task: Task) -> Programs:
+    """The programs of all presets in `KINDS`, for `task`."""
+    return Programs(task)
+
+
+class AllKept(KeptPrograms):
+    """Keeps `programs` from the start; each is read when it is first asked for."""
+
+    def __init__(self, programs: Mapping[str, Program]) -> None:
+        super().__init__(KEEP_PROGRAMS)
+        self._all = programs
+
+    def get(self, preset: str) -> Program | None:
+        if preset in self._all and not super().__contains__(preset):
+            self.add(self._all[preset])
+        return super().get(preset)
+
+    def __contains__(self, preset: str) -> bool:
+        return preset in self._all or super().__contains__(preset)
 
 
 class Known(Compiler):
     """A compiler that has the programs of the tests already."""
 
-    def __init__(self, task: Task, programs: dict[str, Program], made: Path = Path("nowhere")) -> None:
-        presets = {name: program.placement.preset for name, program in programs.items()}
+    def __init__(self, task: Task, programs: Mapping[str, Program], made: Path = Path("nowhere")) -> None:
+        if isinstance(programs, Programs):
+            presets = dict(programs.presets)
+        else:
+            presets = {name: program.placement.preset for name, program in programs.items()}
         super().__init__(task, presets, jax.devices(), made)
         self.queue = self._queue
-        for program in programs.values():
-            self.kept.add(program)
+        self.kept = AllKept(programs)
 
 
 class Inspected(dict[str, PresetInspected]):
     """The inspections of `programs`. Each is made when it is first read."""
 
-    def __init__(self, task: Task, programs: dict[str, Program]) -> None:
+    def __init__(self, task: Task, programs: Mapping[str, Program]) -> None:
         super().__init__()
         self._task, self._programs = task, programs
 
@@ -247,7 +286,7 @@ class Inspected(dict[str, PresetInspected]):
 
 
 @pytest.fixture(scope="session")
-def inspected(task: Task, programs: dict[str, Program]) -> dict[str, PresetInspected]:
+def inspected(task: Task, programs: Programs) -> Inspected:
     """The inspections of all `programs`."""
     return Inspected(task, programs)
 
