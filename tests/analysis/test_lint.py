@@ -13,9 +13,9 @@ from shardtui.engine.analysis.prediction import NO_COLLECTIVES
 from shardtui.engine.models.counts import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.inspection import inspect_program
-from shardtui.engine.program.placement import place
+from shardtui.engine.program.placement import Placement, place
 from shardtui.engine.program.program import Program, compile_program
-from shardtui.engine.spec.config import ModelConfig, TrainingConfig
+from shardtui.engine.spec.config import TrainingConfig
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import CollectiveInfo, RematerializationInfo
 from shardtui.engine.wire.events import Inspection, PresetCompiled, PresetInspected
@@ -24,26 +24,38 @@ from shardtui.engine.wire.rates import Rate, Rates
 from ..conftest import BATCHES, KINDS, WIDE, tiny_config
 
 Described = tuple[PresetCompiled, PresetInspected, float]
+OnlyCompiled = tuple[PresetCompiled, None, float]
 BuiltIn = Callable[[str], Described]
+NotInspected = Callable[[str], OnlyCompiled]
+TOTAL = BATCHES.tokens_per_step * flops_per_token(WIDE, BATCHES.seq_len)
 
 
 @pytest.fixture
 def built_in(programs: dict[str, Program], inspected: dict[str, PresetInspected]) -> BuiltIn:
-    return lambda name: (programs[name].description, inspected[name], flops(WIDE, BATCHES))
+    return lambda name: (programs[name].description, inspected[name], TOTAL)
+
+
+@pytest.fixture
+def not_inspected(programs: dict[str, Program]) -> NotInspected:
+    """Without an inspection, which only the checks of activations need."""
+    return lambda name: (programs[name].description, None, TOTAL)
 
 
 def planted(path: Path, preset: str, training: TrainingConfig = BATCHES, **changes: int) -> Described:
     """Compiles and inspects a preset for a model with changed sizes."""
+    task, placement = placed(path, preset, training, **changes)
+    return compile_program(task, placement).description, inspect_program(task, placement), task.flops_per_step
+
+
+def only_compiled(path: Path, preset: str, training: TrainingConfig = BATCHES, **changes: Any) -> OnlyCompiled:
+    task, placement = placed(path, preset, training, **changes)
+    return compile_program(task, placement).description, None, task.flops_per_step
+
+
+def placed(path: Path, preset: str, training: TrainingConfig, **changes: Any) -> tuple[Task, Placement]:
     (path / "planted.toml").write_text(preset)
-    model = msgspec.structs.replace(WIDE, **changes)
-    task = Task(tiny_config(model=model, training=training), "cpu")
-    placement = place(task, read_preset(path / "planted.toml"), jax.devices())
-    compiled = compile_program(task, placement).description
-    return compiled, inspect_program(task, placement), flops(model, training)
-
-
-def flops(model: ModelConfig, training: TrainingConfig) -> float:
-    return training.tokens_per_step * flops_per_token(model, training.seq_len)
+    task = Task(tiny_config(model=msgspec.structs.replace(WIDE, **changes), training=training), "cpu")
+    return task, place(task, read_preset(path / "planted.toml"), jax.devices())
 
 
 def codes(found: list[Finding]) -> list[str]:
@@ -51,20 +63,19 @@ def codes(found: list[Finding]) -> list[str]:
 
 
 GOOD = [name for name in KINDS if not name.startswith("pitfall")]
+REPRESENTATIVE = ("dp", "fsdp-tp2", "fsdp-tp2-explicit", "dp-sp2", "dp-tp2-pp2")
+"""One of each kind. Tests of the others are slow."""
 
 
 ATTENTION, MLP, LOGITS = 2 * (8 * 128**2 + 4 * 128 * 128), 2 * 4 * 128 * 512, 2 * 128 * 256
 """Forward FLOPs of WIDE per token: two layers of weight products and attention scores, and the output layer."""
 
 
-def only_compiled(path: Path, preset: str, **changes: Any) -> tuple[PresetCompiled, None, float]:
-    (path / "planted.toml").write_text(preset)
-    task = Task(tiny_config(model=msgspec.structs.replace(WIDE, **changes), training=BATCHES), "cpu")
-    placement = place(task, read_preset(path / "planted.toml"), jax.devices())
-    return compile_program(task, placement).description, None, task.flops_per_step
+def slow_but(*fast: str, names: list[str]) -> list[Any]:
+    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", slow_but(*REPRESENTATIVE, names=KINDS))
 def test_products_are_counted_exactly(name: str, programs: dict[str, Program]) -> None:
     """If a preset repeats nothing, each of the 8 devices computes an eighth."""
     products = programs[name].description.products
@@ -113,8 +124,8 @@ def test_a_gather_of_a_moment_is_not_one_of_a_parameter(tmp_path: Path) -> None:
     assert codes(lint(compiled, *others)) == ["S102"]
 
 
-def test_bytes_of_a_combined_gather_are_divided_by_array(built_in: BuiltIn) -> None:
-    compiled, inspected, flops = built_in("pitfall-first-dim")
+def test_bytes_of_a_combined_gather_are_divided_by_array(not_inspected: NotInspected) -> None:
+    compiled, *others = not_inspected("pitfall-first-dim")
     names = ["blocks.mlp.up.kernel", "blocks.mlp.down.kernel"]
     combined = CollectiveInfo(
         kind="all-gather",
@@ -131,19 +142,24 @@ def test_bytes_of_a_combined_gather_are_divided_by_array(built_in: BuiltIn) -> N
         gathered=names,
         multiplied=True,
     )
-    found = lint(msgspec.structs.replace(compiled, collectives=[combined]), inspected, flops)
+    found = lint(msgspec.structs.replace(compiled, collectives=[combined]), *others)
     gathered = {finding.arrays[0]: finding.bytes_per_device for finding in found if finding.code == "S106"}
     assert gathered == dict(zip(names, (480, 320), strict=True))
 
 
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("name", slow_but("fsdp-tp2", names=GOOD))
 def test_good_presets_have_no_finding(name: str, built_in: BuiltIn) -> None:
     assert lint(*built_in(name)) == []
 
 
-def test_the_pitfall_of_replicated_moments(built_in: BuiltIn) -> None:
-    compiled, inspected, flops = built_in("pitfall-replicated-moments")
-    (finding,) = lint(compiled, inspected, flops)
+@pytest.mark.parametrize("name", REPRESENTATIVE)
+def test_good_presets_have_no_finding_without_an_inspection(name: str, not_inspected: NotInspected) -> None:
+    assert lint(*not_inspected(name)) == []
+
+
+def test_the_pitfall_of_replicated_moments(not_inspected: NotInspected) -> None:
+    compiled, *others = not_inspected("pitfall-replicated-moments")
+    (finding,) = lint(compiled, *others)
     assert finding.code == "S102"
     split = [array.name for array in compiled.arrays if array.kind == "parameter" and any(array.compiled_spec)]
     assert set(finding.arrays) == {f"{moment}.{name}" for moment in ("mu", "nu") for name in split}
@@ -162,8 +178,8 @@ def test_the_pitfall_of_one_axis_for_batch_and_weights(built_in: BuiltIn) -> Non
     assert 'batch = ["model", "data"]' in redundant.fix
 
 
-def test_the_pitfall_of_the_first_dim(built_in: BuiltIn) -> None:
-    found = lint(*built_in("pitfall-first-dim"))
+def test_the_pitfall_of_the_first_dim(not_inspected: NotInspected) -> None:
+    found = lint(*not_inspected("pitfall-first-dim"))
     assert codes(found) == ["S105", "S106", "S106", "S106", "S106"]
     assert (
         "1.73 times as many: blocks/mlp 1.67 times, blocks/attention 1.78 times, logits 2.00 times" in found[0].message
@@ -179,7 +195,7 @@ def test_the_pitfall_of_the_first_dim(built_in: BuiltIn) -> None:
 
 def test_a_large_replicated_parameter(tmp_path: Path) -> None:
     preset = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\nheads = "model"\nmlp = "model"\n'
-    finding, repeated = lint(*planted(tmp_path, preset, vocab_rows=8192))
+    finding, repeated = lint(*only_compiled(tmp_path, preset, vocab_rows=8192))
     assert (finding.code, finding.arrays, repeated.code) == ("S101", ["token.embedding"], "S105")
     assert "times as many: logits 2.00 times" in repeated.message
     assert finding.bytes_per_device == 8192 * 128 * 4 // 2
@@ -194,25 +210,22 @@ def test_a_dim_that_does_not_divide(tmp_path: Path) -> None:
 
 
 def test_an_axis_that_splits_nothing(tmp_path: Path) -> None:
-    found = lint(*planted(tmp_path, '[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n'))
+    found = lint(*only_compiled(tmp_path, '[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n'))
     assert codes(found) == ["S104", "S105"]
     assert "nothing is split over spare" in found[0].message
 
 
 def test_traffic_over_compute(tmp_path: Path) -> None:
-    found = lint(
-        *planted(
-            tmp_path, '[mesh]\ndata = -1\n[rules]\nbatch = "data"\n', training=TrainingConfig(batch_size=8, seq_len=1)
-        )
-    )
+    preset = '[mesh]\ndata = -1\n[rules]\nbatch = "data"\n'
+    found = lint(*only_compiled(tmp_path, preset, TrainingConfig(batch_size=8, seq_len=1)))
     assert codes(found) == ["S109"]
     assert re.search(
         r"data carries 1\.\d+ MB per device and step for 2\.\d+ MFLOP of compute: 1\.\d FLOP per byte", found[0].message
     )
 
 
-def test_traffic_over_compute_by_measured_rates(built_in: BuiltIn) -> None:
-    compiled, inspected, flops_per_step = built_in("tp")
+def test_traffic_over_compute_by_measured_rates(not_inspected: NotInspected) -> None:
+    compiled, *others = not_inspected("dp")
     products = next(each for each in compiled.work if each.kind == "matrix products")
     sent = sum(each.amount for each in compiled.work if each.kind not in NO_COLLECTIVES)
 
@@ -228,7 +241,7 @@ def test_traffic_over_compute_by_measured_rates(built_in: BuiltIn) -> None:
             other_seconds=0.0,
             error=None,
         )
-        every = lint(compiled, inspected, flops_per_step, rates)
+        every = lint(compiled, *others, rates)
         return [finding.message for finding in every if finding.code == "S109"]
 
     assert found(0.0009 / sent) == []
@@ -237,13 +250,13 @@ def test_traffic_over_compute_by_measured_rates(built_in: BuiltIn) -> None:
 
 
 def test_a_layout_other_than_intended(built_in: BuiltIn) -> None:
-    compiled, inspected, flops = built_in("fsdp")
+    compiled, inspected, flops = built_in("fsdp-tp2")
     gradient = next(array for array in inspected.arrays if array.name == "grad.blocks.mlp.up.kernel")
     replicated = msgspec.structs.replace(gradient, compiled_spec=[[], [], []])
     arrays = [replicated if array is gradient else array for array in inspected.arrays]
     (finding,) = lint(compiled, msgspec.structs.replace(inspected, arrays=arrays), flops)
     assert (finding.code, finding.arrays) == ("S108", ["grad.blocks.mlp.up.kernel"])
-    assert finding.message.endswith("intended (–, fsdp, –), compiled (–, –, –)")
+    assert finding.message.endswith("intended (–, fsdp, model), compiled (–, –, –)")
 
 
 def test_an_involuntary_rematerialization_names_arrays_of_its_shape(built_in: BuiltIn) -> None:
@@ -263,18 +276,18 @@ def test_an_involuntary_rematerialization_names_arrays_of_its_shape(built_in: Bu
     )
 
 
-def test_rules_for_logical_axes_that_no_parameter_has(built_in: BuiltIn) -> None:
-    compiled, inspected, flops = built_in("dp")
+def test_rules_for_logical_axes_that_no_parameter_has(not_inspected: NotInspected) -> None:
+    compiled, *others = not_inspected("dp")
     unused = msgspec.structs.replace(compiled, unused_rules=["embed", "mlp"])
-    (finding,) = lint(unused, inspected, flops)
+    (finding,) = lint(unused, *others)
     assert (finding.code, finding.bytes_per_device) == ("S110", compiled.memory and compiled.memory.parameters)
     assert "the preset has rules for embed, mlp, but the model has no such logical axis" in finding.message
-    split, inspected, flops = built_in("fsdp")
-    assert lint(msgspec.structs.replace(split, unused_rules=["mlp"]), inspected, flops) == []
+    split, *others = not_inspected("fsdp-tp2")
+    assert lint(msgspec.structs.replace(split, unused_rules=["mlp"]), *others) == []
 
 
-def test_a_tensor_axis_over_dcn(built_in: BuiltIn) -> None:
-    compiled, _, _ = built_in("dp-tp2")
+def test_a_tensor_axis_over_dcn(not_inspected: NotInspected) -> None:
+    compiled, *_ = not_inspected("fsdp-tp2")
     assert compiled.collectives
     between = [msgspec.structs.replace(info, network="dcn") for info in compiled.collectives]
     found = lint(msgspec.structs.replace(compiled, collectives=between), None, None)
@@ -285,17 +298,12 @@ def test_a_tensor_axis_over_dcn(built_in: BuiltIn) -> None:
     assert not [each for each in lint(compiled, None, None) if each.code == "S111"]
 
 
-def test_without_an_inspection_checks_of_activations_are_left_out(built_in: BuiltIn) -> None:
-    compiled, _, flops = built_in("pitfall-first-dim")
-    assert set(codes(lint(compiled, None, flops))) == {"S105", "S106"}
-
-
 def test_every_code_has_a_test() -> None:
     text = Path(__file__).read_text()
     assert {code for code in RULES if f'"{code}"' not in text} == set()
 
 
 def test_descriptions_survive_the_wire(built_in: BuiltIn) -> None:
-    compiled, inspected, flops = built_in("hsdp")
+    compiled, inspected, flops = built_in("fsdp-tp2")
     sent = Inspection(devices=[], versions={}, flops_per_step=flops, compiled=compiled, inspected=inspected)
     assert msgspec.json.decode(msgspec.json.encode(sent), type=Inspection) == sent
