@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ Path(__file__).with_name("it-ran").touch()
 
 class Model(nnx.Module):
     def __init__(self, rngs):
-        self.layers = nnx.List([nnx.Linear(8, 8, rngs=rngs) for _ in range(11)])
+        self.layers = nnx.List([nnx.Linear(8, 8, kernel_init=nnx.initializers.ones, rngs=rngs) for _ in range(11)])
         self.norm = nnx.BatchNorm(8, rngs=rngs)
 
     def __call__(self, x):
@@ -65,11 +66,15 @@ def batch(step, batch_size):
 """
 
 OPTIMIZERS = {
+    "factored": "optax.chain(optax.adafactor(1e-3, min_dim_size_to_factor=4), optax.ema(0.9))",
+    "all other kinds": "optax.MultiSteps(optax.chain(optax.inject_hyperparams(optax.adamw)(1e-3), "
+    "optax.scale_by_adam(), optax.trace(0.9)), 2).gradient_transformation()",
+}
+SLOW = {
     "none of its own": "",
     "two that keep the same": "optax.chain(optax.adam(1e-3), optax.scale_by_adam(), optax.trace(0.9))",
     "with hyperparameters in its state": "optax.inject_hyperparams(optax.adamw)(1e-3)",
     "every other step": "optax.MultiSteps(optax.adam(1e-3), 2).gradient_transformation()",
-    "factored": "optax.chain(optax.adafactor(1e-3, min_dim_size_to_factor=4), optax.ema(0.9))",
 }
 
 
@@ -89,7 +94,7 @@ def save(root: Path, config: RunConfig, preset: str = "dp") -> Manifest:
     state = jax.jit(task.initial_state, out_shardings=placement.state_shardings)()
     folder.mkdir(parents=True)
     save_arrays(folder, state).result()
-    found = joined(jax.jit(digests)(state)).tolist()
+    found = joined(jax.jit(digests)(jax.device_put(jax.tree.leaves(state), jax.devices()[0]))).tolist()
     manifest = Manifest(
         step=0,
         time=0.0,
@@ -109,12 +114,31 @@ def save(root: Path, config: RunConfig, preset: str = "dp") -> Manifest:
     return manifest
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """A checkpoint of the built-in model for tests to copy, and its manifest."""
+    root = tmp_path_factory.mktemp("saved")
+    return root, save(root, tiny_config())
+
+
+@pytest.fixture
+def manifest(saved: tuple[Path, Manifest], tmp_path: Path) -> Manifest:
+    """The manifest of a copy of the checkpoint, in `tmp_path`."""
+    root, manifest = saved
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    return manifest
+
+
 def problems(root: Path, config: RunConfig) -> list[str]:
     (found,) = verify(CheckpointDirectory(epath.Path(root)), config).checkpoints
     return found.problems
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer",
+    [*OPTIMIZERS.values(), *(pytest.param(optimizer, marks=pytest.mark.slow) for optimizer in SLOW.values())],
+    ids=[*OPTIMIZERS, *SLOW],
+)
 def test_every_array_of_a_users_model_is_found(tmp_path: Path, optimizer: str) -> None:
     config = config_of(tmp_path / "model" / "own.py", optimizer)
     save(tmp_path / "saved", config)
@@ -150,9 +174,8 @@ def test_every_array_of_a_built_in_model_is_found(tmp_path: Path, model: str, pr
     ],
 )
 def test_arrays_that_differ_from_the_manifest_are_reported(
-    tmp_path: Path, changes: dict[str, dict[str, Any]], says: str
+    tmp_path: Path, manifest: Manifest, changes: dict[str, dict[str, Any]], says: str
 ) -> None:
-    manifest = save(tmp_path, tiny_config())
     changed = {key: {**getattr(manifest, key), **values} for key, values in changes.items()}
     write_manifest(msgspec.structs.replace(manifest, **changed), epath.Path(tmp_path / "0"))
     (problem,) = problems(tmp_path, tiny_config())
@@ -170,9 +193,9 @@ def as_older(manifest: Manifest, sums: list[int], folder: epath.Path) -> None:
 
 
 def test_a_checkpoint_of_an_older_version_is_verified_by_its_sums(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, manifest: Manifest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    manifest, folder = save(tmp_path, tiny_config()), epath.Path(tmp_path / "0")
+    folder = epath.Path(tmp_path / "0")
     state = load_arrays(folder, on_one_device(Task(tiny_config(), "cpu").abstract_state))
     sums = np.asarray(jax.jit(linear_sums)(state)).tolist()
     as_older(manifest, sums, folder)
@@ -192,8 +215,7 @@ def on_one_device(state: TrainState) -> TrainState:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state)
 
 
-def test_an_array_missing_from_the_manifest_is_reported(tmp_path: Path) -> None:
-    manifest = save(tmp_path, tiny_config())
+def test_an_array_missing_from_the_manifest_is_reported(tmp_path: Path, manifest: Manifest) -> None:
     digests = {name: digest for name, digest in manifest.digests.items() if name != "mu.norm.scale"}
     write_manifest(msgspec.structs.replace(manifest, digests=digests), epath.Path(tmp_path / "0"))
     assert problems(tmp_path, tiny_config()) == [
@@ -201,8 +223,7 @@ def test_an_array_missing_from_the_manifest_is_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_missing_arrays_are_reported(tmp_path: Path) -> None:
-    manifest = save(tmp_path, tiny_config())
+def test_missing_arrays_are_reported(tmp_path: Path, manifest: Manifest) -> None:
     write_manifest(msgspec.structs.replace(manifest, files={}), epath.Path(tmp_path / "0"))
     (epath.Path(tmp_path) / "0/arrays").rmtree()
     (problem,) = problems(tmp_path, tiny_config())

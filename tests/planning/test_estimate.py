@@ -3,6 +3,7 @@
 docs/planning.md compares them with the TPU compiler.
 """
 
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from shardtui.tui.state import board_rows
 from shardtui.tui.state.recommendation import recommendation
 from shardtui.tui.widgets.preset_diff import no_estimate_lines
 
-from ..conftest import BATCHES, WIDE, tiny_config
+from ..conftest import BATCHES, KINDS, WIDE, tiny_config
 
 GB = 1e9
 
@@ -53,30 +54,42 @@ def gpt3() -> Task:
     return built_in_task("gpt3-175b", "batch_size=64")
 
 
-def test_argument_bytes_are_those_of_compiled_programs(task: Task, programs: dict[str, Program]) -> None:
-    for name, program in programs.items():
-        memory = program.description.memory
-        assert memory and Step(task, program.placement.preset, 8).argument_bytes == memory.arguments, name
+of_compiled_programs = pytest.mark.parametrize(
+    "names", [("dp", "fsdp-tp2", "dp-tp2-pp2"), pytest.param(tuple(KINDS), marks=pytest.mark.slow)], ids=("some", "all")
+)
+
+
+@of_compiled_programs
+def test_argument_bytes_are_those_of_compiled_programs(
+    task: Task, programs: Mapping[str, Program], names: tuple[str, ...]
+) -> None:
+    for name in names:
+        memory = programs[name].description.memory
+        assert memory and Step(task, programs[name].placement.preset, 8).argument_bytes == memory.arguments, name
 
 
 def bytes_sent(collectives: list[Flow]) -> int:
     return sum(flow.bytes_sent for flow in collectives)
 
 
-def test_formulas_predict_bytes_sent_and_their_order_across_presets(task: Task, programs: dict[str, Program]) -> None:
-    names = [name for name in programs if not Step(task, programs[name].placement.preset, 8).unknown]
-    assert programs.keys() - names == {"pitfall-first-dim"}
-    formula = {name: bytes_sent(Step(task, programs[name].placement.preset, 8).flows) for name in names}
-    compiled = {name: bytes_sent(flows(programs[name].description.collectives or [])) for name in names}
+@of_compiled_programs
+def test_formulas_predict_bytes_sent_and_their_order_across_presets(
+    task: Task, programs: Mapping[str, Program], names: tuple[str, ...]
+) -> None:
+    known = [name for name in names if not Step(task, programs[name].placement.preset, 8).unknown]
+    assert {*names} - {*known} == {"pitfall-first-dim"} & {*names}
+    formula = {name: bytes_sent(Step(task, programs[name].placement.preset, 8).flows) for name in known}
+    compiled = {name: bytes_sent(flows(programs[name].description.collectives or [])) for name in known}
     assert formula == pytest.approx(compiled, rel=0.002)
-    for one, other in combinations(names, 2):
+    for one, other in combinations(known, 2):
         if formula[one] != formula[other]:
             assert (formula[one] < formula[other]) == (compiled[one] < compiled[other]), f"{one} and {other}"
 
 
-def test_formulas_predict_peak_memory(task: Task, programs: dict[str, Program]) -> None:
-    for name, program in programs.items():
-        step, memory = Step(task, program.placement.preset, 8), program.description.memory
+@of_compiled_programs
+def test_formulas_predict_peak_memory(task: Task, programs: Mapping[str, Program], names: tuple[str, ...]) -> None:
+    for name in names:
+        step, memory = Step(task, programs[name].placement.preset, 8), programs[name].description.memory
         if not step.unknown:
             assert memory and sum(step.parts.values()) == pytest.approx(memory.peak, rel=0.12), name
 
@@ -84,10 +97,10 @@ def test_formulas_predict_peak_memory(task: Task, programs: dict[str, Program]) 
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("fsdp", {"dtype": "bfloat16"}),
-        ("fsdp", {"remat": True}),
         ("fsdp-tp2", {"remat": True}),
-        ("dp-tp2-pp2", {"remat": True, "layers": 4}),
+        pytest.param("fsdp", {"dtype": "bfloat16"}, marks=pytest.mark.slow),
+        pytest.param("fsdp", {"remat": True}, marks=pytest.mark.slow),
+        pytest.param("dp-tp2-pp2", {"remat": True, "layers": 4}, marks=pytest.mark.slow),
     ],
 )
 def test_formulas_follow_the_cpu_compiler_on_bfloat16_and_remat(name: str, changes: dict[str, Any]) -> None:
@@ -125,6 +138,8 @@ UNKNOWN = {
     'batch = "data"\n[overrides]\n"*.kernel" = ["model"]': MATMUL,
     'mlp = "model"\n[overrides]\n"mu.*" = []': "[overrides] split blocks.mlp.down.kernel and its moments differently",
 }
+TRACED = ('batch = "data"\nembed = "model"', 'mlp = "model"\n[overrides]\n"mu.*" = []')
+"""Those of `UNKNOWN` that are always traced, too."""
 
 
 def text_of_dp() -> str:
@@ -146,9 +161,17 @@ def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task)
     after = previewed.after
     assert (after.no_estimate, after.peak_bytes, after.sent_bytes) == (UNKNOWN[rules], None, {})
     assert after.argument_bytes == Step(task, parse_preset(Path("x.toml"), text), 8).argument_bytes
-    traced = estimate_row(task, preset, 8, slice_, traces=True)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [rules if rules in TRACED else pytest.param(rules, marks=pytest.mark.slow) for rules in UNKNOWN],
+)
+def test_uncovered_layouts_are_estimated_by_their_trace(rules: str, task: Task) -> None:
+    preset = parse_preset(Path("x.toml"), f"[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n")
+    traced = estimate_row(task, preset, 8, load_topology("v5e:2x4"), traces=True)
     assert traced.estimate and (traced.no_estimate, traced.estimate.basis) == ("", "trace")
-    assert traced.estimate.argument_bytes == after.argument_bytes and traced.estimate.step_seconds
+    assert traced.estimate.argument_bytes == Step(task, preset, 8).argument_bytes and traced.estimate.step_seconds
 
 
 def test_a_file_with_a_problem_is_not_taken_for_one_that_lacks_the_rule(task: Task) -> None:
@@ -170,8 +193,20 @@ def test_each_order_of_a_mesh_has_an_estimate_of_its_own() -> None:
     assert ["fsdp", "data"] in [flow.axes for flow in other.estimate.collectives or ()]
 
 
-@pytest.mark.parametrize("settings", [("batch_size=32",), ("batch_size=32", "remat=true")])
-@pytest.mark.parametrize("name", ["dp", "fsdp", "dp-tp2"])
+PLAIN, REMAT = ("batch_size=32",), ("batch_size=32", "remat=true")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("fsdp", PLAIN),
+        ("dp-tp2", REMAT),
+        *(
+            pytest.param(name, settings, marks=pytest.mark.slow)
+            for name, settings in (("dp", PLAIN), ("dp", REMAT), ("fsdp", REMAT), ("dp-tp2", PLAIN))
+        ),
+    ],
+)
 def test_the_trace_of_the_built_in_model_agrees_with_the_formulas(name: str, settings: tuple[str, ...]) -> None:
     task, preset, slice_ = built_in_task("gpt2", *settings), load_preset(name), load_topology("v5e:2x4")
     traced, cost = (

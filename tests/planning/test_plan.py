@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from shardtui.engine.wire.events import EngineStarted, EngineStopped
 from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.cli.main import main
 from shardtui.tui.cli.plan import board_tables
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.terminal.export import screen_text
@@ -45,9 +47,22 @@ from ..tui.test_app import shown, until
 TINY = [*SETTINGS, "--topology=v5e:2x4"]
 HLO = Path(__file__).parents[1] / "hlo"
 TRACED = f"{Path(__file__).parents[2]}/docs/examples/dot_relu_dot.py:DotReluDot"
+SIZES = ("80 × 24", "140 × 40")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `shardtui plan` in this process; its engines are processes of their own."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main(["plan", *arguments])
+        except SystemExit as wrong:
+            code = int(wrong.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def started(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `shardtui plan` in a process of its own."""
     return subprocess.run([*SHARDTUI, "plan", *arguments], capture_output=True, text=True, timeout=240)
 
 
@@ -111,7 +126,7 @@ def test_a_preset_that_is_too_large_says_by_how_much(home: Path) -> None:
 
 
 def test_text_output(home: Path) -> None:
-    result = run(*TINY, "--estimate", "--preset=fsdp-tp2", "--preset=hsdp")
+    result = started(*TINY, "--estimate", "--preset=fsdp-tp2", "--preset=hsdp")
     text = result.stdout
     assert (result.returncode, result.stderr) == (0, "")
     assert "nano on v5e:2x4: 8 × 16.9 GB, 8 × 16 tokens per step" in text
@@ -248,6 +263,12 @@ def test_wrong_usage_is_refused_at_once(home: Path, arguments: list[str], says: 
     result = run(*arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert all(text in result.stderr for text in says)
+
+
+def test_a_process_that_is_refused_prints_the_reason_alone(home: Path) -> None:
+    result = started("--topology=v5e:2x4", "--model=nope")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("shardtui: --model nope: no such model")
     assert "Traceback" not in result.stderr
 
 
@@ -304,7 +325,7 @@ def column(app: ShardtuiApp, index: int) -> list[str]:
     return [str(table.get_row_at(row)[index]) for row in range(table.row_count)]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
+@pytest.mark.parametrize("size", [pytest.param((80, 24), marks=pytest.mark.slow), (140, 40)], ids=SIZES)
 def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     compilers.remove()
     add_preset_for_sixteen(home)
@@ -364,7 +385,7 @@ def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, com
         assert first
         await until(lambda: re.search(r"compiling [\w-]+, [1-9] s, 1 of", screen_text(app)), "its seconds")
         await pilot.press("1")
-        await pilot.pause(0.2)
+        await until(lambda: app.current_mode == "watch", "another view")
         plan.action_skip()
         await until(lambda: len(compilers.started) > 1, "the next compilation, from another view")
         await pilot.press("7")
@@ -381,7 +402,7 @@ def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, com
     assert compilers.all_gone(0)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 40), marks=pytest.mark.slow)], ids=SIZES)
 def test_a_search_in_the_view_keeps_the_batch_and_says_what_is_best(
     home: Path, compilers: Compilers, size: tuple[int, int]
 ) -> None:
@@ -481,7 +502,7 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=("80 × 24", "140 × 40"))
+@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=SIZES)
 def test_enter_compiles_what_makes_a_preset_fit_that_is_too_large(
     home: Path, compilers: Compilers, size: tuple[int, int]
 ) -> None:
