@@ -1,6 +1,7 @@
 """Each lint code, and each pitfall: the chains of its findings end at the rule at fault."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,6 @@ from shardtui.engine.origins.step import explained
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import Placement, place
 from shardtui.engine.program.program import Program, compile_program
-from shardtui.engine.spec.config import TrainingConfig
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import ArrayInfo, RematerializationInfo
 from shardtui.engine.wire.events import PresetCompiled, PresetInspected
@@ -28,7 +28,7 @@ class Described(NamedTuple):
     """A compiled step with its explanation."""
 
     compiled: PresetCompiled
-    inspected: PresetInspected
+    inspected: PresetInspected | None
     flops: float
     explanation: Explanation
 
@@ -37,7 +37,7 @@ class Described(NamedTuple):
 
     def ends(self, code: str) -> list[list[str]]:
         """Where the chains of each finding of a code end."""
-        arrays = [*self.compiled.arrays, *self.inspected.arrays]
+        arrays = [*self.compiled.arrays, *(self.inspected.arrays if self.inspected else ())]
         return [ends(each, self.explanation, arrays) for each in self.findings(code)]
 
 
@@ -45,23 +45,36 @@ def ends(finding: Finding, explanation: Explanation, arrays: Sequence[ArrayInfo]
     return finding_origins.ends(finding, finding_origins.evidence(finding, explanation, arrays), explanation)
 
 
-@pytest.fixture
-def built_in(
-    task: Task, programs: dict[str, Program], inspected: dict[str, PresetInspected]
-) -> Callable[[str], Described]:
+BuiltIn = Callable[[str], Described]
+
+
+@pytest.fixture(scope="module")
+def built_in(task: Task, programs: dict[str, Program]) -> BuiltIn:
+    """Without an inspection, which only the checks of activations need."""
+
+    @cache
     def described(name: str) -> Described:
         program = programs[name]
-        return Described(program.description, inspected[name], task.flops_per_step, explained(task, program.placement))
+        return Described(program.description, None, task.flops_per_step, explained(task, program.placement))
 
     return described
 
 
-def planted(path: Path, preset: str, training: TrainingConfig = BATCHES, **changes: int) -> Described:
+@pytest.fixture(scope="module")
+def split(task: Task, programs: dict[str, Program], inspected: dict[str, PresetInspected]) -> Described:
+    """`fsdp-tp2`, inspected."""
+    program = programs["fsdp-tp2"]
+    found = explained(task, program.placement)
+    return Described(program.description, inspected[program.name], task.flops_per_step, found)
+
+
+def planted(path: Path, preset: str, is_inspected: bool = False, **changes: int) -> Described:
     """Compiles and explains a preset for a model with changed sizes."""
     (path / "planted.toml").write_text(preset)
-    task = Task(tiny_config(model=msgspec.structs.replace(WIDE, **changes), training=training), "cpu")
+    task = Task(tiny_config(model=msgspec.structs.replace(WIDE, **changes), training=BATCHES), "cpu")
     placement: Placement = place(task, read_preset(path / "planted.toml"), jax.devices())
-    compiled, inspected = compile_program(task, placement).description, inspect_program(task, placement)
+    compiled = compile_program(task, placement).description
+    inspected = inspect_program(task, placement) if is_inspected else None
     return Described(compiled, inspected, task.flops_per_step, explained(task, placement))
 
 
@@ -72,14 +85,14 @@ def test_a_replicated_parameter_lacks_a_rule(tmp_path: Path) -> None:
     assert first == "argument token.embedding: vocab: no rule: unsharded"
 
 
-def test_replicated_moments_end_at_their_overrides(built_in: Callable[[str], Described]) -> None:
+def test_replicated_moments_end_at_their_overrides(built_in: BuiltIn) -> None:
     (found,) = built_in("pitfall-replicated-moments").ends("S102")
     assert [text.partition("override ")[2][:6] for text in found] == ['"mu.*"', '"nu.*"']
 
 
 def test_a_dim_that_does_not_divide_ends_at_its_rule(tmp_path: Path) -> None:
     preset = '[mesh]\ndata = 1\nmodel = -1\n[rules]\nmlp = "model"\nactivation_embed = "model"\n'
-    found = planted(tmp_path, preset, embed=132, heads=4).ends("S103")
+    found = planted(tmp_path, preset, is_inspected=True, embed=132, heads=4).ends("S103")
     assert found
     assert all(
         any("rule → model (8): activation_embed 132 does not divide by 8" in end for end in each) for each in found
@@ -87,7 +100,7 @@ def test_a_dim_that_does_not_divide_ends_at_its_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_idle_axis_ends_at_the_rule_of_the_batch(tmp_path: Path, built_in: Callable[[str], Described]) -> None:
+def test_an_idle_axis_ends_at_the_rule_of_the_batch(tmp_path: Path, built_in: BuiltIn) -> None:
     ((first, *_),) = built_in("pitfall-same-axis").ends("S104")
     assert first == "argument batch.inputs: rule batch → model"
     ((first, *_),) = planted(tmp_path, '[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n').ends("S104")
@@ -95,7 +108,7 @@ def test_an_idle_axis_ends_at_the_rule_of_the_batch(tmp_path: Path, built_in: Ca
 
 
 @pytest.mark.slow
-def test_redundant_compute_ends_at_the_rule_at_fault(built_in: Callable[[str], Described], tmp_path: Path) -> None:
+def test_redundant_compute_ends_at_the_rule_at_fault(built_in: BuiltIn, tmp_path: Path) -> None:
     (found,) = planted(tmp_path, '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\n').ends("S105")
     assert "argument blocks.mlp.down.kernel: mlp: no rule: unsharded" in found
     assert not any("layers: no rule" in end or "embed: no rule" in end for end in found)
@@ -105,7 +118,7 @@ def test_redundant_compute_ends_at_the_rule_at_fault(built_in: Callable[[str], D
     assert any('override "*.kernel" → model' in end for end in found)
 
 
-def test_gathered_parameters_end_at_their_override(built_in: Callable[[str], Described]) -> None:
+def test_gathered_parameters_end_at_their_override(built_in: BuiltIn) -> None:
     pitfall = built_in("pitfall-first-dim")
     found = dict(zip((each.arrays[0] for each in pitfall.findings("S106")), pitfall.ends("S106"), strict=True))
     assert len(found) == 4
@@ -113,8 +126,8 @@ def test_gathered_parameters_end_at_their_override(built_in: Callable[[str], Des
         assert first.startswith(f'argument {name}: override "*.kernel" → model (2): ')
 
 
-def test_a_rematerialization_ends_at_the_rules_of_its_arrays(built_in: Callable[[str], Described]) -> None:
-    described = built_in("fsdp-tp2")
+def test_a_rematerialization_ends_at_the_rules_of_its_arrays(split: Described) -> None:
+    assert split.inspected
     warned = RematerializationInfo(
         operation="%dot.7 = f32[2,128,512]{2,1,0} dot",
         shape=[16, 128, 512],
@@ -123,29 +136,28 @@ def test_a_rematerialization_ends_at_the_rules_of_its_arrays(built_in: Callable[
         op_name="jit(train_step)/mlp/dot_general",
         source="",
     )
-    inspected = msgspec.structs.replace(described.inspected, rematerializations=[warned])
-    (found,) = described._replace(inspected=inspected).ends("S107")
+    inspected = msgspec.structs.replace(split.inspected, rematerializations=[warned])
+    (found,) = split._replace(inspected=inspected).ends("S107")
     assert {end.partition(": ")[2].partition(" (")[0] for end in found} >= {"rule batch → fsdp", "rule mlp → model"}
 
 
-def test_another_layout_ends_at_the_rules_that_asked_for_it(built_in: Callable[[str], Described]) -> None:
-    described = built_in("fsdp")
-    gradient = next(array for array in described.inspected.arrays if array.name == "grad.blocks.mlp.up.kernel")
+def test_another_layout_ends_at_the_rules_that_asked_for_it(split: Described) -> None:
+    assert split.inspected
+    gradient = next(array for array in split.inspected.arrays if array.name == "grad.blocks.mlp.up.kernel")
     replicated = msgspec.structs.replace(gradient, compiled_spec=[[], [], []])
-    arrays = [replicated if array is gradient else array for array in described.inspected.arrays]
-    inspected = msgspec.structs.replace(described.inspected, arrays=arrays)
-    ((first, *_),) = described._replace(inspected=inspected).ends("S108")
-    assert "constraint of grad.blocks.mlp.up.kernel to (–, fsdp, –): rule embed → fsdp" in first
+    arrays = [replicated if array is gradient else array for array in split.inspected.arrays]
+    inspected = msgspec.structs.replace(split.inspected, arrays=arrays)
+    ((first, *_),) = split._replace(inspected=inspected).ends("S108")
+    assert "constraint of grad.blocks.mlp.up.kernel to (–, fsdp, model): rule embed → fsdp" in first
 
 
-def test_traffic_ends_at_the_rule_of_its_axis(tmp_path: Path) -> None:
-    training = TrainingConfig(batch_size=8, seq_len=1)
-    (found,) = planted(tmp_path, '[mesh]\ndata = -1\n[rules]\nbatch = "data"\n', training).ends("S109")
+def test_traffic_ends_at_the_rule_of_its_axis(built_in: BuiltIn) -> None:
+    (found,) = built_in("dp")._replace(flops=1.0).ends("S109")
     assert found
     assert any("rule batch → data" in end for end in found)
 
 
-def test_rules_without_dims_end_at_the_dims_of_the_parameters(built_in: Callable[[str], Described]) -> None:
+def test_rules_without_dims_end_at_the_dims_of_the_parameters(built_in: BuiltIn) -> None:
     described = built_in("dp")
     compiled = msgspec.structs.replace(described.compiled, unused_rules=["embed", "mlp"])
     (found,) = described._replace(compiled=compiled).ends("S110")

@@ -1,6 +1,8 @@
 """The step of the built-in model: each chain ends at a rule, and each collective is explained."""
 
-import jax
+from collections.abc import Callable
+from functools import cache
+
 import msgspec
 import pytest
 from shardtui.engine.models.task import Task
@@ -8,21 +10,26 @@ from shardtui.engine.origins.agreement import by_flow
 from shardtui.engine.origins.explanation import Explanation, ValueOrigin
 from shardtui.engine.origins.request import Step
 from shardtui.engine.origins.step import explain_step, explained
-from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import TrainingConfig
-from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.tui.state.explanation_diff import numbered
 
 from ..conftest import WIDE, tiny_config
 from ..program.test_inspection import ACTIVATIONS
 
 PRESETS = ("dp", "fsdp-tp2", "dp-sp2", "pitfall-same-axis")
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("tp", "fsdp", "fsdp-1d")]
 
 
-@pytest.fixture(scope="module", params=PRESETS)
-def explanation(request: pytest.FixtureRequest, task: Task) -> Explanation:
-    return explained(task, place(task, load_preset(request.param), jax.devices()))
+@pytest.fixture(scope="module")
+def of(task: Task, programs: dict[str, Program]) -> Callable[[str], Explanation]:
+    """The explanation of a preset's step."""
+    return cache(lambda name: explained(task, programs[name].placement))
+
+
+@pytest.fixture(params=PRESETS)
+def explanation(request: pytest.FixtureRequest, of: Callable[[str], Explanation]) -> Explanation:
+    return of(request.param)
 
 
 def ends(value: ValueOrigin) -> dict[str, str]:
@@ -69,24 +76,30 @@ def test_layouts_are_those_of_the_compiled_step(explanation: Explanation, progra
         assert layouts[array.name] == array.compiled_spec, array.name
 
 
-@pytest.mark.parametrize("preset", ["dp", "tp", "fsdp", "fsdp-1d", "fsdp-tp2", "pitfall-same-axis"])
-def test_traffic_is_that_of_the_compiled_step(task: Task, programs: dict[str, Program], preset: str) -> None:
-    found = explained(task, place(task, load_preset(preset), jax.devices()))
+@pytest.mark.parametrize("preset", ["dp", "fsdp-tp2", "pitfall-same-axis", *OTHERS])
+def test_traffic_is_that_of_the_compiled_step(
+    of: Callable[[str], Explanation], programs: dict[str, Program], preset: str
+) -> None:
     compiled = by_flow(programs[preset].description.collectives or ())
-    estimated = by_flow(found.collectives)
+    estimated = by_flow(of(preset).collectives)
     assert compiled
     for flow in {*compiled, *estimated}:
         assert estimated.get(flow, 0) == pytest.approx(compiled.get(flow, 0), rel=0.01, abs=100), flow
 
 
-def test_weights_that_share_an_axis_with_the_batch_are_gathered_by_the_rule_at_fault(task: Task) -> None:
-    found = explained(task, place(task, load_preset("pitfall-same-axis"), jax.devices()))
-    reasons = [text for each in found.collectives for text in each.because]
+def test_weights_that_share_an_axis_with_the_batch_are_gathered_by_the_rule_at_fault(
+    of: Callable[[str], Explanation],
+) -> None:
+    reasons = [text for each in of("pitfall-same-axis").collectives for text in each.because]
     assert any("rule batch → " in text for text in reasons)
 
 
 @pytest.mark.parametrize(
-    ("preset", "axes"), [("fsdp-tp2", [["fsdp"], [], ["model"]]), ("dp-sp2", [["data"], ["seq"], []])]
+    ("preset", "axes"),
+    [
+        ("fsdp-tp2", [["fsdp"], [], ["model"]]),
+        pytest.param("dp-sp2", [["data"], ["seq"], []], marks=pytest.mark.slow),
+    ],
 )
 def test_the_step_of_a_run_on_tpu_is_explained_on_simulated_devices(preset: str, axes: list[list[str]]) -> None:
     """With the TPU's attention kernel, or ring attention, and its dtype, while another process holds the TPU."""
