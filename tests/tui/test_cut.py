@@ -91,7 +91,7 @@ async def seen(size: tuple[int, int]) -> dict[str, set[str]]:
         await until(lambda: app.state.is_over and app.screen.query(PresetList), "the history")
         for view in VIEWS:
             await pilot.press(view)
-            await pilot.pause(0.1)
+            await pilot.pause()
             found[view] = figures_on(app)
     return found
 

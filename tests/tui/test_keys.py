@@ -112,7 +112,6 @@ def test_a_click_selects_and_a_double_click_acts(ended: RunDirectory) -> None:
         await until(lambda: listed.highlighted_preset != before, "the cursor under the mouse")
         assert not app._notifications, "a click requests no switch"
         await pilot.click(PresetList, offset=(6, 3))
-        await pilot.pause(0.6)
         await pilot.click(PresetList, offset=(6, 3), times=2)
         await until(lambda: app._notifications, "the notice that there is no engine")
 
@@ -175,13 +174,13 @@ def test_two_sizes_in_a_burst(ended: RunDirectory) -> None:
 
     async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
         await pilot.press("8")
-        await pilot.pause(1)
+        await until(lambda: isinstance(app.screen, RulesScreen) and app.screen.query("FooterKey"), "the view")
         screen = app.screen
         with at_most(seconds=20):
             for size in (Size(60, 20), Size(140, 40)):
                 screen.post_message(Resize(size, size))
                 screen.call_later(lambda: None)
-            await pilot.pause(0.1)
+            await pilot.pause()
         assert screen.size == app.size
 
     play(ended, scenario)

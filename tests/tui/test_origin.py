@@ -21,16 +21,17 @@ from shardtui.tui.widgets.finding_list import FindingList
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from ..conftest import TINY, tiny_config
+from ..conftest import tiny_config
+from . import recordings
 from .test_app import until
-from .test_views import inspections, over, press, record
+from .test_views import over, press, record
 
 UP = "blocks.mlp.up"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def described() -> list[Inspection]:
-    return inspections(TINY, 8, "pitfall-first-dim", "fsdp-tp2")
+    return recordings.described("pitfall-first-dim", "fsdp-tp2")
 
 
 def dialog(app: ShardtuiApp) -> OriginScreen:
@@ -88,7 +89,6 @@ def test_a_chain_is_walked_by_keys_and_kept(home: Path, described: list[Inspecti
         await press(pilot, "escape")
         assert isinstance(app.screen, ArraysScreen)
         await press(pilot, "enter")
-        await pilot.pause(0.2)
         assert dialog(app).pages, "an explanation is kept"
         assert not explaining()
         await press(pilot, "q")

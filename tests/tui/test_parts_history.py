@@ -82,9 +82,9 @@ async def opened(*events: PartsMeasured) -> str:
         await until(lambda: app.state.is_over, "the history")
         await pilot.press("9")
         await until(lambda: app.current_mode == "time" and app.screen.query("DataTable"), "the view")
-        await pilot.pause(0.5)
+        await pilot.pause()
         await pilot.press("h")
-        await pilot.pause(0.5)
+        await pilot.pause()
         return screen_text(app)
 
 

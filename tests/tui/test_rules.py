@@ -96,7 +96,7 @@ def test_hundreds_of_changed_arrays_with_hostile_names_are_listed(home: Path) ->
             assert "\\x1b[31m[/]" in screen_text(app)
             assert screen_text(app).replace("\n", "").isprintable()
             await pilot.press("shift+tab", "end", "left", "enter", "minus", "u", "a", "ctrl+s")
-            await pilot.pause(0.2)
+            await pilot.pause()
             assert app.current_mode == "rules"
 
     asyncio.run(scenario())

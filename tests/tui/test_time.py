@@ -24,14 +24,14 @@ from shardtui.tui.state.alternative import alternative
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.step_bar import StepBar, bar_lines, device_rows
+from shardtui.tui.widgets.step_bar import bar_lines, device_rows
 
 from ..conftest import killed_after
 from ..profiling.xspaces import Space
 from ..recorded import recorded_run
 from ..schemas import checked
+from .recordings import EVENTS, recorded
 from .test_app import until
-from .test_snapshots import RECORDED, recorded
 
 CLI = [sys.executable, "-m", "shardtui.tui", "profile"]
 
@@ -109,10 +109,9 @@ async def opened(size: tuple[int, int], keys: list[str]) -> str:
         await until(lambda: app.state.is_over, "the history")
         await pilot.press("9")
         await until(lambda: app.current_mode == "time" and app.screen.query("DataTable"), "the view")
-        await pilot.pause(0.5)
-        for key in keys:
-            await pilot.press(key)
-        await pilot.pause(0.5)
+        await pilot.pause()
+        await pilot.press(*keys)
+        await pilot.pause()
         return screen_text(app)
 
 
@@ -134,10 +133,11 @@ async def requested(event: Profiled | ProfileFailed) -> tuple[str, str]:
         await app.run_action("profile")
         app.awaits_profile = True  # a run that has ended takes no request
         app.post_message(EventsArrived([msgspec.structs.replace(event, time=time.time())]))
-        await pilot.pause(1)
+        await until(lambda: not app.awaits_profile, "what the run reports")
+        await pilot.pause()
         mode, text = app.current_mode, screen_text(app)
         await pilot.press("0")
-        await pilot.pause(0.5)
+        await pilot.pause()
         return mode, text + screen_text(app)
 
 
@@ -161,18 +161,16 @@ def test_the_view_does_not_open_without_an_account(home: Path, event: Profiled |
     assert "too large" in text or "no room" in text
 
 
-async def unprofiled() -> str:
+async def unprofiled() -> None:
     app = ShardtuiApp(EngineClient(recorded_run()), starts=False)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(lambda: app.state.is_over, "the history")
         await pilot.press("9")
-        await until(lambda: app.screen.query(StepBar), "the view")
-        await pilot.pause(0.5)
-        return screen_text(app)
+        await until(lambda: "No step of this run was profiled." in screen_text(app), "the view")
 
 
 def test_without_an_account_the_view_says_so(home: Path) -> None:
-    assert "No step of this run was profiled." in asyncio.run(unprofiled())
+    asyncio.run(unprofiled())
 
 
 def test_a_run_that_has_ended_shows_its_last_profile(home: Path) -> None:
@@ -255,7 +253,7 @@ def test_a_run_that_trains_is_profiled_on_request(home: Path) -> None:
 def recorded_state() -> RunState:
     """The state after the recorded run, in which `dp`, `fsdp` and `dp-tp2` trained."""
     state = RunState()
-    for events in LogReader(RECORDED).read():
+    for events in LogReader(EVENTS).read():
         apply_all(state, events)
     return state
 

@@ -23,8 +23,8 @@ from shardtui.tui.widgets.timeline import TimelineView
 from shardtui.tui.widgets.timeline_plot import LABEL_WIDTH, lane_line
 
 from ..recorded import recorded_run
+from .recordings import recorded
 from .test_app import until
-from .test_snapshots import recorded
 from .test_time import account
 
 T = TypeVar("T")
@@ -120,12 +120,10 @@ async def pressed(size: tuple[int, int], look: Callable[[ShardtuiApp], T], *grou
         await until(lambda: app.state.is_over, "the history")
         await pilot.press("9")
         await until(lambda: app.current_mode == "time" and app.screen.query("DataTable"), "the view")
-        await pilot.pause(0.5)
+        await pilot.pause()
         for keys in groups:
-            for key in keys:
-                await pilot.press(key)
-                await pilot.pause(0.1)
-            await pilot.pause(0.5)
+            await pilot.press(*keys)
+            await pilot.pause()
             seen.append(look(app))
     return seen
 
@@ -172,16 +170,14 @@ def test_work_does_not_lead_to_traffic(home: Path) -> None:
 
 
 def test_an_account_without_a_timeline_says_so(home: Path) -> None:
-    async def opened() -> str:
+    async def opened() -> None:
         found = recorded_run("old-1", Profiled(step=4, steps=2, directory="/x", preset="dp", account=account(idle=0.2)))
         app = ShardtuiApp(EngineClient(found), starts=False)
         async with app.run_test(size=(80, 24)) as pilot:
             await until(lambda: app.state.profiled, "the history")
             await pilot.press("9")
             await until(lambda: app.current_mode == "time" and app.screen.query("DataTable"), "the view")
-            await pilot.pause(0.5)
             await pilot.press("t")
-            await pilot.pause(0.5)
-            return screen_text(app)
+            await until(lambda: "has no timeline" in screen_text(app), "the reason")
 
-    assert "has no timeline" in asyncio.run(opened())
+    asyncio.run(opened())

@@ -1,15 +1,12 @@
 """The Arrays, Mesh, Traffic and Lint views over recorded runs, driven by keys and checked on the screen."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from shardtui.engine.base import figures
-from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import PresetInfo
 from shardtui.engine.wire.events import (
@@ -38,22 +35,12 @@ from shardtui.tui.widgets.sharding_pane import ShardingPane
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, OptionList
 
-from ..conftest import READY, TINY, tiny_config
+from ..conftest import READY, tiny_config
+from . import recordings
+from .recordings import inspections
 from .test_app import shown, until
 
 WIDE = ("layers=48", "embed=512", "heads=8", "mlp=512", "batch_size=512")
-
-
-def inspections(settings: tuple[str, ...], devices: int, *presets: str) -> list[Inspection]:
-    """Inspects presets in an engine process, as `shardtui inspect` does."""
-    model = load_model("nano", settings)
-    config = tiny_config(model=model.model, training=model.training, preset=presets[0], devices=devices)
-    answer = subprocess.run(
-        [sys.executable, "-m", "shardtui.engine", "inspect", encode_json(config).decode(), *presets[1:]],
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return [msgspec.json.decode(line, type=Inspection) for line in answer.stdout.splitlines()]
 
 
 def record(inspections: list[Inspection], stem: str) -> RunDirectory:
@@ -95,9 +82,9 @@ def switch(before: str, after: str) -> Switched:
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def described() -> list[Inspection]:
-    return inspections(TINY, 8, "dp", "pitfall-first-dim", "fsdp-tp2")
+    return recordings.described("dp", "pitfall-first-dim", "fsdp-tp2")
 
 
 def over(
@@ -129,7 +116,7 @@ def names(app: ShardtuiApp) -> list[str]:
 
 async def press(pilot: Pilot, *keys: str) -> None:
     await pilot.press(*keys)
-    await pilot.pause(0.1)
+    await pilot.pause()
 
 
 def test_arrays_are_sorted_filtered_and_folded(home: Path, described: list[Inspection]) -> None:
