@@ -63,6 +63,7 @@ def test_activations_and_gradients_have_types(inspected: dict[str, PresetInspect
     assert inspected[NAME].problem is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tp", "dp-sp2"])
 def test_collectives_match_those_of_automatic_types(name: str, task: Task, programs: dict[str, Program]) -> None:
     assert sent(compile_program(task, place(task, explicit(name), jax.devices()))) == sent(programs[name])
@@ -79,6 +80,7 @@ def test_biases_and_scales_are_gathered_only_once(task: Task, programs: dict[str
     assert (with_explicit[gather] or 0) < (with_auto[gather] or 0)
 
 
+@pytest.mark.slow
 def test_expert_traffic_matches_automatic_types() -> None:
     task = Task(tiny_config(model=MIXTURE), "cpu")
     assert sent(compile_program(task, place(task, explicit("ep2-tp2"), jax.devices()))) == sent(
@@ -94,12 +96,12 @@ def laid_out(rules: str) -> Preset:
 @pytest.mark.parametrize(
     "rules",
     [
-        'batch = "data"\nembed = "model"',
         'batch = "data"\nembed = ["model", "data"]',
         'batch = "data"\nactivation_embed = "model"',
         'batch = "data"\nhead_dim = "model"',
         'batch = "data"\nkeys = "model"',
-        'heads = "data"\nembed = "model"',
+        pytest.param('batch = "data"\nembed = "model"', marks=pytest.mark.slow),
+        pytest.param('heads = "data"\nembed = "model"', marks=pytest.mark.slow),
     ],
 )
 def test_products_over_sharded_dims_name_their_out_sharding(rules: str, tiny: Task) -> None:

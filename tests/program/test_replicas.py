@@ -1,6 +1,8 @@
 """Replicas of arrays are equal bit by bit under every preset, and a device that differs is named."""
 
 import random
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -17,13 +19,11 @@ from shardtui.engine.spec.preset_reader import load_preset
 from ..conftest import BATCHES, KINDS, OF_EXPERTS, WIDE, step, tiny_config
 from ..flips import flipped, random_flip, unequal_replicas
 
+Digester = Callable[[str], StateFunction]
+
 
 def slow(name: str) -> Any:
     return pytest.param(name, marks=pytest.mark.slow)
-
-
-def digester(task: Task, program: Program) -> StateFunction:
-    return shard_digest_function(program.placement.abstract_state(task))
 
 
 def words_of(state: TrainState, digests: StateFunction) -> np.ndarray:
@@ -40,12 +40,20 @@ def initial(task: Task, program: Program) -> TrainState:
     return compile_initial_state(task, program.placement)()
 
 
-@pytest.mark.parametrize("name", ["dp-tp2", *(slow(name) for name in KINDS if name != "dp-tp2")])
-def test_replicas_are_equal_after_steps(task: Task, programs: dict[str, Program], name: str) -> None:
+@pytest.fixture(scope="module")
+def digester(task: Task, programs: dict[str, Program]) -> Digester:
+    """The digests of what each device holds of a preset's state."""
+    return cache(lambda name: shard_digest_function(programs[name].placement.abstract_state(task)))
+
+
+@pytest.mark.parametrize("name", ["dp-tp2-pp2", *(slow(name) for name in KINDS if name != "dp-tp2-pp2")])
+def test_replicas_are_equal_after_steps(
+    task: Task, programs: dict[str, Program], digester: Digester, name: str
+) -> None:
     program = programs[name]
     state = step(initial(task, program), program, 2)
     assert not unequal_replicas(state)
-    assert differing(words_of(state, digester(task, program)), holders(program)) is None
+    assert differing(words_of(state, digester(name)), holders(program)) is None
 
 
 @pytest.mark.slow
@@ -57,11 +65,11 @@ def test_replicas_of_a_mixture_are_equal_after_steps(name: str) -> None:
     assert not unequal_replicas(step(initial(task, program), program, 3))
 
 
-@pytest.mark.parametrize("name", ["dp-tp2", *map(slow, ("dp", "hsdp", "fsdp", "dp-tp2-pp2"))])
-def test_what_was_flipped_is_named(task: Task, programs: dict[str, Program], name: str) -> None:
+@pytest.mark.parametrize("name", ["dp-tp2-pp2", *map(slow, ("dp", "dp-tp2", "hsdp", "fsdp"))])
+def test_what_was_flipped_is_named(task: Task, programs: dict[str, Program], digester: Digester, name: str) -> None:
     """Without replicas nothing can be found; of two, either may be wrong; of more, the device is named."""
     program, chance, ends = programs[name], random.Random(0), set()
-    state, first, digests = initial(task, program), holders(program), digester(task, program)
+    state, first, digests = initial(task, program), holders(program), digester(name)
     for _ in range(20):
         flip = random_flip(state, chance)
         found = differing(words_of(flipped(state, flip), digests), first)
@@ -72,11 +80,12 @@ def test_what_was_flipped_is_named(task: Task, programs: dict[str, Program], nam
     assert ends == {"dp": {8}, "hsdp": {2, 8}, "dp-tp2": {4, 8}, "fsdp": {1, 8}, "dp-tp2-pp2": {2, 4, 8}}[name]
 
 
-def test_first_holders_are_those_of_the_shardings(programs: dict[str, Program], task: Task) -> None:
+def test_first_holders_are_those_of_the_shardings(task: Task) -> None:
     """Compared with jax's own map of what each device holds."""
-    for program in programs.values():
-        first, devices = holders(program), list(program.placement.mesh.devices.flat)
-        for leaf, array in enumerate(jax.tree.leaves(program.placement.abstract_state(task))):
+    for name in KINDS:
+        placement = place(task, load_preset(name), jax.devices())
+        first, devices = first_holders(jax.tree.leaves(placement.state_shardings)), list(placement.mesh.devices.flat)
+        for leaf, array in enumerate(jax.tree.leaves(placement.abstract_state(task))):
             held = array.sharding.devices_indices_map(array.shape)
             indices = [held[device] for device in devices]
             assert first[:, leaf].tolist() == [indices.index(index) for index in indices]
