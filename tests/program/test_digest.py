@@ -1,6 +1,5 @@
 """A digest is the same for every sharding, and differs if any bit has changed."""
 
-import itertools
 import random
 import re
 from collections.abc import Iterator
@@ -25,7 +24,13 @@ def of(*leaves: Any) -> list[int]:
     return joined(digests(list(leaves))).tolist()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+OFTEN = ("float32", "bfloat16", "int32", "uint8", "bool", "int64", "complex64", "int4", "key<fry>")
+"""One of each encoding. Tests of the others are slow."""
+
+
+@pytest.mark.parametrize(
+    "dtype", [dtype if dtype in OFTEN else pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES]
+)
 def test_no_change_is_missed(dtype: str) -> None:
     """`python tests/long/digest.py` tries each change 10,000 times."""
     found = list(tried(digests, (dtype,), 100))
@@ -80,9 +85,12 @@ def test_shape_and_dtype_count() -> None:
 
 def shardings() -> Iterator[NamedSharding]:
     """Yields shardings over meshes of several shapes and device orders, with both axis types."""
-    for number, (sizes, axis_type) in enumerate(
-        itertools.product(({"a": 2, "b": 4}, {"a": 4, "b": 2}, {"a": 8, "b": 1}), (AxisType.Auto, AxisType.Explicit))
-    ):
+    meshes = (
+        ({"a": 2, "b": 4}, AxisType.Auto),
+        ({"a": 4, "b": 2}, AxisType.Explicit),
+        ({"a": 8, "b": 1}, AxisType.Auto),
+    )
+    for number, (sizes, axis_type) in enumerate(meshes):
         devices = random.Random(number).sample(jax.devices(), 8)
         for spec in SPECS:
             yield NamedSharding(build_mesh(sizes, devices, axis_type), spec)
@@ -97,7 +105,14 @@ def test_the_digest_is_the_same_for_every_sharding() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["bool", "int4", "float4_e2m1fn", "float8_e4m3fn", "bfloat16", "complex64", "key<fry>"]
+    "dtype",
+    [
+        *("int4", "bfloat16", "complex64"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("bool", "float4_e2m1fn", "float8_e4m3fn", "key<fry>")
+        ),
+    ],
 )
 def test_every_dtype_has_the_same_under_every_sharding(dtype: str) -> None:
     words, width, _ = encoding(dtype)

@@ -35,8 +35,8 @@ def on_host(state: TrainState) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def state(task: Task, programs: dict[str, Program]) -> TrainState:
-    """A state under `dp`, after a few steps, so that no array is zero."""
-    return step(compile_initial_state(task, programs["dp"].placement)(), programs["dp"], steps=3)
+    """A state under `dp`, after a step, so that no array is zero."""
+    return step(compile_initial_state(task, programs["dp"].placement)(), programs["dp"], steps=1)
 
 
 def move_between_all(state: TrainState, programs: list[Program]) -> None:
@@ -92,7 +92,7 @@ def test_a_step_keeps_its_shardings(state: TrainState, task: Task, programs: dic
 
 
 def test_a_failed_switch_leaves_the_old_state_intact(state: TrainState, programs: dict[str, Program]) -> None:
-    source, target = programs["dp"], programs["tp"]
+    source, target = programs["dp"], programs["fsdp-tp2"]
     before = on_host(state)
     broken = replace(target, digest=lambda state: target.digest(state).at[3].add(1))
     with pytest.raises(SwitchError, match=f"1 of {len(before)} arrays changed"):
@@ -103,7 +103,7 @@ def test_a_failed_switch_leaves_the_old_state_intact(state: TrainState, programs
 
 def test_a_move_with_free_source_deletes_the_moved_leaves(state: TrainState, programs: dict[str, Program]) -> None:
     transfers, expected = Transfers(), on_host(state)
-    shardings = [programs[name].placement.state_shardings for name in ("dp", "fsdp")]
+    shardings = [programs[name].placement.state_shardings for name in ("dp", "fsdp-tp2")]
     source = transfers.move(transfers.move(state, shardings[1]), shardings[0])  # a copy
     moved = transfers.move(source, shardings[1], free_source=True)
     for leaf, here, there in zip(*map(jax.tree.leaves, (source, *shardings)), strict=True):
