@@ -16,13 +16,13 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.planning.estimate import Step
 from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import compile_program
+from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.model_config import AttentionKernel
 from shardtui.engine.spec.preset import Axes, Preset
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 
 from ..conftest import tiny_config, tiny_model
-from .test_attention import attention_config, losses, plain
+from .test_attention import attention_config, losses, losses_of, plain
 
 __all__ = ["plain"]
 
@@ -66,7 +66,7 @@ def test_the_ring_has_the_values_and_gradients_of_plain_attention(
     shapes = (2, seq, 2, 16), (2, seq, 2, 2, 16), (2, seq, 2, 16)
     inputs = [jax.random.normal(jax.random.key(number), shape, dtype) for number, shape in enumerate(shapes)]
     function = jax.value_and_grad(weighted, (1, 2), has_aux=True)
-    expected = function("plain", *inputs)
+    expected = jax.jit(partial(function, "plain"))(*inputs)
     kind = AxisType.Explicit if axis_types == "explicit" else AxisType.Auto
     mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes))
     with jax.set_mesh(mesh), activation_rules(mesh, split(sizes, axis_types).rules):
@@ -76,22 +76,28 @@ def test_the_ring_has_the_values_and_gradients_of_plain_attention(
         np.testing.assert_allclose(one, other, atol=tolerance * max(1, np.abs(other).max()))
 
 
-PRESETS = [
-    load_preset("dp-sp2"),
-    *(
-        pytest.param(preset, marks=pytest.mark.slow)
-        for preset in (
-            load_preset("sp2"),
-            split({"seq": 8}),
-            split({"data": 2, "seq": 2, "pipeline": 2}),
-            split({"data": 2, "seq": 2, "model": 2}, "explicit"),
-        )
-    ),
-]
+@pytest.fixture(scope="module")
+def ringed() -> tuple[Task, Program]:
+    """A task, and its program under `dp-sp2`."""
+    task = Task(attention_config("ring"), "cpu")
+    return task, compile_program(task, place(task, load_preset("dp-sp2"), jax.devices()))
 
 
+def test_losses_are_those_of_data_parallelism(ringed: tuple[Task, Program], plain: list[float]) -> None:
+    np.testing.assert_allclose(losses_of(*ringed), plain, rtol=1e-5)
+
+
+PRESETS = (
+    load_preset("sp2"),
+    split({"seq": 8}),
+    split({"data": 2, "seq": 2, "pipeline": 2}),
+    split({"data": 2, "seq": 2, "model": 2}, "explicit"),
+)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
-def test_losses_are_those_of_data_parallelism(preset: Preset, plain: list[float]) -> None:
+def test_losses_in_other_layouts_are_those_of_data_parallelism(preset: Preset, plain: list[float]) -> None:
     np.testing.assert_allclose(losses(attention_config("ring"), preset), plain, rtol=1e-5)
 
 
@@ -102,25 +108,38 @@ def test_losses_with_splash_tiles_are_those_of_data_parallelism(preset: Preset) 
     np.testing.assert_allclose(losses(attention_config("splash", 512), preset), plain, rtol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [{"data": 4, "seq": 2}, pytest.param({"data": 2, "seq": 4}, marks=pytest.mark.slow)])
-def test_keys_go_round_and_no_device_holds_all_of_them(sizes: dict[str, int]) -> None:
-    """And the formulas know it: permutations exactly, memory within a tenth."""
+def test_keys_go_round_and_no_device_holds_all_of_them(ringed: tuple[Task, Program]) -> None:
+    keys_go_round(*ringed, parts=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [{"data": 4, "seq": 2}, {"data": 2, "seq": 4}])
+def test_the_memory_of_a_ring_is_that_of_the_formulas(sizes: dict[str, int]) -> None:
+    """Within a tenth."""
     model = tiny_model(attention="ring", embed=128, mlp=512, context=512, remat=True)
     training = attention_config(seq_len=512).training
     task, preset = Task(tiny_config(model=model, training=training), "cpu"), split(sizes)
     program = compile_program(task, place(task, preset, jax.devices()))
-    step, memory = Step(task, preset, 8), program.description.memory
-    assert program.description.attention == "ring" and program.description.collectives and memory
+    memory = program.description.memory
+    assert memory
+    assert sum(Step(task, preset, 8).parts.values()) == pytest.approx(memory.peak, rel=0.1)
+    keys_go_round(task, program, sizes["seq"])
+
+
+def keys_go_round(task: Task, program: Program, parts: int) -> None:
+    """And the formulas know it, exactly."""
+    assert program.description.attention == "ring" and program.description.collectives
 
     def over_seq(found: list[Flow]) -> dict[str, tuple[int | None, int]]:
         return {flow.kind: (flow.count, flow.bytes_sent) for flow in found if flow.axes == ["seq"]}
 
-    compiled, formula = over_seq(flows(program.description.collectives)), over_seq(step.flows)
+    formula = over_seq(Step(task, program.placement.preset, 8).flows)
+    compiled = over_seq(flows(program.description.collectives))
     assert compiled["collective-permute"] == formula["collective-permute"]
     assert set(compiled) == {"collective-permute", "all-reduce"}, "gradients of parameters, and no gathers"
-    assert sum(step.parts.values()) == pytest.approx(memory.peak, rel=0.1)
     text = program.step.as_text()  # type: ignore[attr-defined]
-    assert f"{model.heads},{512 // sizes['seq']},512]" not in text, "no scores of all keys"
+    heads, seq = task.config.model.heads, task.config.training.seq_len  # type: ignore[union-attr]
+    assert f"{heads},{seq // parts},{seq}]" not in text, "no scores of all keys"
     (info,) = [info for info in program.description.collectives if info.kind == "collective-permute"][:1]
     assert info.written and "ring_attention.py" in info.source
 
