@@ -59,6 +59,7 @@ def test_an_all_reduce_over_slices_is_hierarchical(slices: int) -> None:
     assert [(flow.kind, flow.network) for flow in flows(found)] == [(kind, net) for kind, _, _, _, net in HIERARCHY]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
 def test_what_the_compiler_makes_now_is_read_like_the_texts() -> None:
     from shardtui.engine.planning.ahead_of_time import find_slice

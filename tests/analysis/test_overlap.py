@@ -189,6 +189,7 @@ def test_a_program_of_the_tpu_compiler() -> None:
     assert (gathers.bytes_sent, gathers.bytes_overlapped) == (2 * 4 * 2**21 * 3 // 4, 4 * 2**21 * 3 // 4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
 def test_the_tpu_compiler_permutes_parts_of_a_kernel_while_it_multiplies() -> None:
     """A product with a kernel that is split over 8 chips: chips pass parts on by permutations, in several steps."""

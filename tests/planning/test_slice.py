@@ -1,5 +1,7 @@
-"""Compiles a program of one all-gather for slices with and without wraparound links. Needs the extra `tpu`, no TPU."""
+"""What the TPU compiler makes for slices, and the devices that it describes. Needs the extra `tpu`, no TPU."""
 
+import json
+import subprocess
 from importlib.util import find_spec
 
 import jax
@@ -13,7 +15,24 @@ from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.spec.topology import Topology, load_topology
 
-pytestmark = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+from ..conftest import SHARDTUI
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it"),
+]
+
+
+@pytest.mark.core
+def test_a_slice_is_planned_without_one() -> None:
+    command = [*SHARDTUI, "plan", "--topology", "v5e:2x4", "--preset", "fsdp-tp2", "--set", "layers=2", "--json"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    (row,) = json.loads(run.stdout)["rows"]
+    compiled, estimate = row["compiled"], row["estimate"]
+    assert row["problems"] == []
+    assert compiled["peak_bytes"] > compiled["argument_bytes"] == estimate["argument_bytes"]
+    assert {tuple(flow["axes"]) for flow in compiled["collectives"]} >= {("fsdp",), ("model",)}
 
 
 def kinds(topology: Topology) -> set[str]:
