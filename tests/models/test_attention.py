@@ -15,7 +15,7 @@ from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import compile_initial_state, compile_program
+from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.model_config import AttentionKernel
@@ -38,7 +38,7 @@ def attention_config(attention: str = "splash", seq_len: int = SEQ) -> RunConfig
 @pytest.mark.parametrize(
     ("seq", "dtype", "tolerance"),
     [
-        (3 * SEQ, jnp.float32, 1e-5),
+        (2 * SEQ, jnp.float32, 1e-5),
         pytest.param(SEQ, jnp.float32, 1e-5, marks=pytest.mark.slow),
         pytest.param(3 * SEQ, jnp.bfloat16, 2e-2, marks=pytest.mark.slow),
     ],
@@ -56,7 +56,7 @@ def test_splash_attention_has_the_values_and_gradients_of_plain_attention(
         return jnp.sum((attend(query, kv, kernel) * weights).astype(jnp.float32))
 
     kernels: tuple[AttentionKernel, ...] = ("plain", "splash-interpreted")
-    results = (jax.value_and_grad(partial(weighted, kernel), (0, 1))(query, kv) for kernel in kernels)
+    results = (jax.jit(jax.value_and_grad(partial(weighted, kernel), (0, 1)))(query, kv) for kernel in kernels)
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
         one, other = np.asarray(one, np.float32), np.asarray(other, np.float32)
         np.testing.assert_allclose(other, one, atol=tolerance * np.abs(one).max())
@@ -74,7 +74,7 @@ def test_plain_attention_of_a_long_sequence_leaves_out_blocks_above_the_diagonal
     def in_blocks(query: Array, kv: Array) -> Array:
         return jnp.sum(attend(query, kv, "plain") * weights)
 
-    one, other = (jax.value_and_grad(each, (0, 1)) for each in (at_once, in_blocks))
+    one, other = (jax.jit(jax.value_and_grad(each, (0, 1))) for each in (at_once, in_blocks))
     for expected, found in zip(*map(jax.tree.leaves, (one(query, kv), other(query, kv))), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     assert flops(jax.make_jaxpr(at_once)(query, kv)) == 4 * seq * seq * width
@@ -82,13 +82,15 @@ def test_plain_attention_of_a_long_sequence_leaves_out_blocks_above_the_diagonal
 
 
 def losses(config: RunConfig, preset: Preset) -> list[float]:
-    """Returns the losses of five steps on the same batch."""
     task = Task(config, "cpu")
-    placement = place(task, preset, jax.devices())
-    program = compile_program(task, placement)
-    state = compile_initial_state(task, placement)()
-    tokens = jax.random.randint(jax.random.key(0), (8, config.training.seq_len), 0, 256)
-    batch = jax.device_put(Batch(tokens, jnp.roll(tokens, -1, 1)), placement.batch_shardings)
+    return losses_of(task, compile_program(task, place(task, preset, jax.devices())))
+
+
+def losses_of(task: Task, program: Program) -> list[float]:
+    """Returns the losses of five steps on the same batch."""
+    state = compile_initial_state(task, program.placement)()
+    tokens = jax.random.randint(jax.random.key(0), (8, task.config.training.seq_len), 0, 256)
+    batch = jax.device_put(Batch(tokens, jnp.roll(tokens, -1, 1)), program.placement.batch_shardings)
     found = []
     for _ in range(5):
         state, loss = program.step(state, batch)

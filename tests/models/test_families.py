@@ -89,7 +89,8 @@ def test_tokens_see_their_window_and_no_later_token() -> None:
     with nnx.use_eager_sharding(False):
         model = Gpt(config, jnp.float32, nnx.Rngs(0))
     before = jax.random.randint(jax.random.key(1), (1, 16), 0, 256)
-    differ = np.any(model(before) != model(before.at[0, 5].add(1) % 256), axis=(0, 2))
+    logits = nnx.jit(Gpt.__call__)
+    differ = np.any(logits(model, before) != logits(model, before.at[0, 5].add(1) % 256), axis=(0, 2))
     assert differ.tolist() == [5 <= position < 5 + 4 for position in range(16)]
 
 
@@ -98,8 +99,8 @@ def test_rotary_positions_are_relative() -> None:
     config = like(layers=1, window=4)
     with nnx.use_eager_sharding(False):
         model = Gpt(config, jnp.float32, nnx.Rngs(0))
-    tokens = jax.random.randint(jax.random.key(1), (1, 24), 0, 256)
-    np.testing.assert_allclose(model(tokens)[:, 8:], model(tokens[:, 5:])[:, 3:], atol=1e-5)
+    tokens, logits = jax.random.randint(jax.random.key(1), (1, 24), 0, 256), nnx.jit(Gpt.__call__)
+    np.testing.assert_allclose(logits(model, tokens)[:, 8:], logits(model, tokens[:, 5:])[:, 3:], atol=1e-5)
 
 
 @pytest.mark.parametrize("seq", [128, pytest.param(384, marks=pytest.mark.slow)])
@@ -112,14 +113,14 @@ def test_splash_attention_serves_windows_caps_and_grouped_heads(seq: int) -> Non
         return jnp.sum(attend(query, kv, kernel, scores) * weights)
 
     kernels: tuple[AttentionKernel, ...] = ("plain", "splash-interpreted")
-    results = (jax.value_and_grad(partial(weighted, kernel), (0, 1))(query, kv) for kernel in kernels)
+    results = (jax.jit(jax.value_and_grad(partial(weighted, kernel), (0, 1)))(query, kv) for kernel in kernels)
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(other, one, atol=1e-5 * np.abs(one).max())
 
 
 def test_long_sequences_leave_out_blocks_outside_the_window() -> None:
     query, kv = (jax.random.normal(jax.random.key(0), shape) for shape in ((1, 2048, 2, 8), (1, 2048, 2, 1, 8)))
-    blocks = attend(query, kv, "plain", Scores(window=100))
+    blocks = jax.jit(lambda query, kv: attend(query, kv, "plain", Scores(window=100)))(query, kv)
     whole = jax.nn.dot_product_attention(query, kv[:, :, 0], kv[:, :, 1], is_causal=True, local_window_size=(99, 0))
     np.testing.assert_allclose(blocks, whole, atol=1e-5)
 

@@ -34,7 +34,7 @@ def test_only_keys_and_values_cross_the_sequence(programs: dict[str, Program]) -
     }
 
 
-@pytest.mark.parametrize("preset", ["sp2", "dp-sp2"])
+@pytest.mark.parametrize("preset", ["dp-sp2", pytest.param("sp2", marks=pytest.mark.slow)])
 def test_attention_scores_cover_only_the_devices_own_queries(
     preset: str, task: Task, programs: dict[str, Program]
 ) -> None:
