@@ -73,7 +73,7 @@ def test_a_request_does_not_wait_for_a_likely_preset(
 ) -> None:
     compiles.expect("fsdp")
     compiles.compile_likely(programs["dp"], idle)
-    compiles.request("tp", programs["dp"])
+    compiles.request("fsdp-tp2", programs["dp"])
     assert ended(events) == [("fsdp", False)]
     report_until(compiles, lambda: compiles.take_requested(compiles.ready() or ""))
 
@@ -122,30 +122,30 @@ def test_a_likely_preset_is_compiled_while_a_ready_scheduled_switch_waits(
     compiles = prepare(compiler, events, ScheduledSwitch(1000, "fsdp"))
     compiles.compile_scheduled(programs["dp"])
     report_until(compiles, lambda: ended(events))
-    compiles.expect("tp")
+    compiles.expect("fsdp-tp2")
     compiles.compile_likely(programs["dp"], idle)
-    report_until(compiles, lambda: ("tp", True) in ended(events))
+    report_until(compiles, lambda: ("fsdp-tp2", True) in ended(events))
 
 
 def test_replaced_requests_are_never_compiled(
     compiles: BackgroundCompiles, compiler: Known, programs: dict[str, Program], events: list[Event]
 ) -> None:
     """However many are requested, at most one has begun when the last is requested, and that one ends early."""
-    presets = [name for name in programs if name not in ("dp", "tp")]
+    presets = [name for name in programs if name not in ("dp", "fsdp-tp2")]
     first, *others = presets
     begun, proceed = threading.Event(), threading.Event()
     busy = compiler.queue.submit(Urgency.REQUESTED, lambda: begun.set() or proceed.wait(60))
     assert begun.wait(60)
-    for name in (first, *others * 20, "tp"):
+    for name in (first, *others * 20, "fsdp-tp2"):
         compiles.request(name, programs["dp"])
     proceed.set()
     busy.result()
-    requested = compiles.take_requested("tp")
+    requested = compiles.take_requested("fsdp-tp2")
     assert requested
     wait([requested.ready], 60)
     compiles.finished(requested)
     compiled = {event.preset for event in events if isinstance(event, PresetCompiling) and event.phase != "wait"}
-    assert compiled == {"tp"}
+    assert compiled == {"fsdp-tp2"}
 
 
 @pytest.mark.slow

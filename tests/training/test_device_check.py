@@ -16,6 +16,7 @@ from shardtui.engine.training.device_check import coverage
 from shardtui.engine.wire.commands import AnyCommand, Resume
 from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Event, Paused, Restored, StepsDone, Switched
 
+from ..conftest import Programs, tiny_config
 from ..flipping_run import FlippingRun
 from ..flips import Flip
 
@@ -50,10 +51,19 @@ class Run(FlippingRun):
         }
 
 
+@pytest.fixture(scope="module")
+def tiny() -> Programs:
+    """The programs of a model whose steps take milliseconds."""
+    return Programs(Task(tiny_config(), "cpu"))
+
+
 @pytest.fixture
-def run(task: Task, programs: dict[str, Program], tmp_path: Path) -> Callable[..., Run]:
-    def new(flip: Flip | None, at_step: int = 0, name: str = "run", **changes: Any) -> Run:
-        return Run(task, programs, tmp_path / name, flip, at_step, **changes)
+def run(tiny: Programs, tmp_path: Path) -> Callable[..., Run]:
+    def new(
+        flip: Flip | None, at_step: int = 0, name: str = "run", presets: tuple[str, ...] = ("dp",), **changes: Any
+    ) -> Run:
+        known = {preset: tiny[preset] for preset in presets}
+        return Run(tiny._task, known, tmp_path / name, flip, at_step, preset=presets[0], **changes)
 
     return new
 
@@ -82,7 +92,7 @@ def test_the_run_goes_back_and_makes_the_steps_again(
 
 @pytest.mark.slow
 def test_a_pair_does_not_say_which_is_wrong(run: Callable[..., Run]) -> None:
-    hit = run(FLIP, 4, preset="hsdp", save_every=None)
+    hit = run(FLIP, 4, presets=("hsdp",), save_every=None)
     hit.train()
     (found,) = hit.named(DevicesDiffer)
     assert not found.is_certain
@@ -93,7 +103,7 @@ def test_a_pair_does_not_say_which_is_wrong(run: Callable[..., Run]) -> None:
 @pytest.mark.slow
 def test_a_switch_does_not_spread_what_is_wrong(run: Callable[..., Run]) -> None:
     """The switch is put off: after the pause nobody asks for it again."""
-    hit = run(FLIP, 4, switches=(ScheduledSwitch(5, "fsdp"),), save_every=None)
+    hit = run(FLIP, 4, presets=("dp", "fsdp"), switches=(ScheduledSwitch(5, "fsdp"),), save_every=None)
     hit.train()
     (found,) = hit.named(DevicesDiffer)
     assert found.step == 5

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,23 @@ from shardtui.engine.wire.events import (
 )
 from shardtui.engine.wire.inbox import Inbox
 
-from ..conftest import Known
+from ..conftest import Known, Programs, tiny_config
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Task:
+    """The task of training a model whose steps take milliseconds."""
+    return Task(tiny_config(), "cpu")
+
+
+@pytest.fixture(scope="module")
+def tiny_programs(tiny: Task) -> Programs:
+    return Programs(tiny)
 
 
 def run(
     task: Task,
-    programs: dict[str, Program],
+    programs: Mapping[str, Program],
     folder: Path,
     switches: tuple[ScheduledSwitch, ...] = (),
     profile: int | None = None,
@@ -124,11 +135,11 @@ def exhausted_after_donation(state: Any, *_: Any) -> Any:
 
 @pytest.mark.parametrize("step", [exhausted, pytest.param(exhausted_after_donation, marks=pytest.mark.slow)])
 def test_a_switch_whose_first_step_runs_out_of_memory_is_rolled_back(
-    task: Task, programs: dict[str, Program], tmp_path: Path, step: Callable[..., Any]
+    tiny: Task, tiny_programs: Programs, tmp_path: Path, step: Callable[..., Any]
 ) -> None:
-    known = {"dp": programs["dp"], "fsdp": replace(programs["fsdp"], step=step)}
-    plain = losses(run(task, known, tmp_path, ()))
-    events = run(task, known, tmp_path, (ScheduledSwitch(5, "fsdp"),))
+    known = {"dp": tiny_programs["dp"], "fsdp": replace(tiny_programs["fsdp"], step=step)}
+    plain = losses(run(tiny, known, tmp_path, ()))
+    events = run(tiny, known, tmp_path, (ScheduledSwitch(5, "fsdp"),))
     (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
     assert failed.to_preset == "fsdp"
     assert "out of device memory" in failed.problems[0]
@@ -170,10 +181,10 @@ def test_a_low_memory_switch_that_fails_half_way_restores_its_checkpoint(
 
 
 def test_a_low_memory_switch_is_refused_if_its_save_fails(
-    task: Task, programs: dict[str, Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Task, tiny_programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Saver, "_begin", full_disk)
-    events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    events = run(tiny, tiny_programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
     (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
     assert "step 3 could not be saved" in failed.problems[0]
     assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
@@ -221,11 +232,9 @@ def test_the_parts_of_the_step_are_measured_from_time_to_time(
     assert not list((tmp_path / "profile").rglob("*.pb")), "the trace is not kept"
 
 
-def test_training_continues_if_a_trace_cannot_be_written(
-    task: Task, programs: dict[str, Program], tmp_path: Path
-) -> None:
+def test_training_continues_if_a_trace_cannot_be_written(tiny: Task, tiny_programs: Programs, tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("a file where a directory has to be")
-    events = run(task, programs, tmp_path, profile=2)
+    events = run(tiny, tiny_programs, tmp_path, profile=2)
     (failed,) = [event for event in events if isinstance(event, ProfileFailed)]
     assert "profile" in failed.problems[0]
     assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]

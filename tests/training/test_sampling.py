@@ -1,5 +1,7 @@
 """Text sampled between steps: under any layout the same, and no loss changes."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -8,7 +10,7 @@ import msgspec
 import pytest
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import Program, compile_initial_state
+from shardtui.engine.program.program import Program
 from shardtui.engine.program.sampling import compile_sampler
 from shardtui.engine.spec.config import Sampling
 from shardtui.engine.spec.preset_reader import load_preset
@@ -25,10 +27,11 @@ from ..recorded import recorded_run
 from .test_loop import losses, run
 
 
-def sampled(task: Task, preset: str, prompt: bytes, count: int, heat: float = 0.0, seed: int = 0) -> bytes:
+def sampler(task: Task, preset: str) -> Callable[..., bytes]:
+    """Returns a function of the prompt, the number of tokens, the temperature and the seed."""
     placement = place(task, load_preset(preset), jax.devices())
-    state = compile_initial_state(task, placement)()
-    return compile_sampler(task, placement).sample(state, prompt, count, heat, seed)
+    state = jax.device_put(jax.jit(task.initial_state)(), placement.state_shardings)
+    return partial(compile_sampler(task, placement).sample, state)
 
 
 def test_bytes_are_the_most_probable_ones_of_a_window_that_moves() -> None:
@@ -40,7 +43,7 @@ def test_bytes_are_the_most_probable_ones_of_a_window_that_moves() -> None:
         window = text[-15:]
         tokens = jnp.array([window + [0] * (16 - len(window))], jnp.int32)
         text.append(int(jnp.argmax(logits(params, tokens)[0, len(window) - 1])))
-    assert sampled(task, "fsdp-tp2", prompt, count) == bytes(text[len(prompt) :])
+    assert sampler(task, "fsdp-tp2")(prompt, count, 0.0, 0) == bytes(text[len(prompt) :])
 
 
 @pytest.mark.parametrize(
@@ -49,9 +52,10 @@ def test_bytes_are_the_most_probable_ones_of_a_window_that_moves() -> None:
 )
 def test_samples_are_the_same_under_every_layout(preset: str) -> None:
     task = Task(tiny_config(), "cpu")
-    text = sampled(task, preset, b"import ", 24, 1.0, 7)
-    assert text == sampled(task, "dp", b"import ", 24, 1.0, 7)
-    assert text != sampled(task, "dp", b"import ", 24, 1.0, 8)
+    plain = sampler(task, "dp")
+    text = sampler(task, preset)(b"import ", 24, 1.0, 7)
+    assert text == plain(b"import ", 24, 1.0, 7)
+    assert text != plain(b"import ", 24, 1.0, 8)
 
 
 @pytest.mark.slow

@@ -119,8 +119,17 @@ def test_a_child_forked_by_c_code_is_not_the_engine(home: Path) -> None:
         assert not child.exists()
 
 
-@pytest.mark.parametrize("name", ["lock", "events.jsonl", "engine.log"])
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("lock", os.mkfifo),
+        ("events.jsonl", os.mkfifo),
+        ("engine.log", os.mkfifo),
+        ("events.jsonl", os.mkdir),
+        pytest.param("lock", os.mkdir, marks=pytest.mark.slow),
+        pytest.param("engine.log", os.mkdir, marks=pytest.mark.slow),
+    ],
+)
 def test_a_fifo_or_directory_in_place_of_a_file_does_not_block(
     home: Path, name: str, make: Callable[[Path], None]
 ) -> None:

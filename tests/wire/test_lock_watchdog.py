@@ -23,8 +23,15 @@ def replace(path: Path) -> None:
     (path / "run.json").write_bytes(b"{}")
 
 
-@pytest.mark.parametrize("change", [shutil.rmtree, replace])
-@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize(
+    ("change", "elsewhere"),
+    [
+        (shutil.rmtree, True),
+        (replace, False),
+        pytest.param(shutil.rmtree, False, marks=pytest.mark.slow),
+        pytest.param(replace, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], None], elsewhere: bool) -> None:
     path, kept = home / "state/shardtui/runs/mine", home / "kept"
     process = subprocess.Popen(

@@ -26,6 +26,9 @@ from shardtui.engine.wire.server import MAX_GUESTS, MAX_VIEWERS, Server
 from ..conftest import SETTINGS, SHARDTUI
 from ..tui.test_cli import run
 
+MANY = 1000
+"""Connections of a flood."""
+
 
 class Run:
     """A running `shardtui train`."""
@@ -99,16 +102,14 @@ def test_a_run_can_be_stopped_during_a_flood_of_connections(training: Run) -> No
     thread.start()
     try:
         most = 0
-        until = time.monotonic() + 3
-        while time.monotonic() < until:
+        while made < MANY:
             training.until("StepDone")
             most = max(most, len(list(training.descriptors.iterdir())))
         stopped = run("stop", "mine")
     finally:
         is_over.set()
         thread.join()
-    assert made > 1000
-    assert most < 500
+    assert most < MANY / 2
     assert (stopped.returncode, training.ends()) == (0, 0), stopped
 
 
@@ -120,8 +121,8 @@ def test_stop_fails_if_the_run_is_killed_meanwhile(training: Run) -> None:
     stopping = subprocess.Popen([*SHARDTUI, "stop", "mine"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert stopping.stderr
     assert stopping.stderr.readline() == "waiting for the current step to end\n"
-    time.sleep(1)
-    assert stopping.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        stopping.wait(0.2)
     os.kill(holder.pid, 9)
     assert "its process ended without a message" in stopping.communicate(timeout=30)[0]
     assert stopping.returncode == 1
