@@ -48,20 +48,23 @@ def of_experts(mixture: Task) -> Callable[[str], Program]:
     return cache(lambda name: compile_program(mixture, place(mixture, load_preset(name), jax.devices())))
 
 
+routed = jax.jit(route, static_argnames=("per_token", "capacity"))
+
+
 def probabilities(*tokens: list[float]) -> jax.Array:
     """The router's probabilities for one sequence, [1, T, E]."""
     return jnp.array([tokens])
 
 
 def test_experts_take_tokens_in_order_up_to_their_capacity() -> None:
-    routing = route(probabilities([0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [0.9, 0.1]), per_token=1, capacity=2)
+    routing = routed(probabilities([0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [0.9, 0.1]), per_token=1, capacity=2)
     assert routing.dispatch[0].sum(axis=-1).tolist() == [[1, 0], [1, 0], [0, 1], [0, 0]]
     assert routing.dispatch[0].sum(axis=0).tolist() == [[1, 1], [1, 0]], "each slot has one token"
     np.testing.assert_allclose(routing.combine[0].sum(axis=(1, 2)), [0.7, 0.6, 0.8, 0])
 
 
 def test_several_experts_of_a_token_are_weighted_by_normalised_probabilities() -> None:
-    routing = route(probabilities([0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]), per_token=2, capacity=2)
+    routing = routed(probabilities([0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]), per_token=2, capacity=2)
     assert routing.dispatch[0].sum(axis=-1).tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
     expected = [[5 / 8, 3 / 8, 0], [0, 6 / 9, 3 / 9], [0, 0, 5 / 8]]
     np.testing.assert_allclose(routing.combine[0].sum(axis=-1), expected, rtol=1e-6)
@@ -69,11 +72,13 @@ def test_several_experts_of_a_token_are_weighted_by_normalised_probabilities() -
 
 def test_the_balance_loss_is_1_for_equally_preferred_experts() -> None:
     even = jax.nn.softmax(50 * jnp.eye(4))[None]
-    assert route(even, 1, 4).balance.tolist() == pytest.approx([1.0])
-    assert route(even[:, :1].repeat(4, axis=1), 1, 4).balance.tolist() == pytest.approx([4.0]), "all to one of 4"
+    assert routed(even, per_token=1, capacity=4).balance.tolist() == pytest.approx([1.0])
+    assert routed(even[:, :1].repeat(4, axis=1), per_token=1, capacity=4).balance.tolist() == pytest.approx([4.0]), (
+        "all to one of 4"
+    )
     uneven = probabilities([0.5, 0.3, 0.2], [0.1, 0.6, 0.3])
     by_hand = 3 * (0.5 * (0.5 + 0.1) / 2 + 0.5 * (0.3 + 0.6) / 2)
-    assert route(uneven, 2, 2).balance.tolist() == pytest.approx([by_hand])
+    assert routed(uneven, per_token=2, capacity=2).balance.tolist() == pytest.approx([by_hand])
 
 
 @pytest.mark.slow
