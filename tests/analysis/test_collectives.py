@@ -15,22 +15,21 @@ from shardtui.engine.analysis.hlo import Instruction, Module, parse
 from shardtui.engine.analysis.program_text import read as read_text
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program as CompiledPreset
 from shardtui.engine.program.program import compile_program
-from shardtui.engine.spec.config import ModelConfig, TrainingConfig
-from shardtui.engine.spec.preset_reader import load_preset, read_preset
+from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import CollectiveInfo
 from shardtui.engine.wire.events import PresetCompiled
 
-from ..collective_programs import LAYERS, WIDTH, Program, lower_fsdp, programs
-from ..conftest import tiny_config
+from ..collective_programs import LAYERS, WIDTH, Program, lower_fsdp
+from ..collective_programs import programs as hand_written
+from ..conftest import BATCHES, WIDE, tiny_config
 
 MESH = {"data": 4, "model": 2}
 TEXTS = Path(__file__).parents[1] / "hlo"
 LINE = str(Path(__file__).parents[1] / "collective_programs.py")
 
-MODEL = ModelConfig(layers=3, embed=32, heads=8, mlp=64, vocab=256, vocab_rows=256, context=16, dropout=0.1)
-BATCH, TOKENS, WIDE = 8, 16, 32
-ACTIVATION = BATCH * TOKENS * WIDE * 4
+ACTIVATION = BATCHES.batch_size * BATCHES.seq_len * WIDE.embed * 4
 """Bytes of the residual stream of the global batch, float32."""
 
 
@@ -47,7 +46,7 @@ def summary(infos: list[CollectiveInfo]) -> list[tuple[str, list[str], int | Non
     return [(info.kind, info.axes, info.count, info.bytes_each) for info in infos]
 
 
-@pytest.mark.parametrize("program", list(programs()), ids=lambda program: program.name)
+@pytest.mark.parametrize("program", list(hand_written()), ids=lambda program: program.name)
 def test_hand_written_programs_on_cpu(program: Program, mesh: Mesh) -> None:
     found = inventory(parse(program.lower(mesh).compile().as_text() or ""), MESH)
     assert summary(found) == [program.traffic]
@@ -57,7 +56,7 @@ def test_hand_written_programs_on_cpu(program: Program, mesh: Mesh) -> None:
     assert found[0].bytes_per_device == (None if times is None else times * each)
 
 
-@pytest.mark.parametrize("program", list(programs()), ids=lambda program: program.name)
+@pytest.mark.parametrize("program", list(hand_written()), ids=lambda program: program.name)
 def test_hand_written_programs_compiled_for_tpu(program: Program) -> None:
     """Reads the texts that `tests/long/tpu_traffic.py` stores: v5e, 2 × 4 chips."""
     found = inventory(read(program.name), MESH)
@@ -87,11 +86,6 @@ def test_collectives_that_the_compiler_inserts_for_fsdp(mesh: Mesh) -> None:
     assert not any(info.written for info in [*cpu, *tpu])
 
 
-def compiled(preset: str) -> PresetCompiled:
-    task = Task(tiny_config(model=MODEL, training=TrainingConfig(batch_size=BATCH, seq_len=TOKENS)), "cpu")
-    return compile_program(task, place(task, load_preset(preset), jax.devices())).description
-
-
 def test_a_pipeline_of_one_stage_has_no_permutation(tmp_path: Path) -> None:
     """The compiler leaves a permutation without pairs in the program."""
     path = tmp_path / "one.toml"
@@ -105,32 +99,32 @@ def parameter_bytes(program: PresetCompiled) -> int:
     return sum(array.bytes for array in program.arrays if array.kind == "parameter")
 
 
-def test_data_parallel_reduces_the_gradients_once() -> None:
-    program = compiled("dp")
+def test_data_parallel_reduces_the_gradients_once(programs: dict[str, CompiledPreset]) -> None:
+    program = programs["dp"].description
     assert program.collectives
     assert {(info.kind, *info.axes) for info in program.collectives} == {("all-reduce", "data")}
     assert total(program.collectives, "all-reduce", "data") == pytest.approx(parameter_bytes(program), rel=0.01)
 
 
-def test_tensor_parallel_has_the_all_reduces_of_megatron() -> None:
+def test_tensor_parallel_has_the_all_reduces_of_megatron(programs: dict[str, CompiledPreset]) -> None:
     """Each layer has two all-reduces of activations forward and two backward (Shoeybi et al. 2019, section 3)."""
-    program = compiled("tp")
+    program = programs["tp"].description
     assert program.collectives
     layers = [info for info in program.collectives if "(blocks)" in info.op_name and "while" in info.op_name]
     forward = [info for info in layers if "transpose" not in info.op_name]
     backward = [info for info in layers if "transpose" in info.op_name]
     for side in (forward, backward):
-        assert summary(side) == [("all-reduce", ["model"], MODEL.layers, ACTIVATION)] * 2
+        assert summary(side) == [("all-reduce", ["model"], WIDE.layers, ACTIVATION)] * 2
     sources = {info.source.rpartition("/")[2].partition(":")[0] for info in layers}
     assert sources == {"attention.py", "blocks.py"}
 
 
-def test_fsdp_gathers_and_reduces_the_bytes_of_the_formulas() -> None:
+def test_fsdp_gathers_and_reduces_the_bytes_of_the_formulas(programs: dict[str, CompiledPreset]) -> None:
     """Split parameters of blocks are gathered forward and backward, embeddings once.
 
     On CPU gradients are all-reduced and then cut.
     """
-    program = compiled("fsdp")
+    program = programs["fsdp"].description
     assert program.collectives
     split = [array for array in program.arrays if array.kind == "parameter" and any(array.compiled_spec)]
     gathered = sum(array.bytes * (1 if "embedding" in array.name else 2) for array in split)

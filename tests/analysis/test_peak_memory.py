@@ -13,6 +13,8 @@ from shardtui.engine.wire.descriptions import PeakBuffer, PeakMemory
 from shardtui.tui.cli.memory_report import peak_table
 from shardtui.tui.state.peak_words import curve_rows
 
+from ..conftest import KINDS
+
 HEAD = "HloModule m, is_scheduled=true, entry_computation_layout={{}}, num_partitions=1{0}\n\n"
 TOLERANCE = 0.05
 
@@ -220,24 +222,29 @@ def test_the_curve_is_drawn_from_zero() -> None:
     assert curve_rows(msgspec.structs.replace(peak, curve=[]), 4, 1) == []
 
 
-def test_rebuilt_peaks_of_every_preset_on_cpu(programs: dict[str, Program]) -> None:
+REPRESENTATIVE = ("dp", "fsdp-tp2", "dp-tp2-pp2")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
+)
+def test_rebuilt_peaks_on_cpu(name: str, programs: dict[str, Program]) -> None:
     """The compiler's figure, here a sum, also has what its allocator loses between buffers."""
-    for name, program in programs.items():
-        memory, at = program.description.memory, program.description.at_peak
-        assert memory and at, name
-        assert at.bytes == pytest.approx(memory.peak, rel=TOLERANCE), name
-        buffers = program.description.peak_buffers
-        assert len(buffers) == MOST_BUFFERS
-        sizes = [buffer.bytes for buffer in buffers]
-        assert sizes == sorted(sizes, reverse=True)
-        assert sum(sizes) <= at.bytes
-        assert max(at.curve) == at.bytes
-        assert at.curve.index(at.bytes) == pytest.approx(at.at * len(at.curve), abs=2)
-        assert all(0 <= buffer.begin <= at.at <= buffer.end <= 1 for buffer in buffers)
-        known = {array.name for array in program.description.arrays}
-        assert all(buffer.name in known for buffer in buffers if buffer.kind == "argument")
-        assert any("/attention/" in buffer.op_name or "/mlp/" in buffer.op_name for buffer in buffers)
-        assert any(buffer.source for buffer in buffers)
+    described = programs[name].description
+    memory, at, buffers = described.memory, described.at_peak, described.peak_buffers
+    assert memory and at
+    assert at.bytes == pytest.approx(memory.peak, rel=TOLERANCE)
+    assert len(buffers) == MOST_BUFFERS
+    sizes = [buffer.bytes for buffer in buffers]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) <= at.bytes
+    assert max(at.curve) == at.bytes
+    assert at.curve.index(at.bytes) == pytest.approx(at.at * len(at.curve), abs=2)
+    assert all(0 <= buffer.begin <= at.at <= buffer.end <= 1 for buffer in buffers)
+    known = {array.name for array in described.arrays}
+    assert all(buffer.name in known for buffer in buffers if buffer.kind == "argument")
+    assert any("/attention/" in buffer.op_name or "/mlp/" in buffer.op_name for buffer in buffers)
+    assert any(buffer.source for buffer in buffers)
 
 
 def test_the_table_says_what_is_predicted_and_what_the_compiler_says() -> None:

@@ -51,10 +51,17 @@ class Model:
 
     def training(self) -> dict[str, float]:
         """Returns those of gradients, by tensor, and of the losses of ten steps."""
+        return self.gradients() | self.losses()
+
+    def gradients(self) -> dict[str, float]:
+        """Returns those of gradients, by tensor."""
         gradients = jax.jit(jax.grad(self._task.loss))(self.params, self._batch, None)
         named = in_files(gradients, self._tensors, self._parts)
-        found = {f"gradient {name}": sampled(gradient) for name, gradient in named.items()}
-        return self._furthest(found | {"losses": np.array(_losses(self._task, self.params, self._batch))})
+        return self._furthest({f"gradient {name}": sampled(gradient) for name, gradient in named.items()})
+
+    def losses(self) -> dict[str, float]:
+        """Returns that of the losses of ten steps."""
+        return self._furthest({"losses": np.array(_losses(self._task, self.params, self._batch))})
 
     def _furthest(self, found: dict[str, Any]) -> dict[str, float]:
         return {name: float(np.abs(np.asarray(value) - self._answers[name]).max()) for name, value in found.items()}

@@ -56,7 +56,14 @@ def test_every_model_but_one_with_a_capacity_is_a_model_of_transformers() -> Non
     assert found["qwen3-30b-a3b"] == ["Qwen3MoeForCausalLM"]
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+REPRESENTATIVE = ("GPT2LMHeadModel", "LlamaForCausalLM", "Gemma2ForCausalLM", "Qwen3MoeForCausalLM")
+"""With joint and separate tensors, more norms, and experts. Tests of the others are slow: test_weights.py reads all."""
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [name if name in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS],
+)
 @pytest.mark.parametrize("preset", ["fsdp-tp2", pytest.param("dp", marks=pytest.mark.slow)])
 def test_what_was_read_is_written_bit_by_bit(architecture: str, preset: str, tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"

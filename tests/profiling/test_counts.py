@@ -25,6 +25,7 @@ from shardtui.engine.wire.account import TICKS, Account
 from shardtui.tui.state.account_sums import flow_times
 
 STEPS = 2
+SMALL = ("batch_size=8", "seq_len=64", "layers=2")
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 USERS = UserModel(
     reference=f"{EXAMPLES}/transformer.py:language_model",
@@ -55,12 +56,14 @@ def traced(task: Task, program: Program, folder: Path) -> Account:
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Account]:
     """A program and the account of its step."""
-    return measured_step(*request.param, tmp_path_factory.mktemp("trace"))
+    return measured_step(*request.param, tmp_path_factory.mktemp("trace"), SMALL)
 
 
-def measured_step(name: str, preset: str, folder: Path) -> tuple[Program, Account]:
+def measured_step(
+    name: str, preset: str, folder: Path, settings: tuple[str, ...] = ("batch_size=8",)
+) -> tuple[Program, Account]:
     """Compiles a model under a preset, and traces its step."""
-    known = load_model("nano" if name == "user's" else name, ("batch_size=8",))
+    known = load_model("nano" if name == "user's" else name, settings)
     model = USERS if name == "user's" else known.model
     task = Task(RunConfig(run="a", model_name=name, model=model, training=known.training, preset=preset), "cpu")
     program = compile_program(task, place(task, load_preset(preset), jax.devices()))
