@@ -34,9 +34,11 @@ def ended() -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("lines", [1, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "lines", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.slow)]
+)
 def test_a_reader_of_stdout_that_goes_ends_the_run(home: Path, lines: int) -> None:
-    """While it begins, and among its steps."""
+    """Before the engine listens, while it begins, and among its steps."""
     process = subprocess.Popen([*ENDLESS, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout and process.stderr
     for _ in range(lines):
@@ -49,14 +51,6 @@ def test_a_reader_of_stdout_that_goes_ends_the_run(home: Path, lines: int) -> No
     found = ended()
     assert found["state"] == "stopped"
     assert find("mine").path.joinpath(f"checkpoints/{found['step']}").is_dir() or not found["step"]
-
-
-def test_a_reader_that_goes_before_the_engine_listens(home: Path) -> None:
-    process = subprocess.Popen([*ENDLESS, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout
-    process.stdout.close()
-    assert process.wait(timeout=240) == 1
-    assert ended()["state"] == "stopped"
 
 
 def test_a_reader_of_stderr_that_goes_while_nothing_is_written(home: Path) -> None:

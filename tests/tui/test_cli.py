@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from shardtui.engine.wire.run_directory import find
-from shardtui.tui.cli.main import _parser
+from shardtui.tui.cli.main import _parser, main
 
 from ..conftest import OF_EXPERTS, SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after
 from ..schemas import checked, checked_lines
@@ -22,6 +22,15 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(
         [*SHARDTUI, *arguments], capture_output=True, text=True, env={**os.environ, **environment}, timeout=240
     )
+
+
+def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    """Runs a command in this process. Returns its exit code and what it prints to stdout and stderr."""
+    try:
+        code: object = main(list(arguments))
+    except SystemExit as ended:
+        code = ended.code
+    return code, *capsys.readouterr()
 
 
 def train(*arguments: str, settings: list[str] = SETTINGS) -> list[dict[str, Any]]:
@@ -34,20 +43,15 @@ def losses(events: list[dict[str, Any]]) -> list[float]:
     return [event["loss"] for event in events if event["type"] == "StepDone"]
 
 
-def test_switches_change_no_loss(home: Path) -> None:
+def test_a_switch_changes_no_loss(home: Path) -> None:
     """The short form of tests/long/losses.py."""
-    plain = train("--steps=15", WITH_DROPOUT)
-    switched = train("--steps=15", "--switch=5:fsdp", "--switch=10:dp-tp2", WITH_DROPOUT)
-    assert [event["step"] for event in switched if event["type"] == "StepDone"] == list(range(1, 16))
+    plain = train("--steps=4", WITH_DROPOUT)
+    switched = train("--steps=4", "--switch=2:dp-tp2", WITH_DROPOUT)
+    assert [event["step"] for event in switched if event["type"] == "StepDone"] == [1, 2, 3, 4]
     assert losses(switched) == pytest.approx(losses(plain), rel=1e-5)
-    assert losses(plain)[-1] < losses(plain)[0]
-    receipts = [event for event in switched if event["type"] == "Switched"]
-    assert [(r["from_preset"], r["to_preset"], r["step"]) for r in receipts] == [
-        ("dp", "fsdp", 5),
-        ("fsdp", "dp-tp2", 10),
-    ]
-    assert all(r["digests_equal"] and r["compile_seconds"] > 0 and r["stall_seconds"] > 0 for r in receipts)
-    assert [r["bytes_moved"] > 0 for r in receipts] == [False, True]
+    (receipt,) = [event for event in switched if event["type"] == "Switched"]
+    assert (receipt["from_preset"], receipt["to_preset"], receipt["step"]) == ("dp", "dp-tp2", 2)
+    assert receipt["digests_equal"] and receipt["compile_seconds"] > 0 and receipt["stall_seconds"] > 0
     assert [event["type"] for event in switched[-2:]] == ["EngineStopped", "RunEnded"]
     goodput = switched[-1]["goodput"]
     assert 0 < goodput["share"] < 1
@@ -56,6 +60,19 @@ def test_switches_change_no_loss(home: Path) -> None:
     for path in home.glob("state/shardtui/runs/*/events.jsonl"):
         recorded = checked_lines("events", path.read_text())
         assert {"StepsDone", "CheckpointSaved", "EngineStopped"} <= {event["type"] for event in recorded}
+
+
+@pytest.mark.slow
+def test_several_switches_change_no_loss(home: Path) -> None:
+    plain = losses(train("--steps=15", WITH_DROPOUT))
+    switched = train("--steps=15", "--switch=5:fsdp", "--switch=10:dp-tp2", WITH_DROPOUT)
+    assert losses(switched) == pytest.approx(plain, rel=1e-5)
+    assert plain[-1] < plain[0]
+    receipts = [event for event in switched if event["type"] == "Switched"]
+    assert [(r["from_preset"], r["to_preset"], r["step"], r["bytes_moved"] > 0) for r in receipts] == [
+        ("dp", "fsdp", 5, False),
+        ("fsdp", "dp-tp2", 10, True),
+    ]
 
 
 @pytest.mark.slow
@@ -166,13 +183,6 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
         ),
         (["train", "--steps=3", "--seq-len=500"], "--seq-len 500 is longer than the model's context of 128"),
         (["train", "--steps=3", "--run=../x"], "a name has 1 to 64 characters"),
-        (["train", "--steps=3", "--data=/nowhere"], "--data /nowhere: no such file or directory"),
-        (["train", "--steps=3", "--data=/dev/null"], "--data /dev/null: a character device, not a file"),
-        (["train", "--steps=3", f"--data={sys.executable}"], "the file is not text"),
-        (["train", "--steps=3", "--batch-size=12"], "batch 12 does not divide by 8"),
-        (["train", "--steps=3", "--devices=7"], "batch 16 does not divide by 7: make it 14 or 21"),
-        (["train", "--steps=3", "--devices=7", "--preset=dp-tp2"], "needs a multiple of 2 devices, 7 found"),
-        (["train", "--steps=3", "--platform=abacus"], "abacus"),
         (["attach", "nope"], "run nope: no such run"),
         (["attach"], "no run is training"),
         (["stop", "nope"], "run nope: no such run"),
@@ -181,8 +191,31 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input_gives_one_message_and_leaves_nothing(home: Path, arguments: list[str], says: str) -> None:
-    result = run(*arguments)
+def test_bad_input_gives_one_message_and_leaves_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    code, stdout, stderr = answered(capsys, *arguments)
+    assert code in (1, 2)
+    assert says in stderr
+    assert stdout == ""
+    assert list((home / "state").rglob("*.json*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--data=/nowhere"], "--data /nowhere: no such file or directory"),
+        pytest.param(["--data=/dev/null"], "--data /dev/null: a character device, not a file", marks=pytest.mark.slow),
+        pytest.param([f"--data={sys.executable}"], "the file is not text", marks=pytest.mark.slow),
+        pytest.param(["--batch-size=12"], "batch 12 does not divide by 8", marks=pytest.mark.slow),
+        (["--devices=7"], "batch 16 does not divide by 7: make it 14 or 21"),
+        (["--devices=7", "--preset=dp-tp2"], "needs a multiple of 2 devices, 7 found"),
+        (["--platform=abacus"], "abacus"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_the_engine_refuses_is_one_message_and_leaves_nothing(home: Path, arguments: list[str], says: str) -> None:
+    result = run("train", "--steps=3", *arguments)
     assert result.returncode in (1, 2)
     assert says in result.stderr
     assert "Traceback" not in result.stderr
@@ -331,14 +364,17 @@ def test_inspect_reads_the_text_of_any_compiled_program(tmp_path: Path) -> None:
         (["--preset=tp", "--set=heads=4"], "heads 4 does not divide by 8"),
     ],
 )
-def test_what_cannot_be_inspected_is_refused(home: Path, arguments: list[str], says: str) -> None:
+def test_what_cannot_be_inspected_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
     hlo = Path(__file__).parents[1] / "hlo" / "tpu-psum.hlo"
     broken = home / "broken.hlo"
     broken.write_text(hlo.read_text().replace("{0,2,4,6}", "{0,2,4,9}"))
-    result = run("inspect", *(argument.format(hlo=hlo, here=__file__, broken=broken) for argument in arguments))
-    assert result.returncode == 2
-    assert says in result.stderr
-    assert result.stdout == ""
+    given = (argument.format(hlo=hlo, here=__file__, broken=broken) for argument in arguments)
+    code, stdout, stderr = answered(capsys, "inspect", *given)
+    assert code == 2
+    assert says in stderr
+    assert stdout == ""
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import SHARDTUI
+from .test_cli import answered
 
 WORD_BREAKS = " \t\n\"'><=;|&(:"
 
@@ -56,12 +57,14 @@ def test_runs_are_completed(home: Path) -> None:
         (["train", "--steps=1", "--set=layer=2"], "did you mean layers?"),
     ],
 )
-def test_a_mistyped_name_is_answered_with_the_closest(arguments: list[str], says: str) -> None:
-    answer = subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, check=False)
-    assert (answer.returncode, says in answer.stderr, "Traceback" in answer.stderr) == (2, True, False)
+def test_a_mistyped_name_is_answered_with_the_closest(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    code, _, errors = answered(capsys, *arguments)
+    assert (code, says in errors) == (2, True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_has_a_script(shell: str) -> None:
-    answer = subprocess.run([*SHARDTUI, "completion", shell], capture_output=True, text=True, check=True)
-    assert "shardtui" in answer.stdout
+def test_every_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, script, _ = answered(capsys, "completion", shell)
+    assert (code, "shardtui" in script) == (0, True)

@@ -71,7 +71,7 @@ def test_between_two_epochs_a_viewer_waits_for_the_next_engine(home: object) -> 
         assert isinstance(elsewhere, Disconnected)
         assert elsewhere.reason == f"process 0 is on tpu-7: `shardtui attach {directory.name}` there shows the run"
         following = asyncio.ensure_future(until(EngineLost, stream))
-        _, waiting = await asyncio.wait([following], timeout=1.0)
+        _, waiting = await asyncio.wait([following], timeout=0.3)
         assert waiting, "the run has not ended"
         supervisor.close()
         await following

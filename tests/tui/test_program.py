@@ -88,7 +88,7 @@ def test_a_program_that_cannot_be_explained_is_refused_after_the_ui_has_closed(f
 @pytest.mark.parametrize("ends", ["key", "hang-up"])
 def test_the_process_that_explains_ends_with_the_ui(folder: Path, ends: str) -> None:
     terminal = opened(folder, "slow")
-    terminal.until(lambda text: "explaining … 2 s" in text, "the wait")
+    terminal.until(lambda text: "explaining … 1 s" in text, "the wait")
     engines = _children(terminal.process.pid)
     assert len(engines) == 1
     if ends == "key":

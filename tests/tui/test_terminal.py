@@ -68,6 +68,7 @@ def test_the_engine_keeps_training_however_the_ui_ends(terminal: Terminal) -> No
         os.kill(engine.pid, signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_the_ui_shows_that_the_engine_crashed(terminal: Terminal) -> None:
     engine = run_directory.find("tiny").holder()
     assert engine
