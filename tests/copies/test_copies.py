@@ -21,12 +21,14 @@ from shardtui.engine.copies.shares import shares
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.leaves import bytes_of
+from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state
 from shardtui.engine.spec.epoch import Copying
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.events import CopyFailed
 
 from ..checkpoint.test_checkpoint import Bench, bits
-from ..conftest import step
+from ..conftest import KINDS, step
 
 EVERY = 2
 
@@ -219,9 +221,9 @@ def test_without_room_the_run_goes_on_without_copies(
     assert "two copies of what this host keeps take 10.7 MB, but 4.1 kB are free: the run goes on without" in problem
 
 
-def test_each_shard_is_copied_once(task: Task, programs: dict[str, Program]) -> None:
-    for program in programs.values():
-        abstract = program.placement.abstract_state(task)
+def test_each_shard_is_copied_once(task: Task) -> None:
+    for name in KINDS:
+        abstract = place(task, load_preset(name), jax.devices()).abstract_state(task)
         found = shares(abstract, 1)
         for leaf, owners in zip(jax.tree.leaves(abstract), found.owners, strict=True):
             assert sum(np.prod([end - first for first, end in region]) for region in owners) == leaf.size

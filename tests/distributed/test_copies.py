@@ -20,6 +20,7 @@ from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, SaveCheckpoi
 from shardtui.engine.wire.framing import frame
 from shardtui.engine.wire.lock import holder
 from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.cli.main import main
 
 from ..conftest import SETTINGS, SHARDTUI
 from ..simulated_hosts import Hosts, losses_by_step
@@ -250,9 +251,15 @@ def test_four_hosts_lose_some(hosts: Callable[..., Hosts], lost: tuple[int, ...]
     assert same_as_alone(losses_by_step(events), restored, first=restored["step"] + 1)
 
 
-def test_copies_need_a_supervisor(home: Path) -> None:
-    command = [*SHARDTUI, "train", *SETTINGS, "--steps=1"]
-    run = subprocess.run([*command, "--copy-every=5"], capture_output=True, text=True, timeout=240)
-    assert (run.returncode, "--copy-every 5: only for a supervised run: add --supervise" in run.stderr) == (2, True)
-    run = subprocess.run([*command, "--copy-every=0", "--supervise"], capture_output=True, text=True, timeout=240)
-    assert (run.returncode, "--copy-every 0: must be at least 1" in run.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--copy-every=5"], "--copy-every 5: only for a supervised run: add --supervise"),
+        (["--copy-every=0", "--supervise"], "--copy-every 0: must be at least 1"),
+    ],
+)
+def test_copies_need_a_supervisor(
+    home: Path, options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *SETTINGS, "--steps=1", *options]) == 2
+    assert problem in capsys.readouterr().err

@@ -36,8 +36,14 @@ CASES = [
 ]
 
 
-def test_all_processes_raise_the_same() -> None:
-    for found in _answers("together"):
+@pytest.fixture(scope="module")
+def answers() -> list[Any]:
+    """What each of two processes has met in attempts together, and then in one to agree."""
+    return _answers("attempts")
+
+
+def test_all_processes_raise_the_same(answers: list[Any]) -> None:
+    for found, _ in answers:
         assert len(found) == len(CASES)
         for (_, expected), raised in zip(CASES, found, strict=True):
             if expected is None:
@@ -47,8 +53,8 @@ def test_all_processes_raise_the_same() -> None:
                 assert raised[1].startswith(expected[1])
 
 
-def test_an_error_of_process_0_is_raised_in_all() -> None:
-    for found in _answers("agree"):
+def test_an_error_of_process_0_is_raised_in_all(answers: list[Any]) -> None:
+    for _, found in answers:
         assert found == ["Failure", "the disk is full (No space left on device): free some space, or keep checkpoints "
                          "elsewhere with --checkpoint-dir"]  # fmt: skip
 
@@ -87,12 +93,11 @@ def _work(coordinator: str, case: str, number: int) -> Any:
     cluster = JaxCluster(Seal(b"the secret of a run"), stop=lambda: None, lost=lost.append)
     cluster.meet()
     cluster.hosts = []  # their names and pids differ between runs
-    if case == "together":
-        found: Any = [
+    if case == "attempts":
+        together = [
             _outcome(lambda named=named: cluster.together(lambda: _raised(named[number]))) for named, _ in CASES
         ]
-    elif case == "agree":
-        found = _outcome(lambda: cluster.agree(lambda: _raised("disk"), None))
+        found: Any = [together, _outcome(lambda: cluster.agree(lambda: _raised("disk"), None))]
     elif case.endswith(str(number)):
         try:
             cluster.collectively(_fails)

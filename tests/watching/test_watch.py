@@ -220,15 +220,14 @@ def test_every_view_works_and_no_key_sends_a_command(loop: OwnLoop) -> None:
     asyncio.run(scenario())
 
 
-def test_a_failed_loop_and_a_killed_loop(home: Path) -> None:
-    loop = OwnLoop("mine")
+def test_a_failed_loop_and_a_killed_loop(loop: OwnLoop) -> None:
+    """The last test of this loop, which it kills."""
 
     async def first() -> None:
         async with shown(find("mine"), False, (80, 24)) as (app, _):
-            loop.go(2)
             assert loop.command("raise") == {"raised": "'no such batch'"}, "it is the program's to handle"
             await until(lambda: app.state.phase is Phase.FAILED, "the failure")
-            assert app.state.step == 2
+            assert app.state.step == len(loop.losses)
             (problem,) = app.state.problems
             assert problem.startswith("KeyError: 'no such batch', at ")
             assert "own_loop.py:" in problem
@@ -250,13 +249,10 @@ def test_a_failed_loop_and_a_killed_loop(home: Path) -> None:
             finally:
                 os.kill(child, signal.SIGKILL)
 
-    try:
-        asyncio.run(first())
-        assert loop.answer() == {"over": "mine"}
-        assert loop.answer() == {"began": "mine-2"}
-        asyncio.run(second())
-    finally:
-        loop.end()
+    asyncio.run(first())
+    assert loop.answer() == {"over": "mine"}
+    assert loop.answer() == {"began": "mine-2"}
+    asyncio.run(second())
     states = {each["run"]: each["state"] for each in json.loads(run("ls", "--json").stdout)["runs"]}
     assert states == {"mine": "failed", "mine-2": "crashed"}
 
