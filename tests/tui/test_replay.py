@@ -102,9 +102,9 @@ def test_space_pauses_and_resumes(home: Path) -> None:
         await until(lambda: app.state.step >= 2, "steps")
         await until(lambda: "replay ×1" in status(app), "the speed")
         await pilot.press("space")
-        await pilot.pause(0.2)
+        await pilot.pause()
         paused_at = app.state.step
-        await pilot.pause(0.4)
+        await pilot.pause(0.25)
         assert app.state.step == paused_at
         assert "replay paused" in status(app)
         assert app.state.phase is Phase.TRAINING, "the recorded run was not paused"
