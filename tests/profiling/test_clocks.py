@@ -6,6 +6,7 @@ import pytest
 from shardtui.engine.profiling.account import account_of, read_account
 from shardtui.engine.profiling.clocks import MAX_ARRIVALS, Clocks, Traced, kept_steps, shared
 from shardtui.engine.profiling.recording import Place, read_recording
+from shardtui.engine.spec.topology import peaks
 from shardtui.engine.wire.account import Account
 
 from .test_planes import COPY, FUSION, MODULE, REDUCE, parts
@@ -67,7 +68,7 @@ def joint(
         clocks = Clocks(told, recording.program)
         clocks.add_arrivals(recording.arrivals, process)
         sums.append(recording.sums(clocks.by_clock(process, clocks.window), clocks.by_clock(process, clocks.shown)))
-    return account_of(recordings[0], sums, clocks.window, clocks.shown), clocks
+    return account_of(recordings[0], sums, clocks.window, clocks.shown, peaks(recordings[0].kind)), clocks
 
 
 @pytest.mark.parametrize("groups", ["{{0,1,2,3}}", "{{0,2},{1,3}}"])
