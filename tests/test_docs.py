@@ -82,7 +82,7 @@ def test_commands_are_there() -> None:
             assert script and (not script[1] or (ROOT / script[1]).exists()), entry["command"]
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_long_suites_import_what_is_there() -> None:
     names = [path.stem for path in (ROOT / "tests/long").glob("*.py")]
     code = f"import importlib; [importlib.import_module(f'tests.long.{{name}}') for name in {names}]"

@@ -132,7 +132,7 @@ def move_cursor_to(terminal: Terminal, preset: str) -> None:
     raise AssertionError(f"the cursor does not come to {preset}:\n" + "\n".join(terminal.screen.display))
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_the_first_ten_minutes(shell: Path) -> None:
     """The ```console blocks after the installation start the UI, each on a terminal of its own."""
     ui = (block for block in follow("first-ten-minutes.md", shell) if "pip install" not in block.text)

@@ -115,7 +115,7 @@ def bits(state: TrainState) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_a_checkpoint_loads_under_every_preset(copied: Bench, programs: dict[str, Program], state: TrainState) -> None:
     for program in programs.values():
         loaded, receipt = copied.saver.load(4, program)

@@ -39,7 +39,7 @@ def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["type"] == kind]
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_a_run_of_two_processes_switches_saves_and_resumes_on_four(home: Path) -> None:
     """The short form of tests/long/hosts.py."""
     settings = [*SETTINGS, WITH_DROPOUT]

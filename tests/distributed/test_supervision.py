@@ -65,7 +65,7 @@ def killed_once(
     return events, run.wait(timeout=240)
 
 
-@pytest.mark.slow
+@pytest.mark.core
 @pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (2, 1)])
 def test_a_run_resumes_by_itself_with_equal_losses(
     home: Path, processes: int, victim: int, monkeypatch: pytest.MonkeyPatch

@@ -168,7 +168,7 @@ def test_expert_presets_have_no_lint_findings(name: str, mixture: Task, of_exper
         assert arrays[array].compiled_spec[array != "blocks.mlp.received"] == ["expert"], array
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_switches_between_expert_presets_change_no_loss(
     mixture: Task, of_experts: Callable[[str], Program], tmp_path: Path
 ) -> None:

@@ -122,7 +122,7 @@ def test_steps_match_data_parallel(name: str, task: Task, programs: dict[str, Pr
         assert np.linalg.norm(np.asarray(one) - np.asarray(other)) <= 1e-5 * np.linalg.norm(np.asarray(one))
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_live_switches_into_and_out_of_pipelines(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     assert_same_losses(task, programs, tmp_path, {1: "pp2", 2: "fsdp-tp2", 3: "dp-tp2-pp2", 4: "dp"})
 

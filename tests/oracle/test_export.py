@@ -101,7 +101,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, timeout=240)
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_a_run_is_exported_as_it_was_imported_and_trained(home: Path) -> None:
     source, out = home / "llama", home / "out"
     source.mkdir()

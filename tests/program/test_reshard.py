@@ -65,7 +65,7 @@ def test_switches_between_all_kinds_of_layouts(state: TrainState, programs: dict
     move_between_all(state, [programs[name] for name in LAYOUTS])
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_switches_to_every_preset_and_back(state: TrainState, programs: dict[str, Program]) -> None:
     for name in programs.keys() - set(LAYOUTS):
         move_between_all(state, [programs["fsdp-tp2"], programs[name]])

@@ -62,7 +62,7 @@ def test_a_switch_changes_no_loss(home: Path) -> None:
         assert {"StepsDone", "CheckpointSaved", "EngineStopped"} <= {event["type"] for event in recorded}
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_several_switches_change_no_loss(home: Path) -> None:
     plain = losses(train("--steps=15", WITH_DROPOUT))
     switched = train("--steps=15", "--switch=5:fsdp", "--switch=10:dp-tp2", WITH_DROPOUT)

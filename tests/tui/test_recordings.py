@@ -10,7 +10,7 @@ from shardtui.engine.wire.events import Inspection
 from .recordings import INSPECTIONS, PRESETS, anew, decoded, described
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_engines_answer_what_was_recorded() -> None:
     lines = anew()
     assert list(map(fields, lines.splitlines())) == list(map(fields, INSPECTIONS.read_bytes().splitlines()))

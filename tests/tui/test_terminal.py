@@ -39,7 +39,7 @@ def terminal(home: Path) -> Terminal:
     return terminal
 
 
-@pytest.mark.slow
+@pytest.mark.core
 def test_the_engine_keeps_training_however_the_ui_ends(terminal: Terminal) -> None:
     directory = run_directory.find("tiny")
     engine = directory.holder()
