@@ -1,12 +1,13 @@
-"""Starts `python -m shardtui.…` by forking a process that has imported it, which takes milliseconds and not seconds.
+"""Starts `python -m shardtui.…` by a fork of a process that has imported it, in 0.1 s in the place of 2.
 
-`start` changes `subprocess.Popen` in this process. What it starts is a real process and its child, with a pid, a
-session, an environment and descriptors of its own; the only difference is that its modules were imported before it
-began. Such a process starts its engines in the same way. Whatever cannot be had by a fork, such as another
-`PYTHONPATH` or other options of jax, is started by the interpreter, and so are processes on a terminal.
+`start` changes `subprocess.Popen` in this process. What it then starts is a real process and a child of the one that
+started it, with a pid, a session, an environment and descriptors of its own, and it starts its own engines in the same
+way. Only its modules were imported before it began, and its command line in `/proc` is that of the server. What is read
+from the environment at import has to be the same, or an interpreter is started as usual.
 """
 
 import ctypes
+import fcntl
 import gc
 import inspect
 import json
@@ -20,12 +21,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 from shardtui.engine.wire.engine_command import ENGINE
 
-MODULES = ("shardtui.tui", "shardtui.engine")
+UI = "shardtui.tui"
 STARTS_OTHERS = {"supervise", "supervise-host"}
 """Commands of the engine that start engines."""
 IMPORTED = (
@@ -41,45 +44,47 @@ IMPORTED = (
     "shardtui.engine.training.follow",
     "shardtui.engine.training.train",
 )
-"""What the processes import most of."""
+"""These import nearly everything."""
 READ_AT_IMPORT = ("JAX_", "LC_", "LANG", "PYTHON")
-"""Prefixes of the variables that have to be the same: they are read before a process knows what it has to do."""
-PR_SET_CHILD_SUBREAPER = 36
+"""Prefixes of environment variables that modules read when they are imported."""
+PATH = "PYTHONPATH"
+ENDS = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+"""Names that `subprocess` gives the descriptors of a child and its own ends of their pipes."""
 FREE = 100
-"""A descriptor from which on none is asked for."""
-LARGEST = 1 << 20
-"""Bytes of a request at most."""
+"""Descriptors from here on are not asked for."""
+MAX_REQUEST_BYTES = 1 << 20
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class ForkServer:
-    """The end of a connection at which processes are asked for; the other end is at a child of this process."""
+    """A connection to a child of this process that forks."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._lock = threading.Lock()
         self._execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
-        self._names = inspect.signature(self._execute)
-        self._same = _read_at_import(os.environ)
+        self._at_import = _read_at_import(os.environ)
 
     def install(self) -> None:
-        """Lets `subprocess.Popen` ask here."""
-        server = self
+        """Lets `subprocess.Popen` ask the server for what it can start."""
+        signature = inspect.signature(self._execute)
 
         def execute(popen: Any, *arguments: Any) -> None:
-            asked = server._names.bind(popen, *arguments).arguments
-            if server._can_start(asked):
-                server._start(popen, asked)
+            asked = signature.bind(popen, *arguments).arguments
+            if self._can_start(asked):
+                self._start(popen, asked)
             else:
-                server._execute(popen, *arguments)
+                self._execute(popen, *arguments)
 
         subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
 
     def _can_start(self, asked: Mapping[str, Any]) -> bool:
+        environment = os.environ if asked["env"] is None else asked["env"]
         return (
             not isinstance(asked["args"], str | bytes | os.PathLike)
-            and _module(asked["args"]) in MODULES
+            and bool(_module(asked["args"]))
             and not any(asked[name] for name in ("executable", "preexec_fn", "shell"))
-            and _read_at_import(os.environ if asked["env"] is None else asked["env"]) == self._same
+            and _read_at_import(environment) == self._at_import
         )
 
     def _start(self, popen: Any, asked: Mapping[str, Any]) -> None:
@@ -90,19 +95,16 @@ class ForkServer:
             "folder": os.fspath(asked["cwd"] or Path.cwd()),
             "is_session": bool(asked["start_new_session"]),
             "kept": kept,
-            "parent": os.getpid(),
         }
-        ends = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
-        descriptors = [own if end == -1 else end for own, end in enumerate(ends)]
+        given = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        descriptors = [own if end == -1 else end for own, end in enumerate(given)]
         with self._lock:
-            _adopt(True)  # what the server forks, and leaves, is a child of this process
+            _adopt_orphans(True)  # so the process that the server leaves behind becomes a child of this one
             socket.send_fds(self._channel, [json.dumps(request).encode()], [*descriptors, *kept])
             popen.pid = int(self._channel.recv(100))
-            _adopt(False)
+            _adopt_orphans(False)
         popen._child_created = True
-        popen._close_pipe_fds(
-            *(asked[f"{end}"] for end in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
-        )
+        popen._close_pipe_fds(*(asked[end] for end in ENDS))
 
 
 def start() -> None:
@@ -113,36 +115,40 @@ def start() -> None:
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # it starts threads, which a fork does not have
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a fork has no threads of those that OpenBLAS starts
     )
     theirs.close()
     ForkServer(ours).install()
 
 
-def _adopt(is_wanted: bool) -> None:
+def _adopt_orphans(is_wanted: bool) -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0)
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT) and name != PATH}
 
 
 def _module(command: Sequence[Any]) -> str:
-    """Returns the module that an interpreter is told to run; empty if it is told something else."""
+    """Returns the module of ours that a command runs; empty if it runs something else."""
     words = [*map(str, command)]
-    return next((words[at] for at in (2, 3) if words[:at] in ([sys.executable, "-m"], ENGINE[:3]) and words[at:]), "")
+    for interpreter in ([sys.executable, "-m"], ENGINE[:-1]):
+        rest = words[len(interpreter) :]
+        if words[: len(interpreter)] == interpreter and rest and rest[0] in (UI, ENGINE[-1]):
+            return rest[0]
+    return ""
 
 
 def _serve(channel: socket.socket) -> None:
-    """Forks a process for each request, until nobody is left to make one."""
+    """Forks a process for each request until nobody is left to make one."""
     while True:
-        try:
-            message, descriptors, *_ = socket.recv_fds(channel, LARGEST, 64)
-        except ConnectionError:
-            return
+        message, descriptors = b"", []
+        with suppress(ConnectionError):
+            message, descriptors, *_ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 64)
         if not message:
             return
-        if not (between := os.fork()):
+        between = os.fork()
+        if not between:
             between = os.getpid()
             if os.fork():
                 os._exit(0)
@@ -155,38 +161,43 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _become(request: dict[str, Any], descriptors: list[int], channel: socket.socket) -> NoReturn:
-    """Runs what was asked for, in this process."""
-    command = request["command"]
+    """Makes this process what was asked for, and runs it to its end."""
+    command, path = request["command"], os.environ.get(PATH)
     module = _module(command)
     arguments = command[command.index(module) + 1 :]
     if request["is_session"]:
         os.setsid()
-    if module != "shardtui.engine" or {*arguments[:1]} & STARTS_OTHERS:
-        _serve_others(descriptors, channel)
-    if os.getppid() == request["parent"]:
-        channel.send(str(os.getpid()).encode())
+    if module == UI or STARTS_OTHERS & {*arguments[:1]}:
+        _leave_server(descriptors, channel)
+    channel.send(str(os.getpid()).encode())
     channel.close()
+
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    wanted = [0, 1, 2, *request["kept"]]
-    moved = [_moved(descriptor) for descriptor in descriptors]
-    for descriptor, target in zip(moved, wanted, strict=True):
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FREE) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for descriptor, target in zip(moved, [0, 1, 2, *request["kept"]], strict=True):
         os.dup2(descriptor, target)
         os.close(descriptor)
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed()
-    sys.argv = [module, *arguments]
+    if (added := os.environ.get(PATH)) and added != path:
+        sys.path[:0] = added.split(os.pathsep)
+        with suppress(ImportError):
+            import_module("sitecustomize")
     if "-P" not in command[:2]:
         sys.path.insert(0, request["folder"])
+    sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit()
 
 
-def _serve_others(descriptors: list[int], channel: socket.socket) -> None:
-    """Leaves a copy of this process as a child, which forks what this one will start."""
+def _leave_server(descriptors: list[int], channel: socket.socket) -> None:
+    """Leaves a copy of this process as its child, as the server of what it will start."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork():
         theirs.close()
@@ -200,17 +211,7 @@ def _serve_others(descriptors: list[int], channel: socket.socket) -> None:
     os._exit(0)
 
 
-def _moved(descriptor: int) -> int:
-    import fcntl
-
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FREE)
-    os.close(descriptor)
-    return moved
-
-
 if __name__ == "__main__":
-    from importlib import import_module
-
     connection = socket.socket(fileno=int(sys.argv[1]))
     del sys.path[0]  # the folder of this file
     for name in IMPORTED:
