@@ -109,7 +109,8 @@ def test_an_idle_axis_ends_at_the_rule_of_the_batch(tmp_path: Path, built_in: Bu
 
 @pytest.mark.slow
 def test_redundant_compute_ends_at_the_rule_at_fault(built_in: BuiltIn, tmp_path: Path) -> None:
-    (found,) = planted(tmp_path, '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\n').ends("S105")
+    preset = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\n'
+    (found,) = planted(tmp_path, preset, is_inspected=True).ends("S105")
     assert "argument blocks.mlp.down.kernel: mlp: no rule: unsharded" in found
     assert not any("layers: no rule" in end or "embed: no rule" in end for end in found)
     (found,) = built_in("pitfall-same-axis").ends("S105")
