@@ -23,9 +23,9 @@ from shardtui.tui.cli.main import main
 
 from ..hlo_texts import HOSTILE, MESH, chain, collectives, loops, module, nested, reduced, repeated
 
-SIZE = 500_000
-TIMEOUT = 30
-"""Seconds, for a busy machine: a text takes about one. Reading in quadratic time would take minutes."""
+SIZE = 300_000
+TIMEOUT = 11
+"""Seconds, for a busy machine: a text takes half of one. Reading in quadratic time would take a minute."""
 TEXTS = Path(__file__).parents[1] / "hlo"
 Inspect = Callable[..., tuple[int, str, str]]
 
