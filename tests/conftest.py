@@ -11,9 +11,10 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist sets it and LINES for its worker
 os.environ.pop("LINES", None)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-os.environ.setdefault(  # a fourth of the compile time, the same partitioner; jax 0.12 has no emitters to choose from
+os.environ.setdefault(  # a third of the compile time, the same partitioner; jax 0.12 has no emitters to choose from
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0"
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    " --xla_cpu_parallel_codegen_split_count=1"
     + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
 )
 

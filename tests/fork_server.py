@@ -185,13 +185,13 @@ def _become(request: dict[str, Any], descriptors: list[int], channel: socket.soc
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed()
+    sys.argv = [module, *arguments]
     if (added := os.environ.get(PATH)) and added != path:
         sys.path[:0] = added.split(os.pathsep)
         with suppress(ImportError):
             import_module("sitecustomize")
     if "-P" not in command[:2]:
         sys.path.insert(0, request["folder"])
-    sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit()
 

@@ -33,6 +33,7 @@ from shardtui.tui.widgets.row_details import detail_lines
 
 from ..compilers import ABORTS, FAILS, HANGS, KILLED, Compilers
 from ..conftest import tiny_config
+from .test_app import until
 
 SLICE = "v5e:2x4"
 LONG = 120.0
@@ -148,11 +149,10 @@ def test_several_presets_are_compiled_at_a_time_and_end_with_the_planner(
 
     async def end_when_two_run() -> None:
         task = asyncio.create_task(follow())
-        await asyncio.to_thread(compilers.wait_for, 2)
+        await until(lambda: len(planner.running) == 2, "two compilations")
         assert [(each.number, each.count) for each in planner.running] == [(1, 3), (2, 3)]
         planner.cancel()
-        await asyncio.to_thread(compilers.wait_for, 3)
-        assert [each.number for each in planner.running] == [2, 3]
+        await until(lambda: [each.number for each in planner.running] == [2, 3], "the third one")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
