@@ -114,6 +114,7 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
     use_compilation_cache()
     gc.collect()
     gc.freeze()  # what was imported stays
+    gc.set_threshold(20_000, 20, 50)  # tracing makes many objects, and little garbage
     yield
     shutil.rmtree(path, ignore_errors=True)
 

@@ -86,6 +86,7 @@ def test_collectives_that_the_compiler_inserts_for_fsdp(mesh: Mesh) -> None:
     assert not any(info.written for info in [*cpu, *tpu])
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_one_stage_has_no_permutation(tmp_path: Path) -> None:
     """The compiler leaves a permutation without pairs in the program."""
     path = tmp_path / "one.toml"

@@ -150,7 +150,7 @@ def test_every_array_of_a_users_model_is_found(tmp_path: Path, optimizer: str) -
 @pytest.mark.parametrize(
     ("model", "preset"),
     [
-        ("nano-moe", "ep2-tp2"),
+        pytest.param("nano-moe", "ep2-tp2", marks=pytest.mark.core),
         *(pytest.param("nano", preset, marks=pytest.mark.slow) for preset in ("dp-tp2-pp2", "fsdp-tp2")),
     ],
 )

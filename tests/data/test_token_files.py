@@ -178,6 +178,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.core
 def test_a_hundred_gigabytes_cost_little_memory(tmp_path: Path) -> None:
     tokens, text = tmp_path / "a.bin", tmp_path / "a.txt"
     tokens.write_bytes(b"\1\0")

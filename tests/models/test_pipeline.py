@@ -277,6 +277,7 @@ def test_stages_appear_in_plans_and_layouts(task: Task, four_layers: Task, progr
     assert up.reasons[0] == "layers: rule → pipeline (2): 2 ÷ 2 = 1"
 
 
+@pytest.mark.core
 def test_several_axes_form_one_pipeline(small: Task) -> None:
     mesh = build_mesh({"a": 2, "b": 2, "data": 2}, jax.devices())
     rules = {"layers": ("a", "b"), "batch": ("data",)}

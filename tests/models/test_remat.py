@@ -30,6 +30,7 @@ def computed(remat: Any) -> float:
     return flops(jax.make_jaxpr(jax.grad(task.loss))(task.abstract_state.params, batch(), jax.random.key(0)))
 
 
+@pytest.mark.core
 def test_a_policy_recomputes_less_the_more_it_keeps() -> None:
     embed, mlp, seq, tokens = 32, 64, 16, 8 * 16 * 2  # in two layers
     per_token = {

@@ -186,10 +186,11 @@ def guides_loop(make: Callable[..., Any], loss: Callable[..., Any], tx: Any, bat
             ("fsdp-tp2", "dp"),
             {"dot1.kernel": [["fsdp"], ["model"]], "mu.w2": [["model"], ["fsdp"]], "batch.y": [["fsdp"], []]},
         ),
-        (
+        pytest.param(
             "transformer.py:language_model",
             ("dp-tp2", "fsdp"),
             {"blocks.0.mha.query.kernel": [[], ["model"], []], "blocks.0.linear2.kernel": [["model"], []]},
+            marks=pytest.mark.core,
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -298,7 +299,8 @@ def batch(step, batch_size):
     assert place(task, load_preset("fsdp"), jax.devices()).state.params["a"].spec == P(None, None)
 
 
-@pytest.mark.parametrize("preset", ["dp-tp4", pytest.param("dp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["dp-tp4", "dp"])
 def test_user_models_are_estimated_from_their_trace(preset: str) -> None:
     task = task_of(f"{FOLDER}/transformer.py:language_model", "batch_size=16", "blocks=1")
     slice_ = load_topology("v5e:2x4")

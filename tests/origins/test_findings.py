@@ -90,6 +90,7 @@ def test_replicated_moments_end_at_their_overrides(built_in: BuiltIn) -> None:
     assert [text.partition("override ")[2][:6] for text in found] == ['"mu.*"', '"nu.*"']
 
 
+@pytest.mark.core
 def test_a_dim_that_does_not_divide_ends_at_its_rule(tmp_path: Path) -> None:
     preset = '[mesh]\ndata = 1\nmodel = -1\n[rules]\nmlp = "model"\nactivation_embed = "model"\n'
     found = planted(tmp_path, preset, is_inspected=True, embed=132, heads=4).ends("S103")

@@ -32,9 +32,12 @@ USERS = UserModel(
     directory=str(EXAMPLES),
     arguments={"blocks": 2, "dropout": 0.0},
 )
-FAST = [("nano", "fsdp-tp2")]
+CORE = [("nano", "fsdp-tp2")]
 SLOW = [("nano-moe", "ep2-tp2"), ("nano", "dp"), ("nano", "dp-tp2-pp2"), ("nano", "sp2"), ("user's", "dp")]
-CASES = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)]
+CASES = [
+    *(pytest.param(case, marks=pytest.mark.core) for case in CORE),
+    *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW),
+]
 
 
 def traced(task: Task, program: Program, folder: Path) -> Account:

@@ -109,6 +109,7 @@ def test_products_over_sharded_dims_name_their_out_sharding(rules: str, tiny: Ta
     assert trace_step(tiny, placement).out_info[1].shape == ()
 
 
+@pytest.mark.core
 def test_losses_match_automatic_types_if_weights_and_activations_are_sharded_differently(tiny: Task) -> None:
     preset = laid_out('batch = "data"\nembed = "model"\nkeys = "model"')
     compiled = (

@@ -82,6 +82,7 @@ def test_flax_gets_alternatives_as_repeated_rules() -> None:
     assert [axes for name, axes in rules if name == "mlp"] == ["model", ("fsdp", "model"), None]
 
 
+@pytest.mark.core
 def test_activations_and_moments_take_the_same_alternative() -> None:
     task = Task(tiny_config(model=tiny_model(mlp=65, layers=1)), "cpu")
     placement = place(task, preset('mlp = [["model"], []]'), jax.devices())

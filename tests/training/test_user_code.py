@@ -36,7 +36,12 @@ def batch(step, batch_size):
 @pytest.mark.parametrize(
     ("process", "what", "problem"),
     [
-        (1, "raise ValueError('no data')", "batch(5) of lm.py: ValueError: no data (lm.py:18)"),
+        pytest.param(
+            1,
+            "raise ValueError('no data')",
+            "batch(5) of lm.py: ValueError: no data (lm.py:18)",
+            marks=pytest.mark.core,
+        ),
         pytest.param(
             0, "batch_size = 7", "batch(5) is int32 [7, 4], batch(0) was int32 [8, 4]", marks=pytest.mark.slow
         ),

@@ -70,6 +70,7 @@ def test_a_full_disk_for_stdout_ends_the_run(home: Path) -> None:
     assert ended()["state"] == "stopped"
 
 
+@pytest.mark.core
 def test_a_comparison_that_nobody_reads_ends(home: Path) -> None:
     process = subprocess.Popen(
         [*SHARDTUI, "compare", "dp", "tp", "--steps=1000000", *SETTINGS],

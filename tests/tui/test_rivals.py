@@ -87,6 +87,7 @@ async def _together(clients: list[EngineClient], steps: int) -> list[list[AnyEve
     return await asyncio.gather(*(_all(client, steps) for client in clients))
 
 
+@pytest.mark.core
 def test_a_run_without_events_is_not_discarded_by_the_loser(mine: Path) -> None:
     """Such a run looks new, and a new run that cannot begin is discarded."""
     (mine / "events.jsonl").unlink()

@@ -80,6 +80,7 @@ def test_the_ui_shows_that_the_engine_crashed(terminal: Terminal) -> None:
     assert terminal.exit_code() == 1
 
 
+@pytest.mark.core
 def test_the_ui_works_without_colour(home: Path) -> None:
     terminal = Terminal(*NEW_RUN, NO_COLOR="1")
     terminal.until(training, "training")

@@ -606,6 +606,7 @@ print(run.name, float(loss), flush=True)
 """
 
 
+@pytest.mark.core
 def test_of_two_processes_only_the_first_reports(home: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

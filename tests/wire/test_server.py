@@ -82,6 +82,7 @@ def test_a_run_with_the_maximum_of_viewers_can_be_stopped(training: Run) -> None
     assert training.ends() == 0
 
 
+@pytest.mark.core
 def test_a_run_can_be_stopped_during_a_flood_of_connections(training: Run) -> None:
     is_over = threading.Event()
     made = 0
