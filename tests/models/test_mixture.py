@@ -133,10 +133,6 @@ def test_tokens_reach_their_experts_and_return_by_all_to_alls(of_experts: Callab
         assert reported == [("all-to-all", ["expert"], MIXTURE.layers, batch * slots * 128 * 4)] * 4, name
 
 
-EACH = ["ep2-tp2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dp", "dp-ep4"))]
-"""Programs of two are slow."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ep2-tp2", "dp", "dp-ep4"])
 def test_estimated_memory_and_traffic_match_the_compiled_program(
@@ -158,7 +154,9 @@ def test_no_two_devices_repeat_the_same_compute(mixture: Task) -> None:
         assert 8 * Step(mixture, load_preset(name), 8).work.flops == pytest.approx(one_device), name
 
 
-@pytest.mark.parametrize("name", ["ep2-tp2", pytest.param("dp-ep4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", [pytest.param("ep2-tp2", marks=pytest.mark.core), pytest.param("dp-ep4", marks=pytest.mark.slow)]
+)
 def test_expert_presets_have_no_lint_findings(name: str, mixture: Task, of_experts: Callable[[str], Program]) -> None:
     program = of_experts(name)
     inspected = inspect_program(mixture, program.placement)

@@ -35,7 +35,7 @@ def test_gradients_are_those_of_transformers(architecture: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     "architecture",
     [
-        "LlamaForCausalLM",
+        pytest.param("LlamaForCausalLM", marks=pytest.mark.core),
         pytest.param("Gemma3ForCausalLM", marks=pytest.mark.slow),
         pytest.param("Qwen3MoeForCausalLM", marks=pytest.mark.slow),
     ],

@@ -78,6 +78,7 @@ def planted(path: Path, preset: str, is_inspected: bool = False, **changes: int)
     return Described(compiled, inspected, task.flops_per_step, explained(task, placement))
 
 
+@pytest.mark.core
 def test_a_replicated_parameter_lacks_a_rule(tmp_path: Path) -> None:
     rules = 'batch = "data"\nheads = "model"\nmlp = "model"\n'
     found = planted(tmp_path, f"[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}", vocab_rows=8192)

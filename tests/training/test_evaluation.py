@@ -41,7 +41,9 @@ def batch_of(task: Task) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-@pytest.mark.parametrize("preset", ["fsdp-tp2", "pp2", pytest.param("sp2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "preset", ["fsdp-tp2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pp2", "sp2"))]
+)
 def test_the_held_out_loss_is_that_of_a_plain_forward_pass_under_every_kind_of_preset(preset: str) -> None:
     task = Task(tiny_config(model=tiny_model(dropout=0.5), evaluation=SHARE), "cpu")
     batch = batch_of(task)

@@ -133,7 +133,10 @@ def exhausted_after_donation(state: Any, *_: Any) -> Any:
     return exhausted()
 
 
-@pytest.mark.parametrize("step", [exhausted, pytest.param(exhausted_after_donation, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(exhausted, marks=pytest.mark.core), pytest.param(exhausted_after_donation, marks=pytest.mark.slow)],
+)
 def test_a_switch_whose_first_step_runs_out_of_memory_is_rolled_back(
     tiny: Task, tiny_programs: Programs, tmp_path: Path, step: Callable[..., Any]
 ) -> None:

@@ -44,9 +44,9 @@ def losses(events: list[dict[str, Any]]) -> list[float]:
 
 
 def test_a_switch_changes_no_loss(home: Path) -> None:
-    """The short form of tests/long/losses.py."""
-    plain = train("--steps=4", WITH_DROPOUT)
-    switched = train("--steps=4", "--switch=2:dp-tp2", WITH_DROPOUT)
+    """The short form of the next one."""
+    plain = train("--steps=4")
+    switched = train("--steps=4", "--switch=2:dp-tp2")
     assert [event["step"] for event in switched if event["type"] == "StepDone"] == [1, 2, 3, 4]
     assert losses(switched) == pytest.approx(losses(plain), rel=1e-5)
     (receipt,) = [event for event in switched if event["type"] == "Switched"]

@@ -278,7 +278,7 @@ def test_no_findings_is_provisional_until_activations_are_known(home: Path, desc
     over(directory, scenario)
 
 
-@pytest.mark.parametrize("size", [(60, 15), (80, 24), (140, 40)])
+@pytest.mark.parametrize("size", [(60, 15), pytest.param((80, 24), marks=pytest.mark.slow), (140, 40)])
 def test_the_last_line_of_every_view_ends_with_help_and_palette(
     home: Path, described: list[Inspection], size: tuple[int, int]
 ) -> None:
