@@ -11,7 +11,7 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist sets it and LINES for its worker
 os.environ.pop("LINES", None)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-os.environ.setdefault(  # a third of the compile time, the same partitioner; jax 0.12 has no emitters to choose from
+os.environ.setdefault(  # a fraction of the compile time, the same partitioner; jax 0.12 has no emitters to choose from
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     " --xla_cpu_parallel_codegen_split_count=1"
@@ -19,11 +19,11 @@ os.environ.setdefault(  # a third of the compile time, the same partitioner; jax
 )
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from threading import Lock, Timer
+from threading import Timer
 from typing import Any
 
 import jax
@@ -32,21 +32,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from shardtui.engine.models.task import Batch, Task, TrainState
 from shardtui.engine.program.compilation_cache import use_compilation_cache
-from shardtui.engine.program.compiler import Compiler
-from shardtui.engine.program.inspection import inspect_program
-from shardtui.engine.program.kept_programs import KeptPrograms
-from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import Program, compile_program
-from shardtui.engine.spec.config import KEEP_PROGRAMS, ModelConfig, RunConfig, TrainingConfig
-from shardtui.engine.spec.preset_files import PRESETS
-from shardtui.engine.spec.preset_reader import read_preset
+from shardtui.engine.program.program import Program
+from shardtui.engine.spec.config import ModelConfig, RunConfig, TrainingConfig
 from shardtui.engine.wire.descriptions import CorpusInfo
-from shardtui.engine.wire.events import EngineReady, PresetInspected
+from shardtui.engine.wire.events import EngineReady
 from shardtui.engine.wire.lock import holder
 from shardtui.engine.wire.run_directory import compilation_cache
 
 from . import fork_server
 from .compilers import Compilers
+from .programs import Inspected, Programs
 
 settings.register_profile(
     "shardtui", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -62,13 +57,22 @@ SETTINGS = [f"--set={setting}" for setting in TINY]
 WITH_DROPOUT = "--set=dropout=0.1"
 
 
+KEPT_PROGRAMS = ".pytest_cache/jax"
+"""Compiled programs, for later runs."""
+MAX_KEPT_BYTES = 1_000_000_000
 LONGEST = ("programs", "test_views.py", "test_comparing.py", "test_app.py", "test_cli.py", "test_terminal.py")
 """Groups of tests that start first, so that both workers finish at about the same time."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets the snapshots of tests that `-m` leaves out be unused; a run of all tests fails for an unused one."""
+    """Lets the snapshots of tests that `-m` leaves out be unused; a run of all tests fails for an unused one.
+
+    Deletes kept programs once there are too many.
+    """
     config.option.warn_unused_snapshots |= bool(config.option.markexpr)
+    kept = config.rootpath / KEPT_PROGRAMS
+    if not hasattr(config, "workerinput") and sum(path.stat().st_size for path in kept.glob("*")) > MAX_KEPT_BYTES:
+        shutil.rmtree(kept)  # mostly those of older code
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -86,7 +90,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seconds: Counter[str] = Counter()
     for report in chain.from_iterable(terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
-            seconds[report.nodeid.split("/")[1] if report.nodeid.count("/") > 1 else "tests"] += report.duration
+            _, *rooms, _ = report.nodeid.partition("::")[0].split("/")
+            seconds[rooms[0] if rooms else "tests"] += report.duration
     terminalreporter.section("seconds by room")
     for room, spent in seconds.most_common():
         terminalreporter.write_line(f"{spent:7.1f} s  {spent / seconds.total():4.0%}  {room}")
@@ -106,7 +111,7 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
     path, base = f"/tmp/shardtui-test-{os.getpid()}", tmp_path_factory.getbasetemp()
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     os.environ |= {"SHARDTUI_RUNTIME_DIR": path, "XDG_CACHE_HOME": str(cache)}
-    kept, compiled = pytestconfig.rootpath / ".pytest_cache/jax", compilation_cache()
+    kept, compiled = pytestconfig.rootpath / KEPT_PROGRAMS, compilation_cache()
     for folder in (kept, compiled.parent):
         folder.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):  # the other worker was here first
@@ -211,80 +216,11 @@ READY = EngineReady(
 )
 """The event of an engine without devices, presets or warnings."""
 
-OF_EXPERTS = ("dp-ep4", "ep2-tp2")
-"""Built-in presets that need a mixture of experts."""
-OF_OTHER_SIZES = ("dp-tp4", "fsdp-tp4", "fsdp-tp8")
-"""Built-in presets that differ from `dp-tp2` and `fsdp-tp2` only in the sizes of their axes."""
-KINDS = sorted({path.stem for path in (PRESETS / "parallelism").glob("*.toml")} - {*OF_EXPERTS, *OF_OTHER_SIZES})
-"""Built-in presets for a dense model, one of each kind."""
-
-
-class Programs(Mapping[str, Program]):
-    """The programs of all presets in `KINDS`. Each is compiled when it is first read."""
-
-    def __init__(self, task: Task) -> None:
-        self.presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in KINDS}
-        self._task, self._compiled, self._lock = task, dict[str, Program](), Lock()
-
-    def __getitem__(self, name: str) -> Program:
-        with self._lock:
-            if name not in self._compiled:
-                placement = place(self._task, self.presets[name], jax.devices())
-                self._compiled[name] = compile_program(self._task, placement)
-            return self._compiled[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.presets)
-
-    def __len__(self) -> int:
-        return len(self.presets)
-
 
 @pytest.fixture(scope="session")
 def programs(task: Task) -> Programs:
     """The programs of all presets in `KINDS`, for `task`."""
     return Programs(task)
-
-
-class AllKept(KeptPrograms):
-    """Keeps `programs` from the start; each is read when it is first asked for."""
-
-    def __init__(self, programs: Mapping[str, Program]) -> None:
-        super().__init__(KEEP_PROGRAMS)
-        self._all = programs
-
-    def get(self, preset: str) -> Program | None:
-        if preset in self._all and not super().__contains__(preset):
-            self.add(self._all[preset])
-        return super().get(preset)
-
-    def __contains__(self, preset: str) -> bool:
-        return preset in self._all or super().__contains__(preset)
-
-
-class Known(Compiler):
-    """A compiler that has the programs of the tests already."""
-
-    def __init__(self, task: Task, programs: Mapping[str, Program], made: Path = Path("nowhere")) -> None:
-        if isinstance(programs, Programs):
-            presets = dict(programs.presets)
-        else:
-            presets = {name: program.placement.preset for name, program in programs.items()}
-        super().__init__(task, presets, jax.devices(), made)
-        self.queue = self._queue
-        self.kept = AllKept(programs)
-
-
-class Inspected(dict[str, PresetInspected]):
-    """The inspections of `programs`. Each is made when it is first read."""
-
-    def __init__(self, task: Task, programs: Mapping[str, Program]) -> None:
-        super().__init__()
-        self._task, self._programs = task, programs
-
-    def __missing__(self, name: str) -> PresetInspected:
-        self[name] = inspect_program(self._task, self._programs[name].placement)
-        return self[name]
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,8 @@ from shardtui.engine.wire.commands import AnyCommand
 from shardtui.engine.wire.events import Event
 from shardtui.engine.wire.inbox import Inbox
 
-from .conftest import Known
 from .flips import Flip, flipped
+from .programs import Known
 
 
 class FlippingRun:

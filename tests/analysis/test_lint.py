@@ -21,7 +21,8 @@ from shardtui.engine.wire.descriptions import CollectiveInfo, RematerializationI
 from shardtui.engine.wire.events import Inspection, PresetCompiled, PresetInspected
 from shardtui.engine.wire.rates import Rate, Rates
 
-from ..conftest import BATCHES, KINDS, WIDE, tiny_config
+from ..conftest import BATCHES, WIDE, tiny_config
+from ..programs import KINDS
 
 Described = tuple[PresetCompiled, PresetInspected, float]
 OnlyCompiled = tuple[PresetCompiled, None, float]

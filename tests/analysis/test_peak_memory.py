@@ -13,7 +13,7 @@ from shardtui.engine.wire.descriptions import PeakBuffer, PeakMemory
 from shardtui.tui.cli.memory_report import peak_table
 from shardtui.tui.state.peak_words import curve_rows
 
-from ..conftest import KINDS
+from ..programs import KINDS
 
 HEAD = "HloModule m, is_scheduled=true, entry_computation_layout={{}}, num_partitions=1{0}\n\n"
 TOLERANCE = 0.05

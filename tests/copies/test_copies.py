@@ -28,7 +28,8 @@ from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.events import CopyFailed
 
 from ..checkpoint.test_checkpoint import Bench, bits
-from ..conftest import KINDS, step
+from ..conftest import step
+from ..programs import KINDS
 
 EVERY = 2
 

@@ -29,7 +29,8 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.model_config import BALANCE
 from shardtui.engine.spec.preset_reader import load_preset
 
-from ..conftest import OF_EXPERTS, WIDE, tiny_config, tiny_model
+from ..conftest import WIDE, tiny_config, tiny_model
+from ..programs import OF_EXPERTS
 from ..training.test_loop import assert_same_losses
 
 MIXTURE = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)

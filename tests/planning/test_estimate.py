@@ -38,7 +38,8 @@ from shardtui.tui.state import board_rows
 from shardtui.tui.state.recommendation import recommendation
 from shardtui.tui.widgets.preset_diff import no_estimate_lines
 
-from ..conftest import BATCHES, KINDS, WIDE, tiny_config
+from ..conftest import BATCHES, WIDE, tiny_config
+from ..programs import KINDS
 
 GB = 1e9
 

@@ -20,7 +20,8 @@ from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.descriptions import ArrayInfo
 from shardtui.engine.wire.events import PresetInspected
 
-from ..conftest import KINDS, step
+from ..conftest import step
+from ..programs import KINDS
 
 REPRESENTATIVE = ("fsdp-tp2", "dp-tp2-pp2")
 """One that splits parameters over two axes, and one with pipeline stages. Tests of the others are slow."""

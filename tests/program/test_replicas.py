@@ -16,8 +16,9 @@ from shardtui.engine.program.replicas import Differing, differing, first_holders
 from shardtui.engine.program.state_function import StateFunction, shard_digest_function
 from shardtui.engine.spec.preset_reader import load_preset
 
-from ..conftest import BATCHES, KINDS, OF_EXPERTS, WIDE, step, tiny_config
+from ..conftest import BATCHES, WIDE, step, tiny_config
 from ..flips import flipped, random_flip, unequal_replicas
+from ..programs import KINDS, OF_EXPERTS
 
 Digester = Callable[[str], StateFunction]
 

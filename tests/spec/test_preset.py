@@ -14,7 +14,8 @@ from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import preset_files
 from shardtui.engine.spec.preset_reader import load_preset, load_presets, read_preset
 
-from ..conftest import OF_EXPERTS, tiny_config, tiny_model
+from ..conftest import tiny_config, tiny_model
+from ..programs import OF_EXPERTS
 
 
 def write(path: Path, text: str) -> Path:

@@ -14,7 +14,7 @@ from shardtui.engine.spec.config import ScheduledSwitch
 from shardtui.engine.training.background_compiles import MAX_AHEAD, BackgroundCompiles
 from shardtui.engine.wire.events import AheadEnded, Event, PresetCompiled, PresetCompiling
 
-from ..conftest import Known
+from ..programs import Known
 
 
 @pytest.fixture

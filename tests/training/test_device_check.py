@@ -16,9 +16,10 @@ from shardtui.engine.training.device_check import coverage
 from shardtui.engine.wire.commands import AnyCommand, Resume
 from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Event, Paused, Restored, StepsDone, Switched
 
-from ..conftest import Programs, tiny_config
+from ..conftest import tiny_config
 from ..flipping_run import FlippingRun
 from ..flips import Flip
+from ..programs import Programs
 
 FLIP = Flip(leaf=3, device=5, element=7, bit=20)
 STEPS = 12

@@ -45,7 +45,8 @@ from shardtui.engine.wire.events import (
 )
 from shardtui.engine.wire.inbox import Inbox
 
-from ..conftest import Known, Programs, tiny_config
+from ..conftest import tiny_config
+from ..programs import Known, Programs
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import pytest
 from shardtui.engine.wire.run_directory import find
 from shardtui.tui.cli.main import _parser, main
 
-from ..conftest import OF_EXPERTS, SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after
+from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after
+from ..programs import OF_EXPERTS
 from ..schemas import checked, checked_lines
 
 
