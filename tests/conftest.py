@@ -60,8 +60,8 @@ WITH_DROPOUT = "--set=dropout=0.1"
 KEPT_PROGRAMS = ".pytest_cache/jax"
 """Compiled programs, for later runs."""
 MAX_KEPT_BYTES = 1_000_000_000
-LONGEST = ("programs", "test_views.py", "test_comparing.py", "test_app.py", "test_cli.py", "test_terminal.py")
-"""Groups of tests that start first, so that both workers finish at about the same time."""
+LONGEST = ("programs", "test_cli.py", "test_app.py", "test_views.py", "test_server.py", "test_watch.py")
+"""Groups of tests that start first, so that all workers finish at about the same time."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
