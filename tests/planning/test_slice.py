@@ -31,7 +31,7 @@ def test_a_slice_is_planned_without_one() -> None:
     (row,) = json.loads(run.stdout)["rows"]
     compiled, estimate = row["compiled"], row["estimate"]
     assert row["problems"] == []
-    assert compiled["peak_bytes"] > compiled["argument_bytes"] == estimate["argument_bytes"]
+    assert compiled["peak_bytes"] > compiled["argument_bytes"] > estimate["argument_bytes"], "small arrays are padded"
     assert {tuple(flow["axes"]) for flow in compiled["collectives"]} >= {("fsdp",), ("model",)}
 
 
