@@ -65,8 +65,14 @@ def killed_once(
     return events, run.wait(timeout=240)
 
 
-@pytest.mark.core
-@pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (2, 1)])
+@pytest.mark.parametrize(
+    ("processes", "victim"),
+    [
+        pytest.param(1, 0, marks=pytest.mark.core),
+        pytest.param(2, 0, marks=pytest.mark.core),
+        pytest.param(2, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_resumes_by_itself_with_equal_losses(
     home: Path, processes: int, victim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,7 +189,7 @@ ROUTE = {1: "fsdp", 2: "dp-tp2", 3: "fsdp-tp2-explicit", 4: "dp"}
     [
         pytest.param("llama", {2: "dp-tp2"}, marks=pytest.mark.slow),
         pytest.param("llama", {**ROUTE, 5: "tp"}, marks=pytest.mark.slow),
-        pytest.param("gemma3", ROUTE, marks=pytest.mark.core),
+        pytest.param("gemma3", ROUTE, marks=pytest.mark.slow),
         pytest.param("qwen3-moe", ROUTE, marks=pytest.mark.slow),
     ],
 )

@@ -104,7 +104,7 @@ def steps(cache: Path) -> Iterator[Path]:
     return cache.glob("jit_train_step-*-cache")
 
 
-@pytest.mark.core
+@pytest.mark.slow
 def test_damaged_entries_are_replaced_at_the_next_start(cache: Path) -> None:
     assert from_cache(*DAMAGES) == [False] * len(DAMAGES)
     written = sorted(steps(cache), key=lambda path: path.stat().st_mtime_ns)
