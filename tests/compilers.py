@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from .processes import is_alive
+
 ABORTS = "import os; os.abort()"
 FAILS = "import sys; print('noise', file=sys.stderr); sys.exit('no such luck')"
 HANGS = "import time; time.sleep(600)"
@@ -51,17 +53,8 @@ class Compilers:
     def all_gone(self, within: float = 5.0) -> bool:
         """Returns whether all compilations end within so many seconds."""
         deadline = time.monotonic() + within
-        while any(map(_is_alive, self.started)):
+        while any(map(is_alive, self.started)):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
         return True
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    state = Path(f"/proc/{process}/stat")
-    return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")

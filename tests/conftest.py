@@ -126,7 +126,7 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_processes(own_directories: None, pytestconfig: pytest.Config) -> None:
-    """Starts processes by forks, but not for slow tests, which are to start them as users do."""
+    """Starts processes by forks, unless slow tests run, too: those start interpreters, as users do."""
     if "not slow" in pytestconfig.option.markexpr:
         fork_server.start()
 

@@ -24,6 +24,7 @@ from shardtui.tui.cli.run_config import new_config
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from ..conftest import SHARDTUI, tiny_config, tiny_model
+from ..processes import children, is_alive
 from ..schemas import checked
 
 TEXTS = [f"Text {n}: what is split\ncomes together, élan {n * n}.\n" for n in range(400)]
@@ -146,23 +147,13 @@ def test_the_processes_of_a_killed_preparation_end(tmp_path: Path) -> None:
     command = engine_command("prepare", request(source, tmp_path / "out"))
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as engine:
         until = time.monotonic() + 120
-        while len(children := _children(engine.pid)) < 2 and time.monotonic() < until and engine.poll() is None:
+        while len(started := children(engine.pid)) < 2 and time.monotonic() < until and engine.poll() is None:
             time.sleep(0.02)
         engine.send_signal(signal.SIGKILL)
-    while any(map(_is_alive, children)) and time.monotonic() < until:
+    while any(map(is_alive, started)) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not any(map(_is_alive, children))
+    assert not any(map(is_alive, started))
     assert prepared(request(source, tmp_path / "out")).tokens == 170 * 800_000 + 1
-
-
-def _children(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in path.read_text().split()] if path.exists() else []
-
-
-def _is_alive(pid: int) -> bool:
-    path = Path(f"/proc/{pid}/stat")
-    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from shardtui.engine.wire.events import EngineStarted, EngineStopped
 from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
-from shardtui.tui.cli.main import main
 from shardtui.tui.cli.plan import board_tables
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.terminal.export import screen_text
@@ -39,6 +37,7 @@ from shardtui.tui.widgets.row_details import RowDetails
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
+from ..command import answered
 from ..compilers import HANGS, KILLED, Compilers
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
 from ..schemas import checked
@@ -51,14 +50,7 @@ SIZES = ("80 × 24", "140 × 40")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs `shardtui plan` in this process; its engines are processes of their own."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            code = main(["plan", *arguments])
-        except SystemExit as wrong:
-            code = int(wrong.code or 0)
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+    return answered("plan", *arguments)
 
 
 def started(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,9 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import CommandRefused
 from shardtui.tui.terminal.clean import clean, json_line, printable
 
+from ..command import answered
 from ..conftest import tiny_config
-from .test_cli import answered, run
+from .test_cli import run
 
 
 @given(st.text())
@@ -78,13 +79,11 @@ HOSTILE = "\x1b]0;owned\x07\u202e[red]\x9b31m"
     ],
     ids=lambda arguments: f"{arguments[0]} {arguments[-1][:10]!a}",
 )
-def test_a_hostile_command_line_is_shown_as_text(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    code, _, errors = answered(capsys, *arguments)
-    assert code == 2
-    assert errors
-    assert all(line.isprintable() for line in errors.splitlines())
+def test_a_hostile_command_line_is_shown_as_text(home: Path, arguments: list[str]) -> None:
+    result = answered(*arguments)
+    assert result.returncode == 2
+    assert result.stderr
+    assert all(line.isprintable() for line in result.stderr.splitlines())
 
 
 def test_runs_are_listed_as_text(home: Path) -> None:

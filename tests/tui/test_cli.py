@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from shardtui.engine.wire.run_directory import find
-from shardtui.tui.cli.main import _parser, main
+from shardtui.tui.cli.main import _parser
 
+from ..command import answered
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after
 from ..programs import OF_EXPERTS
 from ..schemas import checked, checked_lines
@@ -23,15 +24,6 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(
         [*SHARDTUI, *arguments], capture_output=True, text=True, env={**os.environ, **environment}, timeout=240
     )
-
-
-def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
-    """Runs a command in this process. Returns its exit code and what it prints to stdout and stderr."""
-    try:
-        code: object = main(list(arguments))
-    except SystemExit as ended:
-        code = ended.code
-    return code, *capsys.readouterr()
 
 
 def train(*arguments: str, settings: list[str] = SETTINGS) -> list[dict[str, Any]]:
@@ -192,13 +184,11 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input_gives_one_message_and_leaves_nothing(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
-    code, stdout, stderr = answered(capsys, *arguments)
-    assert code in (1, 2)
-    assert says in stderr
-    assert stdout == ""
+def test_bad_input_gives_one_message_and_leaves_nothing(home: Path, arguments: list[str], says: str) -> None:
+    result = answered(*arguments)
+    assert result.returncode in (1, 2)
+    assert says in result.stderr
+    assert result.stdout == ""
     assert list((home / "state").rglob("*.json*")) == []
 
 
@@ -365,17 +355,14 @@ def test_inspect_reads_the_text_of_any_compiled_program(tmp_path: Path) -> None:
         (["--preset=tp", "--set=heads=4"], "heads 4 does not divide by 8"),
     ],
 )
-def test_what_cannot_be_inspected_is_refused(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
+def test_what_cannot_be_inspected_is_refused(home: Path, arguments: list[str], says: str) -> None:
     hlo = Path(__file__).parents[1] / "hlo" / "tpu-psum.hlo"
     broken = home / "broken.hlo"
     broken.write_text(hlo.read_text().replace("{0,2,4,6}", "{0,2,4,9}"))
-    given = (argument.format(hlo=hlo, here=__file__, broken=broken) for argument in arguments)
-    code, stdout, stderr = answered(capsys, "inspect", *given)
-    assert code == 2
-    assert says in stderr
-    assert stdout == ""
+    result = answered("inspect", *(argument.format(hlo=hlo, here=__file__, broken=broken) for argument in arguments))
+    assert result.returncode == 2
+    assert says in result.stderr
+    assert result.stdout == ""
 
 
 @pytest.mark.slow

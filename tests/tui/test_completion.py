@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ..command import answered
 from ..conftest import SHARDTUI
-from .test_cli import answered
 
 WORD_BREAKS = " \t\n\"'><=;|&(:"
 
@@ -57,14 +57,12 @@ def test_runs_are_completed(home: Path) -> None:
         (["train", "--steps=1", "--set=layer=2"], "did you mean layers?"),
     ],
 )
-def test_a_mistyped_name_is_answered_with_the_closest(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
-    code, _, errors = answered(capsys, *arguments)
-    assert (code, says in errors) == (2, True)
+def test_a_mistyped_name_is_answered_with_the_closest(home: Path, arguments: list[str], says: str) -> None:
+    result = answered(*arguments)
+    assert (result.returncode, says in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, script, _ = answered(capsys, "completion", shell)
-    assert (code, "shardtui" in script) == (0, True)
+def test_every_shell_has_a_script(shell: str) -> None:
+    result = answered("completion", shell)
+    assert (result.returncode, "shardtui" in result.stdout) == (0, True)

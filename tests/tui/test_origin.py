@@ -1,5 +1,6 @@
 """The origin dialog over recorded runs, driven by keys; a real engine process runs the partitioner's passes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from ..conftest import TINY, tiny_config
+from ..processes import children
 from . import recordings
 from .test_app import until
 from .test_views import over, press, record
@@ -59,13 +61,8 @@ async def explained(app: ShardtuiApp) -> None:
     await until(lambda: dialog(app).pages, "the explanation")
 
 
-def children() -> set[str]:
-    """Returns the processes started from here."""
-    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
-
-
 def test_a_chain_is_walked_by_keys_and_kept(home: Path, described: list[Inspection]) -> None:
-    others = children()
+    others = children(os.getpid())
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await open_array(app, pilot, UP)
@@ -90,7 +87,7 @@ def test_a_chain_is_walked_by_keys_and_kept(home: Path, described: list[Inspecti
         assert isinstance(app.screen, ArraysScreen)
         await press(pilot, "enter")
         assert dialog(app).pages, "an explanation is kept"
-        assert children() <= others
+        assert {*children(os.getpid())} <= {*others}
         await press(pilot, "q")
         assert isinstance(app.screen, ArraysScreen)
 
@@ -179,14 +176,14 @@ def test_a_step_that_cannot_be_explained_is_one_message(home: Path, described: l
 
 
 def test_the_process_ends_with_the_app(home: Path, described: list[Inspection]) -> None:
-    others = children()
+    others = children(os.getpid())
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await open_array(app, pilot, UP)
-        await until(lambda: children() - others, "the process")
+        await until(lambda: {*children(os.getpid())} - {*others}, "the process")
 
     over(record(described[:1], "end"), scenario)
-    assert children() <= others
+    assert {*children(os.getpid())} <= {*others}
 
 
 def test_the_process_ends_when_its_parent_is_gone() -> None:

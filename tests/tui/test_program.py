@@ -9,6 +9,7 @@ import pytest
 from shardtui.engine.origins.explanation import CompiledProgram, Explanation, Link, Rematerialization, ValueOrigin
 from shardtui.tui.state.program_findings import program_findings
 
+from ..processes import children, is_alive
 from ..terminal import Terminal
 
 PROGRAM = """
@@ -89,7 +90,7 @@ def test_a_program_that_cannot_be_explained_is_refused_after_the_ui_has_closed(f
 def test_the_process_that_explains_ends_with_the_ui(folder: Path, ends: str) -> None:
     terminal = opened(folder, "slow")
     terminal.until(lambda text: "explaining … 1 s" in text, "the wait")
-    engines = _children(terminal.process.pid)
+    engines = children(terminal.process.pid)
     assert len(engines) == 1
     if ends == "key":
         terminal.send("q")
@@ -98,7 +99,7 @@ def test_the_process_that_explains_ends_with_the_ui(folder: Path, ends: str) -> 
         terminal.hang_up()
         terminal.process.wait(timeout=20)
     end = time.monotonic() + 20
-    while any(map(_is_alive, engines)):
+    while any(map(is_alive, engines)):
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -147,12 +148,3 @@ def test_idle_axes_and_rematerializations_are_found() -> None:
 
 def _shows(awaited: Sequence[str], gone: Sequence[str], text: str) -> bool:
     return all(each in text for each in awaited) and not any(each in text for each in gone)
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
-
-
-def _is_alive(pid: int) -> bool:
-    path = Path(f"/proc/{pid}/stat")
-    return path.exists() and path.read_text().split()[2] != "Z"
