@@ -83,6 +83,7 @@ def ringed() -> tuple[Task, Program]:
     return task, compile_program(task, place(task, load_preset("dp-sp2"), jax.devices()))
 
 
+@pytest.mark.core
 def test_losses_are_those_of_data_parallelism(ringed: tuple[Task, Program], plain: list[float]) -> None:
     np.testing.assert_allclose(losses_of(*ringed), plain, rtol=1e-5)
 
@@ -108,6 +109,7 @@ def test_losses_with_splash_tiles_are_those_of_data_parallelism(preset: Preset) 
     np.testing.assert_allclose(losses(attention_config("splash", 512), preset), plain, rtol=1e-5)
 
 
+@pytest.mark.core
 def test_keys_go_round_and_no_device_holds_all_of_them(ringed: tuple[Task, Program]) -> None:
     keys_go_round(*ringed, parts=2)
 
