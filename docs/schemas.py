@@ -1,4 +1,4 @@
-"""Writes `schemas/` and the tables of docs/json.md from the structs that they describe: `python docs/schemas.py`.
+"""Writes `schemas/` from the structs that they describe: `python docs/schemas.py`.
 
 What a field means is taken from the docstring below it. With `--check` nothing is written: it names the files that are
 not as it would write them, and exits with 1 if there are any.
@@ -36,8 +36,6 @@ from shardtui.tui.cli.profile_report import ProfileDiff, ProfileReport
 from shardtui.tui.cli.train import RunEnded, StepDone
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "json.md"
-MARK = "<!-- What follows is written by `python docs/schemas.py`. -->\n"
 
 LINES = functools.reduce(
     operator.or_, (StepDone, RunEnded, *(event for event in get_args(AnyEvent) if event is not StepsDone))
@@ -159,58 +157,11 @@ def _below_fields(struct: type) -> list[tuple[str, str]]:
 
 def written() -> Iterator[tuple[Path, str]]:
     """Each file, and what it is to hold."""
-    schemas = {name: printed(*what) for name, what in PRINTED.items()}
-    files = {name: read(*what) for name, what in READ.items()}
-    for name, schema in (schemas | files).items():
-        yield ROOT / "schemas" / f"{name}.json", json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-    by_hand = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-    yield PAGE, by_hand + MARK + "\n" + "\n".join(_tables(schemas))
-
-
-def _tables(schemas: dict[str, Schema]) -> Iterator[str]:
-    """Each struct once, those that are printed as they are first, events last."""
-    events = {struct.__name__ for struct in (*get_args(LINES), StepsDone)}
-    parts = {name: part for schema in schemas.values() for name, part in schema.get("$defs", {}).items()}
-    for name, (title, _) in PRINTED.items():
-        if name not in ("train", "events"):
-            yield from _table(f"`{title}`", schemas[name])
-    yield "## Their parts\n"
-    for name in sorted(parts.keys() - events):
-        yield from _table(name, parts[name], 3)
-    yield from ("## Events\n", "Each has `seq` and `time`, too.\n")
-    for name in sorted(events):
-        yield from _table(name, parts[name], 3, left_out=("seq", "time"))
-
-
-def _table(title: str, schema: Schema, level: int = 2, left_out: tuple[str, ...] = ()) -> Iterator[str]:
-    yield f"{'#' * level} {title}\n\n{schema['description']}\n"
-    tag = [schema["title"]]
-    rows = {
-        key: value for key, value in schema["properties"].items() if key not in left_out and value.get("enum") != tag
+    schemas = {name: printed(*what) for name, what in PRINTED.items()} | {
+        name: read(*what) for name, what in READ.items()
     }
-    if rows:
-        yield "| field | type | |\n|---|---|---|"
-        yield from (f"| `{name}` | {_type(value)} | {value['description']} |" for name, value in rows.items())
-        yield ""
-
-
-def _type(schema: Schema) -> str:
-    match schema:
-        case {"$ref": place}:
-            name = place.rpartition("/")[2]
-            return f"[{name}](#{name.lower()})"
-        case {"const": value}:
-            return str(value)
-        case {"enum": values}:
-            return ", ".join(f"`{value}`" for value in values)
-        case {"anyOf": parts}:
-            return " or ".join(map(_type, parts))
-        case {"type": "array", "items": items}:
-            return f"list of ({_type(items)})" if "anyOf" in items else f"list of {_type(items)}"
-        case {"type": "object", "additionalProperties": values}:
-            return f"name to {_type(values)}"
-        case _:
-            return schema["type"]
+    for name, schema in schemas.items():
+        yield ROOT / "schemas" / f"{name}.json", json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def main() -> int:
