@@ -77,7 +77,7 @@ def main() -> int:
 
             return answered(export, _decoded(request, ExportRequest))
         case ["prepare", request]:
-            from .data.cli import prepare_and_print
+            from .data.prepare import prepare_and_print
             from .spec.prepared import PrepareRequest
 
             return answered(prepare_and_print, _decoded(request, PrepareRequest))
@@ -113,7 +113,7 @@ def main() -> int:
 
             end_with_parent()  # before jax is imported
             from .origins import cli as origins
-            from .origins.request import KeptFile, Program, Step
+            from .origins.explanation import KeptFile, Program, Step
 
             if command == "explain":
                 return answered(origins.explain_program, _decoded(about, Program))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from jsonschema import Draft202012Validator
-from shardtui.engine.base.installed import ENGINE
+from shardtui.engine.base.directories import ENGINE
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.spec.model_choice import with_settings
 from shardtui.engine.spec.preset import LOGICAL_AXES, Preset

@@ -10,8 +10,7 @@ from pkgutil import iter_modules
 from textual.binding import Binding, BindingsMap
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 
-from ..engine.base.invalid import Invalid
-from ..engine.base.suggestion import suggestion
+from ..engine.base.invalid import Invalid, suggestion
 from ..engine.spec.preset_files import read_toml
 from . import screens, widgets
 from .app_keys import KEYS

@@ -9,7 +9,7 @@ from textual.app import App
 from textual.worker import Worker, WorkerError
 
 from ..engine.base.invalid import Invalid
-from ..engine.origins.request import KeptFile
+from ..engine.origins.explanation import KeptFile
 from ..engine.spec.config import RunConfig
 from ..engine.wire.commands import InspectPreset
 from ..engine.wire.events import AnyEvent, EngineReady, PresetAdded

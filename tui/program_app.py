@@ -10,7 +10,7 @@ from textual.screen import Screen
 
 from ..engine.base.figures import short_source
 from ..engine.base.invalid import Invalid
-from ..engine.origins.request import Program
+from ..engine.origins.explanation import Program
 from .bindings import identified
 from .client.explainer import explain_program
 from .screens.program import ProgramScreen

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from ..base.installed import CONSTRAINTS, ENGINE
+from ..base.directories import CONSTRAINTS, ENGINE
 
 INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\((.*)")
 COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{$")

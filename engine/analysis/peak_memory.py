@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from ..base.maxima import maxima
+from ..base.figures import maxima
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from .array_memory import MAIN, memory_space, padded_bytes
 from .dataflow import Dataflow

@@ -1,1 +1,1 @@
-"""What every room may use: regular files, numbers formatted for people, and advice on known failures. No jax."""
+"""Regular files, numbers formatted for people, and advice on known failures, for every room. No jax."""

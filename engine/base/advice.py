@@ -1,4 +1,4 @@
-"""What known failures mean and what to do about them.
+"""Known failures: their meaning, and what to do about them.
 
 Failures are recognised by their text: libraries raise the same failure in many types, and an engine that died leaves
 only its log.
@@ -68,7 +68,7 @@ def advice(text: str) -> str | None:
 
 
 def problems_in(error: BaseException) -> list[str]:
-    """Returns what went wrong, one line per problem. The innermost of chained errors counts: it says what happened."""
+    """Returns one line per problem of an error. The innermost of chained errors counts."""
     if problems := getattr(error, "problems", ()):  # Invalid and the like bring their own lines
         return list(problems)
     chain = [error]

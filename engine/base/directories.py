@@ -1,4 +1,4 @@
-"""The directories of the user, by the XDG specification on every system, so that one set of instructions holds."""
+"""The directories of the engine's code, and of the user, by the XDG specification on every system."""
 
 from functools import cache
 from pathlib import Path
@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from platformdirs.unix import Unix
+ENGINE = Path(__file__).parents[1]
+"""The directory of the package `shardtui.engine`."""
+CONSTRAINTS = ENGINE / "parallel"
+"""The modules by which a model shards an activation. Tracebacks show their caller's line."""
 
 
 def config_directory() -> Path:

@@ -1,6 +1,7 @@
 """Numbers, shapes and names formatted for people."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond", "shard_map", "eval_jaxpr", "vmap(vmap())")
 """Parts that jax adds to an op name for its own control flow and transformations."""
@@ -78,7 +79,7 @@ def times(count: int | None) -> str:
 
 
 def ops(count: int | None) -> str:
-    """Formats a number of operations: `69 ops`. The bytes shown next to it are those of all of them together."""
+    """Formats a number of operations: `69 ops`."""
     return f"{times(count)} op{'s' * (count != 1)}"
 
 
@@ -117,3 +118,10 @@ def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
             return f"{value:.3g} {unit}".strip() if abs(value) < 999.5 else f"{value:.0f} {unit}".strip()
         value /= step
     return f"{value:.3g} {units[-1]}"
+
+
+def maxima(course: Sequence[int], most: int) -> list[int]:
+    """Returns the largest value of each of at most `most` equal parts of a course, for a picture of it."""
+    count = min(len(course), most)
+    bounds = [len(course) * part // count for part in range(count + 1)] if count else []
+    return [max(course[begin:end]) for begin, end in pairwise(bounds)]

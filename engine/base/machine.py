@@ -1,4 +1,4 @@
-"""The memory of this machine, and what it has room for."""
+"""The memory of this machine, and its room for compilations."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ CORES_OF_COMPILATION = 2
 
 
 def machine_memory() -> int:
-    """Returns the bytes of host memory that this machine has, or that the container may use if that is less."""
+    """Returns the bytes of host memory of this machine, or the container's limit if that is less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))

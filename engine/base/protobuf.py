@@ -1,4 +1,4 @@
-"""Messages of protocol buffers, declared in Python as far as they are read. protobuf comes with orbax and grain."""
+"""Messages of protocol buffers, declared in Python. protobuf comes with orbax and grain."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,10 +1,11 @@
-"""Opens files that others may have put in place. Only regular files: reading a FIFO may block, a device never ends."""
+"""Opens regular files only: reading a FIFO may block, and a device never ends."""
 
 import errno
 import os
 import stat
 from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -21,7 +22,7 @@ class NotRegular(OSError):
 
     def __init__(self, path: str, mode: int) -> None:
         self.kind = KINDS.get(stat.S_IFMT(mode), "something else")
-        """What it is instead, such as `a FIFO`."""
+        """Its kind, such as `a FIFO`."""
         super().__init__(errno.EINVAL, f"{self.kind}, not a regular file", path)
 
 
@@ -47,3 +48,17 @@ def read_regular(path: Path) -> bytes:
 def _require_regular(path: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise NotRegular(path, mode)
+
+
+def append_regular(path: Path) -> BinaryIO:
+    """Opens `path` for appending, unbuffered, and never blocks. Raises OSError; NotRegular as `open_regular`."""
+    if path.is_dir():
+        raise NotRegular(str(path), stat.S_IFDIR)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        _require_regular(str(path), os.fstat(descriptor).st_mode)
+        return os.fdopen(descriptor, "a+b", buffering=0)
+    except BaseException:
+        os.close(descriptor)
+        raise

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from .append import append_regular
+from .regular_file import append_regular
 
 DUMP_SIGNAL = signal.SIGUSR2
 """Makes a process that called `dump_on_signal` write its stacks, also while native code keeps Python from running."""

@@ -4,6 +4,7 @@ A checkpoint is written under a temporary name and committed by renaming it. So 
 manifest was damaged afterwards: it is set aside by renaming, never deleted.
 """
 
+import contextlib
 import errno
 import itertools
 import re
@@ -22,18 +23,17 @@ from ..base.advice import problems_in
 from ..base.atomic_write import sync_directory
 from ..base.invalid import Invalid
 from ..distributed.outcomes import Damaged
-from ..models.task import Task, TrainState
+from ..models.task import Task
 from ..program.digest import digests, joined, linear_sums
 from ..spec.config import RunConfig
-from ..wire.checkpoints import CheckedInfo, Verification
+from ..wire.checkpoints import CheckedInfo, CheckpointInfo, Verification
+from .arrays import stored_arrays, stored_names
 from .manifest import FILE_NAME, Manifest, check_files, is_local, read_manifest
-from .orbax_leak import stop_leaks
-from .stored import stored_arrays, stored_names
 
 STEP = re.compile(r"0|[1-9][0-9]{0,11}")
 SAVING, DELETING = "saving-", "deleting-"
 DELETE_TRIES, DELETE_PAUSE = 20, 0.05
-"""How often a directory is deleted again in which Orbax still writes, and the pause before, in seconds."""
+"""Tries to delete a directory in which Orbax still writes, and the pause between them, in seconds."""
 DAMAGED, ROLLED_BACK = "damaged", "rolled-back"
 
 Digester = Callable[[Any], jax.Array]
@@ -50,7 +50,7 @@ class CheckpointDirectory:
     """The run's directory if it contains `root`: if that was removed, nothing is saved. Else None."""
 
     def prepare(self) -> None:
-        """Creates the directory, and deletes what a killed engine left unfinished."""
+        """Creates the directory, and deletes unfinished checkpoints of a killed engine."""
         self.root.mkdir(parents=True, exist_ok=True)
         self.clear()
 
@@ -132,30 +132,6 @@ def _delete(path: epath.Path) -> None:
     return path.rmtree()
 
 
-def save_arrays(checkpoint: epath.Path, state: TrainState) -> Any:
-    """Copies the state to the host and writes it in the background; `.result()` waits for that and may raise."""
-    from orbax.checkpoint import v1 as ocp  # half a second to import
-
-    stop_leaks()
-    context = ocp.Context()
-    if jax.process_count() == 1:  # splitting replicas gains nothing, and compiles each slice
-        context.array.saving.use_replica_parallel = False
-    with context:
-        return ocp.save_async(checkpoint / "arrays", _fields(state))
-
-
-def load_arrays(checkpoint: epath.Path, abstract: TrainState) -> TrainState:
-    """Loads the state with the shardings of `abstract`, whichever it was saved with."""
-    from orbax.checkpoint import v1 as ocp
-
-    return abstract._replace(**ocp.load(checkpoint / "arrays", _fields(abstract)))
-
-
-def _fields(state: TrainState) -> dict[str, Any]:
-    """Returns the fields that contain arrays, by name."""
-    return {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
-
-
 def state_names(task: Task) -> list[str]:
     """Returns the names of the state's arrays, in the order of its leaves."""
     return [array.names[0] for array in jax.tree.leaves(task.state_arrays)]
@@ -232,3 +208,21 @@ def _check_arrays(checkpoint: epath.Path, manifest: Manifest) -> None:
     if problems:
         raise Damaged(*problems)
     check_digests([array for _, array in stored], names, manifest, jax.jit(digests))
+
+
+def kept(directory: CheckpointDirectory) -> list[CheckpointInfo]:
+    """Returns all checkpoints, oldest first, except those with a damaged manifest."""
+    found: list[CheckpointInfo] = []
+    for step in directory.steps():
+        with contextlib.suppress(Damaged):
+            found.append(read_manifest(directory.path(step)).describe())
+    return found
+
+
+def prune(directory: CheckpointDirectory, newest: int) -> None:
+    """Deletes all checkpoints except the `newest` ones and the best one."""
+    found = kept(directory)
+    best = min(found, key=lambda info: info.rank)
+    for info in found[:-newest]:
+        if info is not best:
+            directory.delete(info.step)

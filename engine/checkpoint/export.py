@@ -23,8 +23,7 @@ from ..spec.exported import Dtype, Exported, ExportRequest
 from ..spec.hf_config import NAME, read_config
 from ..spec.hf_export import config_table, in_files
 from ..spec.hf_fields import Table
-from ..spec.hf_tensors import Part, parts_of
-from ..spec.hf_weights import tensor_shapes
+from ..spec.hf_tensors import Part, parts_of, tensor_shapes
 from ..spec.prepared import TOKENIZER
 from ..spec.safetensors import INDEX, SIZES, Stored, stored_tensors
 from ..wire.run_directory import RunDirectory

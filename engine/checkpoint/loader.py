@@ -13,9 +13,9 @@ from ..distributed.outcomes import Damaged
 from ..models.task import Task, TrainState
 from ..program.program import Program
 from ..wire.events import CheckpointDamaged, CheckpointsKept, Event, Restored
-from .directory import DAMAGED, ROLLED_BACK, CheckpointDirectory, check_digests, load_arrays, state_names
+from .arrays import load_arrays
+from .directory import DAMAGED, ROLLED_BACK, CheckpointDirectory, check_digests, kept, state_names
 from .manifest import Manifest, manifest_digest, read_manifest
-from .retention import kept
 
 
 class Chosen(Struct, frozen=True):

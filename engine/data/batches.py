@@ -1,4 +1,4 @@
-"""Batches of tokens. Batch n is a pure function of (corpus, seed, n): no switch or resume alters what comes next."""
+"""Batches of tokens. Batch n is a pure function of (corpus, seed, n): no switch or resume changes it."""
 
 from collections.abc import Sequence
 

@@ -10,14 +10,12 @@ import msgspec
 from ..base.invalid import Invalid
 from ..base.regular_file import NotRegular, open_regular
 from ..spec.prepared import form_of
-from .array_record import record_count, records
-from .parquet import row_groups, rows
+from .record_files import record_count, records, row_groups, rows
 
 PART_BYTES = 64 << 20
 """Bytes of source in a part, which becomes one shard."""
 PIECE_BYTES = 1 << 20
 """Bytes of text that are encoded at once, up to the end of a line."""
-
 
 NO_TEXT = "there is no text in it: give text, .jsonl, .parquet or ArrayRecord files"
 
@@ -119,7 +117,7 @@ def _lines(span: Span) -> Iterator[tuple[int, bytes]]:
 
 
 def _text(span: Span) -> Iterator[tuple[str, bool]]:
-    """Yields whole lines, about `PIECE_BYTES` at once; the end of the file is that of the document."""
+    """Yields whole lines, about `PIECE_BYTES` at once; a file is one document."""
     lines, size, begin = list[bytes](), 0, span.begin
     for at, line in _lines(span):
         begin = begin if lines else at

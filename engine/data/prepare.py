@@ -1,4 +1,4 @@
-"""Tokenizes documents with all cores and writes shards of tokens; a preparation that was killed goes on."""
+"""Tokenizes documents with all cores and writes shards of tokens; a killed preparation can go on."""
 
 import hashlib
 import multiprocessing
@@ -22,17 +22,18 @@ from ..base.figures import count
 from ..base.invalid import Invalid
 from ..base.regular_file import read_regular
 from ..spec.prepared import FILE_NAME, TOKENIZER, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
+from ..wire.stdout import print_answer
 from .documents import NO_TEXT, Part, parts_of, pieces
 from .tokenizer import Tokenizer, load_tokenizer
 
 PLAN = "plan"
-"""The file that says what an unfinished preparation is of."""
+"""The file with the digest of an unfinished preparation."""
 PROGRESS_SECONDS = 2.0
 """Least time between two lines of progress."""
 
 
 def prepare(request: PrepareRequest) -> PrepareAnswer:
-    """Writes the shards and then `data.json`. Raises Invalid; what is done stays, and the same request continues it."""
+    """Writes the shards, then `data.json`. Raises Invalid; finished shards stay, and the same request goes on."""
     tokenizer = load_tokenizer(request.tokenizer, request.end_of_text)
     parts = parts_of(request.source, request.text_field)
     plan = _plan(request, tokenizer, parts)
@@ -62,7 +63,7 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
 
 
 def _plan(request: PrepareRequest, tokenizer: Tokenizer, parts: list[Part]) -> str:
-    """Returns a digest of all that decides what is written. Of the sources it has names, sizes and times of change."""
+    """Returns a digest of the request, the tokenizer, and the names, sizes and modification times of the sources."""
     paths = dict.fromkeys(Path(span.path) for part in parts for span in part)
     states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     how = (request.text_field, tokenizer.end_of_text, tokenizer.sha256, parts, states)
@@ -126,7 +127,7 @@ def _end_with_parent() -> None:
 
 
 def _write(request: PrepareRequest, out: Path, number: int, part: Part) -> PreparedShard:
-    """Tokenizes a part and writes its shard, unless that is done: its note is written after it."""
+    """Tokenizes a part and writes its shard, then its note; returns the note if there is one."""
     note, path = _note(out, number), out / f"shard-{number:05}.bin"
     if note.exists():
         return msgspec.json.decode(note.read_bytes(), type=PreparedShard)
@@ -153,3 +154,9 @@ def _write(request: PrepareRequest, out: Path, number: int, part: Part) -> Prepa
 
 def _note(out: Path, number: int) -> Path:
     return out / f"shard-{number:05}.json"
+
+
+def prepare_and_print(request: PrepareRequest) -> None:
+    """Prepares data and prints their description as JSON. Ctrl-C ends it at once: what is written stays."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    print_answer(prepare(request))

@@ -1,14 +1,24 @@
-"""Reads `--data`, whatever its form."""
+"""Reads `--data`: text, prepared data, or files of tokens: `.bin` as nanoGPT and llm.c write them, and `.npy`."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+import numpy as np
+
 from ..base.invalid import Invalid
-from ..spec.prepared import FILE_NAME
-from .corpus import Corpus
-from .prepared import read_prepared
+from ..base.regular_file import open_regular, read_regular
+from ..spec.prepared import FILE_NAME, Prepared
+from .corpus import Corpus, Shard, StoredTokens
 from .text import read_text
-from .token_files import SUFFIXES, read_token_files
+
+SUFFIXES = (".bin", ".npy")
+HEADER_WORDS = 256
+"""int32 words of llm.c's header: a magic number, the version, the number of tokens, zeros."""
+HEADERS = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
+"""Magic number and version of llm.c's files of GPT-2's and Llama 3's tokens (its `dev/data/data_common.py`)."""
 
 
 def read_corpus(data: str | None, option: str = "--data") -> Corpus:
@@ -24,12 +34,99 @@ def _read(data: str | None) -> Corpus:
         return read_text(None)
     path = Path(data).expanduser()
     if (path / FILE_NAME).exists():
-        return read_prepared(data)
+        return _read_prepared(data)
     if path.suffix not in SUFFIXES or path.is_dir():
         return read_text(data)
     if path.exists():
-        return read_token_files(data, [path])
+        return _read_token_files(data, [path])
     paths = sorted(path.parent.glob(path.name))
     if not paths:
         raise Invalid(f"--data {data}: no such file or directory")
-    return read_token_files(data, paths)
+    return _read_token_files(data, paths)
+
+
+def _read_prepared(data: str) -> Corpus:
+    """Returns the tokens of a directory of prepared data. Raises Invalid if a shard is missing or damaged."""
+    folder = Path(data).expanduser()
+    try:
+        content = read_regular(folder / FILE_NAME)
+        found = msgspec.json.decode(content, type=Prepared)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"--data {folder / FILE_NAME}: cannot be read: {error}: prepare the data again") from error
+    dtype = np.dtype(found.dtype)
+    problems = list[str]()
+    for shard in found.shards:
+        path, size = folder / shard.file, shard.tokens * dtype.itemsize
+        there = path.stat().st_size if path.is_file() else None
+        if there != size:
+            state = "missing" if there is None else f"{there:,} bytes, but was written with {size:,}"
+            problems.append(f"--data {path}: {state}: prepare the data again")
+    if problems or not found.shards:
+        raise Invalid(*problems or [f"--data {data}: it has no tokens: prepare the data again"])
+    shards = [Shard(folder / shard.file, 0, shard.tokens) for shard in found.shards]
+    tokens = StoredTokens(shards, dtype, written=hashlib.sha256(content).hexdigest())
+    return Corpus(data, len(shards), tokens, vocab=found.vocab)
+
+
+def _read_token_files(source: str, paths: Sequence[Path]) -> Corpus:
+    """Returns the tokens of files in this order. Only their headers are read. Raises Invalid."""
+    found = [_shard(path) for path in paths]
+    kinds = {dtype.str: path for path, (_, dtype) in zip(paths, found, strict=True)}
+    if len(kinds) > 1:
+        named = ", ".join(f"{path.name} has {np.dtype(kind).name}" for kind, path in kinds.items())
+        raise Invalid(f"--data {source}: the files have tokens of different types: {named}: give files of one type")
+    return Corpus(source, len(paths), StoredTokens([shard for shard, _ in found], found[0][1]))
+
+
+def _shard(path: Path) -> tuple[Shard, np.dtype]:
+    try:
+        shard, dtype = _npy(path) if path.suffix == ".npy" else _bin(path)
+    except OSError as error:
+        raise Invalid(f"--data {path}: cannot be read: {error.strerror}") from error
+    if not shard.size:
+        raise Invalid(f"--data {path}: has no tokens: remove it, or write it again")
+    return shard, dtype
+
+
+def _bin(path: Path) -> tuple[Shard, np.dtype]:
+    """Reads llm.c's header; a file without one is nanoGPT's, uint16 from its start on."""
+    with open_regular(path) as file:
+        header = np.frombuffer(file.read(4 * HEADER_WORDS), np.uint8)
+        size = file.seek(0, 2)
+    if len(header) < 4 * HEADER_WORDS:
+        header = np.zeros(4 * HEADER_WORDS, np.uint8)
+    magic, version, tokens = map(int, header.view("<i4")[:3])
+    dtype = HEADERS.get((magic, version))
+    if dtype is None:
+        if size % 2:
+            raise Invalid(f"--data {path}: {size:,} bytes are not a number of uint16 tokens: the file is damaged")
+        return Shard(path, 0, size // 2), np.dtype("<u2")
+    _require_size(path, size - 4 * HEADER_WORDS, tokens, dtype)
+    return Shard(path, 4 * HEADER_WORDS, tokens), dtype
+
+
+def _npy(path: Path) -> tuple[Shard, np.dtype]:
+    with open_regular(path) as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+        except ValueError as error:
+            raise Invalid(f"--data {path}: not a .npy file: {error}") from error
+        offset = file.tell()
+        size = file.seek(0, 2)
+    if dtype.kind not in "ui" or dtype.itemsize == 1 or dtype.byteorder == ">" or len(shape) != 1:
+        raise Invalid(
+            f"--data {path}: {dtype.name} {list(shape)}: tokens are one dim of uint16, uint32, int32 or int64: "
+            "convert it with NumPy"
+        )
+    _require_size(path, size - offset, shape[0], dtype)
+    return Shard(path, offset, shape[0]), dtype
+
+
+def _require_size(path: Path, found: int, tokens: int, dtype: np.dtype) -> None:
+    if found != tokens * dtype.itemsize:
+        raise Invalid(
+            f"--data {path}: its header says {tokens:,} tokens, {tokens * dtype.itemsize:,} bytes, but {found:,} bytes "
+            "follow: the file is damaged: write it again"
+        )

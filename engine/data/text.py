@@ -12,8 +12,7 @@ import numpy as np
 from ..base.figures import size
 from ..base.invalid import Invalid
 from ..base.regular_file import NotRegular, open_regular
-from .corpus import Corpus
-from .stored_tokens import HASHED_BYTES, Shard, StoredTokens
+from .corpus import HASHED_BYTES, Corpus, Shard, StoredTokens
 
 STANDARD_LIBRARY = "the Python standard library's sources"
 EXCLUDED_DIRECTORIES = {"test", "tests", "idle_test", "site-packages", "__pycache__"}
@@ -57,14 +56,14 @@ def read_text(data: str | None) -> Corpus:
 
 @dataclass(frozen=True)
 class _TextFile:
-    """A file of which only the start has been read."""
+    """A file, and its start."""
 
     path: Path
     first: bytes
     size: int
     """Bytes to read, even if the file grows in the meantime."""
     kind: str | None = None
-    """What it is instead of a regular file, such as `a FIFO`, of which nothing is read; else None."""
+    """The kind of a file that is not regular, such as `a FIFO`; nothing of it is read. Else None."""
 
 
 def _read_start(path: Path) -> _TextFile:
@@ -87,7 +86,7 @@ def _is_text(file: _TextFile) -> bool:
 
 
 def _without_starts(texts: Iterable[_TextFile]) -> list[_TextFile]:
-    """Returns the texts, without the starts of those that stay in their files: a million of them take 64 GB."""
+    """Returns the texts, without the starts of files that are read later: a million starts take 64 GB."""
     kept, total = list[_TextFile](), 0
     for text in texts:
         total += text.size

@@ -12,14 +12,14 @@ from ..base.invalid import Invalid
 from ..base.regular_file import read_regular
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|end▁of▁sentence|>", "</s>", "<eos>", "[SEP]")
-"""Names of the token that ends a document, of GPT-2, Llama 3, DeepSeek, Llama 2, Gemma and BERT."""
+"""Tokens that end a document: of GPT-2, Llama 3, DeepSeek, Llama 2, Gemma and BERT."""
 BYTES = 256
-"""Byte values. The one that ends a document is 0, which text does not have."""
+"""Byte values. 0, which text does not have, ends a document."""
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer that is loaded."""
+    """A loaded tokenizer."""
 
     vocab: int
     """Number of tokens."""

@@ -65,3 +65,14 @@ def annotated_axes(leaf: Any) -> LogicalAxes:
     axes = tuple("+".join(name) if isinstance(name, tuple) else name for name in names)
     named = tuple(axis if isinstance(axis, str) and axis else None for axis in axes)
     return (*named, *[None] * (len(leaf.shape) - len(named)))
+
+
+def describe(tree: Any, state: nnx.State, kind: str) -> Any:
+    """Returns `tree` with an `Array` in place of every leaf; `state` holds the annotations."""
+    axes = {name_of(path): annotated_axes(leaf) for path, leaf in nnx.to_flat_state(state)}
+
+    def array(path: Any, leaf: Any) -> Array:
+        name = name_of(path)
+        return Array((name,), kind, leaf.shape, leaf.dtype, axes[name])
+
+    return jax.tree_util.tree_map_with_path(array, tree)

@@ -15,10 +15,8 @@ from jax.typing import DTypeLike
 from ..parallel.constraints import constrain, gathered, hinted, observe, out_sharding, shard
 from ..spec.model_config import ModelConfig
 from .attention import Attention
-from .norms import Norm, apply_norm, embed_norm
-from .projection import INIT_STDDEV, projection
-from .ragged_experts import Kernels, ragged_experts
-from .routing import choose, route, weights_of_all
+from .experts import Kernels, choose, ragged_experts, route, weights_of_all
+from .layers import INIT_STDDEV, Norm, apply_norm, embed_norm, projection
 from .sizes import AttentionKernels
 
 Module = TypeVar("Module", bound=nnx.Module)

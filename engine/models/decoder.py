@@ -21,15 +21,15 @@ from ..parallel.constraints import (
     shard,
     token_groups,
 )
-from ..spec.model_config import ModelConfig, RematPolicy
+from ..spec.model_config import KEPT, ModelConfig, RematPolicy
 from .attention_tiles import RESULT
 from .blocks import Block, apply_dropout, example_indices, with_gathered_biases
-from .layers import Apply, scan_layers
-from .norms import apply_norm, embed_norm
-from .pipeline import apply_stages, stack_keys, stack_stages
-from .projection import INIT_STDDEV
-from .remat import SAVED, policy
+from .layers import INIT_STDDEV, apply_norm, embed_norm
 from .sizes import PLAIN, AttentionKernels
+from .stack import Apply, apply_stages, scan_layers, stack_keys, stack_stages
+
+SAVED = "blocks.saved"
+"""The name of a block's input, which every policy keeps."""
 
 
 class Gpt(nnx.Module):
@@ -56,7 +56,7 @@ class Gpt(nnx.Module):
         self.output = None if config.tied else _table(config, config.vocab_rows, "vocab", dtype, rngs)
 
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Returns float32 logits [B, T, V] for tokens [B, T]; those of padding rows are -inf."""
+        """Returns float32 logits [B, T, V] for tokens [B, T], -inf for padding rows."""
         return self.logits_and_balance(tokens, key)[0]
 
     def logits_and_balance(self, tokens: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
@@ -129,7 +129,7 @@ class Gpt(nnx.Module):
         return resharded(x, "batch", "seq", "activation_embed"), balance
 
     def _body(self, is_local: bool) -> Apply:
-        """Returns what applies a block, whose layer has a window if `is_local`."""
+        """Returns the function that applies a block; `is_local`: its layer has a window."""
 
         def apply_block(
             block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
@@ -149,7 +149,7 @@ class Gpt(nnx.Module):
         remat = self.config.remat
         if not remat:
             return apply_block
-        return nnx.remat(apply_and_save, policy=None if remat in (True, "full") else policy(remat))
+        return nnx.remat(apply_and_save, policy=None if remat in (True, "full") else _policy(remat))
 
     def _mask_padding(self, logits: jax.Array) -> jax.Array:
         if self.config.vocab_rows == self.config.vocab:
@@ -167,14 +167,14 @@ def _table(config: ModelConfig, rows: int, axis: str, dtype: DTypeLike, rngs: nn
 
 
 def _saved_of_stages(remat: bool | RematPolicy) -> Callable[..., bool]:
-    """Returns the policy of what a pipeline's stages save in every tick.
+    """Returns the policy for the values that a pipeline's stages save in every tick.
 
     They choose their layers anew in every tick, so if everything were saved, there would be a copy of them per tick.
-    With remat, what its policy keeps is saved; without, the results of all matmuls, so that none runs twice.
+    With remat, its policy decides; without, the results of all matmuls are saved, so that none runs twice.
     """
     policies = jax.checkpoint_policies
     if remat:
-        return policy(remat)
+        return _policy(remat)
     return policies.save_from_both_policies(policies.dots_saveable, policies.save_only_these_names(RESULT))
 
 
@@ -232,3 +232,9 @@ def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
 def z_loss(logits: jax.Array) -> jax.Array:
     """Returns the mean square of log-sum-exp, float32 [], of logits [B, T, V]: small if softmax is near normalised."""
     return jnp.mean(jnp.square(jax.nn.logsumexp(logits, axis=-1)))
+
+
+def _policy(remat: RematPolicy | bool) -> Callable[..., bool]:
+    """Returns a remat policy of MaxText (0.2.5, `remat_policy`) for `jax.checkpoint`. True is `full`."""
+    kept = () if isinstance(remat, bool) else KEPT[remat]
+    return jax.checkpoint_policies.save_only_these_names(SAVED, *kept)

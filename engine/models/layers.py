@@ -1,81 +1,97 @@
-"""Applies the stacked layers of a decoder, one after the other, in a loop."""
-
-from collections.abc import Callable
-from functools import partial
+"""The linear maps of a block, and its norms: LayerNorm and RMSNorm, over the width, or over queries and keys."""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
-from .blocks import Block
+from ..parallel.constraints import hinted, shard
+from ..spec.model_config import ModelConfig
 
-Apply = Callable[[Block, jax.Array, jax.Array | None, jax.Array], tuple[jax.Array, jax.Array | None]]
-"""Maps a block, the residual stream [B, T, D], the key of dropout and the indices of the examples to the stream and the
-balance loss [B]."""
+INIT_STDDEV = 0.02
+"""From Radford et al. 2019, as is the factor 1/√(2·layers) for projections into the residual stream."""
 
 
-def scan_layers(
-    bodies: tuple[Apply, ...], blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array
-) -> tuple[jax.Array, jax.Array | None]:
-    """Applies blocks whose arrays are stacked, [L, …], and returns the stream and the balance losses [L, B].
+def projection(
+    sizes_in: tuple[int, ...],
+    sizes_out: tuple[int, ...],
+    axes_in: tuple[str, ...],
+    axes_out: tuple[str, ...],
+    stddev: float,
+    dtype: DTypeLike,
+    rngs: nnx.Rngs,
+    experts: int = 0,
+    use_bias: bool = True,
+) -> nnx.LinearGeneral:
+    """Returns a linear map from the input's last dims, named `axes_in`, to new dims named `axes_out`.
 
-    `bodies` apply the layers of one period, if layers alternate. The loop's body applies a period; the layers that are
-    left after the last whole one follow it.
+    With experts there is one map per expert, and the first dim of the input is the expert.
     """
-    if len(bodies) == 1:
-        return _scan(bodies[0], blocks, x, keys, examples)
-
-    def apply_period(
-        blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array
-    ) -> tuple[jax.Array, jax.Array | None]:
-        found: list[jax.Array | None] = []
-        for layer in range(_layers(blocks)):
-            block = _part(blocks, partial(jax.lax.index_in_dim, index=layer, keepdims=False))
-            x, balance = bodies[layer](block, x, None if keys is None else keys[layer], examples)
-            found.append(balance)
-        return x, _joined(jnp.stack, found)
-
-    layers, balances = _layers(blocks), list[jax.Array | None]()
-    whole = layers // len(bodies) * len(bodies)
-    for start, end, period in ((0, whole, len(bodies)), (whole, layers, layers - whole)):
-        if start < end:
-            part = partial(_in_periods, start=start, end=end, period=period)
-            x, found = _scan(apply_period, _part(blocks, part), x, None if keys is None else part(keys), examples)
-            balances.append(None if found is None else found.reshape(end - start, -1))
-    return x, _joined(jnp.concatenate, balances)
-
-
-def _layers(blocks: Block) -> int:
-    return len(jax.tree.leaves(nnx.state(blocks, nnx.Param))[0])
-
-
-def _in_periods(array: jax.Array, start: int, end: int, period: int) -> jax.Array:
-    return array[start:end].reshape(-1, period, *array.shape[1:])
-
-
-def _joined(join: Callable[..., jax.Array], balances: list[jax.Array | None]) -> jax.Array | None:
-    return None if balances[0] is None else join(balances)
-
-
-def _scan(
-    body: Apply, blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array
-) -> tuple[jax.Array, jax.Array | None]:
-    scan = nnx.scan(
-        body,
-        in_axes=(0, nnx.Carry, None if keys is None else 0, None),
-        out_axes=(nnx.Carry, 0),
-        transform_metadata={nnx.PARTITION_NAME: "layers"},
+    axes = ("experts",) if experts else ()
+    return nnx.LinearGeneral(
+        sizes_in,
+        sizes_out,
+        axis=tuple(range(-len(sizes_in), 0)),
+        batch_axis={0: experts} if experts else {},
+        use_bias=use_bias,
+        dtype=dtype,
+        kernel_init=nnx.with_partitioning(nnx.initializers.normal(stddev), axes + axes_in + axes_out),
+        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), axes + axes_out),
+        rngs=rngs,
     )
-    return scan(blocks, x, keys, examples)
 
 
-def _part(blocks: Block, function: Callable[[jax.Array], jax.Array]) -> Block:
-    """Returns the blocks with another part, or another shape, of each stacked array; its axis names stay."""
-    graph, state = nnx.split(blocks)
-    state = jax.tree.map(
-        lambda variable: variable.replace(function(variable.get_value())),
-        state,
-        is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
+class RmsNorm(nnx.Module):
+    """Divides by the root mean square over the last dims, in float32 (Zhang and Sennrich 2019).
+
+    The scale is 1 + the parameter with `norm_offset`, else the parameter.
+    """
+
+    def __init__(self, config: ModelConfig, shape: tuple[int, ...], axes: tuple[str, ...], dtype: DTypeLike) -> None:
+        self._epsilon, self._dtype, self._offset = config.norm_epsilon, dtype, 1.0 if config.norm_offset else 0.0
+        self.scale = nnx.Param(jnp.full(shape, 1.0 - self._offset), out_sharding=axes)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps […, *shape] to the same shape."""
+        scale, wide = self.scale[...], x.astype(jnp.float32)
+        square = jnp.mean(wide * wide, axis=tuple(range(-scale.ndim, 0)), keepdims=True)
+        return (wide * jax.lax.rsqrt(square + self._epsilon) * (scale + self._offset)).astype(self._dtype)
+
+
+Norm = nnx.LayerNorm | RmsNorm
+
+
+def embed_norm(config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> Norm:
+    """Returns a norm over `embed`, [B, T, D] to [B, T, D]."""
+    if config.norm == "rms":
+        return RmsNorm(config, (config.embed,), ("embed",), dtype)
+    return nnx.LayerNorm(
+        config.embed,
+        epsilon=config.norm_epsilon,
+        dtype=dtype,
+        scale_init=nnx.with_partitioning(nnx.initializers.ones_init(), ("embed",)),
+        bias_init=nnx.with_partitioning(nnx.initializers.zeros_init(), ("embed",)),
+        rngs=rngs,
     )
-    with nnx.use_eager_sharding(False):
-        return nnx.merge(graph, state)
+
+
+def heads_norm(config: ModelConfig, heads: int, axis: str, dtype: DTypeLike) -> RmsNorm | None:
+    """Returns the norm of queries or keys [B, T, N, H], whose heads are named `axis`; None if the family has none."""
+    match config.query_norm:
+        case "head":
+            return RmsNorm(config, (config.head_dim,), ("head_dim",), dtype)
+        case "full":
+            return RmsNorm(config, (heads, config.head_dim), (axis, "head_dim"), dtype)
+        case "none":
+            return None
+
+
+def apply_norm(norm: Norm, x: jax.Array, name: str, is_split: bool = False) -> jax.Array:
+    """Applies `norm` to [B, T, D] and shards the result; `name` is the activation's.
+
+    `is_split`: let each device compute the part of the width that remat saves, and gather the result.
+    """
+    x = norm(x)
+    if is_split:
+        x = hinted(x, "batch", "seq", "saved_embed")
+    return shard(x, "batch", "seq", "activation_embed", name=name)

@@ -14,13 +14,11 @@ from ..base.invalid import Invalid
 from ..parallel.constraints import inspect_sharding
 from ..spec.config import RunConfig, UserModel
 from .accumulation import accumulate
-from .array import Array, Batch, annotated_axes, gradient_name, name_of
+from .array import Array, Batch, annotated_axes, describe, gradient_name, name_of
 from .blocks import micro_batch
 from .built_in import BuiltIn
-from .moments import describe_moments
-from .optimizer import optimizer
-from .traces import Traces
-from .user_model import UserModule
+from .optimizer import describe_moments, optimizer
+from .user_model import Traces, UserModule
 
 __all__ = ["Array", "Batch", "Task", "TrainState"]
 
@@ -44,7 +42,7 @@ class TrainState(NamedTuple):
 
 
 class Task:
-    """What is trained, independent of mesh and devices: initial state, step function, descriptions of all arrays."""
+    """Initial state, step function and descriptions of all arrays, independent of mesh and devices."""
 
     def __init__(self, config: RunConfig, platform: str) -> None:
         """Calls the functions of a user's model. Raises Invalid if one is wrong."""
@@ -74,9 +72,9 @@ class Task:
             raise Invalid(*problems)
 
     def with_config(self, config: RunConfig) -> "Task":
-        """Returns the task of a config with another batch, accumulation or remat, on which the state does not depend.
+        """Returns the task of a config with another batch, accumulation or remat: none changes the state.
 
-        That of the built-in model is made at once, for its arrays and formulas; it cannot be traced.
+        A built-in model's task is made at once, for its arrays and formulas; it cannot be traced.
         """
         if isinstance(config.model, UserModel):
             return Task(config, self.platform)
@@ -219,7 +217,8 @@ class Task:
 
     def _abstract_arguments(self) -> tuple[Tree, ...]:
         """Returns abstract arguments of `outcome`."""
-        state, batch = self.abstract_state, jax.tree.map(_abstract, self.batch_arrays)
+        state = self.abstract_state
+        batch = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), self.batch_arrays)
         return state.params, state.variables, batch, jax.eval_shape(jax.random.key, 0)
 
     def _parameter_problems(self) -> list[str]:
@@ -248,16 +247,16 @@ class Task:
     @property
     def _logical_axes(self) -> Tree:
         """The logical axes of every parameter, in a tree like the parameters."""
-        described = _describe(nnx.to_pure_dict(self._params), self._params, "parameter")
+        described = describe(nnx.to_pure_dict(self._params), self._params, "parameter")
         return jax.tree.map(lambda array: array.logical_axes, described)
 
     @cached_property
     def state_arrays(self) -> TrainState:
         """The state with an `Array` in place of every array."""
         state = self.abstract_state
-        params = _describe(state.params, self._params, "parameter")
+        params = describe(state.params, self._params, "parameter")
         step, seed = (Array((name,), "scalar", (), getattr(state, name).dtype, ()) for name in ("step", "seed"))
-        variables = _describe(state.variables, self._variables, "variable")
+        variables = describe(state.variables, self._variables, "variable")
         return TrainState(params, describe_moments(state.opt_state, params), step, seed, variables)
 
     @property
@@ -267,7 +266,7 @@ class Task:
 
     @cached_property
     def arrays(self) -> list[Array]:
-        """The arrays of the state, then those of the batch."""
+        """The arrays of the state, then of the batch."""
         return jax.tree.leaves((self.state_arrays, self.batch_arrays))
 
     @cached_property
@@ -285,17 +284,6 @@ def _laid_out(gradients: Tree, shardings: Tree) -> Tree:
     return gradients if shardings is None else jax.lax.with_sharding_constraint(gradients, shardings)
 
 
-def _describe(tree: Tree, state: nnx.State, kind: str) -> Tree:
-    """Returns `tree` with an `Array` in place of every leaf; `state` holds the annotations."""
-    axes = {name_of(path): annotated_axes(leaf) for path, leaf in nnx.to_flat_state(state)}
-
-    def array(path: Any, leaf: Any) -> Array:
-        name = name_of(path)
-        return Array((name,), kind, leaf.shape, leaf.dtype, axes[name])
-
-    return jax.tree_util.tree_map_with_path(array, tree)
-
-
 def _reseed(rngs: nnx.State, key: jax.Array | None) -> nnx.State:
     """Returns a module's random streams as of the start of a step, each with its own key derived from `key`."""
     streams = jax.tree.map(lambda leaf: leaf, rngs)
@@ -306,7 +294,3 @@ def _reseed(rngs: nnx.State, key: jax.Array | None) -> nnx.State:
         else:
             variable.set_value(jnp.zeros(variable.shape, variable.dtype))
     return streams
-
-
-def _abstract(array: Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ..base.advice import error_line
-from ..base.installed import ENGINE
+from ..base.directories import ENGINE
 from ..base.invalid import Invalid
 from ..spec.config import UserModel
 

@@ -1,23 +1,26 @@
-"""The user's model: loaded, called and checked. No other module runs the user's code.
+"""The user's model: loaded, called, checked and traced. No other module runs the user's code.
 
 Besides the function that makes an `nnx.Module`, the user's file may define `loss`, `batch` and `optimizer`.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import msgspec
+import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import AxisType, Mesh
 
 from ..base.invalid import Invalid
 from ..spec.config import RunConfig, UserModel
 from .array import Batch, text_batch
 from .decoder import loss as cross_entropy
+from .flops import Jaxpr, flops
 from .user_batches import BYTE_VALUES, UserBatches, on_host
 from .user_code import Function, errors_as_invalid, find_function, load_module, parameters_of, signature_of, type_name
 
@@ -208,3 +211,64 @@ class UserModule:
     def _of(self, function: str) -> str:
         """Names a function of the user's file in messages: `loss of lm.py`."""
         return f"{function} of {Path(self._model.place).name}"
+
+
+class Traces:
+    """Traces of a user's forward and backward pass, one per set of mesh axes, made on first use."""
+
+    def __init__(
+        self,
+        outcome: Callable[..., tuple[jax.Array, Any]],
+        arguments: Callable[[], tuple[Any, ...]],
+        errors_as_invalid: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        """`outcome` returns the minimised value and auxiliary outputs; `arguments` makes abstract arguments for it.
+
+        In `errors_as_invalid`, exceptions are raised as Invalid.
+        """
+        self._outcome, self._arguments, self._errors_as_invalid = outcome, arguments, errors_as_invalid
+        self._known: dict[tuple[str, ...], Jaxpr | Invalid] = {}
+        """By mesh axes; the key () means without a mesh."""
+
+    def problems_on(self, axes: tuple[str, ...]) -> list[str]:
+        """Returns why the step cannot be traced on a mesh with these axes, of any size; empty if it can.
+
+        A step that can be traced without a mesh can be traced on any. Otherwise it may constrain activations to mesh
+        axes, which the mesh must have.
+        """
+        without_mesh = self._traced(())
+        if not isinstance(without_mesh, Invalid):
+            return []
+        on_mesh = self._traced(axes)
+        if not isinstance(on_mesh, Invalid):
+            return []
+        if without_mesh.problems == on_mesh.problems:  # the mesh is not the cause
+            return list(on_mesh.problems)
+        mesh = " × ".join(axes)
+        hint = "choose a preset whose mesh has the axes that the model names"
+        return [f"on a mesh of {mesh}: {text}: {hint}" for text in on_mesh.problems]
+
+    @property
+    def flops(self) -> float:
+        """The FLOPs of forward and backward pass: 3 × the forward pass, as each product has two in the backward pass.
+
+        0 if the step could not be traced.
+        """
+        known = [traced for traced in (self._traced(()), *self._known.values()) if not isinstance(traced, Invalid)]
+        return 3 * flops(known[0]) if known else 0.0
+
+    def _traced(self, axes: tuple[str, ...]) -> Jaxpr | Invalid:
+        if axes not in self._known:
+            try:
+                self._known[axes] = self._trace(axes)
+            except Invalid as problem:
+                self._known[axes] = problem
+        return self._known[axes]
+
+    def _trace(self, axes: tuple[str, ...]) -> Jaxpr:
+        shape = (1,) * len(axes)
+        mesh = Mesh(np.array(jax.local_devices()[:1]).reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
+        arguments = self._arguments()
+        with self._errors_as_invalid(), jax.set_mesh(mesh) if axes else contextlib.nullcontext():
+            jax.eval_shape(jax.grad(self._outcome, has_aux=True), *arguments)
+            return jax.make_jaxpr(self._outcome)(*arguments)

@@ -1,4 +1,4 @@
-"""The chain of origins of a mesh axis on a tensor: from which tensor it came, step by step, and who asked for it."""
+"""The chain of origins of a mesh axis on a tensor: each tensor that it came from, and who asked for it first."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,16 +8,15 @@ from itertools import groupby
 from typing import NamedTuple
 
 from .explanation import Link, LinkKind
-from .graph import Axis, Graph, Step
-from .words import NOTABLE, TRIVIAL, at, layout, name_of, word
+from .graph import NOTABLE, TRIVIAL, Axis, Graph, Step, at, layout, name_of, word
 
 MOST_LINKS = 24
-"""Links of a chain that are kept: those in the middle of a longer one are left out."""
+"""Links of a chain: the middle of a longer one is left out."""
 ORIGIN = re.compile(r"(input|output|constraint_\d+|mc_\d+_(?:input|output))(?:: (\d+))?$")
 
 
 class Reason(NamedTuple):
-    """Why the preset lays out an argument or a value as it does."""
+    """The preset's reasons for the layout of an argument or a value."""
 
     axes: Mapping[Axis, str]
     """The reason of each mesh axis that splits a dim, such as `rule mlp → model`."""
@@ -36,7 +35,7 @@ class End(NamedTuple):
     what: str
     source: str
     tensor: int | None = None
-    """The argument or value that was asked to be split; None for others."""
+    """The argument or value with the requested split; None for others."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Chains:
     graph: Graph
     reasons: Reasons
     labels: Mapping[int, str]
-    """What `Link.value` calls each tensor that is explained."""
+    """`Link.value` of each explained tensor."""
 
     def links(self, tensor: int, axis: Axis) -> list[Link]:
         """Returns the chain of a mesh axis that splits a tensor."""
@@ -92,7 +91,7 @@ class Chains:
             tensor, before = step.tensor, step.number
 
     def end(self, tensor: int, axis: Axis) -> End | None:
-        """Returns who asked for the axis on a tensor that did not get it from another; None if that is unknown."""
+        """Returns who asked for the axis on a tensor that did not get it from another; None if unknown."""
         graph, asked = self.graph, self.graph.tensors[tensor].asked.get(axis, "")
         if tensor in graph.arguments:
             return self._argument(tensor, axis)
@@ -113,7 +112,7 @@ class Chains:
         return self._operation(graph.origins.get(name), axis, specs)
 
     def why(self, tensor: int, axis: Axis) -> str:
-        """Returns in words who asked for the axis in the end; empty if that is unknown."""
+        """Returns in words who asked for the axis first; empty if unknown."""
         *_, last = [tensor, *(step.tensor for step in self.steps(tensor, axis))]
         end = self.end(last, axis)
         return f"{end.what}{at(end.source)}" if end else ""
@@ -140,7 +139,7 @@ class Chains:
         return f": {reason}" if reason else ""
 
     def _reason_at(self, source: str, spec: str, axis: Axis) -> str:
-        """The reason that all named values have which a line constrains alike: a gradient has none of its own."""
+        """The reason in common to all named values that a line constrains alike: a gradient has none of its own."""
         reasons = {self._reason(name, axis) for name in self._constrained.get((source, spec), ())}
         return reasons.pop() if len(reasons) == 1 else ""
 
@@ -155,7 +154,7 @@ class Chains:
         return found
 
     def _label(self, tensor: int | None, begin: int) -> str:
-        """The name of a tensor that a link leads to; empty for the one that the chain begins at."""
+        """The name of a link's tensor; empty for the one that the chain begins at."""
         label = "" if tensor is None else self.labels.get(tensor, "")
         return "" if label == self.labels.get(begin) else label
 
@@ -173,7 +172,7 @@ class Chains:
 
 
 def _passed(what: str, role: str, target: str) -> str:
-    """How a tensor relates to the one that it passed an axis to: `operand 1 of the product`."""
+    """The relation of a tensor to the one that it passed an axis to: `operand 1 of the product`."""
     kind, _, index = role.partition("-")
     takes = target.startswith("operand")
     if what == "loop":

@@ -10,11 +10,9 @@ from ..spec.config import RunConfig
 from ..wire.stdout import print_answer
 from .compiled import compiled
 from .explain import explain
-from .explanation import Explained
-from .kept_step import explain_kept
-from .request import KeptFile, Program, Step
+from .explanation import Explained, KeptFile, Program, Step
+from .programs import explain_kept, lower
 from .step import explain_step, explained
-from .user_program import lower
 
 
 def explain_program(program: Program) -> None:
@@ -27,10 +25,7 @@ def explain_program(program: Program) -> None:
 
 
 def why(step: Step) -> None:
-    """Prints an `Explanation` of a preset's step as a line of JSON; with rules to try, a second one with those.
-
-    Raises Invalid.
-    """
+    """Prints an `Explanation` of a preset's step as a line of JSON; with rules to try, another line. Raises Invalid."""
     for found in explain_step(step):
         print_answer(found)
 

@@ -1,15 +1,14 @@
-"""Conflicts: a mesh axis that another value of the same operation has, but that did not split a dim as well."""
+"""Conflicts: a mesh axis that splits another value of the same operation, but not this dim."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .graph import Axis, Graph, Operation, Tensor
-from .words import layout, name_of, word
+from .graph import Axis, Graph, Operation, Tensor, layout, name_of, word
 
 MOST_PER_DIM = 2
 """Conflicts that are named for one dim of a tensor."""
 MOST_USES = 8
-"""Operations taking a tensor that are looked at."""
+"""Operations that take a tensor, at most."""
 
 
 class Conflict(NamedTuple):
@@ -22,7 +21,7 @@ class Conflict(NamedTuple):
     other: int
     """The tensor that the axis splits."""
     what: str
-    """Both sides, and why the axis was not taken over."""
+    """Both sides, and the reason that the axis was not taken over."""
 
 
 class _Seat(NamedTuple):

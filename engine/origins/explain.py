@@ -1,17 +1,16 @@
-"""Explains a lowered program: its values, its collectives, and why they are as they are."""
+"""Explains the values and collectives of a lowered program."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..base import figures
-from .because import because
 from .chains import Chains, Reasons
+from .collective_reasons import collective_reasons
 from .conflicts import conflicts
 from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
-from .graph import Graph
+from .graph import TRIVIAL, Graph, name_of, word
 from .partitioned import partition
 from .transfers import Reader, Transfer
-from .words import TRIVIAL, name_of, word
 
 MOST_VALUES = 2000
 """Values that are explained: a program may have thousands of lines."""
@@ -22,8 +21,8 @@ def explain(
 ) -> Explanation:
     """Explains a module of StableHLO, which stays as it is.
 
-    `names`: of its arguments; by default those that jax gives them. `reasons`: see `chains.Reasons`. Without results,
-    values that are returned are left out unless they have names. Raises Invalid if Shardy's passes are missing or fail.
+    `names`: of its arguments; jax's names by default. `reasons`: see `chains.Reasons`. Without results, returned values
+    are left out unless they have names. Raises Invalid if Shardy's passes are missing or fail.
     """
     with module.context:
         partitioned = partition(module, records=True)
@@ -62,7 +61,7 @@ def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
 
 
 def _labels(chosen: Sequence[tuple[int, str]]) -> dict[int, str]:
-    """What links call the values: by name, those of one name numbered."""
+    """Labels of the values in links: their names, numbered where several values have the same."""
     labels: dict[int, str] = {}
     counts: dict[str, int] = {}
     for index, name in chosen:
@@ -103,11 +102,11 @@ def _in_words(graph: Graph, each: Transfer) -> str:
 
 
 def _collectives(chains: Chains, transfers: Sequence[Transfer]) -> list[CollectiveOrigin]:
-    """The collectives, equal ones as one, those that move most bytes first."""
+    """The collectives, equal ones joined, by falling bytes."""
     groups: dict[tuple[str, tuple[str, ...], str, tuple[str, ...]], list[Transfer]] = {}
     for each in transfers:
         if each.axes:
-            why = because(chains, each)
+            why = collective_reasons(chains, each)
             source = each.source or _source(chains.graph, each)
             groups.setdefault((each.kind, tuple(each.axes), source, tuple(why)), []).append(each)
     found = [_collective(*key, members) for key, members in groups.items()]

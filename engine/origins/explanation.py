@@ -1,12 +1,49 @@
-"""An explanation: each value's layout, each collective, and the chain of origins behind them. Plain values, no jax."""
+"""Explanations and the requests for them: each value's layout, each collective, the chain of origins behind them.
 
+Plain values, no jax.
+"""
+
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
+from ..base import figures
+from ..spec.config import RunConfig, UserModel
 from ..wire.descriptions import CollectiveInfo
 
 LinkKind = Literal["input", "constraint", "shard_map", "operand", "conflict"]
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """A program of the user's: a function that lowers it."""
+
+    function: UserModel
+    """The function and its file."""
+    mesh: dict[str, int]
+    """Axis to size of the mesh that is set while the function is called; empty for none."""
+    compiles: bool = False
+    """Whether the program is compiled, too."""
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """The train step of a preset."""
+
+    config: RunConfig
+    """Model, devices and preset."""
+    rules: dict[str, list[str]] = {}
+    """Rules to try in place of the preset's: logical axis to mesh axes; empty for an unsplit axis."""
+    compiles: bool = False
+    """Whether the step is compiled, too."""
+    is_simulated: bool = False
+    """Whether simulated devices take the place of the platform's, which another process may hold."""
+
+
+class KeptFile(Struct, frozen=True, kw_only=True):
+    """The step of an external loop."""
+
+    path: str
+    """The file in which `watch` kept it."""
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -83,7 +120,7 @@ class Rematerialization(Struct, frozen=True, kw_only=True):
 
 
 class CompiledProgram(Struct, frozen=True, kw_only=True):
-    """What the compiler made of the program."""
+    """Collectives and memory of the compiled program."""
 
     collectives: list[CollectiveInfo] | None
     """Its collectives; null if its text cannot be read, or the mesh is unknown."""
@@ -117,9 +154,33 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 class Explained(Struct, frozen=True, kw_only=True):
-    """An explanation, or why there is none, where the rest of an answer does without it."""
+    """An explanation, or the reason that there is none."""
 
     explanation: Explanation | None = None
     """None if the passes failed."""
     problem: str | None = None
     """Why there is no explanation; None if there is one."""
+
+
+def differences(estimated: Sequence[CollectiveOrigin], found: Sequence[CollectiveInfo]) -> list[str]:
+    """Returns a line for each kind of collective and mesh axes whose compiled bytes differ from the estimate."""
+    before, after = by_flow(estimated), by_flow(found)
+    return [
+        f"{kind} over {figures.over(axes)}: estimated {figures.size(before.get((kind, axes), 0))}, "
+        f"compiled {figures.size(after.get((kind, axes), 0))}"
+        for kind, axes in sorted({*before, *after})
+        if before.get((kind, axes), 0) != after.get((kind, axes), 0)
+    ]
+
+
+def by_flow(collectives: Sequence[CollectiveOrigin | CollectiveInfo]) -> dict[tuple[str, tuple[str, ...]], int]:
+    """Returns the bytes of collectives by kind and mesh axes; of one execution if the count is unknown."""
+    sums: dict[tuple[str, tuple[str, ...]], int] = {}
+    for each in collectives:
+        if isinstance(each, CollectiveInfo):
+            size = each.bytes_each if each.bytes_per_device is None else each.bytes_per_device
+        else:
+            size = each.bytes
+        key = each.kind, tuple(sorted(each.axes))
+        sums[key] = sums.get(key, 0) + size
+    return sums

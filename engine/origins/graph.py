@@ -1,12 +1,71 @@
-"""A propagated program as plain values: its tensors, their shardings, and from where each mesh axis came."""
+"""A propagated program as plain values: its tensors, their shardings, and the origin of each mesh axis."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from .locations import Place
+from ..analysis.hlo import LIBRARIES
+from ..base import figures
 
+NAME = re.compile(r'loc\((?:fused[^\[]*\[)?"((?:[^"\\]|\\.)*)"(?!:)')
+FRAME = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')
+CALLER = str(Path(__file__).with_name("programs.py"))
+"""Calls the user's function: no frame further out is the user's."""
 Axis = str
 """A mesh axis; with `:(p)s` after its name only a part of it."""
+OPERATIONS = {
+    "stablehlo.dot_general": "product",
+    "stablehlo.convolution": "convolution",
+    "stablehlo.reduce": "reduction",
+    "stablehlo.while": "loop",
+    "stablehlo.case": "cond",
+    "stablehlo.if": "cond",
+    "sdy.sharding_constraint": "constraint",
+    "sdy.manual_computation": "shard_map",
+    "sdy.named_computation": "call",
+    "stablehlo.optimization_barrier": "remat",
+}
+MOVES = {
+    f"stablehlo.{name}"
+    for name in ("broadcast_in_dim", "convert", "optimization_barrier", "reshape", "transpose", "bitcast_convert")
+}
+TRIVIAL = {*MOVES, "sdy.named_computation"}
+"""Operations that a chain skips if it has others on the same line."""
+NOTABLE = {"product", "convolution", "reduction", "loop", "cond", "gather", "scatter", "concatenate"}
+"""Operations that a chain shows rather than others on the same line."""
+
+
+class Place(NamedTuple):
+    """Where an operation comes from."""
+
+    op_name: str
+    """Name that jax gave it, such as `jit(step)/jvp(blocks)/mlp/dot_general`."""
+    source: str
+    """`file:line` of the innermost frame outside libraries; empty if there is none."""
+
+
+class Places:
+    """The places of a module's operations, each text read once: many operations share a location."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Place] = {}
+
+    def of(self, location: Any) -> Place:
+        """Returns the place of a location of jaxlib's MLIR bindings."""
+        key = location.attr
+        if key not in self._known:
+            self._known[key] = _place(str(location))
+        return self._known[key]
+
+
+def _place(text: str) -> Place:
+    name = NAME.match(text)
+    frames = takewhile(lambda frame: frame[0] != CALLER, FRAME.findall(text))
+    source = next((f"{file}:{line}" for file, line in frames if not LIBRARIES.search(file)), "")
+    return Place(name[1] if name else "", source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +109,14 @@ class Step:
     tensor: int
     """The tensor that passed the axis on."""
     role: str
-    """What that tensor is to the operation: `operand-1`, `result-0`."""
+    """The role of that tensor: `operand-1`, `result-0`."""
     target: str
-    """What the other tensor is to it."""
+    """The role of the other tensor."""
 
 
 @dataclass(slots=True)
 class Tensor:
-    """A value of the program. What a loop carries is one tensor: its initial value, inside and after it."""
+    """A value of the program. A loop's carry is one tensor: its initial value, inside and after the loop."""
 
     shape: list[int]
     dtype: str
@@ -108,3 +167,24 @@ class Graph:
             _, colon, part = axis.partition(")")
             count *= int(part) if colon else self.mesh[axis]
         return count
+
+
+def word(operation: Operation) -> str:
+    """Returns a word for an operation: `product`, `add`."""
+    return OPERATIONS.get(operation.name, operation.name.rpartition(".")[2])
+
+
+def layout(tensor: Tensor) -> str:
+    """Returns the mesh axes of each dim: `(data, –, model)`."""
+    return figures.spec(tensor.axes)
+
+
+def name_of(graph: Graph, index: int) -> str:
+    """Returns the name that the program gives a tensor, else its shape: `[4, 128, 512]`."""
+    tensor = graph.tensors[index]
+    return tensor.names[0] if tensor.names and tensor.names[0] else f"[{', '.join(map(str, tensor.shape))}]"
+
+
+def at(source: str) -> str:
+    """Returns ` at model.py:102`; empty without a source."""
+    return f" at {figures.short_source(source)}" if source else ""

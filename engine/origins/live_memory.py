@@ -1,4 +1,4 @@
-"""What a device holds at the peak of a step, from the partitioned program: nothing is compiled or scheduled.
+"""Memory of a device at the peak of a step, from the partitioned program: nothing is compiled or scheduled.
 
 It follows what XLA's fusion and buffer assignment do in the main. Operations on single elements, and those that only
 move or repeat elements, become part of the operations that read their results, and need no memory. A loop keeps its
@@ -6,6 +6,7 @@ state in place, and so does an update of a slice. All other results are written 
 last operation that reads them, in the order of the program.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,9 +17,11 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from .locations import Places
-from .loops import trip_count
-from .partitioned import CALLS, Partitioned, bytes_of
+from ..analysis.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak
+from ..base.figures import maxima
+from ..wire.descriptions import PeakBuffer, PeakMemory
+from .graph import Place, Places
+from .partitioned import CALLS, Partitioned, bytes_of, trip_count
 
 FUSED = re.compile(
     r"stablehlo\.(abs|add|and|atan2|bitcast_convert|broadcast(_in_dim)?|cbrt|ceil|clamp|compare|complex|concatenate|"
@@ -35,6 +38,8 @@ LANES = 128
 """Elements in a row of a TPU's tiles: one dim of an array is padded to them. The layout is assumed to be the best."""
 BACKWARD = "transpose("
 """In the name of operations of the backward pass."""
+DTYPES = {"i1": "pred", "i": "s", "ui": "u"}
+"""How StableHLO and HLO name a type, or begin to."""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,9 +53,9 @@ class Buffer:
     end: int
     """When the last operation that reads it has begun."""
     is_backward: bool
-    """Whether it is of the backward pass."""
+    """Whether it belongs to the backward pass."""
     value: Any
-    """The value, or what it is a narrower copy of; of jaxlib's MLIR bindings."""
+    """The value, or the wider one that it copies; of jaxlib's MLIR bindings."""
     op: Any
     """The operation that computes it; None for an argument."""
 
@@ -80,7 +85,7 @@ class LiveMemory:
         self._reusable: list[tuple[Buffer, Buffer]] = []
         """Memory, and what can take its place once nothing reads it any more."""
         self._kept: dict[Buffer, Any] = {}
-        """Memory for a copy of what a loop keeps, and the body's argument that this is."""
+        """Memory for a copy of a value that a loop keeps, and the body's argument for that value."""
         self._is_backward = False
         arguments = [Buffer(0, 0, 0, False, value, None) for value in program.main.arguments]
         self._read(self._run(program.main, [frozenset([each]) for each in arguments], 1))
@@ -97,14 +102,18 @@ class LiveMemory:
 
     @property
     def peak(self) -> int:
-        """When the peak is."""
+        """The time of the peak."""
         return self.held.index(max(self.held))
 
     @property
     def at_peak(self) -> list[Buffer]:
-        """What is live at the peak besides the arguments."""
+        """The live buffers at the peak besides the arguments."""
         at = self.peak
         return [buffer for buffer in self.buffers if buffer.is_live(at)]
+
+    def share(self, time: int) -> float:
+        """Returns a time as a fraction of the program's length."""
+        return round(min(time / max(1, self.now), 1.0), 4)
 
     def padded(self, value: Any) -> int:
         """Returns the bytes of a device's part of a value in memory; 0 for a token."""
@@ -116,7 +125,7 @@ class LiveMemory:
         return round(size * min(ratios, default=1)) if self._is_tpu else size
 
     def _run(self, block: Any, given: Sequence[Sources], times: int) -> list[Sources]:
-        """Goes through a block, and returns the sources of its results. `given`: those of its arguments."""
+        """Goes through a block, and returns the sources of its results. `given`: the sources of its arguments."""
         self._sources.update(zip(block.arguments, given, strict=True))
         read: list[Sources] = []
         for operation in block.operations:
@@ -162,7 +171,7 @@ class LiveMemory:
         return frozenset([buffer])
 
     def _loop(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
-        """What the body returns as it was given stays where it is; the rest of the state has memory of its own."""
+        """State that the body returns unchanged stays where it is; the rest has memory of its own."""
         self.now += 1
         self._read(read)
         body = op.regions[1].blocks[0]
@@ -183,8 +192,8 @@ class LiveMemory:
         return state
 
     def _convert(self, op: Any, sources: Sources) -> None:
-        """If slices of what a loop keeps are converted to a narrower type, the compiler converts all of it before the
-        loop: then that copy takes memory, too."""
+        """Adds the copy of a value that a loop keeps, if its slices are converted to a narrower type: the compiler
+        converts all of it before the loop."""
         for buffer in sources & self._kept.keys():
             given = self._kept[buffer]
             narrow, wide = _width(op.results[0]), _width(given)
@@ -232,3 +241,39 @@ class LiveMemory:
 
 def _width(value: Any) -> int:
     return bytes_of(str(value.type.element_type))
+
+
+def live_peak(live: LiveMemory, names: Sequence[str]) -> Peak:
+    """Returns the peak of a step with its largest buffers. `names`: of the program's arguments, in order."""
+    program, at = live.program, live.peak
+    constant: dict[str, Any] = {"kind": "argument", "op_name": "", "source": "", "begin": 0.0, "end": 1.0}
+    given = [
+        _described(live, value, value, program.bytes(value, program.layout(value)), name=name, **constant)
+        for value, name in zip(program.main.arguments, names, strict=True)
+    ]
+    held = [sum(each.bytes for each in given) + size for size in live.held]
+    largest = sorted(filter(lambda buffer: buffer.bytes, live.at_peak), key=lambda buffer: -buffer.bytes)
+    running = next((buffer for buffer in live.buffers if buffer.begin == at), None)
+    place = live.places.of(running.op.location) if running else Place("", "")
+    temporaries = (_temporary(live, buffer) for buffer in largest[:MOST_BUFFERS])
+    buffers = sorted([*given, *temporaries], key=lambda each: -each.bytes)
+    curve = maxima(held[: live.now + 1], MOST_POINTS)
+    memory = PeakMemory(bytes=held[at], at=live.share(at), op_name=place.op_name, source=place.source, curve=curve)
+    return Peak(memory, buffers[:MOST_BUFFERS])
+
+
+def _temporary(live: LiveMemory, buffer: Buffer) -> PeakBuffer:
+    results = list(buffer.op.results)
+    typed = buffer.value if buffer.value in results else results[0]
+    op_name, source = live.places.of(buffer.op.location)
+    about = {"op_name": op_name, "source": source, "begin": live.share(buffer.begin), "end": live.share(buffer.end)}
+    return _described(live, buffer.value, typed, buffer.bytes, name="", kind="temporary", **about)
+
+
+def _described(live: LiveMemory, value: Any, typed: Any, size: int, **about: Any) -> PeakBuffer:
+    """Describes memory of the shape of one value and the type of another."""
+    shape = live.program.part(value, live.program.layout(value))
+    dtype = str(ir.RankedTensorType(typed.type).element_type)
+    hlo = re.sub("^(i1$|ui|i)", lambda found: DTYPES[found[0]], dtype)
+    padding = size - math.prod(shape) * bytes_of(dtype)
+    return PeakBuffer(bytes=size, padding=padding, layout=f"{hlo}[{','.join(map(str, shape))}]", **about)

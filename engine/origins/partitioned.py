@@ -1,4 +1,4 @@
-"""A program as Shardy's passes leave it, with the part of each value that one device has."""
+"""A program after Shardy's passes: its collectives, and the part of each value on one device."""
 
 import math
 import re
@@ -8,12 +8,9 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from .broadcasts import normalize_broadcasts
 from .graph import Axis, Graph
 from .passes import insert_collectives, propagate
-from .ragged_products import keep_ragged_products
-from .reader import TAG, read
-from .shardings import axes_of_dims, part_of_argument, shardings
+from .reader import TAG, axes_of_dims, part_of_argument, read, shardings
 
 INSERTED = {
     "sdy.all_reduce": ("all-reduce", "reduction_axes"),
@@ -71,7 +68,7 @@ class Partitioned:
         return [-(-size // count) for size, count in zip(ir.RankedTensorType(value.type).shape, counts, strict=True)]
 
     def bytes(self, value: Any, layout: list[list[Axis]]) -> int:
-        """Returns the bytes of that part."""
+        """Returns the bytes of one device's part."""
         return math.prod(self.part(value, layout)) * bytes_of(str(ir.RankedTensorType(value.type).element_type))
 
     def tensor_of(self, value: Any) -> int | None:
@@ -94,7 +91,7 @@ class Partitioned:
         return (found.results if parent.name == "stablehlo.while" else found.operands)[position]
 
     def _as_used(self, value: Any) -> int | None:
-        """The tensor of a function's argument, as an operation of the function knows it."""
+        """The tensor of a function's argument, by an operation that takes it."""
         consumer, position = self.consumer(value)
         return None if consumer is None else self.graph.operations[consumer].operands[position]
 
@@ -114,12 +111,10 @@ class Partitioned:
 def partition(module: Any, records: bool = False) -> Partitioned:
     """Runs Shardy's passes on a copy of a module. Raises Invalid if the passes are missing or fail.
 
-    `records`: whether its graph has from where each mesh axis came.
+    `records`: whether its graph has the origin of each mesh axis.
     """
     with module.context:
         propagated = module.operation.clone()
-        normalize_broadcasts(propagated)
-        keep_ragged_products(propagated)
         propagate(propagated, records)
         graph = read(propagated)
         transformed = propagated.clone()
@@ -137,3 +132,52 @@ def bytes_of(dtype: str) -> int:
     found = BITS.search(dtype)
     bits = int(found[0]) if found else 8
     return max(1, bits // 8) * (2 if dtype.startswith("complex") else 1)
+
+
+def trip_count(loop: Any) -> int | None:
+    """Returns the iterations of a `stablehlo.while`; None if they depend on data."""
+    condition, body = (region.blocks[0] for region in loop.regions)
+    compared = _owner(_last(condition).operands[0])
+    if (
+        compared is None
+        or compared.name != "stablehlo.compare"
+        or "LT" not in str(compared.attributes["comparison_direction"])
+    ):
+        return None
+    counter, limit = compared.operands
+    if not isinstance(counter.owner, ir.Block):
+        return None
+    position = ir.BlockArgument(counter).arg_number
+    added = _owner(_last(body).operands[position])
+    if added is None or added.name != "stablehlo.add":
+        return None
+    first, last = _constant(loop.operands[position], loop), _constant(limit, loop)
+    steps = [step for value in added.operands if (step := _constant(value, loop)) is not None]
+    if first is None or last is None or len(steps) != 1 or steps[0] < 1:
+        return None
+    return max(0, -((first - last) // steps[0]))
+
+
+def _last(block: Any) -> Any:
+    *_, last = block.operations
+    return last.operation
+
+
+def _owner(value: Any) -> Any:
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def _constant(value: Any, loop: Any) -> int | None:
+    """The value of an integer constant, which a loop may carry unchanged."""
+    owner = _owner(value)
+    if owner is None:
+        position = ir.BlockArgument(value).arg_number
+        started = _owner(loop.operands[position]) if position < len(loop.operands) else None
+        kept = _last(loop.regions[1].blocks[0]).operands[position] == loop.regions[1].blocks[0].arguments[position]
+        owner = started if kept else None
+    if owner is None or owner.name not in ("stablehlo.constant", "sdy.constant"):
+        return None
+    try:
+        return int(ir.DenseIntElementsAttr(owner.attributes["value"])[0])
+    except ValueError:
+        return None

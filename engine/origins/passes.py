@@ -1,13 +1,15 @@
-"""Runs Shardy's passes, which jaxlib carries: what its partitioner would do with a program, without compiling it."""
+"""Runs Shardy's passes, which jaxlib carries, on a program: its shardings and collectives without compiling it."""
 
+import math
 from typing import Any
 
 import jaxlib
-from jaxlib.mlir import passmanager
+from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import stablehlo
 
 from ..base.advice import first_line
 from ..base.invalid import Invalid
+from .names import FRONTEND
 
 PIPELINE = "sdy-propagation-pipeline"
 PROPAGATE = "sdy-user-priority-propagate"
@@ -16,6 +18,7 @@ RECORD = ("debug-propagation-edge-sharding", "debug-sharding-origins")
 """Options of passes: record from which value each mesh axis came, and where it was first asked for."""
 LEGALIZE = "func.func(chlo-legalize-to-stablehlo)"
 """Writes CHLO's operations, such as `chlo.square`, in StableHLO, as the compiler does: no axis crosses them else."""
+RAGGED = "chlo.ragged_dot"
 NOT_REGISTERED = "sdy-save-module"
 CONSTRAIN = "sdy-apply-sharding-constraints"
 MANUAL = "sdy.manual_computation"
@@ -27,10 +30,15 @@ Operation = Any
 
 
 def propagate(module: Operation, records: bool) -> None:
-    """Decides the sharding of every value of a module. Raises Invalid.
+    """Decides the sharding of every value of a module, in place. Raises Invalid.
 
     `records`: whether the origins are recorded in attributes.
     """
+    for broadcast in _operations(module, "stablehlo.broadcast_in_dim"):
+        _normalize(broadcast)
+    for shard_map in _operations(module, MANUAL):
+        for product in _operations(shard_map, RAGGED):
+            _keep_opaque(product)
     before, _ = _pipeline(module)
     stablehlo.register_stablehlo_passes()
     _run(module, [LEGALIZE, *(_recording(before, MANUAL in str(module)) if records else before)])
@@ -62,7 +70,7 @@ def insert_collectives(module: Operation) -> None:
 
 
 def _pipeline(module: Operation) -> tuple[list[str], list[str]]:
-    """The passes of jaxlib's own pipeline until the propagation, and those from there until reshards are inserted."""
+    """The passes of jaxlib's own pipeline until the propagation, and from there until reshards are inserted."""
     with module.context:
         try:
             text = str(passmanager.PassManager.parse(f"builtin.module({PIPELINE})"))
@@ -106,3 +114,54 @@ def _missing(why: str) -> Invalid:
         f"jaxlib {jaxlib.version.__version__} lacks the passes that explain a program: {why}: use a jaxlib that "
         "shardtui was tested with (0.10.2, 0.12.0)"
     )
+
+
+def _operations(operation: Operation, name: str) -> list[Operation]:
+    """Returns the operations with a name inside an operation, at any depth, in order."""
+    found: list[Any] = []
+
+    def visit(inner: Any) -> ir.WalkResult:
+        if inner.name == name:
+            found.append(inner)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit)
+    return found
+
+
+def _normalize(operation: Operation) -> None:
+    """Writes a broadcast as the compiler has it: a reshape, or a reshape and a broadcast of new dims.
+
+    Shardy carries axes across a reshape before those across a broadcast. Without this, a value may take an axis on a
+    dim where the compiler has it on another.
+    """
+    value, result = operation.operands[0], operation.results[0]
+    before, after = (list(ir.RankedTensorType(each.type).shape) for each in (value, result))
+    dims = list(ir.DenseI64ArrayAttr(operation.attributes["broadcast_dimensions"]))
+    kept = [dim for dim, size in zip(dims, before, strict=True) if size == after[dim]]
+    if dims != sorted(dims) or (len(kept) == len(dims) and math.prod(before) != math.prod(after)):
+        return
+    with operation.location, ir.InsertionPoint(operation):
+        if math.prod(before) == math.prod(after):
+            new = stablehlo.reshape(result.type, value)
+        else:
+            element = ir.RankedTensorType(value.type).element_type
+            squeezed = ir.RankedTensorType.get([after[dim] for dim in kept], element)
+            new = stablehlo.broadcast_in_dim(result.type, stablehlo.reshape(squeezed, value), kept)
+    if FRONTEND in operation.attributes:
+        new.owner.attributes[FRONTEND] = operation.attributes[FRONTEND]
+    result.replace_all_uses_with(new)
+    operation.erase()
+
+
+def _keep_opaque(operation: Operation) -> None:
+    """Replaces a ragged product in a `shard_map` by a call of a kernel, as the TPU compiler computes it.
+
+    `LEGALIZE` would write it as products with the kernels of all groups; here no axis has to cross it.
+    """
+    result = operation.results[0]
+    with operation.location, ir.InsertionPoint(operation):
+        name: dict[str, ir.Attribute] = {"call_target_name": ir.StringAttr.get(RAGGED)}
+        new = ir.Operation.create("stablehlo.custom_call", [result.type], list(operation.operands), name)
+    result.replace_all_uses_with(new.results[0])
+    operation.erase()

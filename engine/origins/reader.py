@@ -1,4 +1,4 @@
-"""Reads a module that Shardy's passes have propagated into a `Graph`, through jaxlib's MLIR bindings."""
+"""Reads a propagated module into a `Graph`, and Shardy's attributes, through jaxlib's MLIR bindings."""
 
 import re
 from typing import Any
@@ -6,10 +6,8 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from .graph import Axis, Graph, Operation, Rule, Step, Tensor
-from .locations import Place, Places
+from .graph import Axis, Graph, Operation, Place, Places, Rule, Step, Tensor
 from .names import FRONTEND, names_of
-from .shardings import axes_of_dims, shardings
 
 EDGE = "sdy.data_flow_edge"
 BODIES = ("stablehlo.while", "stablehlo.case", "stablehlo.if", "sdy.named_computation", "sdy.manual_computation")
@@ -20,6 +18,7 @@ STEPS = re.compile(r'step-(\d+)|"([^"]+)"(:\(\d+\)\d+)? = ((?:operand|result)-\d
 ASKED = re.compile(r'(?:"([^"]+)"|([\w.]+)) = "([^"]*)"')
 MOST_DEPTH = 200
 """Nested loops and calls that are read."""
+AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
 
 
 def read(module: Any) -> Graph:
@@ -109,7 +108,7 @@ class _Reader:
             self.graph.tensors[result].joined = [side[position] for side in sides]
 
     def _read_edge(self, op: Any, node: int) -> None:
-        """Reads a data flow edge: it has the sharding of what control flow passes on, which it returns."""
+        """Reads a data flow edge: it returns a value that control flow passes on, with its sharding."""
         self._nodes[op.results[0]] = node
         tensor = self.graph.tensors[node]
         if (sharding := _attribute(op, "sharding")) is not None:
@@ -209,3 +208,43 @@ def _type(value: Any) -> tuple[list[int], str]:
     except ValueError:  # a token
         return [], str(value.type)
     return list(type_.shape), str(type_.element_type)
+
+
+def axes_of_dims(sharding: Any, rank: int) -> list[list[Axis]]:
+    """Returns the mesh axes of each dim of a tensor with this sharding."""
+    dims = sdy.TensorShardingAttr(sharding).dimension_shardings
+    axes = [[_axis(axis) for axis in sdy.DimensionShardingAttr(dim).axes] for dim in dims]
+    return axes + [[] for _ in range(rank - len(axes))]
+
+
+def axes_in(attribute: Any) -> list[Axis]:
+    """Returns the mesh axes that an attribute names, each once."""
+    return list(dict.fromkeys(name + part for name, part in AXIS.findall(str(attribute))))
+
+
+def part_of_argument(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
+    """Returns the mesh axes of each dim of a `shard_map`'s argument that are left to the partitioner."""
+    attributes = shard_map.attributes
+    manual = axes_in(attributes["manual_axes"])
+    asked = list(sdy.TensorShardingPerValueAttr(attributes["in_shardings"]).shardings)[index]
+    return [[axis for axis in axes if axis not in manual] for axes in axes_of_dims(asked, rank)]
+
+
+def shardings(op: Any) -> list[Any]:
+    """Returns the sharding of each result of an operation; None if it has none."""
+    attributes = op.attributes
+    if op.name == "sdy.sharding_constraint":
+        return [attributes["sharding"]]
+    for name in ("sdy.sharding", "out_shardings"):
+        if name in attributes:
+            return list(sdy.TensorShardingPerValueAttr(attributes[name]).shardings)
+    return [None] * len(op.results)
+
+
+def _axis(attribute: Any) -> Axis:
+    axis = sdy.AxisRefAttr(attribute)
+    part = axis.sub_axis_info
+    if part is None:
+        return axis.name
+    size = sdy.SubAxisInfoAttr(part)
+    return f"{axis.name}:({size.pre_size}){size.size}"

@@ -1,4 +1,4 @@
-"""Explains the train step of a preset: its arrays by their names, down to the rules that split them."""
+"""Explains the train step of a preset: its arrays by name, down to the rules that split them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,20 +15,18 @@ from ..program.placement import Placement, place
 from ..program.program import compile_program, trace_step
 from ..program.setup import devices_and_task, simulated_devices_and_task
 from ..spec.preset_reader import load_preset
-from .agreement import differences
 from .chains import Reason, Reasons
+from .compiled import rematerialized
 from .explain import explain
-from .explanation import CompiledProgram, Explanation
+from .explanation import CompiledProgram, Explanation, Step, differences
 from .names import kept_names
-from .rematerialized import rematerialized
-from .request import Step
 
 LOWERED_FOR = {"gpu": "cuda"}
-"""What jax calls a platform when it lowers for it, where that is not the platform of its devices."""
+"""Platforms that jax names differently when it lowers for them."""
 
 
 def explain_step(step: Step) -> Iterator[Explanation]:
-    """Yields the explanation of a step, then that with other rules, if there are any to try. Raises Invalid."""
+    """Yields the explanation of a step, then the one with the rules to try, if any. Raises Invalid."""
     devices, task = (simulated_devices_and_task if step.is_simulated else devices_and_task)(step.config)
     preset = load_preset(step.config.preset)
     tried = {logical: tuple(axes) for logical, axes in step.rules.items()}
@@ -51,7 +49,7 @@ def explained(task: Task, placement: Placement) -> Explanation:
 
 
 def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reasons]:
-    """Lowers the step. Returns what `explain` takes: the module, the preset, names of the arguments, and reasons."""
+    """Lowers the step. Returns the arguments of `explain`: module, preset, names of the arguments, reasons."""
     observed = Observed(names_only=True)
     with kept_names():
         traced = trace_step(task, placement, observed)
@@ -61,7 +59,7 @@ def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reas
 
 
 def platforms(task: Task, placement: Placement) -> tuple[str, ...] | None:
-    """Returns the platform to lower for, if simulated devices take the place of its own."""
+    """Returns the platform to lower for, if simulated devices take the place of the task's own."""
     simulated = placement.mesh.devices.flat[0].platform != task.platform
     return (LOWERED_FOR.get(task.platform, task.platform),) if simulated else None
 

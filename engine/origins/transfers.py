@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.device_groups import axes_of
-from .graph import Axis
-from .locations import Places
-from .loops import trip_count
-from .partitioned import CALLS, INSERTED, Partitioned, tag
-from .shardings import axes_in
+from .graph import Axis, Places
+from .partitioned import CALLS, INSERTED, Partitioned, tag, trip_count
+from .reader import axes_in
 
 WRITTEN = {
     f"stablehlo.{kind}": kind.replace("_", "-")
@@ -58,7 +56,7 @@ class Reader:
         self._moves: dict[tuple[Any, str, str], Any] = {}
         """Value, operation and sharding of each collective to its result."""
         self._first: dict[Any, Any] = {}
-        """The result of a collective to that of the first like it."""
+        """The result of a collective to the result of the first like it."""
 
     def read(self) -> Iterator[Transfer]:
         """Yields the collectives in the order of the program."""
@@ -144,7 +142,7 @@ class Reader:
         return axes_of(groups, self._graph.mesh)
 
     def _changed(self, op: Any) -> list[Axis]:
-        """The axes of a permutation: those that split another dim before than after."""
+        """The axes of a permutation: they split another dim before than after."""
         sides = zip(self._program.layout(op.operands[0]), self._program.layout(op.results[0]), strict=True)
         changed = (axis for a, b in sides if a != b for axis in (*a, *b))
         return list(dict.fromkeys(changed))

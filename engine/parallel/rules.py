@@ -9,8 +9,7 @@ from types import MappingProxyType
 
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from ..spec.indivisible import Indivisible
-from ..spec.preset import FOLLOWS, LOGICAL_AXES, Alternatives, Axes, Override, Preset
+from ..spec.preset import FOLLOWS, LOGICAL_AXES, Alternatives, Axes, Indivisible, Override, Preset
 
 LogicalAxes = tuple[str | None, ...]
 """The logical axis of each dim; None for a dim without one."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ..base.atomic_write import write_atomically
-from ..base.installed import ENGINE
+from ..base.directories import ENGINE
 from ..base.regular_file import read_regular
 from ..base.versions import installed_version
 from ..spec.config import RunConfig, UserModel

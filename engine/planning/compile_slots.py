@@ -8,8 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ..base.append import append_regular
 from ..base.machine import COMPILATION_BYTES, available_memory, most_compilations
+from ..base.regular_file import append_regular
 from ..wire.run_directory import plan_cache
 
 POLL_SECONDS = 0.1

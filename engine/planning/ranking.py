@@ -9,8 +9,8 @@ from msgspec import Struct
 from ..analysis.finding import Finding
 from ..analysis.traffic import Flow, overlapped_share
 from ..base import figures
-from ..spec.indivisible import Indivisible
 from ..spec.pipeline_info import PipelineInfo
+from ..spec.preset import Indivisible
 from ..spec.topology import Topology, Wiring, wiring
 from ..wire.account import Account
 from ..wire.descriptions import PeakBuffer, PeakMemory

@@ -9,8 +9,7 @@ from jax.stages import Traced
 from ..analysis.traffic import Flow, flows
 from ..models.flops import flops_by_scope
 from ..models.task import Task
-from ..origins.live_memory import LiveMemory
-from ..origins.live_peak import live_peak
+from ..origins.live_memory import LiveMemory, live_peak
 from ..origins.partitioned import Partitioned, partition
 from ..origins.step import platforms
 from ..origins.transfers import Reader, Transfer

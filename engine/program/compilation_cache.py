@@ -17,7 +17,7 @@ import numpy as np
 from etils import epath
 
 from ..analysis.hlo import LIBRARIES
-from ..base.installed import ENGINE
+from ..base.directories import ENGINE
 from ..wire.run_directory import compilation_cache
 
 LOCATION = re.compile(r'"([^"]+)":\d+:\d+')

@@ -6,8 +6,7 @@ from pathlib import Path
 import msgspec
 
 from ..base.invalid import Invalid
-from .hf_fields import Fields, Table, merged
-from .hf_rope import rope, rope_table
+from .hf_fields import Fields, Table, merged, rope, rope_table
 from .model_config import ModelConfig
 
 NAME = "config.json"

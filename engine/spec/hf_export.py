@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from ..base.invalid import Invalid
 from .hf_config import ARCHITECTURES
-from .hf_fields import Fields, Table
+from .hf_fields import ROPE_NAMES, Fields, Table
 from .model_config import ModelConfig, Rope
 
 MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in ARCHITECTURES} | {
@@ -12,31 +12,20 @@ MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in ARCHIT
     "Gemma3ForCausalLM": "gemma3_text",
     "GPT2LMHeadModel": "gpt2",
 }
-"""What the library calls each architecture's config."""
-ROPE_NAMES = {
-    "factor": "factor",
-    "original_context": "original_max_position_embeddings",
-    "low_frequency_factor": "low_freq_factor",
-    "high_frequency_factor": "high_freq_factor",
-    "beta_fast": "beta_fast",
-    "beta_slow": "beta_slow",
-    "truncate": "truncate",
-    "attention_factor": "attention_factor",
-}
-"""Our names of scalings to theirs."""
+"""`model_type` of each architecture."""
 SCALINGS = {
     "linear": ("factor",),
     "dynamic": ("factor",),
     "llama3": ("factor", "original_context", "low_frequency_factor", "high_frequency_factor"),
     "yarn": ("factor", "original_context", "beta_fast", "beta_slow", "truncate", "attention_factor"),
 }
-"""What each of them has."""
+"""The fields of each scaling."""
 
 
 def config_table(config: ModelConfig) -> Table:
     """Returns the table of a model, which `hf_config` reads back as the same model.
 
-    Raises Invalid for a model that no architecture has, with what the nearest one has instead.
+    Raises Invalid, with the differences from the nearest architecture, if none computes this model.
     """
     wanted, table = in_files(config), _every_field(config)
     nearest: tuple[str, list[str]] | None = None
@@ -64,7 +53,7 @@ def config_table(config: ModelConfig) -> Table:
 
 
 def in_files(config: ModelConfig) -> ModelConfig:
-    """Returns the model that files describe: without what only training and the layout need."""
+    """Returns the model as files describe it: without the settings of training and layout."""
     return replace(
         config,
         vocab_rows=config.vocab,

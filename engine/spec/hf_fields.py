@@ -1,11 +1,14 @@
-"""The fields of a `config.json` of Hugging Face's `transformers`: which were read, and what is wrong with them.
+"""The fields of a `config.json` of Hugging Face's `transformers`: those that were read, and the problems of all.
 
-Fields that change nothing that is computed in training are listed; a field that is neither read nor listed is refused,
-because it might.
+A field that is neither read nor listed here is refused, because it might change what is computed.
 """
 
 import json
 from typing import Any
+
+import msgspec
+
+from .model_config import Rope
 
 Table = dict[str, Any]
 
@@ -49,7 +52,7 @@ IGNORED = frozenset(
         "_sliding_window_pattern",
     }
 )
-"""Fields that change nothing that is computed in training: names, types, tokens, caches, other uses of the model."""
+"""Fields without effect in training: names, types, tokens, caches, other uses of the model."""
 
 FIXED: Table = {
     "use_bidirectional_attention": False,
@@ -67,6 +70,18 @@ FIXED: Table = {
 }
 """Fields that are understood at one value only."""
 
+ROPE_NAMES = {
+    "factor": "factor",
+    "original_context": "original_max_position_embeddings",
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "truncate": "truncate",
+    "attention_factor": "attention_factor",
+}
+"""Fields of `Rope` to their names in files."""
+
 
 def merged(*tables: Table) -> Table:
     """Returns the values of all tables; later ones replace earlier ones."""
@@ -74,7 +89,7 @@ def merged(*tables: Table) -> Table:
 
 
 class Fields:
-    """The fields of a file, of which it keeps track which were read, and every problem."""
+    """The fields of a file. Notes which were read, and every problem."""
 
     def __init__(self, table: Table, has_nested_rope: bool) -> None:
         self._table, self._read = table, set[str]()
@@ -151,3 +166,42 @@ class Fields:
             "if it does not"
             for name in unknown
         ]
+
+
+def rope_table(fields: Fields, kind: str = "") -> Table:
+    """Returns the table of rotary positions: `rope_parameters`, or `rope_scaling` of earlier files."""
+    table = fields.table("rope_parameters") or ({} if kind else fields.table("rope_scaling"))
+    if kind:
+        return table.get(kind) or {}
+    if nested := {"full_attention", "sliding_attention"} & table.keys():
+        if not fields.has_nested_rope:
+            fields.problems.append(f"rope_parameters: {', '.join(sorted(nested))}: not supported for this architecture")
+        return {}
+    return table
+
+
+def rope(fields: Fields, table: Table, theta: float, context: int) -> Rope:
+    """Returns rotary positions; notes a problem for scalings and fields that are unknown."""
+    kind = table.get("rope_type") or table.get("type") or "default"
+    known = {"default": "none", "linear": "linear", "dynamic": "dynamic", "llama3": "llama3", "yarn": "yarn"}
+    values: Table = {"theta": table.get("rope_theta") or theta}
+    read = {*ROPE_NAMES.values(), "rope_type", "type", "rope_theta"}
+    values |= {ours: table[theirs] for ours, theirs in ROPE_NAMES.items() if table.get(theirs) is not None}
+    if kind not in known:
+        fields.problems.append(f"rope type {kind}: not supported: choose from {', '.join(known)}")
+    unknown = [name for name in table if name not in read and table[name] not in (None, FIXED.get(name))]
+    fields.problems.extend(f"rope {name}: unknown to shardtui" for name in unknown)
+    values["scaling"] = known.get(kind, "none")
+    if values["scaling"] in ("llama3", "yarn"):
+        values["original_context"] = table.get("original_max_position_embeddings") or context
+    elif values["scaling"] == "dynamic":
+        values["original_context"] = context
+    elif values["scaling"] == "none":
+        values = {"theta": values["theta"]}
+    else:
+        values.pop("original_context", None)
+    try:
+        return msgspec.convert(values, Rope)
+    except msgspec.ValidationError as error:
+        fields.problems.append(f"rope: {error}")
+        return Rope()

@@ -1,23 +1,27 @@
-"""Which tensor of a file of Hugging Face's `transformers` holds which part of which parameter.
+"""The tensor of Hugging Face's `transformers` that holds each part of each parameter, and checks of them.
 
 Dims as in decoder.py, and K heads of keys.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..base import figures
 from .model_config import ModelConfig
+from .safetensors import SIZES, Stored
 
 Shape = tuple[int, ...]
 Index = tuple[int | slice, ...]
 
 ALL = slice(None)
 """A whole dim."""
+MOST_NAMED = 5
+"""Tensors that a message names."""
 
 
 class Part(NamedTuple):
-    """A part of a parameter, which is a tensor of a file or some of its rows."""
+    """A part of a parameter: a tensor of a file, or some of its rows."""
 
     tensor: str
     """The tensor's name."""
@@ -40,9 +44,9 @@ class Part(NamedTuple):
 
 
 def parts_of(config: ModelConfig, architecture: str, names: set[str] | None = None) -> Iterator[Part]:
-    """Yields all parts of all parameters: each element of each is in one of them.
+    """Yields all parts of all parameters: each element is in one of them.
 
-    `names`: those of the tensors that there are. GPT-2's first files have them without `transformer.`.
+    `names`: of the tensors in the files. GPT-2's first files have them without `transformer.`.
     """
     if architecture != "GPT2LMHeadModel":
         yield from _Llama(config, architecture)
@@ -53,14 +57,14 @@ def parts_of(config: ModelConfig, architecture: str, names: set[str] | None = No
 
 
 def unused(name: str, config: ModelConfig) -> bool:
-    """Returns whether a tensor that no parameter has is no error: masks, frequencies, a second copy of a tied table."""
+    """Returns whether a tensor without a parameter is no error: a mask, frequencies, the copy of a tied table."""
     return name.endswith((".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")) or (
         config.tied and name == "lm_head.weight"
     )
 
 
 class _Llama:
-    """The names that Llama has, and the families after it."""
+    """The names of Llama and the families after it."""
 
     def __init__(self, config: ModelConfig, architecture: str) -> None:
         self._config, self._architecture = config, architecture
@@ -146,7 +150,7 @@ class _Llama:
 
 
 class _Gpt2:
-    """The names that GPT-2 has, whose kernels have the input first."""
+    """The names of GPT-2, whose kernels have the input first."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._config = config
@@ -188,3 +192,36 @@ def _vector(tensor: str, parameter: str, index: Index, shape: Shape) -> Part:
 def _linear(tensor: str, parameter: str, index: Index, fan_in: Shape, fan_out: Shape, rows: slice = ALL) -> Part:
     sizes = (*fan_in, *fan_out), (math.prod(fan_out), math.prod(fan_in))
     return Part(tensor, parameter, index, *sizes, is_transposed=True, rows=rows)
+
+
+def weight_problems(tensors: Mapping[str, Stored], config: ModelConfig, architecture: str) -> list[str]:
+    """Returns the problems of tensors that must be all parameters of the model and no others."""
+    expected = tensor_shapes(parts_of(config, architecture, set(tensors)))
+    missing = [name for name in expected if name not in tensors]
+    others = [name for name in tensors if name not in expected and not unused(name, config)]
+    found = [(name, tensors[name], shape) for name, shape in expected.items() if name in tensors]
+    named = figures.listed(others, MOST_NAMED)
+    return [
+        *([f"{figures.listed(missing, MOST_NAMED)}: missing in the files"] if missing else []),
+        *([f"{named}: not a parameter of this model: remove it, or give its config.json"] if others else []),
+        *(
+            f"{name}: has shape {tensor.shape}, and the model needs {shape}: give the config.json of these files, "
+            "without --set for sizes"
+            for name, tensor, shape in found
+            if tensor.shape != shape
+        ),
+        *(
+            f"{name}: dtype {tensor.dtype}: must be one of {', '.join(SIZES)}"
+            for name, tensor, _ in found
+            if tensor.dtype not in SIZES
+        ),
+    ]
+
+
+def tensor_shapes(parts: Iterable[Part]) -> dict[str, list[int]]:
+    """Returns the shape of each tensor of these parts, by name."""
+    found: dict[str, list[int]] = {}
+    for part in parts:
+        rows, *rest = part.file_shape
+        found[part.tensor] = [found.get(part.tensor, [0])[0] + rows, *rest]
+    return found

@@ -11,8 +11,7 @@ from msgspec import Struct
 from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
 from .preset import REST, SPLIT_ONCE, Axes, Preset
-from .preset_files import MAX_FILE_BYTES
-from .wrong_value import wrong_value
+from .preset_files import MAX_FILE_BYTES, wrong_value
 
 OUR_NAMES = {
     "activation_batch": "batch",

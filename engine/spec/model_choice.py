@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ..base.invalid import Invalid
-from ..base.suggestion import suggestion
+from ..base.invalid import Invalid, suggestion
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
 from .hf_config import architecture_of, read_config
-from .hf_weights import weight_problems
-from .preset_files import preset_files, read_toml
+from .hf_tensors import weight_problems
+from .preset_files import preset_files, read_toml, wrong_value
 from .safetensors import has_weights, stored_tensors
-from .wrong_value import wrong_value
 
 HF = "hf:"
 """What a directory with a model of `transformers` is named by."""

@@ -49,7 +49,7 @@ LOGICAL_AXES = {
 """Logical axes of the built-in models, with their meaning. A user's model may have others."""
 
 FOLLOWS = {"saved_embed": "heads", "kv_heads": "heads", "expert_batch": "batch", "capacity": "seq"}
-"""Logical axes that are split like another one unless a preset has a rule of their own."""
+"""Logical axes that are split like another one, unless a preset has a rule for them."""
 
 ACTIVATION_AXES = ("batch", "seq", "activation_embed")
 """The logical axes of the residual stream."""
@@ -61,7 +61,7 @@ Axes = tuple[str, ...]
 """The mesh axes that one dim is split over, major first; empty if the dim is unsharded."""
 
 Alternatives = Mapping[str, tuple[Axes, ...]]
-"""Logical axis to further splits, in the order in which they are tried after that of its rule."""
+"""Logical axis to further splits, in the order in which they are tried after its rule."""
 
 SPLIT_ONCE = ("batch", "seq", "layers", "experts")
 """Logical axes that a step splits in one way: its groups of tokens, its pipeline and its experts depend on it."""
@@ -97,7 +97,7 @@ class Preset(Struct, frozen=True):
     source: str
     """The file; `built-in` for a built-in preset and for one that is named by its mesh."""
     problems: tuple[str, ...] = ()
-    """What is wrong with the file. `rules` and `overrides` leave out the invalid ones."""
+    """Problems of the file. `rules` and `overrides` leave out the invalid ones."""
     microbatches: int | None = None
     """Micro-batches of the pipeline; None to let `pipeline` choose."""
     pipeline_repeats: int = 1
@@ -126,7 +126,6 @@ class Preset(Struct, frozen=True):
 
     @property
     def reference(self) -> str:
-        """The argument with which `load_preset` finds this preset: its name or its file."""
         return reference(self.name, self.source)
 
     def sizes(self, device_count: int) -> dict[str, int]:
@@ -277,6 +276,17 @@ class Preset(Struct, frozen=True):
 
 
 def reference(name: str, source: str) -> str:
-    """Returns what `load_preset` finds a preset by: its name if it is in a preset directory, else its file."""
+    """Returns the argument of `load_preset` for a preset: its name if it is in a preset directory, else its file."""
     by_name = source == BUILT_IN or Path(source).parent == user_presets() / "parallelism"
     return name if by_name else source
+
+
+class Indivisible(Struct, frozen=True):
+    """A dim whose size is not divisible by the number of devices that the preset splits it over."""
+
+    logical_axis: str
+    """The logical axis of the dim."""
+    size: int
+    """Elements along the dim."""
+    parts: int
+    """Devices that the preset splits it over."""

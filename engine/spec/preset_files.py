@@ -1,13 +1,15 @@
-"""Finds and reads the files of parallelism and model presets: the built-in ones and the user's own."""
+"""Finds and reads the files of parallelism and model presets, built-in and the user's own; messages on wrong values."""
 
 import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
-from ..base.directories import config_directory
-from ..base.installed import ENGINE
+import msgspec
+from msgspec import Struct
+
+from ..base.directories import ENGINE, config_directory
 from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
 
@@ -18,6 +20,7 @@ FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 MAX_FILE_BYTES = 2**20
 """Bytes in a preset file at most."""
+KEY = re.compile(r"\.(\w+)`$")
 
 
 def user_presets() -> Path:
@@ -70,3 +73,16 @@ def parse_toml(path: Path, text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, so is a number of 5,000 digits
         raise Invalid(f"{path}: not valid TOML: {error}") from error
+
+
+def wrong_value(error: msgspec.ValidationError, *structs: type[Struct]) -> str:
+    """Returns msgspec's message with the key as files and options spell it, and with its possible values.
+
+    `structs`: look the field up in them.
+    """
+    text = str(error).replace(" - at `$", " at `")
+    found = KEY.search(text)
+    if "Invalid enum value" not in text or found is None:
+        return text
+    hints = {name: hint for struct in structs for name, hint in get_type_hints(struct).items()}
+    return f"{text}: choose from {', '.join(map(str, get_args(hints.get(found[1]))))}"

@@ -6,12 +6,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from ..base.invalid import Invalid
-from ..base.suggestion import suggestion
+from ..base.invalid import Invalid, suggestion
 from .mesh_names import MESH_RULES, mesh_preset
 from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, SPLIT_ONCE, Axes, AxisTypes, Override, Preset
-from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml
-from .wrong_value import wrong_value
+from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml, wrong_value
 
 BAD_NAME = "invalid file name: a preset's name has 1 to 64 letters, digits, '.', '_' and '-': rename the file"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.append import append_regular
+from ..base.regular_file import append_regular
 from ..base.stacks import append_text, stamped
 from ..wire.ending import Ending, Kind, read_ending
 from ..wire.run_directory import RunDirectory

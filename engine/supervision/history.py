@@ -4,7 +4,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from ..base.append import append_regular
+from ..base.regular_file import append_regular
 
 COPIED_BYTES = 1 << 20
 """Bytes that are copied at once."""

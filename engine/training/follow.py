@@ -8,8 +8,8 @@ from functools import partial
 
 import msgspec
 
-from ..base.append import append_regular
 from ..base.invalid import Invalid
+from ..base.regular_file import append_regular
 from ..distributed.jax_cluster import JaxCluster
 from ..distributed.joining import connect, process_index, seal
 from ..distributed.outcomes import WrongDevices

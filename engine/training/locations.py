@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from ..base.installed import ENGINE
+from ..base.directories import ENGINE
 from ..wire.hosts import Doing
 
 LIBRARIES = ("-packages/", "/lib/python3", "<")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..base.append import append_regular
+from ..base.regular_file import append_regular
 from ..wire.engine_command import Assignment
 
 LOWEST_PRIORITY = 19

@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
 
 from ..analysis.program_text import read
-from ..origins.kept_step import KeptStep, kept_step
+from ..origins.programs import KeptStep, kept_step
 from ..parallel.mesh import describe_mesh
 from ..parallel.rules import spec_of
 from ..program.leaves import Leaf, unique_names

@@ -16,7 +16,7 @@ import msgspec
 
 from ..base.advice import error_line
 from ..distributed.cluster import Cluster
-from ..origins.kept_step import KeptStep
+from ..origins.programs import KeptStep
 from ..spec.config import WatchedRun
 from ..training.forks import redirect_to_null
 from ..training.step_reports import REPORT_SECONDS, StepReports

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..base.append import append_regular
 from ..base.invalid import Invalid
-from ..base.regular_file import open_regular
+from ..base.regular_file import append_regular, open_regular
 from .events import (
     AnyEvent,
     EngineReady,

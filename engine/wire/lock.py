@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from ..base.append import append_regular
 from ..base.invalid import Invalid
-from ..base.regular_file import open_regular
+from ..base.regular_file import append_regular, open_regular
 
 TIMEOUT_SECONDS = 1.0
 """Timeout for taking the lock: `holder` takes it briefly to check whether it is free."""

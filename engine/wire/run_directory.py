@@ -21,9 +21,8 @@ import msgspec
 
 from ..base.atomic_write import write_atomically
 from ..base.directories import cache_directory, state_directory
-from ..base.invalid import Invalid
+from ..base.invalid import Invalid, suggestion
 from ..base.regular_file import read_regular
-from ..base.suggestion import suggestion
 from ..spec.config import Membership, RunConfig, WatchedRun
 from . import lock
 from .lock import Holder

@@ -15,7 +15,7 @@ from shardtui.engine.analysis.collectives import inventory
 from shardtui.engine.analysis.device_groups import axes_of
 from shardtui.engine.analysis.execution_counts import runs
 from shardtui.engine.analysis.hlo import LIBRARIES, arrays, closing, parse
-from shardtui.engine.base.installed import CONSTRAINTS
+from shardtui.engine.base.directories import CONSTRAINTS
 from shardtui.engine.models import decoder
 from shardtui.engine.parallel import constraints
 from shardtui.engine.wire.descriptions import CollectiveInfo

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from shardtui.engine.checkpoint.directory import save_arrays
+from shardtui.engine.checkpoint.arrays import save_arrays
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import is_finite, linear_sums
 from shardtui.engine.program.placement import place

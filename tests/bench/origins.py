@@ -13,7 +13,7 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.origins import step
 from shardtui.engine.origins.explain import explain
 from shardtui.engine.origins.explanation import Explanation
-from shardtui.engine.origins.user_program import lowered
+from shardtui.engine.origins.programs import lowered
 from shardtui.engine.program.placement import describe_preset, place
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model

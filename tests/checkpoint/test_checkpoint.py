@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 from etils import epath
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.checkpoint.directory import CheckpointDirectory, load_arrays, state_names, verify
+from shardtui.engine.checkpoint.arrays import load_arrays
+from shardtui.engine.checkpoint.directory import CheckpointDirectory, state_names, verify
 from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest, edited_settings, read_manifest, write_manifest
 from shardtui.engine.checkpoint.saver import Saver
 from shardtui.engine.distributed.cluster import Cluster

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.data import array_record, documents, prepare
+from shardtui.engine.data import documents, prepare, record_files
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.spec.prepared import Prepared, PrepareRequest
 from shardtui.engine.training.inputs import text_inputs
@@ -70,7 +70,7 @@ def write_records(path: Path, records: list[bytes]) -> None:
 
 def example(text: str) -> bytes:
     """A `tf.train.Example` with two features."""
-    found = array_record._example()()
+    found = record_files._example()()
     for name, value in (("id", b"1"), ("text", text.encode())):
         found.features.feature.add(key=name.encode()).value.bytes_list.value.append(value)
     return found.SerializeToString()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.data.batches import Batches
+from shardtui.engine.data.corpus import Shard, StoredTokens
 from shardtui.engine.data.source import read_corpus
-from shardtui.engine.data.stored_tokens import Shard, StoredTokens
 from shardtui.engine.training.inputs import text_inputs
 
 from ..conftest import tiny_config, tiny_model

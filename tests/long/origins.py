@@ -18,12 +18,12 @@ import jax
 from jax.sharding import AxisType
 from shardtui.engine.base import figures
 from shardtui.engine.models.task import Task
-from shardtui.engine.origins.agreement import by_flow
 from shardtui.engine.origins.compiled import compiled
 from shardtui.engine.origins.explain import explain
+from shardtui.engine.origins.explanation import by_flow
 from shardtui.engine.origins.names import kept_names
+from shardtui.engine.origins.programs import lowered
 from shardtui.engine.origins.step import explained
-from shardtui.engine.origins.user_program import lowered
 from shardtui.engine.program.placement import Placement, describe_preset, place
 from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.config import RunConfig

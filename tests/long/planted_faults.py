@@ -126,7 +126,7 @@ OTHERS = [
     ),
     Fault(
         "the worst checkpoint is kept in place of the best",
-        "engine/checkpoint/retention.py",
+        "engine/checkpoint/directory.py",
         "best = min(found, key=lambda info: info.rank)",
         "best = max(found, key=lambda info: info.rank)",
         ("checkpoint/test_checkpoint.py",),
@@ -168,14 +168,14 @@ OTHERS = [
     ),
     Fault(
         "the last slot of each expert stays empty",
-        "engine/models/routing.py",
+        "engine/models/experts.py",
         "(jnp.cumsum(order, axis=1) - order) * order",
         "jnp.cumsum(order, axis=1) * order",
         ("models/test_mixture.py",),
     ),
     Fault(
         "a part of the header of a token file is read as tokens",
-        "engine/data/token_files.py",
+        "engine/data/source.py",
         "return Shard(path, 4 * HEADER_WORDS, tokens), dtype",
         "return Shard(path, HEADER_WORDS, tokens), dtype",
         ("data/test_token_files.py",),
@@ -203,7 +203,7 @@ OTHERS = [
     ),
     Fault(
         "of arrays that look alike `watch` shows any as that of the state",
-        "engine/watching/matching.py",
+        "engine/watching/external_step.py",
         "return {span: other for span, other in single.items() if all(wanted[at] == 1 for at in range(*other))}",
         "return single",
         ("watching/test_matching.py",),

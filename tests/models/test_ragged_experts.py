@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from jax import Array
-from shardtui.engine.models.ragged_experts import Kernels, ragged_experts
+from shardtui.engine.models.experts import Kernels, ragged_experts
 from shardtui.engine.models.sizes import expert_matmul
 from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.spec.checks import problems_of

@@ -18,8 +18,7 @@ from shardtui.engine.program.placement import place
 from shardtui.engine.program.weights import mapped, with_weights
 from shardtui.engine.spec.hf_config import read_config
 from shardtui.engine.spec.hf_export import config_table, in_files
-from shardtui.engine.spec.hf_tensors import parts_of
-from shardtui.engine.spec.hf_weights import tensor_shapes, weight_problems
+from shardtui.engine.spec.hf_tensors import parts_of, tensor_shapes, weight_problems
 from shardtui.engine.spec.model_choice import choose_model, load_model
 from shardtui.engine.spec.preset_files import preset_files
 from shardtui.engine.spec.preset_reader import load_preset

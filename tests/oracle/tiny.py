@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from shardtui.engine.spec.hf_config import read_config
 from shardtui.engine.spec.hf_export import MODEL_TYPES
-from shardtui.engine.spec.hf_tensors import Part, parts_of
-from shardtui.engine.spec.hf_weights import tensor_shapes
+from shardtui.engine.spec.hf_tensors import Part, parts_of, tensor_shapes
 from shardtui.engine.spec.model_config import ModelConfig
 
 Tensors = dict[str, np.ndarray]

@@ -13,10 +13,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.origins import passes
-from shardtui.engine.origins.agreement import by_flow
 from shardtui.engine.origins.compiled import compiled
 from shardtui.engine.origins.explain import explain
-from shardtui.engine.origins.explanation import Explanation, Link, ValueOrigin
+from shardtui.engine.origins.explanation import Explanation, Link, ValueOrigin, by_flow
 from shardtui.engine.origins.names import kept_names
 
 from .one_collective import PROGRAMS, Program

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shardtui.engine.origins.live_memory import LiveMemory
-from shardtui.engine.origins.live_peak import live_peak
+from shardtui.engine.origins.live_memory import LiveMemory, live_peak
 from shardtui.engine.origins.partitioned import partition
 
 Layout = tuple[tuple[int, ...], P]

@@ -13,12 +13,11 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.origins.agreement import by_flow
 from shardtui.engine.origins.compiled import compiled
 from shardtui.engine.origins.explain import explain
-from shardtui.engine.origins.explanation import Explanation, ValueOrigin
+from shardtui.engine.origins.explanation import Explanation, ValueOrigin, by_flow
 from shardtui.engine.origins.names import kept_names
-from shardtui.engine.origins.user_program import lowered
+from shardtui.engine.origins.programs import lowered
 
 from .programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
 

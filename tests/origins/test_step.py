@@ -6,9 +6,7 @@ from functools import cache
 import msgspec
 import pytest
 from shardtui.engine.models.task import Task
-from shardtui.engine.origins.agreement import by_flow
-from shardtui.engine.origins.explanation import Explanation, ValueOrigin
-from shardtui.engine.origins.request import Step
+from shardtui.engine.origins.explanation import Explanation, Step, ValueOrigin, by_flow
 from shardtui.engine.origins.step import explain_step, explained
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import TrainingConfig

@@ -16,8 +16,8 @@ from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.compile_slots import slot
 from shardtui.engine.planning.ranking import Board, Cost, Row
 from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.indivisible import Indivisible
 from shardtui.engine.spec.model_choice import load_model
+from shardtui.engine.spec.preset import Indivisible
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.framing import encode_json

@@ -10,7 +10,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.program.leaves import Leaf, leaves
-from shardtui.engine.watching.matching import by_identity, by_structure
+from shardtui.engine.watching.external_step import by_identity, by_structure
 
 
 def shaped(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...engine.base.invalid import Invalid
-from ...engine.origins.request import Step
+from ...engine.origins.explanation import Step
 from ...engine.spec.preset_reader import load_preset
 from ...engine.wire import run_directory
 from ..terminal.exit_codes import FINE

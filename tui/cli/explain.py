@@ -11,16 +11,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import figures
-from ...engine.base.invalid import Invalid
-from ...engine.base.suggestion import suggestion
+from ...engine.base.invalid import Invalid, suggestion
 from ...engine.origins.explanation import (
     CollectiveOrigin,
     CompiledProgram,
     Explanation,
+    Program,
     Rematerialization,
+    Step,
     ValueOrigin,
 )
-from ...engine.origins.request import Program, Step
 from ..client.engine_client import ask_engine
 from ..state.chain_words import chains, ends
 from ..state.compiled_words import compiled_bytes, differences

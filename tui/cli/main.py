@@ -5,8 +5,7 @@ import io
 import os
 import sys
 
-from ...engine.base.invalid import Invalid
-from ...engine.base.suggestion import suggestion
+from ...engine.base.invalid import Invalid, suggestion
 from ..terminal.clean import warn
 from ..terminal.exit_codes import FAILED, INTERRUPTED, REFUSED
 from ..terminal.splash import COMPLETING

@@ -5,8 +5,7 @@ import math
 import os
 from pathlib import Path
 
-from ...engine.base.invalid import Invalid
-from ...engine.base.suggestion import suggestion
+from ...engine.base.invalid import Invalid, suggestion
 from ...engine.wire import run_directory
 from ...engine.wire.event_log import LogReader
 from .run import require_terminal, show, user_keymap

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ...engine.base.invalid import Invalid
-from ...engine.origins.request import Program
+from ...engine.origins.explanation import Program
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
     MOST_PROMPTED,

@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from ...engine.origins.explanation import Explanation
-from ...engine.origins.request import KeptFile, Program, Step
+from ...engine.origins.explanation import Explanation, KeptFile, Program, Step
 from ...engine.wire.framing import encode_json
 from ..terminal.clean import clean
 from .engine_process import Answer, EngineProcess, NoAnswer

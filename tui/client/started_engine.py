@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ...engine.base.append import append_regular
+from ...engine.base.regular_file import append_regular
 from ...engine.spec.config import Restart
 from ...engine.spec.epoch import Supervision
 from ...engine.wire.engine_command import engine_command

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ...engine.origins.request import Step
+from ...engine.origins.explanation import Step
 from ...engine.spec.preset import reference
 from .run_state import RunState
 

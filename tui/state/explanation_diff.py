@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...engine.base import figures
-from ...engine.origins.agreement import by_flow
-from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin, by_flow
 
 LINE = re.compile(r"(\.\w+):\d+")
 """A line number, which changes with every edit above it."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...engine.base import figures
-from ...engine.base.maxima import maxima
+from ...engine.base.figures import maxima
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 
 

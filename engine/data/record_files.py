@@ -1,6 +1,7 @@
-"""Documents in ArrayRecord files: a record is UTF-8 text, or a `tf.train.Example` with the text as a feature.
+"""Documents in Parquet files, one in each row, and in ArrayRecord files, one in each record.
 
-array_record comes with grain. `tf.train.Example`: tensorflow/core/example/{example,feature}.proto.
+A record is UTF-8 text, or a `tf.train.Example` (tensorflow/core/example/{example,feature}.proto) with the text as a
+feature. array_record comes with grain, whose own sources read no single row group and name no damaged record.
 """
 
 from collections.abc import Iterator
@@ -25,9 +26,45 @@ EXAMPLE = {
 }
 
 
+def row_groups(path: Path, text_field: str) -> list[int]:
+    """Returns the bytes of each row group. Only the footer is read. Raises Invalid if there is no column of text."""
+    file = _open_parquet(path)
+    kinds = dict(zip(file.schema_arrow.names, map(str, file.schema_arrow.types), strict=True))
+    if text_field not in kinds:
+        raise Invalid(f"{path}: it has no column {text_field}: choose --text-field from {', '.join(kinds)}")
+    if kinds[text_field] not in ("string", "large_string", "string_view"):
+        raise Invalid(f"{path}: column {text_field} has {kinds[text_field]}, not text: choose another --text-field")
+    return [file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups)]
+
+
+def rows(path: str, group: int, text_field: str) -> Iterator[str]:
+    """Yields the texts of a row group. Raises Invalid; it names the row."""
+    row, file = 0, _open_parquet(Path(path))
+    try:
+        for batch in file.iter_batches(row_groups=[group], columns=[text_field]):
+            for text in batch.column(0).to_pylist():
+                if text is None:
+                    raise Invalid(f"{path}: row {row:,} of row group {group}: {text_field} is null")
+                yield text
+                row += 1
+    except OSError as error:
+        raise Invalid(f"{path}: row {row:,} of row group {group}: damaged: {error}") from error
+
+
+def _open_parquet(path: Path) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise Invalid(f"{path}: needs the package pyarrow: pip install 'shardtui[parquet]'") from error
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise Invalid(f"{path}: not a Parquet file, or damaged: {error}") from error
+
+
 def record_count(path: Path) -> int:
-    """Returns the number of records. Raises Invalid if the file is none of ArrayRecord's, or not whole."""
-    reader = _open(path)
+    """Returns the number of records. Raises Invalid if the file is no ArrayRecord, or truncated."""
+    reader = _open_records(path)
     try:
         return reader.num_records()
     finally:
@@ -36,7 +73,7 @@ def record_count(path: Path) -> int:
 
 def records(path: str, begin: int, end: int, text_field: str) -> Iterator[str]:
     """Yields the texts of records `[begin:end]`. Raises Invalid; it names the record."""
-    reader = _open(Path(path))
+    reader = _open_records(Path(path))
     try:
         for first in range(begin, end, READ_AT_ONCE):
             for number, record in enumerate(_read(reader, path, first, min(end, first + READ_AT_ONCE)), first):
@@ -45,7 +82,7 @@ def records(path: str, begin: int, end: int, text_field: str) -> Iterator[str]:
         reader.close()
 
 
-def _open(path: Path) -> Any:
+def _open_records(path: Path) -> Any:
     from array_record.python.array_record_module import ArrayRecordReader
 
     try:
@@ -79,7 +116,7 @@ def _text(where: str, record: bytes, text_field: str) -> str:
 
 
 def _features(record: bytes) -> dict[str, bytes] | None:
-    """Returns the features of bytes in a `tf.train.Example`, joined; None if the record is none."""
+    """Returns the bytes of each feature of a `tf.train.Example`; None if the record is none."""
     example = _example()()
     try:
         example.ParseFromString(record)

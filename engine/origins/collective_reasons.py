@@ -1,17 +1,16 @@
-"""Why a collective is needed, in words: the operation and the layouts that meet there, and who asked for them."""
+"""The reasons of a collective in words: the operation that needs it, the layouts that meet there, their origins."""
 
 from collections.abc import Iterator
 
 from ..base import figures
 from .chains import Chains
-from .graph import Axis
+from .graph import Axis, at, layout, name_of, word
 from .transfers import Transfer
-from .words import at, layout, name_of, word
 
 MOST_REASONS = 4
 
 
-def because(chains: Chains, transfer: Transfer) -> list[str]:
+def collective_reasons(chains: Chains, transfer: Transfer) -> list[str]:
     """Returns the reasons of a collective, the operation that needs it first."""
     if transfer.written:
         return [f"the code calls it{at(transfer.source)}"]
@@ -56,7 +55,7 @@ def _layouts(chains: Chains, transfer: Transfer) -> Iterator[str]:
 
 
 def _needs(chains: Chains, transfer: Transfer, moved: int) -> str:
-    """What the consumer takes instead, and why."""
+    """The layout that the consumer takes instead, and the reason."""
     graph = chains.graph
     assert transfer.consumer is not None
     op = graph.operations[transfer.consumer]
@@ -101,6 +100,6 @@ def _rival(chains: Chains, operation: int, axis: Axis, factors: set[int]) -> str
 
 
 def _origins(chains: Chains, tensor: int, axes: list[Axis]) -> list[str]:
-    """Who asked for these axes on a tensor."""
+    """The reasons of these axes on a tensor."""
     found = ((axis, chains.why(tensor, axis)) for axis in axes)
     return [f"{name_of(chains.graph, tensor)} has {axis} from {why}" for axis, why in found if why]

@@ -1,0 +1,112 @@
+"""Saves and loads the arrays of a checkpoint with Orbax, of a task or without running code of its model."""
+
+import contextlib
+import copy
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import jax
+from etils import epath
+from jax.sharding import SingleDeviceSharding
+
+from ..models.array import name_of
+from ..models.task import TrainState
+
+KeyPath = tuple[Any, ...]
+
+
+def save_arrays(checkpoint: epath.Path, state: TrainState) -> Any:
+    """Copies the state to the host and writes it in the background; `.result()` waits for that and may raise."""
+    from orbax.checkpoint import v1 as ocp  # half a second to import
+
+    _stop_leaks()
+    context = ocp.Context()
+    if jax.process_count() == 1:  # splitting replicas gains nothing, and compiles each slice
+        context.array.saving.use_replica_parallel = False
+    with context:
+        return ocp.save_async(checkpoint / "arrays", _fields(state))
+
+
+def load_arrays(checkpoint: epath.Path, abstract: TrainState) -> TrainState:
+    """Loads the state with the shardings of `abstract`, whichever it was saved with."""
+    from orbax.checkpoint import v1 as ocp
+
+    return abstract._replace(**ocp.load(checkpoint / "arrays", _fields(abstract)))
+
+
+def _fields(state: TrainState) -> dict[str, Any]:
+    """Returns the fields that contain arrays, by name."""
+    return {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
+
+
+def stored_arrays(checkpoint: epath.Path) -> list[tuple[KeyPath, jax.Array]]:
+    """Returns all arrays, with the shapes and dtypes in Orbax's metadata, on one device. Raises what Orbax raises."""
+    from orbax.checkpoint import v1 as ocp  # half a second to import
+
+    arrays, sharding = checkpoint / "arrays", SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), ocp.metadata(arrays).metadata
+    )
+    return jax.tree.leaves_with_path(ocp.load(arrays, abstract))
+
+
+def stored_names(paths: Iterable[KeyPath], names: Collection[str]) -> list[str | None]:
+    """Returns the name of each Orbax path among the state's `names`; None if there is none.
+
+    Orbax stores all tree keys as text, without their types.
+    """
+    known = {_dotted(name): name for name in names}
+    return [
+        next((known[name] for name in map(_dotted, _possible_names(path)) if name in known), None) for path in paths
+    ]
+
+
+def _possible_names(path: KeyPath) -> Iterator[str]:
+    """Yields the names that `Task` may give the array at this path.
+
+    For optimizer state: a scalar's, a moment's whose short name is taken, and any other moment's.
+    """
+    if name_of(path[:1]) not in ("params", "variables"):
+        yield name_of(path, with_indices=True)
+        yield name_of(path[1:], with_indices=True)
+    yield name_of(path[1:])
+
+
+def _dotted(name: str) -> str:
+    """Returns `opt_state.1.0.count` for `opt_state[1][0].count`."""
+    return ".".join(re.findall(r"\w+", name.replace("<flat index ", "")))
+
+
+@functools.cache
+def _stop_leaks() -> None:
+    """Limits a memory leak by patching Orbax and tensorstore, if their versions have the functions.
+
+    tensorstore 0.1.86 never releases its references to the keys and values of a dictionary that it builds from JSON:
+    `PyDict_SetItem` takes references of its own (`JsonToPyObject` in python/tensorstore/json_type_caster.cc). Orbax
+    0.12.8 requests such dictionaries twice per save (14 kB) and once per array (0.25 kB).
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from orbax.checkpoint._src.serialization import tensorstore_utils
+
+        if hasattr(tensorstore_utils, "get_tensorstore_raw_bytes"):  # only for a log line, which Orbax omits for 0
+            tensorstore_utils.get_tensorstore_raw_bytes = lambda *_, **__: 0
+        spec = tensorstore_utils.ts.KvStore.Spec
+        spec.to_json = _cached(spec.to_json)
+
+
+def _cached(to_json: Callable[..., Any]) -> Callable[..., Any]:
+    """Caches the last result by the specification's `repr`, which is complete: all arrays of a directory share one."""
+    cache: dict[str, Any] = {}
+
+    def cached_to_json(spec: Any, *arguments: Any, **options: Any) -> Any:
+        key = f"{spec!r} {arguments} {options}"
+        found = cache.get(key)
+        if found is None:
+            found = to_json(spec, *arguments, **options)
+            cache.clear()
+            cache[key] = found
+        return copy.deepcopy(found)
+
+    return cached_to_json
