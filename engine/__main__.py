@@ -113,13 +113,13 @@ def main() -> int:
 
             end_with_parent()  # before jax is imported
             from .origins import cli as origins
-            from .origins.explanation import KeptFile, Program, Step
+            from .origins.explanation import KeptStepRequest, ProgramRequest, StepRequest
 
             if command == "explain":
-                return answered(origins.explain_program, _decoded(about, Program))
+                return answered(origins.explain_program, _decoded(about, ProgramRequest))
             if command == "explain-kept":
-                return answered(origins.explain_kept_step, _decoded(about, KeptFile))
-            return answered(origins.why, _decoded(about, Step))
+                return answered(origins.explain_kept_step, _decoded(about, KeptStepRequest))
+            return answered(origins.why, _decoded(about, StepRequest))
         case _:
             print(__doc__, file=sys.stderr)
             return 2

@@ -26,7 +26,7 @@ from .program.memory import allocated, limit
 from .spec.config import WatchedRun
 from .spec.preset_files import FILE_NAME
 from .watching.external import Described, describe
-from .watching.external_step import Step, compile_lowered, compile_step
+from .watching.external_step import CompiledStep, compile_lowered, compile_step
 from .watching.reporter import Reporter
 from .wire.descriptions import PresetInfo
 from .wire.events import EngineReady, Event, PresetInspected, TrainingStarted
@@ -62,8 +62,8 @@ def watch(
     and no reference is kept: the step may donate it.
     `step`: the jitted function together with the `args` that it is called with, for collectives, memory, the batch and
     origins: it is compiled here, and jax reuses that program for the first call if the arguments match. Or what
-    `step.lower(state, batch)` returns, which is compiled here, too; or the result of its `compile()`, of which origins
-    are unknown. Without a step, only arrays and losses are shown. `args` also say which argument each array of the
+    `step.lower(state, batch)` returns, which is compiled here, too; or the result of its `compile()`, which has no
+    origins. Without a step, only arrays and losses are shown. `args` also say which argument each array of the
     state is; give them with a lowered or compiled step if shapes alone are ambiguous.
     `preset`: name of the layout; `model`: name of the model, by default the name of the program.
     `tokens_per_step`, `flops_per_step`: for throughput and MFU, which are not shown without them.
@@ -148,11 +148,11 @@ class Watch:
 
 def _known_step(
     step: Any, args: tuple[Any, ...] | None, state: list[Leaf]
-) -> tuple[Step | None, list[Leaf], float | None]:
+) -> tuple[CompiledStep | None, list[Leaf], float | None]:
     """Returns the step, the state as the step takes it, and the seconds to compile it, None if it was compiled."""
     made = _made_by_jax(step)
     if isinstance(made, Compiled):
-        return Step(made, args), state, None
+        return CompiledStep(made, args), state, None
     if step is None:
         return None, state, None
     began = time.perf_counter()
@@ -168,7 +168,7 @@ def _made_by_jax(step: Any) -> Any:
     return getattr(step, "compiled", getattr(step, "lowered", step))
 
 
-def _steady(known: Step, step: Any, state: list[Leaf]) -> tuple[Step, list[Leaf]]:
+def _steady(known: CompiledStep, step: Any, state: list[Leaf]) -> tuple[CompiledStep, list[Leaf]]:
     try:
         return known.steady(step, state)
     except Exception:

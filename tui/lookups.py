@@ -9,7 +9,7 @@ from textual.app import App
 from textual.worker import Worker, WorkerError
 
 from ..engine.base.invalid import Invalid
-from ..engine.origins.explanation import KeptFile
+from ..engine.origins.explanation import KeptStepRequest
 from ..engine.spec.config import RunConfig
 from ..engine.wire.commands import InspectPreset
 from ..engine.wire.events import AnyEvent, EngineReady, PresetAdded
@@ -74,7 +74,7 @@ class Lookups:
                 return await explainer.explain(msgspec.structs.replace(step, rules=rules))
             if rules or not kept.exists():
                 raise Invalid(NO_RULES if rules else NOT_KEPT)
-            return await explainer.explain(KeptFile(path=str(kept)))
+            return await explainer.explain(KeptStepRequest(path=str(kept)))
 
         return explain
 

@@ -10,7 +10,7 @@ from textual.screen import Screen
 
 from ..engine.base.figures import short_source
 from ..engine.base.invalid import Invalid
-from ..engine.origins.explanation import Program
+from ..engine.origins.explanation import ProgramRequest
 from .bindings import identified
 from .client.explainer import explain_program
 from .screens.program import ProgramScreen
@@ -27,7 +27,7 @@ class ProgramApp(App[Invalid]):
         "", [("question_mark", "help", "Help"), Binding("q,ctrl+q,ctrl+c", "quit", "Quit")]
     )
 
-    def __init__(self, program: Program, keymap: Mapping[str, str]) -> None:
+    def __init__(self, program: ProgramRequest, keymap: Mapping[str, str]) -> None:
         """`keymap`: the user's keys by the ids of their bindings."""
         super().__init__(driver_class=Driver)
         self.set_keymap(dict(keymap))

@@ -72,11 +72,9 @@ class CheckpointDirectory:
                 _delete(path)
 
     def path(self, step: int) -> epath.Path:
-        """Returns the path of a committed checkpoint."""
         return self.root / str(step)
 
     def unfinished(self, step: int) -> epath.Path:
-        """Returns the path of a checkpoint while it is being written."""
         return self.root / f"{SAVING}{step}"
 
     def commit(self, step: int) -> None:
@@ -97,7 +95,6 @@ class CheckpointDirectory:
         return sorted(int(path.name) for path in self.root.iterdir() if STEP.fullmatch(path.name))
 
     def aside(self) -> list[str]:
-        """Returns the names of checkpoints that were set aside."""
         names = [path.name for path in self.root.iterdir()] if self.root.exists() else []
         return sorted(name for name in names if STEP.fullmatch(name.partition(".")[0]) and "." in name)
 

@@ -1,4 +1,4 @@
-"""Writes a checkpoint as a model of Hugging Face's `transformers`: what one device had stored at a time."""
+"""Writes a checkpoint as a model of Hugging Face's `transformers`, one stored piece of an array at a time."""
 
 import json
 import math
@@ -106,7 +106,7 @@ def _intact(checkpoints: CheckpointDirectory, step: int | None, run: str) -> int
 
 
 def _dtype_of(config: RunConfig) -> Dtype:
-    """The dtype of the weights that the run began with, if they have one in common; else that of the parameters."""
+    """The common dtype of the run's initial weights; without one, float32, as the parameters have."""
     found = {tensor.dtype for tensor in stored_tensors(Path(config.weights)).values()} if config.weights else set[str]()
     same: list[Dtype] = [name for name, stored in NAMES.items() if found == {stored}]
     return same[0] if same else "float32"

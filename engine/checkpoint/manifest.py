@@ -67,11 +67,9 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def bytes(self) -> int:
-        """Returns the total size of the files."""
         return sum(file.bytes for file in self.files.values())
 
     def describe(self) -> CheckpointInfo:
-        """Returns what events report about the checkpoint."""
         return CheckpointInfo(
             step=self.step,
             time=self.time,
@@ -84,7 +82,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def other_model(self, config: RunConfig) -> tuple[str, str] | None:
-        """Returns the model of `config` and that of the checkpoint as text; None if they are equal."""
+        """Returns the models of `config` and of the checkpoint as text; None if they are equal."""
         if config.model == self.config.model:
             return None
         return _model(config, self.config), _model(self.config, config)
@@ -120,7 +118,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def edited_settings(written: RunConfig, config: RunConfig, origin: Manifest) -> list[str]:
-    """Returns training settings in `run.json` that differ from those of the checkpoint `origin`, one line each.
+    """Returns training settings in `run.json` that differ from the checkpoint `origin`, one line each.
 
     `written` is the content of `run.json`; `config` also has the changes of `--set`, which are intended and left out.
     """

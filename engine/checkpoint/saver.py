@@ -74,12 +74,10 @@ class Saver:
         self._identity = directory.identity()
 
     def is_due(self, step: int) -> bool:
-        """Returns True if a checkpoint is due after `step` steps."""
         every = self._config.checkpoints.every_steps
         return every is not None and step % every == 0
 
     def is_overdue(self) -> bool:
-        """Returns True if a checkpoint is due by the time since the last one."""
         every = self._config.checkpoints.every_minutes
         return every is not None and (time.monotonic() - self._saved_at) / 60 >= every
 
@@ -164,11 +162,9 @@ class Saver:
         return kept(self._directory)
 
     def report_kept(self) -> None:
-        """Publishes the checkpoints that the run can resume from."""
         self._publish(CheckpointsKept(checkpoints=self.kept()))
 
     def report(self) -> None:
-        """Publishes the result of a save that has ended."""
         if self._saving is not None and self._saving.written.done():
             self.finish()
 

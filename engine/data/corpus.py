@@ -126,11 +126,9 @@ class Corpus:
 
     @property
     def unit(self) -> str:
-        """The name of its tokens."""
         return "bytes" if self.tokens.dtype == np.uint8 else "tokens"
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Returns its tokens `[begin:end]`. Raises Invalid if a file has changed."""
         return self.tokens[self.begin + begin : self.begin + end]
 
     def describe(self) -> CorpusInfo:

@@ -32,7 +32,6 @@ class Tokenizer:
 
     @property
     def dtype(self) -> str:
-        """The smallest type that holds all tokens."""
         return "uint8" if self.vocab <= BYTES else "uint16" if self.vocab <= 1 << 16 else "uint32"
 
 

@@ -1,4 +1,4 @@
-"""Gradient accumulation: a step in micro-batches, of which each device computes its own rows one after the other."""
+"""Gradient accumulation: a step in micro-batches, one after the other; each device computes its own rows."""
 
 from collections.abc import Callable
 from typing import Any

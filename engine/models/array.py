@@ -49,7 +49,7 @@ def gradient_name(parameter: str) -> str:
 def name_of(path: tuple[Any, ...], with_indices: bool = False) -> str:
     """Returns a key path as a name such as `blocks.mlp.up.kernel`.
 
-    Sequence indices, such as those of optax's chained states, are left out unless `with_indices`.
+    Sequence indices, as in optax's chained states, are left out unless `with_indices`.
     """
     kept = [key for key in path if with_indices or not isinstance(key, jax.tree_util.SequenceKey)]
     return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in kept)

@@ -17,7 +17,7 @@ from .sizes import AttentionKernels
 
 
 class Attention(nnx.Module):
-    """Causal self-attention of several heads, of which some may share keys and values.
+    """Causal self-attention of several heads; with grouped heads, some share keys and values.
 
     Query, key and value are one projection, so that their gradient is reduced once instead of three times; with grouped
     heads the query has its own.

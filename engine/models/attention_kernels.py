@@ -24,7 +24,7 @@ RING_QUERY, RING_KV = ("batch", "seq", "heads", None), ("batch", "seq", None, "h
 
 @dataclass(frozen=True)
 class Scores:
-    """What a family does differently with attention scores."""
+    """The attention scores of a family, where they differ from GPT-2's."""
 
     scale: float | None = None
     """Their factor; None for 1 ÷ √H."""
@@ -43,7 +43,7 @@ def kernel_of(kernels: AttentionKernels, seq_len: int) -> AttentionKernel:
 
 
 def keys_and_values(heads: str, kernel: AttentionKernel) -> tuple[str, ...]:
-    """Returns the logical axes of keys and values; in a ring each device keeps those of its positions."""
+    """Returns the logical axes of keys and values; in a ring each device keeps its own positions."""
     return "batch", "seq" if kernel.startswith("ring") else "keys", "qkv", heads, "head_dim"
 
 

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from .sizes import tile_block
 
 RESULT = "attention result"
-"""The name by which remat can save what the backward pass of a kernel or a ring needs."""
+"""The name by which remat can save the residuals of a kernel or a ring."""
 
 
 class Asked(NamedTuple):
-    """Queries, and what the gradients of their scores follow from."""
+    """Queries, and the values that determine the gradients of their scores."""
 
     query: jax.Array
     """[m, n, t, H]."""

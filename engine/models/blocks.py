@@ -1,4 +1,4 @@
-"""The decoder's blocks: their branches, of which the MLP and the mixture of experts are here, and the residuals."""
+"""The decoder's blocks: MLP, mixture of experts, and the residual connections around their branches."""
 
 import contextlib
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ from flax import nnx
 from ..spec.config import ModelConfig, RunConfig
 from .array import Batch, text_batch
 from .counts import flops_per_token, parameter_count
-from .decoder import Gpt, loss, z_loss
+from .decoder import Decoder, loss, z_loss
 from .sizes import attention_kernels, compute_dtype, expert_matmul
 
 
@@ -26,7 +26,6 @@ class BuiltIn:
 
     @property
     def parameters(self) -> int:
-        """The number of trainable elements, without padding rows."""
         return parameter_count(self._config)
 
     @property
@@ -45,11 +44,10 @@ class BuiltIn:
     def optimizer(self) -> None:
         """Returns None: the default optimizer is used."""
 
-    def module(self) -> Gpt:
-        """Returns a newly initialised decoder."""
-        return Gpt(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed), self.attention_kernels)
+    def module(self) -> Decoder:
+        return Decoder(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed), self.attention_kernels)
 
-    def objective(self, module: Gpt, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    def objective(self, module: Decoder, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         """Returns the minimised value and the mean cross-entropy, each float32 [].
 
         The minimised value adds `balance` × the balance loss of experts, and `z_loss` × the z-loss. Without a key there
@@ -63,8 +61,7 @@ class BuiltIn:
             minimised += weight * z_loss(logits)
         return minimised, value
 
-    def held_out_loss(self, module: Gpt, batch: Batch) -> jax.Array:
-        """Returns the mean cross-entropy, float32 [], without dropout."""
+    def held_out_loss(self, module: Decoder, batch: Batch) -> jax.Array:
         return self.objective(module, batch, None)[1]
 
 

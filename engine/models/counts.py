@@ -6,8 +6,8 @@ from ..spec.model_config import ModelConfig
 def parameter_count(config: ModelConfig) -> int:
     """Returns the number of trainable elements, without the padding rows of the token tables.
 
-    V·D for each token table and context·D for learned positions; per layer those of attention, MLP (or each expert, and
-    D·E for the router) and norms; and the final norm.
+    V·D for each token table and context·D for learned positions; per layer attention, MLP (or each expert, and D·E for
+    the router) and norms; and the final norm.
     """
     d, norms = config.embed, 4 if config.norm_places == "both" else 2
     layer = _attention_parameters(config) + norms * _norm_parameters(config)

@@ -32,7 +32,7 @@ SAVED = "blocks.saved"
 """The name of a block's input, which every policy keeps."""
 
 
-class Gpt(nnx.Module):
+class Decoder(nnx.Module):
     """Maps tokens [B, T] to logits [B, T, V], V being `vocab_rows`.
 
     If a key is given, dropout is applied to the embedding and to each residual branch.

@@ -140,7 +140,7 @@ def _on_device(
     experts, per_token = len(down), chosen.shape[-1]
     first = jax.lax.axis_index(expert_axes) * experts if expert_axes else 0
     own = chosen.reshape(-1) - first  # [N]
-    own = jnp.where((own >= 0) & (own < experts), own, experts)  # those of other devices' experts last
+    own = jnp.where((own >= 0) & (own < experts), own, experts)  # rows of other devices' experts last
     order = jnp.argsort(own)
     sizes = jnp.bincount(own, length=experts + 1)[:experts]
     used = (jnp.arange(len(own)) < sizes.sum())[:, None]  # a ragged product defines no rows behind its groups

@@ -19,7 +19,7 @@ TABLES = ("vocab", "positions")
 B2 = 0.95
 """Decay of AdamW's second moment, as in Brown et al. 2020, appendix B."""
 MUON_RMS = 0.2
-"""Root mean square of Muon's updates, about that of AdamW's, so that the same learning rate and weight decay serve both
+"""Root mean square of Muon's updates, about AdamW's, so that the same learning rate and weight decay serve both
 (Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2)."""
 
 

@@ -1,6 +1,6 @@
 """Causal attention of a sequence that is split over devices: they pass keys and values round and hold no [T, T] scores.
 
-Exact: each device combines what it has seen of the keys by an online softmax (Liu et al. 2023, "Ring Attention with
+Exact: each device combines its attention to the keys so far by an online softmax (Liu et al. 2023, "Ring Attention with
 Blockwise Transformers"). In the backward pass the queries go round, and scores are computed again from the saved
 log-sum-exp. In order, the causal mask would leave the first device idle most of the time (Brandon et al. 2023,
 "Striped Attention"), so each device takes one chunk from the beginning of the sequence and one from its end: then all
@@ -25,11 +25,11 @@ Pairs = list[tuple[int, int]]
 
 
 DIAGONAL, BELOW = [[0, 0], [1, 1]], [[1, 0]]
-"""The tiles of a device's own queries and keys: those on the diagonal, of which the mask leaves half, and the rest."""
+"""The tiles of a device's own queries and keys: on the diagonal, where the mask leaves half, and below it."""
 
 
 class Seen(NamedTuple):
-    """Attention to the keys that were seen so far."""
+    """Attention to the keys so far."""
 
     out: jax.Array
     """float32 [2, b, n, c, H]."""
@@ -119,7 +119,7 @@ def _see(
     pairs: jax.Array,
     is_causal: bool = False,
 ) -> Seen:
-    """Adds tiles to what queries have seen. In a loop, because the compiler sends during loops, but not kernels."""
+    """Adds tiles to the attention of queries. In a loop, because the compiler sends during loops, but not kernels."""
 
     def step(seen: Seen, pair: jax.Array) -> tuple[Seen, None]:
         row, column = pair
@@ -155,8 +155,8 @@ def _answer(
 def _pairs(axes: Axes, step: jax.Array | int, of_queries: bool = False) -> jax.Array:
     """Returns the tiles that the mask leaves, with the keys, or the queries, from the device `step` places before.
 
-    Each is the index of a chunk of queries and that of a chunk of keys. All of the later chunks come after all of the
-    earlier ones; of two devices, the earlier chunk of the first comes first, and its later chunk last.
+    Each is a pair of indices: a chunk of queries, a chunk of keys. All later chunks come after all earlier ones; of two
+    devices, the earlier chunk of the first comes first, and its later chunk last.
     """
     is_first = _index(axes) >= step  # the device that the visitor comes from
     same = jnp.where(is_first != of_queries, 0, 1)
@@ -186,7 +186,7 @@ def _send(x: Any, axes: Axes) -> Any:
 def _permute(x: Any, axes: Axes, pairs: Pairs) -> Any:
     """Sends arrays from device to device, numbered as `axis_index` numbers them.
 
-    `ppermute` numbers them in the order of the mesh's axes, whatever that of `axes` is (jax 0.10.2, measured).
+    `ppermute` numbers them in the order of the mesh's axes, not in the order of `axes` (jax 0.10.2, measured).
     """
     names = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in axes]
     grid = np.arange(jax.lax.axis_size(axes)).reshape([jax.lax.axis_size(name) for name in names])

@@ -1,4 +1,4 @@
-"""What follows from the decoder's config and the platform: dtype and attention kernel."""
+"""Dtype, attention kernel and experts' products, by the decoder's config and the platform."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -68,7 +68,7 @@ def attention_kernels(config: ModelConfig, platform: str, seq_len: int, capabili
 
 
 def _generation(capability: str) -> int:
-    """The major version of a compute capability; 0 for that of other GPUs, which starts with letters."""
+    """The major version of a compute capability; 0 for other GPUs', which starts with letters."""
     major = capability.partition(".")[0]
     return int(major) if major.isdecimal() else 0
 
@@ -87,7 +87,7 @@ def expert_matmul(config: ModelConfig, platform: str) -> Literal["dense", "ragge
     """Returns how experts compute their tokens, as `ModelConfig.expert_matmul` says.
 
     On TPU, the compiler of jax 0.10 takes for the gradient of a ragged product's kernels the FLOPs of all rows with
-    every expert; that of jax 0.12 has a kernel for it. On other platforms all ragged products are dense ones.
+    every expert; jax 0.12's has a kernel for it. On other platforms all ragged products are dense ones.
     """
     if config.expert_matmul != "auto":
         return config.expert_matmul

@@ -208,7 +208,7 @@ class Task:
 
     @property
     def period(self) -> int:
-        """After how many layers the pattern of alternating ones repeats, 1 if all are alike."""
+        """Layers until the pattern of alternating ones repeats, 1 if all are alike."""
         return 1 if isinstance(self.config.model, UserModel) else len(self.config.model.local_layers)
 
     def problems_on(self, axes: tuple[str, ...]) -> list[str]:
@@ -246,7 +246,6 @@ class Task:
 
     @property
     def _logical_axes(self) -> Tree:
-        """The logical axes of every parameter, in a tree like the parameters."""
         described = describe(nnx.to_pure_dict(self._params), self._params, "parameter")
         return jax.tree.map(lambda array: array.logical_axes, described)
 
@@ -266,12 +265,10 @@ class Task:
 
     @cached_property
     def arrays(self) -> list[Array]:
-        """The arrays of the state, then of the batch."""
         return jax.tree.leaves((self.state_arrays, self.batch_arrays))
 
     @cached_property
     def annotated(self) -> set[str]:
-        """The logical axes that appear in any array of the state or the batch."""
         return {axis for array in self.arrays for axis in array.logical_axes if axis}
 
     @property

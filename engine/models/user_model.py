@@ -4,7 +4,7 @@ Besides the function that makes an `nnx.Module`, the user's file may define `los
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +132,9 @@ class UserModule:
             raise Invalid(f"{self._of('optimizer')} returned {type_name(found)}: it must return an optax optimizer")
         return found
 
-    @contextlib.contextmanager
-    def trace_errors_as_invalid(self) -> Iterator[None]:
-        """Raises what jax raises while it traces a step of the user's functions as Invalid."""
-        with self._errors_as_invalid("loss" if self._loss else self._model.function):
-            yield
+    def trace_errors_as_invalid(self) -> contextlib.AbstractContextManager[None]:
+        """Raises jax's errors in a trace of the user's functions as Invalid."""
+        return self._errors_as_invalid("loss" if self._loss else self._model.function)
 
     def _user_batches(self, batch_size: int) -> UserBatches:
         assert self._batch is not None
@@ -203,10 +201,8 @@ class UserModule:
                     "make it an nnx.List or nnx.Dict of nnx.Params"
                 )
 
-    @contextlib.contextmanager
-    def _errors_as_invalid(self, function: str) -> Iterator[None]:
-        with errors_as_invalid(self._of(function), self._model.directory):
-            yield
+    def _errors_as_invalid(self, function: str) -> contextlib.AbstractContextManager[None]:
+        return errors_as_invalid(self._of(function), self._model.directory)
 
     def _of(self, function: str) -> str:
         """Names a function of the user's file in messages: `loss of lm.py`."""

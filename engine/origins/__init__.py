@@ -1,1 +1,1 @@
-"""Why values and collectives of a program are laid out as they are, from Shardy's passes, without compiling."""
+"""The origins of a program's layouts and collectives, from Shardy's passes, without compiling."""

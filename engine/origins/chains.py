@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from .explanation import Link, LinkKind
-from .graph import NOTABLE, TRIVIAL, Axis, Graph, Step, at, layout, name_of, word
+from .graph import NOTABLE, TRIVIAL, Axis, Graph, PropagationStep, at, layout, name_of, word
 
 MOST_LINKS = 24
 """Links of a chain: the middle of a longer one is left out."""
@@ -79,7 +79,7 @@ class Chains:
                 what = f"{'argument' if is_argument else 'layout of'} {name}: {reason}"
                 yield Link(dim=dim, axis="", kind=kind, what=what, source="")
 
-    def steps(self, tensor: int, axis: Axis) -> Iterator[Step]:
+    def steps(self, tensor: int, axis: Axis) -> Iterator[PropagationStep]:
         """Yields the steps that brought the axis, the last one first."""
         before = None
         while True:
@@ -158,13 +158,13 @@ class Chains:
         label = "" if tensor is None else self.labels.get(tensor, "")
         return "" if label == self.labels.get(begin) else label
 
-    def _weight(self, step: Step) -> int:
+    def _weight(self, step: PropagationStep) -> int:
         operation = self.graph.operations[step.operation]
         if self.graph.tensors[step.tensor].names:
             return 3
         return 2 if word(operation) in NOTABLE else int(operation.name not in TRIVIAL)
 
-    def _hop(self, step: Step) -> str:
+    def _hop(self, step: PropagationStep) -> str:
         operation = self.graph.operations[step.operation]
         names = self.graph.tensors[step.tensor].names
         named = f", {names[0]}" if names and names[0] else ""

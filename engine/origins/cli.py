@@ -10,12 +10,12 @@ from ..spec.config import RunConfig
 from ..wire.stdout import print_answer
 from .compiled import compiled
 from .explain import explain
-from .explanation import Explained, KeptFile, Program, Step
+from .explanation import Explained, KeptStepRequest, ProgramRequest, StepRequest
 from .programs import explain_kept, lower
 from .step import explain_step, explained
 
 
-def explain_program(program: Program) -> None:
+def explain_program(program: ProgramRequest) -> None:
     """Prints an `Explanation` of a program of the user's as JSON. Raises Invalid."""
     lowered = lower(program)
     found = explain(lowered.compiler_ir("stablehlo"), program.function.name)
@@ -24,13 +24,13 @@ def explain_program(program: Program) -> None:
     print_answer(found)
 
 
-def why(step: Step) -> None:
+def why(step: StepRequest) -> None:
     """Prints an `Explanation` of a preset's step as a line of JSON; with rules to try, another line. Raises Invalid."""
     for found in explain_step(step):
         print_answer(found)
 
 
-def explain_kept_step(kept: KeptFile) -> None:
+def explain_kept_step(kept: KeptStepRequest) -> None:
     """Prints an `Explanation` of the step of an external loop as JSON. Raises Invalid."""
     print_answer(explain_kept(Path(kept.path)))
 

@@ -10,7 +10,7 @@ from .conflicts import conflicts
 from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 from .graph import TRIVIAL, Graph, name_of, word
 from .partitioned import partition
-from .transfers import Reader, Transfer
+from .transfers import Transfer, read_transfers
 
 MOST_VALUES = 2000
 """Values that are explained: a program may have thousands of lines."""
@@ -26,7 +26,7 @@ def explain(
     """
     with module.context:
         partitioned = partition(module, records=True)
-        graph, transfers = partitioned.graph, list(Reader(partitioned).read())
+        graph, transfers = partitioned.graph, list(read_transfers(partitioned))
     for tensor, name in zip(graph.arguments, names, strict=False):
         graph.tensors[tensor].names = [name]
     chosen = _chosen(graph, with_results)

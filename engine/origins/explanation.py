@@ -15,7 +15,7 @@ from ..wire.descriptions import CollectiveInfo
 LinkKind = Literal["input", "constraint", "shard_map", "operand", "conflict"]
 
 
-class Program(Struct, frozen=True, kw_only=True):
+class ProgramRequest(Struct, frozen=True, kw_only=True):
     """A program of the user's: a function that lowers it."""
 
     function: UserModel
@@ -26,7 +26,7 @@ class Program(Struct, frozen=True, kw_only=True):
     """Whether the program is compiled, too."""
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class StepRequest(Struct, frozen=True, kw_only=True):
     """The train step of a preset."""
 
     config: RunConfig
@@ -39,7 +39,7 @@ class Step(Struct, frozen=True, kw_only=True):
     """Whether simulated devices take the place of the platform's, which another process may hold."""
 
 
-class KeptFile(Struct, frozen=True, kw_only=True):
+class KeptStepRequest(Struct, frozen=True, kw_only=True):
     """The step of an external loop."""
 
     path: str
@@ -72,7 +72,7 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
     name: str
     """Name of the argument, the result or the named value, else of the operation."""
     shape: list[int]
-    """Unsharded shape; inside a `shard_map` that of one device's part."""
+    """Unsharded shape; inside a `shard_map` the shape of one device's part."""
     dtype: str
     """Its dtype."""
     axes: list[list[str]]
@@ -108,13 +108,13 @@ class Rematerialization(Struct, frozen=True, kw_only=True):
     """An "involuntary full rematerialization": the compiler replicates a value to get from one layout to another."""
 
     value: str
-    """Name of the value; that of its operation if it is not among the explained values."""
+    """Name of the value; of its operation if it is not among the explained values."""
     before: list[list[str]]
     """For each dim the mesh axes that split it, in the order of the mesh."""
     after: list[list[str]]
     """For each dim the mesh axes that are to split it, in the order of the mesh."""
     source: str
-    """`file:line` of its operation, for an argument that of the operation that needs it otherwise; empty if unknown."""
+    """`file:line` of its operation, for an argument of the operation that needs another layout; empty if unknown."""
     because: list[str]
     """Who asked for the mesh axes that it has, and what kept it from having others."""
 
@@ -127,7 +127,7 @@ class CompiledProgram(Struct, frozen=True, kw_only=True):
     differs: list[str]
     """Kinds of collectives over the same axes whose bytes differ from the estimate, one line each."""
     rematerializations: list[Rematerialization] = []
-    """Those that the compiler warned of."""
+    """Involuntary full rematerializations that the compiler warned of."""
     argument_bytes: int
     """Bytes of the arguments on one device."""
     output_bytes: int
@@ -142,7 +142,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     schema: int = 1
     """Schema version; increases when a field changes its meaning or is removed."""
     program: str
-    """What was explained: `FILE.py:FUNCTION`, or a preset."""
+    """The explained program: `FILE.py:FUNCTION`, or a preset."""
     mesh: dict[str, int]
     """Mesh axis to size, in order; empty if the program has no mesh."""
     values: list[ValueOrigin]

@@ -99,7 +99,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PropagationStep:
     """One step of the propagation: an operation passed a mesh axis from one tensor to another."""
 
     number: int
@@ -125,7 +125,7 @@ class Tensor:
     operation: int | None = None
     """The operation that computes it; None for an argument."""
     result: int = 0
-    """Which of the operation's results it is."""
+    """Its index among the operation's results."""
     names: list[str] = field(default_factory=list)
     """Names that the program gives it."""
     uses: list[tuple[int, int]] = field(default_factory=list)
@@ -133,13 +133,12 @@ class Tensor:
     joined: list[int] = field(default_factory=list)
     """Tensors that control flow passes on as this one: a loop's initial value and the value after an iteration, what
     each branch returns, what a function is called with."""
-    steps: dict[Axis, list[Step]] = field(default_factory=dict)
+    steps: dict[Axis, list[PropagationStep]] = field(default_factory=dict)
     """For each axis the steps that brought it."""
     asked: dict[Axis, str] = field(default_factory=dict)
     """For each axis where it was first asked for: `self`, or the name of an origin, such as `input: 2`."""
 
     def dim_of(self, axis: Axis) -> int | None:
-        """Returns the dim that a mesh axis splits."""
         return next((dim for dim, axes in enumerate(self.axes) if axis in axes), None)
 
 

@@ -49,9 +49,9 @@ class Buffer:
     bytes: int
     """0 for an argument, which stays."""
     begin: int
-    """When it is written. Times count the operations, those of a loop once."""
+    """The time at which it is written. Times count operations, in a loop once."""
     end: int
-    """When the last operation that reads it has begun."""
+    """The begin of the last operation that reads it."""
     is_backward: bool
     """Whether it belongs to the backward pass."""
     value: Any
@@ -60,7 +60,6 @@ class Buffer:
     """The operation that computes it; None for an argument."""
 
     def is_live(self, time: int) -> bool:
-        """Whether it is needed at a time."""
         return self.begin <= time <= self.end
 
 
@@ -102,7 +101,6 @@ class LiveMemory:
 
     @property
     def peak(self) -> int:
-        """The time of the peak."""
         return self.held.index(max(self.held))
 
     @property

@@ -41,7 +41,6 @@ class Partitioned:
 
     @property
     def main(self) -> Any:
-        """The block of the program."""
         return self._functions["main"].regions[0].blocks[0]
 
     def called(self, op: Any) -> Any:
@@ -68,7 +67,6 @@ class Partitioned:
         return [-(-size // count) for size, count in zip(ir.RankedTensorType(value.type).shape, counts, strict=True)]
 
     def bytes(self, value: Any, layout: list[list[Axis]]) -> int:
-        """Returns the bytes of one device's part."""
         return math.prod(self.part(value, layout)) * bytes_of(str(ir.RankedTensorType(value.type).element_type))
 
     def tensor_of(self, value: Any) -> int | None:

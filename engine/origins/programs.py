@@ -20,7 +20,7 @@ from ..models.user_code import errors_as_invalid, find_function, load_module, pa
 from ..parallel.mesh import build_mesh
 from ..spec.config import SIMULATED_DEVICES
 from .explain import explain
-from .explanation import Explanation, Program
+from .explanation import Explanation, ProgramRequest
 from .names import kept_names
 
 LARGEST_CONSTANT = 16
@@ -57,7 +57,7 @@ def explain_kept(path: Path) -> Explanation:
     return explain(module, path.parent.name, kept.names)
 
 
-def lower(program: Program) -> jax.stages.Lowered:
+def lower(program: ProgramRequest) -> jax.stages.Lowered:
     """Returns the `Lowered` of a program's function. Nothing may use jax's devices before. Raises Invalid."""
     jax.config.update("jax_num_cpu_devices", math.prod(program.mesh.values()) if program.mesh else SIMULATED_DEVICES)
     model = program.function

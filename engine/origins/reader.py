@@ -6,7 +6,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from .graph import Axis, Graph, Operation, Place, Places, Rule, Step, Tensor
+from .graph import Axis, Graph, Operation, Place, Places, PropagationStep, Rule, Tensor
 from .names import FRONTEND, names_of
 
 EDGE = "sdy.data_flow_edge"
@@ -137,7 +137,7 @@ class _Reader:
             for target in targets.split(", "):
                 ends = [_member(groups, each) for each in (role, target)]
                 if None not in ends and ends[0] != ends[1]:
-                    new = Step(number, operation, ends[0], role, target)  # type: ignore[arg-type]
+                    new = PropagationStep(number, operation, ends[0], role, target)  # type: ignore[arg-type]
                     graph.tensors[ends[1]].steps.setdefault(name + part, []).append(new)  # type: ignore[index]
 
     def _rule(self, op: Any) -> Rule | None:
@@ -169,7 +169,7 @@ def _member(groups: dict[str, list[int]], role: str) -> int | None:
 
 
 def _mesh(top: list[Any]) -> dict[str, int]:
-    """The axes of all meshes of a module: Shardy has dropped those of size 1."""
+    """The axes of all meshes of a module: Shardy has dropped axes of size 1."""
     meshes = [sdy.MeshAttr(op.operation.attributes["mesh"]) for op in top if op.operation.name == "sdy.mesh"]
     axes = (sdy.MeshAxisAttr(axis) for mesh in meshes for axis in mesh.axes)
     return {axis.name: axis.size for axis in axes}

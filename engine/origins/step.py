@@ -18,14 +18,14 @@ from ..spec.preset_reader import load_preset
 from .chains import Reason, Reasons
 from .compiled import rematerialized
 from .explain import explain
-from .explanation import CompiledProgram, Explanation, Step, differences
+from .explanation import CompiledProgram, Explanation, StepRequest, differences
 from .names import kept_names
 
 LOWERED_FOR = {"gpu": "cuda"}
 """Platforms that jax names differently when it lowers for them."""
 
 
-def explain_step(step: Step) -> Iterator[Explanation]:
+def explain_step(step: StepRequest) -> Iterator[Explanation]:
     """Yields the explanation of a step, then the one with the rules to try, if any. Raises Invalid."""
     devices, task = (simulated_devices_and_task if step.is_simulated else devices_and_task)(step.config)
     preset = load_preset(step.config.preset)

@@ -39,7 +39,7 @@ class Transfer:
     consumer: int | None
     """The operation that needs it, in the graph; None for a result of the program."""
     position: int
-    """Which of the consumer's operands it is."""
+    """Its index among the consumer's operands."""
     before: list[list[Axis]]
     """For each dim the mesh axes that split the tensor; empty if the code calls it."""
     after: list[list[Axis]]
@@ -48,9 +48,12 @@ class Transfer:
     """Whether the code calls it."""
 
 
-class Reader:
-    """Reads the collectives of one program."""
+def read_transfers(program: Partitioned) -> Iterator[Transfer]:
+    """Yields the collectives of a program in its order."""
+    yield from _TransferReader(program).in_block(program.main, 1)
 
+
+class _TransferReader:
     def __init__(self, program: Partitioned) -> None:
         self._program, self._graph, self._places = program, program.graph, Places()
         self._moves: dict[tuple[Any, str, str], Any] = {}
@@ -58,11 +61,7 @@ class Reader:
         self._first: dict[Any, Any] = {}
         """The result of a collective to the result of the first like it."""
 
-    def read(self) -> Iterator[Transfer]:
-        """Yields the collectives in the order of the program."""
-        yield from self._in_block(self._program.main, 1)
-
-    def _in_block(self, block: Any, times: int | None) -> Iterator[Transfer]:
+    def in_block(self, block: Any, times: int | None) -> Iterator[Transfer]:
         for operation in block.operations:
             op = operation.operation
             if op.name in INSERTED:
@@ -71,17 +70,17 @@ class Reader:
             elif op.name in WRITTEN:
                 yield self._called(op, times)
             elif op.name in CALLS:
-                yield from self._in_block(self._program.called(op), times)
+                yield from self.in_block(self._program.called(op), times)
             elif op.name == "stablehlo.while":
                 trips = trip_count(op)
                 for region, runs in zip(op.regions, (1, 0), strict=True):  # the condition is tested once more
                     known = None if times is None or trips is None else times * (trips + runs)
-                    yield from self._in_block(region.blocks[0], known)
+                    yield from self.in_block(region.blocks[0], known)
             elif op.name in ("stablehlo.case", "stablehlo.if"):
                 for region in op.regions:
-                    yield from self._in_block(region.blocks[0], None)
+                    yield from self.in_block(region.blocks[0], None)
             elif op.name == "sdy.manual_computation":
-                yield from self._in_block(op.regions[0].blocks[0], times)
+                yield from self.in_block(op.regions[0].blocks[0], times)
 
     def _is_repeated(self, op: Any) -> bool:
         """Whether another collective has moved the same value alike: the compiler merges the two."""

@@ -82,7 +82,7 @@ def _activated(active: _Active) -> Iterator[None]:
 def one_stage() -> Iterator[tuple[Axes, Axes]]:
     """Traces one stage of a pipeline and one group of the batch, for a function that `vmap` maps over all of them.
 
-    Yields the mesh axes of the groups and those of the stages.
+    Yields the mesh axes of the groups and the mesh axes of the stages.
     """
     active = _active.get()
     assert active is not None
@@ -115,7 +115,7 @@ def shard(x: jax.Array, *logical_axes: str | None, name: str, gradient: LogicalA
     """Constrains the sharding of an activation by the active rules; without active rules, returns `x` unchanged.
 
     A dim whose rule cannot apply stays unsharded. FSDP needs that: its batch and embed share a mesh axis. The gradient
-    of `x` gets the same sharding, or that of the logical axes `gradient`.
+    of `x` gets the same sharding, or the logical axes `gradient`.
     """
     return observe(constrain(x, *logical_axes, gradient=gradient), *logical_axes, name=name)
 
@@ -162,7 +162,7 @@ def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedShardi
 def gathered(parameter: jax.Array, logical_axes: LogicalAxes) -> jax.Array:
     """Gathers a parameter for its product with activations, as FSDP does. Only explicit axis types need it.
 
-    It stays split over the mesh axes that split the same logical axis of activations, except those of batch and
+    It stays split over the mesh axes that split the same logical axis of activations, except for batch and
     sequence. Experts stay split, since tokens are sent to them. Under automatic axis types the compiler does this, and
     the parameter is returned unchanged.
     """
@@ -202,7 +202,7 @@ def per_device(
     """Calls a function on the shards of each device, for a kernel that the partitioner cannot split.
 
     `axes` are the logical axes of each array; the result has the logical axes `out` and the shape of the first array.
-    What devices along the mesh axes `summed_over` return are parts of a sum.
+    Results of devices along the mesh axes `summed_over` are parts of a sum.
     """
     active = _active.get()
     if active is None:
@@ -246,7 +246,7 @@ _constrained.defvjp(
 
 
 def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
-    """Returns `x` unchanged and records it: its layout is left to the compiler and compared with what the rules say."""
+    """Returns `x` unchanged and records it: its layout is left to the compiler and compared with the rules."""
     active = _active.get()
     if active is not None and active.observed is not None:
         active.observed.activations[name] = _activation(x, logical_axes, active)
@@ -254,7 +254,7 @@ def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
 
 
 def _activation(x: jax.Array, logical_axes: LogicalAxes, active: _Active) -> Activation:
-    """The activation to record; in a pipeline, that of one layer in each stage."""
+    """The activation to record; in a pipeline, of one layer in each stage."""
     shape, outer = x.shape, active.stage_of
     if outer and outer.pipeline:
         active, logical_axes = outer, ("layers", *logical_axes)

@@ -1,4 +1,4 @@
-"""The activations and gradients of a step, collected while it is traced and compiled."""
+"""Collects the activations and gradients of a step while it is traced and compiled."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -71,7 +71,7 @@ def _inspect_mapped(x: jax.Array, callback: Callable[[Sharding], None]) -> None:
 
 
 def _of_stages(sharding: Sharding) -> NamedSharding:
-    """The sharding of [S, G × b, …], from that of [G, S, b, …]."""
+    """Converts the sharding of [G, S, b, …] to one of [S, G × b, …]."""
     assert isinstance(sharding, NamedSharding), sharding
     groups, stages, examples, *rest = (*map(axes_of, sharding.spec), (), (), ())[: max(3, len(sharding.spec))]
     return NamedSharding(sharding.mesh, PartitionSpec(stages, (*groups, *examples), *rest))

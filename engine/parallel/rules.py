@@ -40,12 +40,10 @@ class Decision:
 
     @property
     def spec(self) -> PartitionSpec:
-        """The array's `PartitionSpec`."""
         return PartitionSpec(*(spec_entry(dim.axes) for dim in self.dims))
 
     @property
     def problems(self) -> list[str]:
-        """The problems of all dims."""
         return [dim.problem for dim in self.dims if dim.problem]
 
     @property
@@ -141,14 +139,14 @@ def decide(
 
 
 def _with_kv_heads(rules: Mapping[str, Axes]) -> Mapping[str, Axes]:
-    """Adds the only one of the rules that follow from others which parameters have."""
+    """Adds `kv_heads`, the only derived rule that parameters have."""
     return {"kv_heads": rules["heads"], **rules} if "heads" in rules else rules
 
 
 def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[str] | None) -> list[str]:
     """Returns the problems of a preset with this model: rules for unknown logical axes, overrides that match no array.
 
-    `kinds`: array name to kind, of all arrays except scalars. `logical_axes`: those of the model; None if they are not
+    `kinds`: array name to kind, of all arrays except scalars. `logical_axes`: of the model; None if they are not
     all known. `LOGICAL_AXES` are always valid, even if the model has none of them.
     """
     known = set(LOGICAL_AXES) | (set(preset.rules) if logical_axes is None else logical_axes)

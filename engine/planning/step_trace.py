@@ -12,7 +12,7 @@ from ..models.task import Task
 from ..origins.live_memory import LiveMemory, live_peak
 from ..origins.partitioned import Partitioned, partition
 from ..origins.step import platforms
-from ..origins.transfers import Reader, Transfer
+from ..origins.transfers import Transfer, read_transfers
 from ..program.placement import argument_bytes, place
 from ..program.program import trace_step
 from ..spec.preset import Preset
@@ -63,7 +63,7 @@ class StepTrace:
         """Collectives that the partitioner's own passes insert, those with most bytes first."""
         graph = self._program.graph
         with self._program.module.context:
-            return flows([_info(each, graph.parts(each.axes)) for each in Reader(self._program).read() if each.axes])
+            return flows([_info(each, graph.parts(each.axes)) for each in read_transfers(self._program) if each.axes])
 
     @property
     def work(self) -> Work:

@@ -1,4 +1,4 @@
-"""What `shardtui export` is asked for, and what it wrote. No numpy here."""
+"""The request and the answer of `shardtui export`. No numpy here."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class ExportRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to export, and where to."""
+    """A checkpoint to export, and the directory for it."""
 
     run: str
     """The run's directory."""
@@ -18,7 +18,7 @@ class ExportRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     step: int | None = None
     """The step of the checkpoint; None for the newest intact one."""
     dtype: Dtype | None = None
-    """None for that of the weights that the run began with, or float32."""
+    """None for the dtype of the run's initial weights, or float32."""
 
 
 class Exported(Struct, frozen=True, kw_only=True):

@@ -67,7 +67,7 @@ def _dropout(fields: Fields, given: float | None, usual: float) -> float:
 
 
 def _common(fields: Fields, theta: float = 10_000.0) -> Table:
-    """What all families but GPT-2 share with Llama."""
+    """The values that all families but GPT-2 share with Llama."""
     heads, embed, vocab = fields.size("num_attention_heads"), fields.size("hidden_size"), fields.size("vocab_size")
     kv_heads, context = fields.size("num_key_value_heads", heads), fields.size("max_position_embeddings")
     head_width = fields.size("head_dim", embed // heads or 1)

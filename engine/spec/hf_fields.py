@@ -98,7 +98,6 @@ class Fields:
         self.problems: list[str] = []
 
     def has(self, name: str) -> bool:
-        """Whether the file has the field, even as null."""
         return name in self._table
 
     def __call__(self, name: str, default: Any = None) -> Any:
@@ -149,7 +148,6 @@ class Fields:
             self.problems.append(f"{name} {json.dumps(found)}: not supported: it must be {' or '.join(known)}")
 
     def read(self) -> Table:
-        """Returns the fields that were read."""
         return {name: value for name, value in self._table.items() if name in self._read}
 
     def unread(self) -> list[str]:

@@ -29,7 +29,7 @@ OUR_NAMES = {
 }
 """MaxText's logical axes by their name here; it has others, for parts that the built-in models do not have."""
 SIZE_NAMES = {"stage": "pipeline"}
-"""Axes whose size has another name in MaxText: that of `stage` is `ici_pipeline_parallelism`."""
+"""Axes whose size has another name in MaxText: `ici_pipeline_parallelism` for `stage`."""
 
 PARAMETERS = (
     {"layers", "embed", "qkv", "heads", "head_dim"},
@@ -41,14 +41,14 @@ MaxText."""
 
 
 class MaxTextFile(Struct, frozen=True):
-    """What is read of a configuration file of MaxText's; the sizes of the axes are read by their names."""
+    """A configuration file of MaxText's; the sizes of the axes are read by their names."""
 
     mesh_axes: list[str]
     logical_axis_rules: list[tuple[str, str | list[str] | None]]
 
 
 class Imported(NamedTuple):
-    """A preset made from a file, and what the file has that the preset has not."""
+    """A preset made from a file, and the parts of the file without a counterpart."""
 
     preset: Preset
     left_out: list[str]
@@ -58,7 +58,7 @@ class Imported(NamedTuple):
 
 
 def read_maxtext(path: Path, name: str, sizes: Mapping[str, int]) -> Imported:
-    """Reads a preset from a YAML file; `sizes` replace those of the file's mesh axes. Raises Invalid."""
+    """Reads a preset from a YAML file; `sizes` replace the file's sizes of mesh axes. Raises Invalid."""
     tables = _read_yaml(path)
     try:
         file = msgspec.convert(tables, MaxTextFile)
@@ -123,8 +123,8 @@ def _tried(file: MaxTextFile, mesh: Mapping[str, int]) -> dict[str, tuple[Axes, 
 
 
 def _may_be_unsharded(logical: str, tried: Mapping[str, tuple[Axes, ...]]) -> bool:
-    """Whether MaxText may leave a dim with a rule unsharded: there are alternatives, of which none may fit, or another
-    dim of the same parameter may need the same mesh axis."""
+    """Whether MaxText may leave a dim with a rule unsharded: because no alternative fits, or because another dim of the
+    same parameter needs the same mesh axis."""
     if logical in SPLIT_ONCE or len(tried[logical]) > 1:
         return logical not in SPLIT_ONCE
     own = {axis for axes in tried[logical] for axis in axes}

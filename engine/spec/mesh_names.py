@@ -17,7 +17,7 @@ MESH_RULES: dict[str, dict[str, Axes]] = {
     "model": {"heads": ("model",), "mlp": ("model",), "vocab": ("model",)},
     "pipeline": {"layers": ("pipeline",), "vocab": ("pipeline",)},
 }
-"""The logical axes that each mesh axis splits in a preset that is named by its mesh: those of the built-in presets."""
+"""The logical axes that each mesh axis splits in a preset named by its mesh, as in the built-in presets."""
 
 
 def mesh_preset(name: str) -> Preset | None:

@@ -16,7 +16,7 @@ from .preset_files import preset_files, read_toml, wrong_value
 from .safetensors import has_weights, stored_tensors
 
 HF = "hf:"
-"""What a directory with a model of `transformers` is named by."""
+"""The prefix of a directory with a model of `transformers`."""
 
 DEFAULT_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
 """The training config of a user's model, or of one of `transformers`, before `--set` and other options."""

@@ -1,4 +1,4 @@
-"""The config of the built-in decoder: its sizes, and what its family does differently. No jax here."""
+"""The config of the built-in decoder: its sizes, and its family's differences from GPT-2. No jax here."""
 
 import math
 from typing import Literal
@@ -27,7 +27,7 @@ RematPolicy = Literal[
     "minimal",
     "minimal_with_context",
 ]
-"""What is kept of a block for its backward pass, by MaxText's names, roughly from least to most memory."""
+"""The activations of a block kept for its backward pass, by MaxText's names, roughly from least to most memory."""
 
 PROJECTIONS = ("qkv_proj", "out_proj")
 """Names of the results of attention's two matmuls."""
@@ -43,7 +43,7 @@ KEPT: dict[RematPolicy, tuple[str, ...]] = {
     "minimal_with_context": (*PROJECTIONS, "mlpwi", "mlpwo", "context"),
 }
 """The named activations that a policy keeps besides the input: `context` is attention's result, `mlpwi` and `mlpwo` are
-those of the MLP's matmuls."""
+results of the MLP's matmuls."""
 
 BALANCE = 0.01
 """Default weight of the experts' balance loss: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
@@ -122,7 +122,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     norm: Literal["layer", "rms"] = "layer"
     """LayerNorm, or RMSNorm (Zhang and Sennrich 2019), which has neither mean nor bias."""
     norm_epsilon: float = 1e-5
-    """What norms add to the variance, or to the mean square."""
+    """Added to the variance, or to the mean square, by norms."""
     norm_offset: bool = False
     """The scale of an RMSNorm is 1 + its parameter, as in Gemma."""
     norm_places: Literal["pre", "post", "both"] = "pre"
@@ -130,7 +130,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     rope: Rope | None = None
     """Rotary positions; None for learned ones."""
     local_rope: Rope | None = None
-    """Rotary positions of layers with a window; None for those of the others."""
+    """Rotary positions of layers with a window; None for the same as the other layers."""
     kv_heads: int = 0
     """Heads of keys and values, each for `heads` ÷ `kv_heads` heads of queries (Ainslie et al. 2023, "GQA"); 0 for as
     many as `heads`."""
@@ -143,7 +143,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     window: int = 0
     """Positions, with its own, that a token sees in layers with a window; 0 for no windows."""
     global_every: int = 0
-    """Every how many layers one has no window; 0 for a window in all."""
+    """One in this many layers has no window; 0 for a window in all."""
     score_cap: float = 0.0
     """Attention scores s become cap · tanh(s ÷ cap) (Gemma 2); 0 for no cap."""
     logit_cap: float = 0.0
@@ -151,7 +151,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     activation: Literal["gelu", "geglu", "swiglu"] = "gelu"
     """The MLP: GELU in its tanh form, or a product with a gate of GELU or SiLU (Shazeer 2020, "GLU Variants")."""
     biases: Literal["all", "qkv", "attention", "none"] = "all"
-    """Which linear maps add a bias: all but the router, those of query, key and value (Qwen2), or all of attention."""
+    """Linear maps that add a bias: all but the router, query, key and value (Qwen2), or all of attention."""
     tied: bool = True
     """The output layer uses the token embedding; else it has a table of its own."""
     embed_scaled: bool = False
@@ -159,12 +159,10 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def head_dim(self) -> int:
-        """The width of one attention head."""
         return self.head_width or self.embed // self.heads
 
     @property
     def key_heads(self) -> int:
-        """Heads of keys, and of values."""
         return self.kv_heads or self.heads
 
     @property
@@ -174,7 +172,6 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def is_gated(self) -> bool:
-        """Whether the MLP has a gate."""
         return self.activation != "gelu"
 
     @property
@@ -185,18 +182,17 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
         return (*[True] * (self.global_every - 1), False)
 
     def window_of(self, layer: int) -> int:
-        """Returns the window of a layer, 0 without one."""
         return self.window if self.local_layers[layer % len(self.local_layers)] else 0
 
     @property
     def fits_cudnn(self) -> bool:
-        """Whether cuDNN's attention takes heads of this width, and all that the family does with scores."""
+        """Whether cuDNN's attention takes heads of this width, without windows and capped scores."""
         fits_width = self.head_dim % CUDNN_HEADS == 0 and self.head_dim <= CUDNN_WIDEST
         return fits_width and not self.window and not self.score_cap
 
     @property
     def fits_ring(self) -> bool:
-        """Whether a ring computes all that the family does with scores."""
+        """Whether a ring computes these scores: it has no windows and no caps."""
         return not self.window and not self.score_cap
 
     def capacity(self, seq_len: int) -> int:

@@ -1,4 +1,4 @@
-"""What `shardtui data prepare` is asked for, and `data.json`, which describes what it wrote. No numpy here."""
+"""The request of `shardtui data prepare`, and `data.json`, which describes the prepared data. No numpy here."""
 
 from typing import Literal
 
@@ -10,7 +10,6 @@ FILE_NAME = "data.json"
 TOKENIZER = "tokenizer.json"
 """The copy of the tokenizer beside it; for bytes there is none."""
 
-
 FORMS = {
     ".jsonl": "json_lines",
     ".ndjson": "json_lines",
@@ -18,7 +17,7 @@ FORMS = {
     ".arrayrecord": "array_record",
     ".array_record": "array_record",
 }
-"""What a suffix of a file's name says of the documents in it; other files are text."""
+"""Suffix of a file's name to the form of its documents; other files are text."""
 
 
 def form_of(name: str) -> str | None:
@@ -32,12 +31,12 @@ def rows_of(vocab: int) -> int:
 
 
 class PrepareRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to prepare, and how."""
+    """Documents to prepare, and how."""
 
     source: str
     """A file or a directory of text, JSON lines, Parquet or ArrayRecord."""
     out: str | None = None
-    """The directory to write; None for one in the cache, named by what is prepared: if it is complete, it is used."""
+    """The directory to write; None for one in the cache, named by a digest of the request: a complete one is used."""
     tokenizer: str | None = None
     """A `tokenizer.json`; None for bytes."""
     text_field: str = "text"
@@ -86,7 +85,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
 
 class PrepareAnswer(Struct, frozen=True, kw_only=True):
-    """Where the prepared data are, and what they are."""
+    """The prepared data, and their directory."""
 
     directory: str
     """The directory, for `--data`."""

@@ -31,7 +31,7 @@ Dim = str | list[str]
 
 
 RuleValue = str | list[str | list[str]]
-"""A rule as written in a file: as `Dim`, or a list of alternatives, each of which is a list."""
+"""A rule as written in a file: as `Dim`, or a list of alternatives, each a list."""
 
 
 def _rule_schemas() -> dict[str, Any]:
@@ -60,7 +60,7 @@ class PresetFile(Struct, frozen=True, forbid_unknown_fields=True):
     summary: str = ""
     """One line about the preset, for lists."""
     teaches: str = ""
-    """What there is to learn from it, shown next to the preset."""
+    """The lesson of the preset, shown next to it."""
     microbatches: Annotated[int, Meta(ge=1, le=MOST_MICROBATCHES)] | None = None
     """Micro-batches into which a pipeline splits the batch of a device; only with a rule for `layers`. Default: as many
     as divide that batch, at most four per stage."""
@@ -112,7 +112,7 @@ def name_of(name_or_file: str) -> str:
 
 
 def read_preset(path: Path) -> Preset:
-    """Reads the preset in a file. Most problems are kept in `Preset.problems`, to be reported with those of its layout.
+    """Reads the preset in a file. Most problems are kept in `Preset.problems`, and reported with those of its layout.
 
     Raises Invalid if there is no valid mesh, without which nothing else can be checked.
     """

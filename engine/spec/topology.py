@@ -23,7 +23,7 @@ DIMS = "xyz"
 
 
 class Target(Struct, frozen=True, forbid_unknown_fields=True):
-    """What XLA's compiler has to know of a GPU, beyond what is the same for all."""
+    """The properties of a GPU that XLA's compiler asks for."""
 
     capability: int
     """Major version of the compute capability."""
@@ -54,7 +54,7 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     clock_rate: float
     """Cycles per second."""
     kinds: tuple[str, ...]
-    """What jax calls its devices."""
+    """jax's names of its devices."""
     torus: int = 2
     """Dims of the torus, 2 or 3; of GPUs, hosts and the GPUs of a host."""
     closes: int = 1
@@ -75,7 +75,6 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def peaks(self) -> "Peaks":
-        """The highest rates of the device."""
         ring_rate = self.link_rate if self.target else 2 * self.link_rate / self.cores
         return Peaks(self.flops, self.memory_rate, ring_rate, self.dcn_rate)
 
@@ -111,7 +110,6 @@ class Topology(Struct, frozen=True):
 
     @property
     def devices(self) -> int:
-        """Devices in all slices."""
         return math.prod(self.shape) * self.chip.cores * self.slices
 
     @property
@@ -121,7 +119,6 @@ class Topology(Struct, frozen=True):
 
     @property
     def platform(self) -> Literal["tpu", "gpu"]:
-        """As jax names it."""
         return "gpu" if self.chip.target else "tpu"
 
     @property
@@ -136,7 +133,7 @@ class Topology(Struct, frozen=True):
 
     @property
     def rings(self) -> tuple[bool, ...]:
-        """Which dims are rings, that is have wraparound links.
+        """For each dim whether it is a ring, that is, has wraparound links.
 
         3-D slices are built of cubes: their dims are rings if all lengths are multiples of a cube's (Jouppi et al.
         2023, section 2). In 2-D slices each dim is a ring or not by itself.
@@ -159,7 +156,7 @@ class Wiring(Struct, frozen=True, kw_only=True):
     strides: list[int]
     """For each of these dims, the links from one member to the next. Groups in between share these links."""
     nvlink: bool = False
-    """Whether the links are those of GPUs, which a switch connects: `dims` is empty."""
+    """Whether a switch connects the devices, as for GPUs: `dims` is empty."""
     rate: float
     """Bytes per second that a device can send over these axes on ICI, in both directions of a ring together; 0 if a
     group has one device in each slice."""
@@ -227,7 +224,7 @@ def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> 
     return _wiring(topology, tuple(mesh.items()), tuple(axes))
 
 
-@lru_cache(maxsize=2**16)  # a search asks for those of the same few thousand groups again and again
+@lru_cache(maxsize=2**16)  # a search asks for the same few thousand groups again and again
 def _wiring(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> Wiring:
     mesh = dict(sizes)
     chip, spans = topology.chip, slices.spans(mesh, topology.domains)

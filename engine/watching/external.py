@@ -15,7 +15,7 @@ from ..program.leaves import Leaf, unique_names
 from ..program.memory import predict
 from ..wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
 from ..wire.events import PresetCompiled
-from .external_step import Step, is_placed, is_same_layout
+from .external_step import CompiledStep, is_placed, is_same_layout
 
 SINGLE_DEVICE_AXIS = "device"
 """The name of the mesh's only axis if everything is on a single device."""
@@ -25,7 +25,7 @@ MAX_NAMES = 3
 
 @dataclass(frozen=True)
 class Described:
-    """What viewers are shown of an external loop."""
+    """The description of an external loop for viewers."""
 
     devices: list[jax.Device]
     """In mesh order."""
@@ -34,7 +34,7 @@ class Described:
     problems: list[str]
     """One sentence for each group of arrays that cannot be shown."""
     step: KeptStep | None
-    """What explains its layouts and collectives; None without what was lowered."""
+    """Its step, for explanations; None if only a compiled step is known."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class _Placed:
     short_path: tuple[str | int, ...]
     kind: str
     sharding: Sharding | None
-    """Its own, or that of the step's argument if it is not placed itself; None if it is unknown."""
+    """Its own, or the sharding of the step's argument if it is not placed itself; None if unknown."""
     argument: int | None
     """Its index among the step's arguments; None if it is unknown or no argument."""
     is_ambiguous: bool = False
     """Several arguments or results with different layouts match it."""
 
 
-def describe(preset: str, state: Sequence[Leaf], step: Step | None, seconds: float | None) -> Described:
+def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seconds: float | None) -> Described:
     """Returns the description of a state, and of its step if it is given.
 
     `seconds`: the step's compile time, or None if it is unknown.
@@ -83,11 +83,11 @@ def describe(preset: str, state: Sequence[Leaf], step: Step | None, seconds: flo
     return Described(devices, layout, problems, kept_step(step.lowered, arguments) if step and step.lowered else None)
 
 
-def _collectives(step: Step, mesh: MeshInfo, arguments: Sequence[str]) -> list[CollectiveInfo] | None:
+def _collectives(step: CompiledStep, mesh: MeshInfo, arguments: Sequence[str]) -> list[CollectiveInfo] | None:
     return read(step.compiled.as_text() or "", mesh.axes, arguments).collectives
 
 
-def _placed(state: Sequence[Leaf], step: Step | None) -> list[_Placed]:
+def _placed(state: Sequence[Leaf], step: CompiledStep | None) -> list[_Placed]:
     """Returns the leaves of the state, each with its argument, and then the remaining arguments: the batch."""
     if step is None:
         return [_Placed(leaf, leaf.short_path, leaf.kind, leaf.sharding, None) for leaf in state]

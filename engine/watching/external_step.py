@@ -160,14 +160,14 @@ def _names(leaf: Leaf) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Step:
+class CompiledStep:
     """A compiled training step."""
 
     compiled: Compiled
     args: tuple[Any, ...] | None = None
     """The arguments that it is called with; None if `watch` was not given them."""
     lowered: Lowered | None = None
-    """What was compiled; None if `watch` was given a compiled step."""
+    """The lowered step; None if `watch` was given a compiled one."""
 
     @cached_property
     def arguments(self) -> list[Leaf]:
@@ -212,7 +212,7 @@ class Step:
                 found[at] = results[0] if is_unambiguous else None
         return found
 
-    def steady(self, step: Any, state: Sequence[Leaf]) -> "tuple[Step, list[Leaf]]":
+    def steady(self, step: Any, state: Sequence[Leaf]) -> "tuple[CompiledStep, list[Leaf]]":
         """Returns the program that runs from the second call on, and the layout of the state by then.
 
         It is another program if the first call reshards the state. jax reuses it for the second call of the jitted
@@ -232,15 +232,15 @@ class Step:
         return compile_step(step, args, arrays=self.args), leaves_after
 
 
-def compile_step(step: Any, args: tuple[Any, ...], arrays: tuple[Any, ...] | None = None) -> Step:
+def compile_step(step: Any, args: tuple[Any, ...], arrays: tuple[Any, ...] | None = None) -> CompiledStep:
     """Compiles a function jitted by jax or Flax. `arrays`: the real arguments, if `args` holds abstract ones."""
     return compile_lowered(step.lower(*args), arrays or args)
 
 
-def compile_lowered(lowered: Any, args: tuple[Any, ...] | None) -> Step:
+def compile_lowered(lowered: Any, args: tuple[Any, ...] | None) -> CompiledStep:
     """Compiles what jax or Flax lowered."""
     compiled = lowered.compile()
-    return Step(getattr(compiled, "compiled", compiled), args, getattr(lowered, "lowered", lowered))
+    return CompiledStep(getattr(compiled, "compiled", compiled), args, getattr(lowered, "lowered", lowered))
 
 
 def is_placed(leaf: Leaf) -> bool:

@@ -79,7 +79,6 @@ class Reporter:
         self._detach_in_children()
 
     def step(self, loss: Any) -> None:
-        """Queues the loss of a dispatched step; never waits."""
         if not self._is_over:
             self._losses.put(loss)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from shardtui.engine.models.decoder import Gpt, loss
+from shardtui.engine.models.decoder import Decoder, loss
 from shardtui.engine.models.optimizer import optimizer
 from shardtui.engine.models.task import Batch
 from shardtui.engine.parallel.constraints import activation_rules
@@ -103,12 +103,12 @@ def _guides(plain: Plain, donates: bool) -> Step:
     rules = tuple((name, preset.rules.get(name) or None) for name in names)
 
     @nnx.jit
-    def create() -> tuple[Gpt, nnx.Optimizer]:
-        model = Gpt(task.config.model, jnp.dtype(task.dtype), nnx.Rngs(task.config.seed))
+    def create() -> tuple[Decoder, nnx.Optimizer]:
+        model = Decoder(task.config.model, jnp.dtype(task.dtype), nnx.Rngs(task.config.seed))
         return model, nnx.Optimizer(model, optimizer(task.config.training, {}), wrt=nnx.Param)
 
     @partial(nnx.jit, donate_argnums=(0, 1) if donates else ())
-    def train_step(model: Gpt, adam: nnx.Optimizer, batch: Batch, key: jax.Array) -> jax.Array:
+    def train_step(model: Decoder, adam: nnx.Optimizer, batch: Batch, key: jax.Array) -> jax.Array:
         value, gradients = nnx.value_and_grad(lambda model: loss(model(batch.inputs, key), batch.targets))(model)
         adam.update(model, gradients)
         return value

@@ -13,14 +13,8 @@ import numpy as np
 import pytest
 from etils import epath
 from jax.sharding import SingleDeviceSharding
-from shardtui.engine.checkpoint.directory import (
-    CheckpointDirectory,
-    array_types,
-    load_arrays,
-    save_arrays,
-    state_names,
-    verify,
-)
+from shardtui.engine.checkpoint.arrays import load_arrays, save_arrays
+from shardtui.engine.checkpoint.directory import CheckpointDirectory, array_types, state_names, verify
 from shardtui.engine.checkpoint.manifest import (
     FILE_NAME,
     Manifest,

@@ -12,7 +12,7 @@ from flax import nnx
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.attention_kernels import Scores, attend
 from shardtui.engine.models.counts import active_parameter_count, flops_per_token, parameter_count
-from shardtui.engine.models.decoder import Gpt
+from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.models.experts import route, weights_of_all
 from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
 from shardtui.engine.models.task import Task
@@ -48,9 +48,9 @@ def config_of(model: ModelConfig, seq_len: int = 16) -> RunConfig:
     return tiny_config(model=model, training=TrainingConfig(batch_size=8, seq_len=seq_len))
 
 
-def abstract(config: ModelConfig) -> Gpt:
+def abstract(config: ModelConfig) -> Decoder:
     with nnx.use_eager_sharding(False):
-        return nnx.eval_shape(lambda: Gpt(config, jnp.float32, nnx.Rngs(0)))
+        return nnx.eval_shape(lambda: Decoder(config, jnp.float32, nnx.Rngs(0)))
 
 
 def elements(config: ModelConfig) -> int:
@@ -87,9 +87,9 @@ def test_all_arrays_of_all_families_have_logical_axes() -> None:
 def test_tokens_see_their_window_and_no_later_token() -> None:
     config = like(layers=1, window=4)
     with nnx.use_eager_sharding(False):
-        model = Gpt(config, jnp.float32, nnx.Rngs(0))
+        model = Decoder(config, jnp.float32, nnx.Rngs(0))
     before = jax.random.randint(jax.random.key(1), (1, 16), 0, 256)
-    logits = nnx.jit(Gpt.__call__)
+    logits = nnx.jit(Decoder.__call__)
     differ = np.any(logits(model, before) != logits(model, before.at[0, 5].add(1) % 256), axis=(0, 2))
     assert differ.tolist() == [5 <= position < 5 + 4 for position in range(16)]
 
@@ -98,8 +98,8 @@ def test_rotary_positions_are_relative() -> None:
     """A window's logits do not depend on where in the sequence it stands."""
     config = like(layers=1, window=4)
     with nnx.use_eager_sharding(False):
-        model = Gpt(config, jnp.float32, nnx.Rngs(0))
-    tokens, logits = jax.random.randint(jax.random.key(1), (1, 24), 0, 256), nnx.jit(Gpt.__call__)
+        model = Decoder(config, jnp.float32, nnx.Rngs(0))
+    tokens, logits = jax.random.randint(jax.random.key(1), (1, 24), 0, 256), nnx.jit(Decoder.__call__)
     np.testing.assert_allclose(logits(model, tokens)[:, 8:], logits(model, tokens[:, 5:])[:, 3:], atol=1e-5)
 
 

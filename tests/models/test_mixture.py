@@ -16,7 +16,7 @@ from shardtui.engine.analysis.lint import lint
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.counts import active_parameter_count, flops_per_token, parameter_count
-from shardtui.engine.models.decoder import Gpt
+from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.models.experts import route
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.planning.estimate import Step
@@ -102,10 +102,10 @@ def test_the_minimised_value_includes_the_balance_loss() -> None:
 def test_logits_depend_only_on_earlier_tokens() -> None:
     """Even if later tokens compete for the same expert slots."""
     with nnx.use_eager_sharding(False):
-        model = Gpt(msgspec.structs.replace(TINY, capacity_factor=0.5), jnp.float32, nnx.Rngs(0))
+        model = Decoder(msgspec.structs.replace(TINY, capacity_factor=0.5), jnp.float32, nnx.Rngs(0))
     before = jax.random.randint(jax.random.key(1), (4, 16), 0, 256)
     after = before.at[:, 9:].add(7)
-    logits = nnx.jit(Gpt.__call__)
+    logits = nnx.jit(Decoder.__call__)
     differ = np.any(logits(model, before) != logits(model, after % 256), axis=(0, 2))
     assert not differ[:9].any()
     assert differ[9:].all()
@@ -114,7 +114,7 @@ def test_logits_depend_only_on_earlier_tokens() -> None:
 def test_parameter_counts_and_flops_match_the_arrays_and_the_active_experts() -> None:
     config = load_model("nano-moe").model
     with nnx.use_eager_sharding(False):
-        model = nnx.eval_shape(lambda: Gpt(config, jnp.float32, nnx.Rngs(0)))
+        model = nnx.eval_shape(lambda: Decoder(config, jnp.float32, nnx.Rngs(0)))
     assert parameter_count(config) == sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
     mlp = 2 * 128 * 512 + 512 + 128
     dense = parameter_count(load_model("nano").model)

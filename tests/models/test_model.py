@@ -9,7 +9,7 @@ import optax
 import pytest
 from flax import nnx
 from shardtui.engine.models.counts import flops_per_token, parameter_count
-from shardtui.engine.models.decoder import Gpt, loss
+from shardtui.engine.models.decoder import Decoder, loss
 from shardtui.engine.models.sizes import compute_dtype
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.spec.config import ModelConfig
@@ -43,7 +43,7 @@ def tokens(*shape: int) -> jax.Array:
 def test_parameter_counts_match_the_published_ones(name: str) -> None:
     config = load_model(name).model
     with nnx.use_eager_sharding(False):
-        model = nnx.eval_shape(lambda: Gpt(config, jnp.float32, nnx.Rngs(0)))
+        model = nnx.eval_shape(lambda: Decoder(config, jnp.float32, nnx.Rngs(0)))
     padding = (config.vocab_rows - config.vocab) * config.embed
     elements = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
     assert elements - padding == parameter_count(config) == PUBLISHED[name]
@@ -70,10 +70,10 @@ def test_moments_take_the_logical_axes_of_their_parameter(task: Task) -> None:
 
 def test_logits_depend_only_on_earlier_tokens() -> None:
     with nnx.use_eager_sharding(False):
-        model = Gpt(tiny_config().model, jnp.float32, nnx.Rngs(0))
+        model = Decoder(tiny_config().model, jnp.float32, nnx.Rngs(0))
     before = tokens(1, 16)
     after = before.at[0, 9].add(1)
-    logits = nnx.jit(Gpt.__call__)
+    logits = nnx.jit(Decoder.__call__)
     differ = np.any(logits(model, before) != logits(model, after), axis=(0, 2))
     assert not differ[:9].any()
     assert differ[9:].all()
@@ -90,7 +90,7 @@ def test_padding_rows_do_not_affect_the_loss() -> None:
     config = tiny_config().model
     wide = ModelConfig(**{**{f: getattr(config, f) for f in config.__struct_fields__}, "vocab_rows": 384})
     with nnx.use_eager_sharding(False):
-        logits = nnx.jit(Gpt.__call__)(Gpt(wide, jnp.float32, nnx.Rngs(0)), tokens(1, 8))
+        logits = nnx.jit(Decoder.__call__)(Decoder(wide, jnp.float32, nnx.Rngs(0)), tokens(1, 8))
     assert logits.shape == (1, 8, 384)
     assert np.isneginf(logits[..., 256:]).all()
     assert np.isfinite(loss(logits, tokens(1, 8)))

@@ -136,7 +136,7 @@ def test_every_tick_sends_a_microbatch_forward_and_backward(name: str, programs:
     assert [(info.axes, info.count, info.bytes_each) for info in moves] == [
         (["pipeline"], found.pipeline.ticks, STREAM // groups // found.pipeline.microbatches)
     ] * 2
-    assert all(info.written and "/pipeline.py:" in info.source for info in moves)
+    assert all(info.written and "/stack.py:" in info.source for info in moves)
 
 
 @pytest.mark.parametrize("name", PIPELINED)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from shardtui.engine.models.decoder import Gpt, loss
+from shardtui.engine.models.decoder import Decoder, loss
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.spec.config import TrainingConfig
 from shardtui.engine.spec.hf_tensors import parts_of
@@ -69,7 +69,7 @@ class Model:
 
 def _logits(config: ModelConfig, params: Any, tokens: jax.Array) -> jax.Array:
     with nnx.use_eager_sharding(False):
-        graph, state = nnx.split(nnx.eval_shape(lambda: Gpt(config, jnp.float32, nnx.Rngs(0))))
+        graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, jnp.float32, nnx.Rngs(0))))
         nnx.replace_by_pure_dict(state, params)
         return jax.jit(lambda state, tokens: nnx.merge(graph, state)(tokens))(state, tokens)
 

@@ -6,7 +6,7 @@ from functools import cache
 import msgspec
 import pytest
 from shardtui.engine.models.task import Task
-from shardtui.engine.origins.explanation import Explanation, Step, ValueOrigin, by_flow
+from shardtui.engine.origins.explanation import Explanation, StepRequest, ValueOrigin, by_flow
 from shardtui.engine.origins.step import explain_step, explained
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import TrainingConfig
@@ -104,7 +104,7 @@ def test_the_step_of_a_run_on_tpu_is_explained_on_simulated_devices(preset: str,
     model = msgspec.structs.replace(WIDE, embed=512, heads=4, context=512)
     training = TrainingConfig(batch_size=16, seq_len=512)
     config = tiny_config(model=model, training=training, preset=preset, platform="tpu", devices=8)
-    (found,) = explain_step(Step(config=config, is_simulated=True))
+    (found,) = explain_step(StepRequest(config=config, is_simulated=True))
     hidden = next(value for value in found.values if value.name == "blocks.mlp.hidden")
     assert (hidden.dtype, hidden.axes) == ("bf16", axes)
     assert {axis for dim in axes for axis in dim} == set(ends(hidden))

@@ -125,7 +125,7 @@ def test_ambiguous_shardings_are_reported_before_compilation(mixture: Task) -> N
     info = describe_preset(mixture, preset, jax.devices())
     (problem,) = info.problems
     assert not info.fits
-    assert problem.startswith('x: axis_types = "explicit": routing.py:')
+    assert problem.startswith('x: axis_types = "explicit": experts.py:')
     assert "jnp.cumsum(order, axis=1)" in problem and "ShardingTypeError" in problem
     assert problem.endswith('set axis_types = "auto" to let the compiler decide')
     assert estimate_row(mixture, preset, 8, None).problems == [problem]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shardtui.engine.origins.explanation import Step
+from shardtui.engine.origins.explanation import StepRequest
 from shardtui.engine.wire.events import Inspection
 from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.app import ShardtuiApp
@@ -187,7 +187,7 @@ def test_the_process_ends_with_the_app(home: Path, described: list[Inspection]) 
 
 
 def test_the_process_ends_when_its_parent_is_gone() -> None:
-    step = Step(config=tiny_config(), is_simulated=True)
+    step = StepRequest(config=tiny_config(), is_simulated=True)
     command = [sys.executable, "-m", "shardtui.engine", "why", encode_json(step).decode()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin and process.stdout

@@ -27,7 +27,7 @@ from shardtui.engine.analysis.lint import lint
 from shardtui.engine.program.leaves import leaves
 from shardtui.engine.watch import watch
 from shardtui.engine.watching.external import Described, describe
-from shardtui.engine.watching.external_step import Step, compile_step
+from shardtui.engine.watching.external_step import CompiledStep, compile_step
 from shardtui.engine.wire.commands import SaveCheckpoint, Stop, SwitchPreset
 from shardtui.engine.wire.descriptions import ArrayInfo
 from shardtui.engine.wire.events import (
@@ -268,7 +268,7 @@ def on(mesh: Mesh, shape: tuple[int, ...], *spec: str | None) -> jax.Array:
     return jax.device_put(jnp.zeros(shape), NamedSharding(mesh, P(*spec)))
 
 
-def described(state: Any, step: Step | None = None) -> dict[str, ArrayInfo]:
+def described(state: Any, step: CompiledStep | None = None) -> dict[str, ArrayInfo]:
     return {array.name: array for array in describe("as-run", list(leaves(state)), step, None).layout.arrays}
 
 
@@ -353,7 +353,7 @@ def test_arrays_on_another_mesh_are_reported(home: Path) -> None:
     taken = {name: state[name] for name in ("w", "count")}
     step = jax.jit(lambda state, batch, key: (state["w"] @ batch).sum() + state["count"], donate_argnums=0)
     compiled = step.lower(taken, on(mesh, (16, 4), "model"), jax.random.key(0)).compile()
-    found = describe("as-run", list(leaves(taken)), Step(compiled), None)
+    found = describe("as-run", list(leaves(taken)), CompiledStep(compiled), None)
     specs = {array.name: array.compiled_spec for array in found.layout.arrays}
     assert specs == {"w": [["data"], ["model"]], "count": [], "batch.1": [["model"], []]}, "the key is not used"
     assert found.problems == []
@@ -378,7 +378,7 @@ def zero_1(mesh: Mesh) -> tuple[Any, ...]:
 def test_position_distinguishes_arrays_of_one_shape(home: Path) -> None:
     step, p, o, x = zero_1(mesh_of(4, 2))
     for state in ({"params": p, "opt_state": o}, {"opt_state": o, "params": p}):
-        for known in (compile_step(step, (p, o, x)), Step(step.lower(p, o, x).compile(), (p, o, x))):
+        for known in (compile_step(step, (p, o, x)), CompiledStep(step.lower(p, o, x).compile(), (p, o, x))):
             found = describe("as-run", list(leaves(state)), known, None)
             assert specs_of(found) == {"params.w": UNSPLIT, "opt_state.w": SPLIT, "batch.2": SPLIT}
             assert found.problems == []
@@ -390,7 +390,7 @@ def test_position_distinguishes_arrays_of_one_shape(home: Path) -> None:
 def test_ambiguous_arrays_are_unknown(home: Path) -> None:
     """Without `args` no layout is guessed, and no array of the state is taken for the batch."""
     step, p, o, x = zero_1(mesh_of(4, 2))
-    compiled = Step(step.lower(p, o, x).compile())
+    compiled = CompiledStep(step.lower(p, o, x).compile())
     found = describe("as-run", list(leaves({"params": p, "opt_state": o})), compiled, None)
     assert specs_of(found) == {"batch.2": SPLIT}
     assert found.layout.memory is None
@@ -412,7 +412,7 @@ def test_a_batch_with_the_shape_of_a_weight_is_recognised(home: Path) -> None:
 
         state = {"params": {"w": jnp.ones((8, 8))}}
         compiled = jax.jit(step, in_shardings=shardings).lower(*(state, jnp.ones((8, 8)))[::order]).compile()
-        specs = specs_of(describe("as-run", list(leaves(state)), Step(compiled), None))
+        specs = specs_of(describe("as-run", list(leaves(state)), CompiledStep(compiled), None))
         assert specs == {"w": UNSPLIT, f"batch.{1 if order == 1 else 0}": SPLIT}
 
 

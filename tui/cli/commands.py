@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...engine.base.invalid import Invalid
-from ...engine.origins.explanation import Step
+from ...engine.origins.explanation import StepRequest
 from ...engine.spec.preset_reader import load_preset
 from ...engine.wire import run_directory
 from ..terminal.exit_codes import FINE
@@ -147,7 +147,7 @@ def _explain(options: argparse.Namespace) -> int:
 def _why(options: argparse.Namespace) -> int:
     from .explain import why
 
-    step = Step(config=new_config(options), rules=dict(options.tried), compiles=options.compile)
+    step = StepRequest(config=new_config(options), rules=dict(options.tried), compiles=options.compile)
     return why(step, options.name, options.json)
 
 

@@ -16,9 +16,9 @@ from ...engine.origins.explanation import (
     CollectiveOrigin,
     CompiledProgram,
     Explanation,
-    Program,
+    ProgramRequest,
     Rematerialization,
-    Step,
+    StepRequest,
     ValueOrigin,
 )
 from ..client.engine_client import ask_engine
@@ -54,7 +54,7 @@ class WhyReport(Explanation, frozen=True, kw_only=True):
     """One line for each change of a layout, an origin or a collective with those rules; empty if none was tried."""
 
 
-def explain(program: Program, name: str | None, save: str | None, saved: str | None, as_json: bool) -> int:
+def explain(program: ProgramRequest, name: str | None, save: str | None, saved: str | None, as_json: bool) -> int:
     """Explains a program, writes it to `save`, or compares it with the file `saved`; returns 1 if it changed.
 
     With `name`, prints only what matches, with whole chains. Raises Invalid.
@@ -73,7 +73,7 @@ def explain(program: Program, name: str | None, save: str | None, saved: str | N
     return FINE
 
 
-def show(program: Program) -> int:
+def show(program: ProgramRequest) -> int:
     """Opens the UI on a program. Raises Invalid if it cannot be explained."""
     from ..program_app import ProgramApp
 
@@ -83,7 +83,7 @@ def show(program: Program) -> int:
     return FINE
 
 
-def why(step: Step, name: str, as_json: bool) -> int:
+def why(step: StepRequest, name: str, as_json: bool) -> int:
     """Explains what matches `name` in a preset's step, and what other rules would change. Raises Invalid."""
     lines = ask_engine("why", step).splitlines()
     before, *after = [msgspec.json.decode(line, type=Explanation) for line in lines]

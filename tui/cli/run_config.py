@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ...engine.base.invalid import Invalid
-from ...engine.origins.explanation import Program
+from ...engine.origins.explanation import ProgramRequest
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
     MOST_PROMPTED,
@@ -188,10 +188,10 @@ def sampling(options: argparse.Namespace) -> Sampling:
     return found
 
 
-def explained(options: argparse.Namespace) -> Program:
+def explained(options: argparse.Namespace) -> ProgramRequest:
     """Returns the program to explain. Raises Invalid with every problem."""
     function, _ = user_model(options.program, option="explain")
-    return Program(function=function, mesh=options.mesh or {}, compiles=options.compile)
+    return ProgramRequest(function=function, mesh=options.mesh or {}, compiles=options.compile)
 
 
 def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:

@@ -5,20 +5,20 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from ...engine.origins.explanation import Explanation, KeptFile, Program, Step
+from ...engine.origins.explanation import Explanation, KeptStepRequest, ProgramRequest, StepRequest
 from ...engine.wire.framing import encode_json
 from ..terminal.clean import clean
 from .engine_process import Answer, EngineProcess, NoAnswer
 
 Rules = dict[str, list[str]]
-"""Logical axis to mesh axes, as `Step.rules`."""
+"""Logical axis to mesh axes, as `StepRequest.rules`."""
 Explain = Callable[[Rules], Awaitable[list[Explanation]]]
 """Explains one step, and once more with the given rules if there are any. Raises Invalid."""
 NICENESS = 10
 """Niceness of the process, so that training gets the cores first."""
 
 
-async def explain_program(program: Program) -> Explanation:
+async def explain_program(program: ProgramRequest) -> Explanation:
     """Returns the explanation of a program. Raises Invalid if it cannot be explained."""
     return _explanations((await EngineProcess().ask("explain", program)).checked(), 1)[0]
 
@@ -40,7 +40,7 @@ class Explainer:
         """The explanations that are known or under way, by their step."""
         self._turn = asyncio.Lock()
 
-    async def explain(self, step: Step | KeptFile) -> list[Explanation]:
+    async def explain(self, step: StepRequest | KeptStepRequest) -> list[Explanation]:
         """Returns the explanation of a step, then that with the rules to try, if there are any.
 
         A caller that is cancelled leaves the process running: its answer is kept. Raises Invalid if the step cannot be
@@ -56,11 +56,11 @@ class Explainer:
         if task.cancelled() or task.exception():
             self._tasks.pop(key, None)
 
-    async def _ask(self, step: Step | KeptFile) -> list[Explanation]:
+    async def _ask(self, step: StepRequest | KeptStepRequest) -> list[Explanation]:
         async with self._turn:
-            question = "why" if isinstance(step, Step) else "explain-kept"
+            question = "why" if isinstance(step, StepRequest) else "explain-kept"
             answer = (await EngineProcess(NICENESS).ask(question, step)).checked()
-        return _explanations(answer, 2 if isinstance(step, Step) and step.rules else 1)
+        return _explanations(answer, 2 if isinstance(step, StepRequest) and step.rules else 1)
 
     async def close(self) -> None:
         """Kills the process that runs, if any."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ...engine.origins.explanation import Step
+from ...engine.origins.explanation import StepRequest
 from ...engine.spec.preset import reference
 from .run_state import RunState
 
@@ -10,7 +10,7 @@ NOT_KEPT = "the step of this run is not known: give watch the jitted function an
 NO_RULES = "a run in an external loop has no rules to try: its shardings are in its program"
 
 
-def explained_step(state: RunState) -> Step | None:
+def explained_step(state: RunState) -> StepRequest | None:
     """Returns the active preset's step; None if the run has no configuration, or no preset yet."""
     if state.config is None or state.ready is None or not state.preset:
         return None
@@ -21,4 +21,4 @@ def explained_step(state: RunState) -> Step | None:
         devices=len(devices) or state.config.devices,
         platform=devices[0].platform if devices else state.config.platform,
     )
-    return Step(config=config, is_simulated=True)
+    return StepRequest(config=config, is_simulated=True)
