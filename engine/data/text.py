@@ -3,15 +3,15 @@
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ..base.figures import size
 from ..base.invalid import Invalid
-from ..base.regular_file import NotRegular, open_regular
+from ..base.regular_file import NotRegular, open_regular, read_regular
 from .corpus import HASHED_BYTES, Corpus, Shard, StoredTokens
 
 STANDARD_LIBRARY = "the Python standard library's sources"
@@ -32,47 +32,49 @@ def read_text(data: str | None) -> Corpus:
         paths = [
             path for path in sorted(root.rglob("*.py")) if not EXCLUDED_DIRECTORIES & set(path.relative_to(root).parts)
         ]
-        return _join(STANDARD_LIBRARY, [_read_start(path) for path in paths])
+        return _join(STANDARD_LIBRARY, [_sniff(path) for path in paths])
     path = Path(data).expanduser()
     if path.is_dir():
-        texts = _without_starts(filter(_is_text, map(_read_start, _files_below(path))))
+        texts = [text for text in map(_sniff, _files_below(path)) if text.is_text]
         if not texts:
             raise Invalid(f"--data {data}: no text file in that directory: give a directory with at least one")
         return _join(data, texts)
     if not path.exists():
         raise Invalid(f"--data {data}: no such file or directory")
-    text = _read_start(path)
+    text = _sniff(path)
     if text.kind:
         raise Invalid(f"--data {data}: {text.kind}, not a file: give a text file or a directory of text files")
-    if not text.first:
+    if not text.size:
         raise Invalid(f"--data {data}: the file is empty: give one with text")
-    if not _is_text(text):
+    if not text.is_text:
         raise Invalid(
             f"--data {data}: the file is not text (a NUL byte in its first {SNIFFED_BYTES:,}): give a text file, or "
             "name it .parquet or .arrayrecord if it is one"
         )
-    return _join(data, _without_starts([text]))
+    return _join(data, [text])
 
 
 @dataclass(frozen=True)
-class _TextFile:
-    """A file, and its start."""
+class _Sniffed:
+    """A file, by its start."""
 
     path: Path
-    first: bytes
     size: int
     """Bytes to read, even if the file grows in the meantime."""
+    is_text: bool
+    """Whether it has content without a NUL byte at its start."""
     kind: str | None = None
     """The kind of a file that is not regular, such as `a FIFO`; nothing of it is read. Else None."""
 
 
-def _read_start(path: Path) -> _TextFile:
+def _sniff(path: Path) -> _Sniffed:
     try:
         with open_regular(path) as file:
             first = file.read(SNIFFED_BYTES) or b""  # None if a file of /proc has no data yet
-            return _TextFile(path, first, max(len(first), os.fstat(file.fileno()).st_size))
+            size = max(len(first), os.fstat(file.fileno()).st_size)
+            return _Sniffed(path, size, bool(first) and b"\0" not in first)
     except NotRegular as error:
-        return _TextFile(path, b"", 0, error.kind)
+        return _Sniffed(path, 0, False, error.kind)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -81,48 +83,23 @@ def _files_below(directory: Path) -> Iterator[Path]:
     return (path for path in sorted(directory.rglob("*")) if path.is_file())
 
 
-def _is_text(file: _TextFile) -> bool:
-    return bool(file.first) and b"\0" not in file.first
-
-
-def _without_starts(texts: Iterable[_TextFile]) -> list[_TextFile]:
-    """Returns the texts, without the starts of files that are read later: a million starts take 64 GB."""
-    kept, total = list[_TextFile](), 0
-    for text in texts:
-        total += text.size
-        kept.append(text if total <= LARGE_CORPUS_BYTES else replace(text, first=b""))
-    return kept
-
-
-def _join(source: str, texts: list[_TextFile]) -> Corpus:
-    """Returns the texts joined by newlines: read once, directly into one array, or left in their files if large."""
+def _join(source: str, texts: list[_Sniffed]) -> Corpus:
+    """Returns the texts joined by newlines: in memory, or left in their files if they are large."""
     total = sum(text.size for text in texts) + max(0, len(texts) - 1)
-    if total > LARGE_CORPUS_BYTES:
-        if total <= HASHED_BYTES:
-            print(f"reading {size(total)} of text from {source}", file=sys.stderr, flush=True)
-        shards = [Shard(text.path, 0, text.size) for text in texts]
-        return Corpus(source, len(texts), StoredTokens(shards, np.dtype(np.uint8), b"\n"))
-    tokens, end = np.empty(total, np.uint8), 0
-    for index, text in enumerate(texts):
-        if index:
-            tokens[end] = ord("\n")
-            end += 1
-        end += _read(text, tokens[end : end + text.size])
-    return Corpus(source, len(texts), tokens[:end])
+    if total <= LARGE_CORPUS_BYTES:
+        tokens = b"\n".join(_content(text.path) for text in texts)
+        return Corpus(source, len(texts), np.frombuffer(tokens, np.uint8))
+    if total <= HASHED_BYTES:
+        print(f"reading {size(total)} of text from {source}", file=sys.stderr, flush=True)
+    shards = [Shard(text.path, 0, text.size) for text in texts]
+    return Corpus(source, len(texts), StoredTokens(shards, np.dtype(np.uint8), b"\n"))
 
 
-def _read(text: _TextFile, into: np.ndarray) -> int:
-    """Returns the bytes read: fewer than `text.size` if the file has been truncated."""
-    end = len(text.first)
-    into[:end] = np.frombuffer(text.first, np.uint8)
-    if end == text.size:
-        return end
+def _content(path: Path) -> bytes:
     try:
-        with open_regular(text.path) as file:
-            file.seek(end)
-            return end + file.readinto(into[end:].data)
+        return read_regular(path)
     except OSError as error:
-        raise _unreadable(text.path, error) from error
+        raise _unreadable(path, error) from error
 
 
 def _unreadable(path: Path, error: OSError) -> Invalid:

@@ -1,6 +1,7 @@
 """The attention of a block, with rotary positions and their scalings for long contexts."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -29,34 +30,16 @@ class Attention(nnx.Module):
         keys = 2, config.key_heads, config.head_dim
         stddev, has_bias = INIT_STDDEV / (2 * config.layers) ** 0.5, config.biases != "none"
         self._key_axis = "kv_heads" if config.is_grouped else "heads"
+        project = partial(projection, dtype=dtype, rngs=rngs)
         if config.is_grouped:
-            self.query = projection(
-                width, heads, ("embed",), ("heads", "head_dim"), INIT_STDDEV, dtype, rngs, use_bias=has_bias
-            )
-            self.kv = projection(
-                width, keys, ("embed",), ("qkv", "kv_heads", "head_dim"), INIT_STDDEV, dtype, rngs, use_bias=has_bias
-            )
+            axes = ("qkv", "kv_heads", "head_dim")
+            self.query = project(width, heads, ("embed",), ("heads", "head_dim"), INIT_STDDEV, use_bias=has_bias)
+            self.kv = project(width, keys, ("embed",), axes, INIT_STDDEV, use_bias=has_bias)
         else:
-            self.qkv = projection(
-                width,
-                (3, *heads),
-                ("embed",),
-                ("qkv", "heads", "head_dim"),
-                INIT_STDDEV,
-                dtype,
-                rngs,
-                use_bias=has_bias,
-            )
-        self.out = projection(
-            heads,
-            width,
-            ("heads", "head_dim"),
-            ("embed",),
-            stddev,
-            dtype,
-            rngs,
-            use_bias=config.biases in ("all", "attention"),
-        )
+            axes = ("qkv", "heads", "head_dim")
+            self.qkv = project(width, (3, *heads), ("embed",), axes, INIT_STDDEV, use_bias=has_bias)
+        has_bias = config.biases in ("all", "attention")
+        self.out = project(heads, width, ("heads", "head_dim"), ("embed",), stddev, use_bias=has_bias)
         self.query_norm = heads_norm(config, config.heads, "heads", dtype)
         self.key_norm = heads_norm(config, config.key_heads, self._key_axis, dtype)
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import TypeVar
 
 import jax
@@ -34,13 +35,10 @@ class Mlp(nnx.Module):
         width, hidden = (config.embed,), (config.mlp,)
         stddev = INIT_STDDEV / (2 * config.layers) ** 0.5
         bias = config.biases == "all"
-        self.up = projection(width, hidden, ("embed",), ("mlp",), INIT_STDDEV, dtype, rngs, config.experts, bias)
+        into = partial(projection, width, hidden, ("embed",), ("mlp",), INIT_STDDEV, dtype, rngs, config.experts, bias)
+        self.up = into()
         self.down = projection(hidden, width, ("mlp",), ("embed",), stddev, dtype, rngs, config.experts, bias)
-        self.gate = (
-            projection(width, hidden, ("embed",), ("mlp",), INIT_STDDEV, dtype, rngs, config.experts, bias)
-            if config.is_gated
-            else None
-        )
+        self.gate = into() if config.is_gated else None
         self.activation = nnx.silu if config.activation == "swiglu" else nnx.gelu
         self._tokens = ("experts", "expert_batch", "capacity") if config.experts else ("batch", "seq")
 

@@ -40,7 +40,7 @@ def route(probabilities: jax.Array, per_token: int, capacity: int) -> Routing:
     to 6).
     """
     batch, seq, experts = probabilities.shape
-    masks = shard(_top_experts(probabilities, per_token), "batch", "keys", None, "router", name="blocks.mlp.masks")
+    masks = _top_experts(probabilities, per_token)
     order = masks.reshape(batch, -1, experts)  # [B, T·K, E]
     positions = jnp.sum((jnp.cumsum(order, axis=1) - order) * order, axis=-1).astype(jnp.int32)
     slots = jax.nn.one_hot(positions.reshape(batch, seq, per_token), capacity)  # [B, T, K, C], 0 beyond the capacity
@@ -55,7 +55,7 @@ def weights_of_all(probabilities: jax.Array, per_token: int) -> tuple[jax.Array,
 
     As in `route` if all experts have slots for all tokens; 0 for experts that a token is not routed to.
     """
-    masks = shard(_top_experts(probabilities, per_token), "batch", "keys", None, "router", name="blocks.mlp.masks")
+    masks = _top_experts(probabilities, per_token)
     weights = jnp.einsum("BTKE,BTK->BTE", masks, _weights(masks, probabilities), precision="highest")
     return weights, _balance(masks, probabilities)
 
@@ -65,7 +65,7 @@ def choose(probabilities: jax.Array, per_token: int) -> tuple[jax.Array, jax.Arr
 
     As in `weights_of_all`.
     """
-    masks = shard(_top_experts(probabilities, per_token), "batch", "keys", None, "router", name="blocks.mlp.masks")
+    masks = _top_experts(probabilities, per_token)
     return jnp.argmax(masks, axis=-1), _weights(masks, probabilities), _balance(masks, probabilities)
 
 
@@ -86,7 +86,7 @@ def _top_experts(probabilities: jax.Array, per_token: int) -> jax.Array:
     for _ in range(per_token):
         remaining = probabilities - 2 * sum(masks)  # probabilities are at most 1, so a chosen expert drops below 0
         masks.append(jax.nn.one_hot(jnp.argmax(remaining, axis=-1), probabilities.shape[-1]))
-    return jnp.stack(masks, axis=2)
+    return shard(jnp.stack(masks, axis=2), "batch", "keys", None, "router", name="blocks.mlp.masks")
 
 
 class Kernels(NamedTuple):

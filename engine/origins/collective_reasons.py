@@ -83,17 +83,12 @@ def _needs(chains: Chains, transfer: Transfer, moved: int) -> str:
 def _rival(chains: Chains, operation: int, axis: Axis, factors: set[int]) -> str:
     """Another value of the operation that needs the axis for another dim, or this dim unsplit."""
     graph, op = chains.graph, chains.graph.operations[operation]
-    assert op.rule is not None
-    seats = [
-        *((f"operand {number}", *seat) for number, seat in enumerate(zip(op.operands, op.rule.operands, strict=False))),
-        *(("its result", *seat) for seat in zip(op.results, op.rule.results, strict=False)),
-    ]
-    for role, tensor, dims in seats:
+    for role, tensor, dims in op.seats:
         dim = graph.tensors[tensor].dim_of(axis)
         if dim is not None and not factors & set(dims[dim]):
             why = chains.why(tensor, axis)
             return f"{axis} splits dim {dim} of {role}" + (f" ({why})" if why else "")
-    for role, tensor, dims in seats:
+    for role, tensor, dims in op.seats:
         if any(factors & set(its) and axis not in graph.tensors[tensor].axes[dim] for dim, its in enumerate(dims)):
             return f"{role} is {layout(graph.tensors[tensor])}"
     return ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .graph import Axis, Graph, Operation, Tensor, layout, name_of, word
+from .graph import Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
 
 MOST_PER_DIM = 2
 """Conflicts that are named for one dim of a tensor."""
@@ -24,14 +24,6 @@ class Conflict(NamedTuple):
     """Both sides, and the reason that the axis was not taken over."""
 
 
-class _Seat(NamedTuple):
-    """A tensor's place in an operation."""
-
-    role: str
-    tensor: int
-    factors: list[list[int]]
-
-
 def conflicts(graph: Graph, index: int) -> list[Conflict]:
     """Returns the conflicts of a tensor's dims, those at its own operation first."""
     tensor = graph.tensors[index]
@@ -46,7 +38,7 @@ def conflicts(graph: Graph, index: int) -> list[Conflict]:
 
 def _at(graph: Graph, operation: int, index: int) -> Iterator[Conflict]:
     op = graph.operations[operation]
-    seats = _seats(op)
+    seats = op.seats
     own = next((seat for seat in seats if seat.tensor == index), None)
     if own is None:
         return
@@ -61,25 +53,14 @@ def _at(graph: Graph, operation: int, index: int) -> Iterator[Conflict]:
                     yield Conflict(dim, axis, operation, other.tensor, what)
 
 
-def _seats(op: Operation) -> list[_Seat]:
-    if op.rule is None:
-        return []
-    operands = zip(op.operands, op.rule.operands, strict=False)
-    results = zip(op.results, op.rule.results, strict=False)
-    return [
-        *(_Seat(f"operand {number}", *pair) for number, pair in enumerate(operands)),
-        *(_Seat("the result", *pair) for pair in results),
-    ]
-
-
-def _axes_of(tensor: Tensor, seat: _Seat, factors: list[int]) -> Iterator[Axis]:
+def _axes_of(tensor: Tensor, seat: Seat, factors: list[int]) -> Iterator[Axis]:
     """The axes that split a dim with one of these factors."""
     for dim, its in enumerate(seat.factors):
         if set(its) & set(factors):
             yield from tensor.axes[dim]
 
 
-def _why(graph: Graph, op: Operation, own: Tensor, dim: int, axis: Axis, seats: list[_Seat]) -> str:
+def _why(graph: Graph, op: Operation, own: Tensor, dim: int, axis: Axis, seats: list[Seat]) -> str:
     taken = own.dim_of(axis)
     if taken is not None:
         return f"{axis} already splits dim {taken} here"

@@ -97,6 +97,29 @@ class Operation:
     rule: Rule | None = None
     """None if its values are not split together."""
 
+    @property
+    def seats(self) -> "list[Seat]":
+        """Its operands and results, as far as its rule covers them."""
+        if self.rule is None:
+            return []
+        operands = zip(self.operands, self.rule.operands, strict=False)
+        results = zip(self.results, self.rule.results, strict=False)
+        return [
+            *(Seat(f"operand {number}", *pair) for number, pair in enumerate(operands)),
+            *(Seat("the result", *pair) for pair in results),
+        ]
+
+
+class Seat(NamedTuple):
+    """A tensor's place in an operation."""
+
+    role: str
+    """Such as `operand 1`."""
+    tensor: int
+    """Its index in the graph."""
+    factors: list[list[int]]
+    """For each dim its factors."""
+
 
 @dataclass(frozen=True, slots=True)
 class PropagationStep:

@@ -192,16 +192,8 @@ class Preset(Struct, frozen=True):
 
         Also None if the batch does not divide by the devices: that is another problem.
         """
-        axes = self.rules.get("batch", ())
-        group, rest = divmod(batch_size, self._count(axes, device_count))
-        if rest or not self.microbatches or group % self.microbatches == 0:
-            return None
-        over = f" ÷ {' × '.join(axes)} ({batch_size // group})" if axes else ""
-        fitting = -(-group // self.microbatches) * self.microbatches * (batch_size // group)
-        return (
-            f"{self.name}: microbatches = {self.microbatches}: batch {batch_size}{over} = {group} does not divide by "
-            f"it: use a divisor of {group}, or a batch of {fitting}"
-        )
+        origin = f"{self.name}: microbatches = {self.microbatches}"
+        return self._group_problem(origin, device_count, batch_size, self.microbatches or 1)
 
     def least_batch(self, device_count: int, accumulate_steps: int = 1) -> int:
         """Returns the smallest batch that divides by the devices and into micro-batches: others are multiples of it."""
@@ -218,14 +210,18 @@ class Preset(Struct, frozen=True):
         origin = f"{self.name}: accumulate_steps = {accumulate_steps}"
         if self.stage_axes:
             return f"{origin}: a pipeline has micro-batches of its own: set microbatches, and accumulate_steps=1"
+        return self._group_problem(origin, device_count, batch_size, accumulate_steps)
+
+    def _group_problem(self, origin: str, device_count: int, batch_size: int, parts: int) -> str | None:
         axes = self.rules.get("batch", ())
         group, rest = divmod(batch_size, self._count(axes, device_count))
-        if rest or group % accumulate_steps == 0:
+        if rest or group % parts == 0:
             return None
-        parts = batch_size // group
+        groups = batch_size // group
+        over = f" ÷ {' × '.join(axes)} ({groups})" if axes else ""
         return (
-            f"{origin}: batch {batch_size} ÷ {' × '.join(axes)} ({parts}) = {group} does not divide by it: "
-            f"use a divisor of {group}, or a batch of {-(-group // accumulate_steps) * accumulate_steps * parts}"
+            f"{origin}: batch {batch_size}{over} = {group} does not divide by it: "
+            f"use a divisor of {group}, or a batch of {-(-group // parts) * parts * groups}"
         )
 
     def repeat_problem(self, device_count: int, batch_size: int, layers: int) -> str | None:

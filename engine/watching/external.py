@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
 
 from ..analysis.program_text import read
+from ..base import figures
 from ..origins.programs import KeptStep, kept_step
 from ..parallel.mesh import describe_mesh
 from ..parallel.rules import spec_of
@@ -179,7 +180,9 @@ def _elsewhere_problems(names: Sequence[str]) -> list[str]:
     if not names:
         return []
     subject = "1 array is" if len(names) == 1 else f"{len(names)} arrays are"
-    return [f"{subject} not shown because their devices or mesh differ from the rest: {_listed(names)}"]
+    return [
+        f"{subject} not shown because their devices or mesh differ from the rest: {figures.listed(names, MAX_NAMES)}"
+    ]
 
 
 def _ambiguity_problems(names: Sequence[str]) -> list[str]:
@@ -187,10 +190,6 @@ def _ambiguity_problems(names: Sequence[str]) -> list[str]:
         return []
     count = "1 array" if len(names) == 1 else f"{len(names)} arrays"
     return [
-        f"the layout of {count} ({_listed(names)}) and the memory of a step are unknown: several arguments or results "
-        "of the step have the same shape and dtype: pass the step's arguments to watch as args="
+        f"the layout of {count} ({figures.listed(names, MAX_NAMES)}) and the memory of a step are unknown: several "
+        "arguments or results of the step have the same shape and dtype: pass the step's arguments to watch as args="
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")

@@ -1,7 +1,6 @@
 """Batches are a pure function of (corpus, seed, n); data that is not text is refused."""
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.data import text as texts
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.data.text import LARGE_CORPUS_BYTES, SNIFFED_BYTES
@@ -88,11 +86,9 @@ def test_unusable_data_is_refused(tmp_path: Path, content: bytes | None, says: s
         path.write_bytes(content)
     with pytest.raises(Invalid, match=says):
         batches(path)
-
-
-def test_a_directory_without_text_is_refused(tmp_path: Path) -> None:
+    path.unlink(missing_ok=True)
     with pytest.raises(Invalid, match="no text file in that directory"):
-        read_corpus(str(tmp_path))
+        batches(tmp_path)
 
 
 LIMITED = """
@@ -169,17 +165,3 @@ def test_a_large_text_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text("small")
     read_corpus(str(path))
     assert capsys.readouterr().err == ""
-
-
-def test_a_file_may_change_its_size_while_it_is_read(tmp_path: Path) -> None:
-    """The rest after the first block is read once all sizes are known."""
-    path = tmp_path / "a"
-    path.write_bytes(bytes([1]) * SNIFFED_BYTES + b"the rest")
-    begun = texts._read_start(path)
-    path.write_bytes(bytes([1]) * SNIFFED_BYTES + b"the rest, longer")
-    assert texts._join("text", [begun, begun]).tokens.tobytes().count(b"the rest\n") == 1
-    path.write_bytes(bytes([1]) * SNIFFED_BYTES + b"th")
-    assert texts._join("text", [begun]).tokens.tobytes().endswith(bytes([1]) + b"th")
-    path.unlink()
-    with pytest.raises(Invalid, match=re.escape(f"--data {path}: cannot be read: No such file")):
-        texts._join("text", [begun])

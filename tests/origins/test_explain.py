@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -198,14 +197,12 @@ def test_a_collective_in_a_loop_of_unknown_length_has_no_count() -> None:
 
 
 ONE_COLLECTIVE = {
-    "sum of a product": (lambda x, w: x @ w, (((8, 16), P("data", "model")), ((16, 32), P("model")))),
     "sum of a reduction": (lambda x: x.sum(), (((8, 16), P("data")),)),
     "gather of weights": (lambda x, w: x @ w, (((8, 16), P("data")), ((16, 32), P(None, "data")))),
     "gradient of weights": (lambda x, g: x.T @ g, (((8, 16), P("data")), ((8, 32), P("data")))),
     "sum of squares": (lambda x: jnp.square(x).sum(), (((8, 16), P("data")),)),
     "softmax": (lambda x: jax.nn.softmax(x), (((8, 16), P(None, "model")),)),
     "two uses": (lambda x, w: x @ w + jnp.sin(x) @ w, (((64, 16), P("data")), ((16, 32), P(None, "data")))),
-    "gather of all": (lambda x: jax.lax.with_sharding_constraint(x, P()), (((8, 16), P("data")),)),
     "loop": (lambda x, w: jax.lax.scan(lambda x, w: (x @ w, None), x, w)[0], (ROWS, ((3, 16, 16), P(None, "data")))),
 }
 
@@ -270,32 +267,6 @@ def test_an_involuntary_rematerialization_is_named_with_its_line_and_both_layout
     because = [reason for collective in found.collectives for reason in collective.because]
     asked = f"the constraint at test_explain.py:{program.__code__.co_firstlineno + 2} asks for (–, model)"
     assert f"hidden comes as (data, model), and {asked}" in because
-
-
-def test_a_linen_module_is_explained_by_its_parameters() -> None:
-    class Network(nn.Module):
-        @nn.compact
-        def __call__(self, x: jax.Array) -> jax.Array:
-            return nn.Dense(16)(nn.relu(nn.Dense(32, name="up")(x)))
-
-    mesh, network = jax.sharding.get_mesh(), Network()
-    shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.ones((8, 16)))
-
-    def split(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        spec = P(None, "model") if path[1].key == "up" and leaf.ndim == 2 else P()
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
-
-    def program(params: Any, x: jax.Array) -> jax.Array:
-        return checkpoint_name(jnp.sum(jnp.asarray(network.apply(params, x))), "loss")
-
-    params = jax.tree.map_with_path(split, shapes)
-    x = jax.ShapeDtypeStruct((8, 16), "float32", sharding=NamedSharding(mesh, P("data")))
-    with kept_names():
-        found = explain(jax.jit(program).lower(params, x).compiler_ir("stablehlo"), "linen")
-    name = "params['params']['up']['kernel']"
-    assert value(found, name).axes == [[], ["model"]]
-    reduced = next(each for each in found.collectives if each.axes == ["model"])
-    assert any(text.endswith(f"has model from argument {name}") for text in reduced.because)
 
 
 def test_passes_that_are_missing_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:

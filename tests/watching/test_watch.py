@@ -400,22 +400,6 @@ def test_ambiguous_arrays_are_unknown(home: Path) -> None:
     ]
 
 
-def test_a_batch_with_the_shape_of_a_weight_is_recognised(home: Path) -> None:
-    mesh = mesh_of(4, 2)
-    replicated, split = (NamedSharding(mesh, P(*spec)) for spec in ((), ("data",)))
-    for order in (1, -1):
-        shardings = (replicated, split)[::order]
-
-        def step(*args: Any, order: int = order) -> Any:
-            state, x = args[::order]
-            return state, (x @ state["params"]["w"]).sum()
-
-        state = {"params": {"w": jnp.ones((8, 8))}}
-        compiled = jax.jit(step, in_shardings=shardings).lower(*(state, jnp.ones((8, 8)))[::order]).compile()
-        specs = specs_of(describe("as-run", list(leaves(state)), CompiledStep(compiled), None))
-        assert specs == {"w": UNSPLIT, f"batch.{1 if order == 1 else 0}": SPLIT}
-
-
 def test_unused_arguments_take_no_memory(home: Path) -> None:
     mesh = mesh_of(4, 2)
     state = {"w": on(mesh, (8, 8)), "idle": on(mesh, (8, 8), "data")}

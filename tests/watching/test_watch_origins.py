@@ -57,7 +57,6 @@ def said(app: ShardtuiApp) -> str:
     [
         lambda step, *args: {"step": step, "args": args},
         lambda step, *args: {"step": step.lower(*args)},
-        lambda step, *args: {"step": step.lower(*args), "args": args},
     ],
 )
 def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., dict[str, Any]]) -> None:
