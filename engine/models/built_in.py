@@ -7,9 +7,8 @@ from flax import nnx
 
 from ..spec.config import ModelConfig, RunConfig
 from .array import Batch, text_batch
-from .counts import flops_per_token, parameter_count
 from .decoder import Decoder, loss, z_loss
-from .sizes import attention_kernels, compute_dtype, expert_matmul
+from .sizes import attention_kernels, compute_dtype, expert_matmul, flops_per_token, parameter_count
 
 
 class BuiltIn:

@@ -59,7 +59,7 @@ def compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> CompiledP
 @contextlib.contextmanager
 def _uncached() -> Iterator[None]:
     """Compiles anew: a program from the compilation cache comes without the compiler's warnings."""
-    is_enabled = jax.config.jax_enable_compilation_cache
+    is_enabled = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
     try:
         jax.config.update("jax_enable_compilation_cache", False)
         reset_cache()  # jax looks at the setting once

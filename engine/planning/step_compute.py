@@ -1,6 +1,6 @@
 """FLOPs and memory traffic of a step by formula, per device."""
 
-from ..models.counts import flops_per_token
+from ..models.sizes import flops_per_token
 from .ranking import Work
 from .step_layout import FLOAT32, StepLayout
 from .step_memory import StepMemory

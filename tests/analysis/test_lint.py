@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from shardtui.engine.analysis.lint import RULES, Finding, lint
 from shardtui.engine.analysis.prediction import NO_COLLECTIVES
-from shardtui.engine.models.counts import flops_per_token
+from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import Placement, place

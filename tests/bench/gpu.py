@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from shardtui.engine.models.counts import flops_per_token
+from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.spec.model_choice import load_model
 
 from .figure import Figure, at_least

@@ -11,10 +11,15 @@ import pytest
 from flax import nnx
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.attention_kernels import Scores, attend
-from shardtui.engine.models.counts import active_parameter_count, flops_per_token, parameter_count
 from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.models.experts import route, weights_of_all
-from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
+from shardtui.engine.models.sizes import (
+    AttentionKernels,
+    active_parameter_count,
+    attention_kernels,
+    flops_per_token,
+    parameter_count,
+)
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.program.placement import place

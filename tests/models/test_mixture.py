@@ -15,9 +15,9 @@ from flax import nnx
 from shardtui.engine.analysis.lint import lint
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.models.counts import active_parameter_count, flops_per_token, parameter_count
 from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.models.experts import route
+from shardtui.engine.models.sizes import active_parameter_count, flops_per_token, parameter_count
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.planning.estimate import Step
 from shardtui.engine.program.inspection import inspect_program

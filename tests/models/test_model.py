@@ -6,9 +6,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from shardtui.engine.models.counts import flops_per_token, parameter_count
 from shardtui.engine.models.decoder import Decoder, loss
-from shardtui.engine.models.sizes import compute_dtype
+from shardtui.engine.models.sizes import compute_dtype, flops_per_token, parameter_count
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.spec.model_choice import load_model
 

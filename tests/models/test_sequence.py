@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from shardtui.engine.models.counts import parameter_count
+from shardtui.engine.models.sizes import parameter_count
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import Program
 

@@ -22,9 +22,9 @@ from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.checkpoint import directory as checkpoint
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.corpus import Corpus
-from shardtui.engine.models.counts import flops_per_token
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.optimizer import optimizer
+from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.planning.search import Search

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from shardtui.engine.analysis.traffic import Flow, flows
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.models.counts import flops_per_token
+from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ahead_of_time import needed_bytes

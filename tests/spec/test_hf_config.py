@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.models.counts import parameter_count
+from shardtui.engine.models.sizes import parameter_count
 from shardtui.engine.spec.hf_config import read_config
 from shardtui.engine.spec.model_choice import choose_model, load_model
 from shardtui.engine.spec.model_config import ModelConfig
