@@ -125,11 +125,7 @@ class Loader:
 
 
 def receipt(
-    manifest: Manifest,
-    program: Program,
-    began: float,
-    rolled_back: Sequence[int] = (),
-    from_memory: bool = False,
+    manifest: Manifest, program: Program, began: float, rolled_back: Sequence[int] = (), from_memory: bool = False
 ) -> Restored:
     """Returns the receipt of a state whose digests were equal. `began`: by `time.perf_counter`."""
     return Restored(

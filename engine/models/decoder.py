@@ -12,15 +12,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from ..parallel.constraints import (
-    active_pipeline,
-    constrain,
-    gathered,
-    out_sharding,
-    resharded,
-    shard,
-    token_groups,
-)
+from ..parallel.constraints import active_pipeline, constrain, gathered, out_sharding, resharded, shard, token_groups
 from ..spec.model_config import KEPT, ModelConfig, RematPolicy
 from .attention_tiles import RESULT
 from .blocks import Block, apply_dropout, example_indices, with_gathered_biases

@@ -84,11 +84,7 @@ def by_rules(
 
 
 def by_override(
-    shape: Sequence[int],
-    logical_axes: LogicalAxes,
-    glob: str,
-    override: Override,
-    mesh_axes: Mapping[str, int],
+    shape: Sequence[int], logical_axes: LogicalAxes, glob: str, override: Override, mesh_axes: Mapping[str, int]
 ) -> Decision:
     """Decides an array's layout by an override. Its spec is for one layer's array; dims beyond it are unsharded."""
     stacked = 1 if logical_axes[:1] == ("layers",) else 0

@@ -134,10 +134,7 @@ def _qwen3_moe(fields: Fields) -> Table:
         _llama(fields),
         _unwindowed(fields),
         _experts(fields),
-        {
-            "query_norm": "head",
-            "mlp": fields.size("moe_intermediate_size"),
-        },
+        {"query_norm": "head", "mlp": fields.size("moe_intermediate_size")},
     )
 
 
@@ -191,11 +188,7 @@ def _gemma3(fields: Fields) -> Table:
 def _olmo2(fields: Fields) -> Table:
     return merged(
         _llama(fields),
-        {
-            "norm_places": "post",
-            "query_norm": "full",
-            "norm_epsilon": fields.number("rms_norm_eps", 1e-5),
-        },
+        {"norm_places": "post", "query_norm": "full", "norm_epsilon": fields.number("rms_norm_eps", 1e-5)},
     )
 
 

@@ -34,12 +34,12 @@ def config_table(config: ModelConfig) -> Table:
         found = in_files(ModelConfig(**read(fields)))
         differing = [name for name in ModelConfig.__struct_fields__ if getattr(found, name) != getattr(wanted, name)]
         if not differing and not fields.problems:
-            dropout = _dropout(config) if architecture == "GPT2LMHeadModel" else {}
+            pdrop = {"embd_pdrop": config.dropout, "resid_pdrop": config.dropout, "attn_pdrop": 0.0}
             return {
                 "architectures": [architecture],
                 "model_type": MODEL_TYPES[architecture],
                 **fields.read(),
-                **dropout,
+                **(pdrop if architecture == "GPT2LMHeadModel" else {}),
                 "bos_token_id": None,
                 "eos_token_id": None,
             }
@@ -107,12 +107,6 @@ def _every_field(config: ModelConfig) -> Table:
         "num_local_experts": config.experts or None,
         "num_experts_per_tok": config.experts_per_token,
         "norm_topk_prob": True,
-        **_gpt2_fields(config),
-    }
-
-
-def _gpt2_fields(config: ModelConfig) -> Table:
-    return {
         "n_embd": config.embed,
         "n_layer": config.layers,
         "n_head": config.heads,
@@ -121,10 +115,6 @@ def _gpt2_fields(config: ModelConfig) -> Table:
         "layer_norm_epsilon": config.norm_epsilon,
         "activation_function": "gelu_new",
     }
-
-
-def _dropout(config: ModelConfig) -> Table:
-    return {"embd_pdrop": config.dropout, "resid_pdrop": config.dropout, "attn_pdrop": 0.0}
 
 
 def _scaling(rope: Rope) -> Table | None:

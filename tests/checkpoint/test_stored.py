@@ -15,13 +15,7 @@ from etils import epath
 from jax.sharding import SingleDeviceSharding
 from shardtui.engine.checkpoint.arrays import load_arrays, save_arrays
 from shardtui.engine.checkpoint.directory import CheckpointDirectory, array_types, state_names, verify
-from shardtui.engine.checkpoint.manifest import (
-    FILE_NAME,
-    Manifest,
-    file_digests,
-    read_manifest,
-    write_manifest,
-)
+from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest, file_digests, read_manifest, write_manifest
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import digests, joined, linear_sums
 from shardtui.engine.program.placement import place

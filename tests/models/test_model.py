@@ -13,12 +13,7 @@ from shardtui.engine.spec.model_choice import load_model
 
 from ..conftest import tiny_config, tiny_model
 
-PUBLISHED = {
-    "gpt2": 124_439_808,
-    "gpt2-medium": 354_823_168,
-    "gpt2-large": 774_030_080,
-    "gpt2-xl": 1_557_611_200,
-}
+PUBLISHED = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
 
 
 @pytest.fixture(scope="module")

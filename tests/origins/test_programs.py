@@ -67,11 +67,7 @@ def linen() -> Expected:
     it = linen_transformer
     attention, mlp = (3 + 1) * it.D * it.N * it.H // MODEL, 2 * it.D * it.F // MODEL
     whole_layer = it.B // DATA * it.T * it.D  # the output of attention and of mlp, and the gradient of their inputs
-    heads = (
-        "constraint",
-        "constraint to (–, data, –, model, –)",
-        line(it, "with_logical_constraint(qkv"),
-    )
+    heads = ("constraint", "constraint to (–, data, –, model, –)", line(it, "with_logical_constraint(qkv"))
     return Expected(
         {
             "params['params']['qkv']": [[], [], ["model"], []],

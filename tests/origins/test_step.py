@@ -94,10 +94,7 @@ def test_weights_that_share_an_axis_with_the_batch_are_gathered_by_the_rule_at_f
 
 @pytest.mark.parametrize(
     ("preset", "axes"),
-    [
-        ("fsdp-tp2", [["fsdp"], [], ["model"]]),
-        pytest.param("dp-sp2", [["data"], ["seq"], []], marks=pytest.mark.slow),
-    ],
+    [("fsdp-tp2", [["fsdp"], [], ["model"]]), pytest.param("dp-sp2", [["data"], ["seq"], []], marks=pytest.mark.slow)],
 )
 def test_the_step_of_a_run_on_tpu_is_explained_on_simulated_devices(preset: str, axes: list[list[str]]) -> None:
     """With the TPU's attention kernel, or ring attention, and its dtype, while another process holds the TPU."""

@@ -506,10 +506,7 @@ def test_wrong_arguments_raise_every_problem_and_create_no_run(home: Path) -> No
         ValueError, match=r"step: a jitted function without args: add the arguments it is called with, args="
     ):
         watch("mine", state=jnp.ones(3), step=jax.jit(jnp.sum))
-    with (
-        watch("mine", state=jnp.ones(3)) as run,
-        pytest.raises(TypeError, match=r"of shape \(3,\): must be a scalar"),
-    ):
+    with watch("mine", state=jnp.ones(3)) as run, pytest.raises(TypeError, match=r"of shape \(3,\): must be a scalar"):
         run.step(jnp.ones(3))
     assert [directory.name for directory in all_runs()] == ["mine"]
 

@@ -53,11 +53,7 @@ def said(app: ShardtuiApp) -> str:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        lambda step, *args: {"step": step, "args": args},
-        lambda step, *args: {"step": step.lower(*args)},
-    ],
+    "given", [lambda step, *args: {"step": step, "args": args}, lambda step, *args: {"step": step.lower(*args)}]
 )
 def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., dict[str, Any]]) -> None:
     watched(given)
