@@ -24,7 +24,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.checkpoint import loader as loader_module
 from shardtui.engine.checkpoint import saver as saver_module
-from shardtui.engine.checkpoint.directory import DAMAGED, CheckpointDirectory, load_arrays, save_arrays
+from shardtui.engine.checkpoint.arrays import load_arrays, save_arrays
+from shardtui.engine.checkpoint.directory import DAMAGED, CheckpointDirectory
 from shardtui.engine.checkpoint.saver import Saver
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 from etils import epath
 from jax.sharding import SingleDeviceSharding
-from shardtui.engine.checkpoint.directory import CheckpointDirectory, check_digests, load_arrays, state_names
+from shardtui.engine.checkpoint.arrays import load_arrays
+from shardtui.engine.checkpoint.directory import CheckpointDirectory, check_digests, state_names
 from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest
 from shardtui.engine.distributed.outcomes import Damaged
 from shardtui.engine.models.task import Task, TrainState

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from etils import epath
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.checkpoint.directory import save_arrays
+from shardtui.engine.checkpoint.arrays import save_arrays
 from shardtui.engine.checkpoint.export import Arrays, allocated, fill
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
