@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from ..wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, ProductInfo
 from ..wire.events import PresetInspected
-from ..wire.rates import KindOfWork, Rates
 from .layout import used_axes
 
 RULES = {
@@ -67,10 +66,6 @@ class Subject(Struct, frozen=True):
     """Logical axes with a rule that the model does not have."""
     flops_per_device: float | None
     """FLOPs of a step, divided by the number of devices; None if unknown."""
-    work: Sequence[KindOfWork] = ()
-    """What a device does in a step, by kind; empty if the compiled text cannot be read."""
-    rates: Rates | None = None
-    """How fast such devices do it; None if that was not measured."""
 
     def of_kind(self, kind: str) -> list[ArrayInfo]:
         """Returns the arrays of one kind, such as `parameter`."""

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from ..base import figures
 from ..wire.descriptions import ArrayInfo, MeshInfo
 from ..wire.events import PresetCompiled, PresetInspected
-from ..wire.rates import Rates
-from .exposed_traffic import traffic_over_compute
 from .finding import RULES, Finding, Subject, finding
 from .gathers import gathered_parameters
 from .layout import bytes_per_device, dim_name, is_same_layout, replicas, shard_shape, used_axes
@@ -21,20 +19,17 @@ __all__ = ["RULES", "Finding", "lint"]
 
 LARGE_BYTES = 2**20
 """Bytes per device that splitting an array must save for S101 to report it."""
+FLOPS_PER_BYTE = 10.0
+"""With fewer, compute cannot hide communication: chips compute 100 to 10,000 FLOP while a byte crosses a link."""
 LARGE_FRACTION = 0.05
 """The fraction of a device's parameter bytes that splitting an array must save for S101 to report it."""
 
 
-def lint(
-    compiled: PresetCompiled,
-    inspected: PresetInspected | None,
-    flops_per_step: float | None,
-    rates: Rates | None = None,
-) -> list[Finding]:
+def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_step: float | None) -> list[Finding]:
     """Returns the findings in the order of their codes.
 
     Without `inspected`, checks of activations, gradients and rematerializations are left out; without `flops_per_step`
-    (of all devices), S109 is. With the `rates` of such devices, S109 compares times.
+    (of all devices), S109 is.
     """
     subject = Subject(
         mesh=compiled.mesh,
@@ -45,8 +40,6 @@ def lint(
         inspected=inspected,
         flops_per_device=None if flops_per_step is None else flops_per_step / len(compiled.mesh.device_ids),
         unused_rules=compiled.unused_rules,
-        work=compiled.work,
-        rates=rates,
     )
     checks = (
         _replicated_parameters,
@@ -57,7 +50,7 @@ def lint(
         gathered_parameters,
         _rematerializations,
         _other_layouts,
-        traffic_over_compute,
+        _traffic_over_compute,
         _unnamed_dims,
         _layers_over_dcn,
     )
@@ -178,6 +171,22 @@ def _other_layouts(subject: Subject) -> Iterator[Finding]:
             [array],
             bytes_per_device(array, subject.mesh),
         )
+
+
+def _traffic_over_compute(subject: Subject) -> Iterator[Finding]:
+    flops, moved = subject.flops_per_device, dict[tuple[str, ...], int]()
+    for info in subject.collectives if flops is not None else ():
+        moved[tuple(info.axes)] = moved.get(tuple(info.axes), 0) + info.least_bytes
+    for axes, sent in moved.items():
+        if flops is not None and flops < FLOPS_PER_BYTE * sent:
+            yield finding(
+                "S109",
+                f"{figures.over(axes)} carries {figures.size(sent)} per device and step for {figures.rate(flops)}FLOP "
+                f"of compute: {flops / sent:.1f} FLOP per byte",
+                "give each device more to compute: a larger batch, longer sequences, or fewer devices on that axis",
+                cost=sent,
+                axes=axes,
+            )
 
 
 def _unnamed_dims(subject: Subject) -> Iterator[Finding]:

@@ -20,8 +20,6 @@ class Described(NamedTuple):
     """None if the text cannot be read."""
     products: list[ProductInfo]
     """Empty if the text cannot be read, or if `read` is not given `written`."""
-    module: Module | None
-    """None if the text cannot be read."""
     peak: Peak | None
     """What fills the memory at the peak; None if the text cannot be read, or is not in the order of a schedule."""
 
@@ -37,10 +35,10 @@ def read(
     try:
         module = parse(text)
         collectives = inventory(module, mesh, arguments)
-        return Described(collectives, products(module, written) if written else [], module, _peak(module, arguments))
+        return Described(collectives, products(module, written) if written else [], _peak(module, arguments))
     except ValueError:
         _logger.warning("the text of the compiled step cannot be parsed", exc_info=True)
-        return Described(None, [], None, None)
+        return Described(None, [], None)
 
 
 def _peak(module: Module, arguments: Sequence[str]) -> Peak | None:

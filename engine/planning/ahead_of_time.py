@@ -14,7 +14,7 @@ from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import canonical_order
 from ..profiling.predicted import predicted_account
-from ..profiling.program import COPIES, FUSIONS, PRODUCTS
+from ..profiling.program import Program
 from ..program.placement import argument_bytes, place
 from ..program.program import compile_program, trace_step
 from ..spec.config import UserModel
@@ -74,10 +74,11 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return _too_large(str(error), argument_bytes(task, placement), topology)
-    cost = _cost(program.description, _work(task, program.description, step), topology)
-    module = parse(program.step.as_text() or "")
+    module, mesh = parse(program.step.as_text() or ""), program.description.mesh.axes
+    work = step.work if step and not step.unknown else _work(task, Program(module, mesh, module.partitions, set()))
+    cost = _cost(program.description, work, topology)
     try:
-        account = predicted_account(module, program.description.mesh.axes, topology)
+        account = predicted_account(module, mesh, topology)
     except Invalid:  # too many operations to go through, or of the GPU compiler, which estimates no times
         return cost
     return replace(cost, account=account, scheduled_seconds=account.step_seconds)
@@ -88,16 +89,12 @@ def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
     return trace_step(task, place(task, preset, find_slice(topology))).lower().as_text()
 
 
-def _work(task: Task, compiled: PresetCompiled, step: Step | None) -> Work:
-    """What a device does in a step: by formula, or where none covers it, by the compiled text.
-
-    That has the FLOPs of matrix products, but not those of kernels, and what all other operations read and write.
-    """
-    if step and not step.unknown:
-        return step.work
+def _work(task: Task, program: Program) -> Work:
+    """What a device does in a step by the compiled text, where no formula covers it. Kernels have no FLOPs in it."""
+    flops, moved = program.step_work()
     return Work(
-        flops=sum(kind.amount for kind in compiled.work if kind.kind == PRODUCTS),
-        memory_bytes=sum(kind.amount for kind in compiled.work if kind.kind in (FUSIONS, COPIES)),
+        flops=flops,
+        memory_bytes=moved,
         model_flops=task.flops_per_step,
         tokens=task.config.training.tokens_per_step,
     )
@@ -114,7 +111,6 @@ def _cost(compiled: PresetCompiled, work: Work, topology: Topology) -> Cost:
         capacity_bytes=topology.chip.memory,
         parts={name: size for name in PARTS if (size := getattr(memory, name))},
         collectives=None if found is None else with_networks(flows(found), mesh, topology),
-        work=compiled.work,
         at_peak=compiled.at_peak,
         peak_buffers=compiled.peak_buffers,
     )

@@ -14,7 +14,6 @@ from ..spec.search import SearchRequest
 from ..spec.topology import Topology, load_topology
 from ..wire.stdout import print_answer
 from . import cache
-from .at_hand import predicted_on
 from .compile_slots import Turn, slot
 from .ranking import Board, Cost
 
@@ -75,7 +74,7 @@ def _compiled(config: RunConfig, target: str, name: str) -> Cost:
             cache.store(config, preset, topology, cost, program)
         except OSError as error:
             print(f"shardtui: cannot cache the compiler's answer: {error}", file=sys.stderr)
-    return replace(cost, predicted=predicted_on(topology, cost))
+    return cost
 
 
 def _program(config: RunConfig, preset: Preset, topology: Topology) -> str:

@@ -14,7 +14,6 @@ from ..spec.preset import Indivisible
 from ..spec.topology import Topology, Wiring, wiring
 from ..wire.account import Account
 from ..wire.descriptions import PeakBuffer, PeakMemory
-from ..wire.rates import KindOfWork, StepPrediction
 from .fitting import Fit
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
@@ -73,10 +72,6 @@ class Cost(Struct, frozen=True, kw_only=True):
     """Tokens per second of all devices."""
     flop_utilisation: float | None = None
     """Model FLOPs utilization (MFU): the model's FLOPs ÷ the peak FLOPs of all devices in the time of the step."""
-    work: list[KindOfWork] = []
-    """What the step of a compiled program does, by kind; empty by formula."""
-    predicted: StepPrediction | None = None
-    """Time of a step of the compiled program by rates that accounts of steps on such devices gave; null without any."""
     scheduled_seconds: float | None = None
     """Time of a step by the TPU compiler's schedule: operations take the cycles that it estimates, and collectives that
     do not pass behind work their bytes by the rate of their links. Null by formula."""
@@ -189,11 +184,6 @@ class Row(Struct, frozen=True, kw_only=True):
     def cost(self) -> Cost | None:
         """The more accurate cost: compiled, else estimated; None if there is neither."""
         return self.compiled or self.estimate
-
-    @property
-    def predicted(self) -> StepPrediction | None:
-        """Time of a step of the compiled program by measured rates; None if there is no program, or no rates."""
-        return self.compiled.predicted if self.compiled else None
 
     @property
     def verdict(self) -> Verdict:

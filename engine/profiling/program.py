@@ -13,6 +13,7 @@ from ..analysis import megascale
 from ..analysis.collectives import KINDS, Reader
 from ..analysis.dataflow import is_product
 from ..analysis.device_groups import grouping, groups_of
+from ..analysis.execution_counts import runs
 from ..analysis.hlo import Computation, Instruction, Module, parse
 from ..analysis.overlap import START
 from ..analysis.products import scope
@@ -22,7 +23,7 @@ from ..base import figures
 from ..base.invalid import Invalid
 from ..wire.descriptions import CollectiveInfo
 from .containers import Containers
-from .opcodes import CONTAINERS, FORMAL, MOVES
+from .opcodes import CONTAINERS, FORMAL, MOVES, NO_WORK
 from .trace import ProgramTrace
 
 PRODUCTS, FUSIONS, COPIES = "matrix products", "other fusions", "copies"
@@ -92,6 +93,21 @@ class Program:
             if each.opcode in CONTAINERS
             else self._works.of(where, each)
         )
+
+    def step_work(self) -> tuple[float, float]:
+        """Returns the FLOPs of a step's matrix products on one device, and the bytes that other operations move in its
+        memory. Collectives, and what runs a number of times that depends on data, are left out.
+        """
+        flops, moved, times = 0.0, 0.0, runs(self.module)
+        for name, operation in self.operations.items():
+            each, ran = self._instructions[name], times[self._places[name].name]
+            if ran and not operation.collective and each.opcode not in CONTAINERS | NO_WORK:
+                found = self.work(name)
+                if operation.part == PRODUCTS:
+                    flops += ran * (found.flops or 0.0)
+                else:
+                    moved += ran * (found.bytes or 0)
+        return flops, moved
 
     def part_of(self, name: str, is_waiting: bool = False) -> str:
         """Returns the part of the step that an operation's time belongs to; of a collective, waiting or exposed."""

@@ -13,7 +13,6 @@ from ..wire.descriptions import PresetListing
 from ..wire.events import Inspection
 from ..wire.stdout import print_answer
 from .inspection import inspect_program
-from .learned_rates import known_rates
 from .placement import Placement, place
 from .presets import describe_presets
 from .program import compile_program
@@ -50,6 +49,5 @@ def inspections(config: RunConfig, *others: str) -> Iterator[tuple[Task, Placeme
             flops_per_step=task.flops_per_step,
             compiled=compile_program(task, placement).description,
             inspected=inspect_program(task, placement),
-            rates=known_rates(devices),
         )
         yield task, placement, inspection

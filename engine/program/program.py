@@ -17,7 +17,6 @@ from ..parallel.constraints import activation_rules
 from ..parallel.mesh import describe_mesh
 from ..parallel.observed import Observed
 from ..parallel.rules import flax_rules
-from ..profiling.step_work import step_work
 from ..spec.preset import Preset
 from ..wire.events import Phase, PresetCompiled
 from .compilation_cache import cache_hits, of_code_in
@@ -155,7 +154,6 @@ def _describe(
         pipeline=placement.pipeline(task),
         unused_rules=_unused_rules(task, placement.preset),
         attention=placement.attention(task),
-        work=step_work(report.module, mesh.axes) if report.module else [],
         at_peak=report.peak.memory if report.peak else None,
         peak_buffers=report.peak.buffers if report.peak else [],
     )

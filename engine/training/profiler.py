@@ -15,11 +15,10 @@ from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL
 from ..profiling.host_plane import INPUT
 from ..profiling.recording import Place, Recording, read_recording
-from ..program.learned_rates import learned_rates
 from ..program.program import Program
 from ..spec.topology import peaks
 from ..wire.account import Account
-from ..wire.events import Event, PartsMeasured, Profiled, ProfileFailed, ProfileWriting, Profiling, RatesFitted
+from ..wire.events import Event, PartsMeasured, Profiled, ProfileFailed, ProfileWriting, Profiling
 from .joint_account import joint_account
 from .progress import Progress
 
@@ -177,16 +176,9 @@ class Profiler:
             if account is None:
                 return None, None
             account = structs.replace(account, clock_seconds=seconds)
-            self._learn(program, account)
         except Exception as error:  # training continues, whatever is in the trace
             return None, "; ".join(problems_in(error))
         return account, None
-
-    def _learn(self, program: Program, account: Account) -> None:
-        """Reports the rates that follow from this account and those before."""
-        devices, work = list(program.placement.mesh.devices.flat), program.description.work
-        if work and (rates := learned_rates(devices, work, account)):
-            self._publish(RatesFitted(rates=rates))
 
     def _recording(self, program: Program) -> Recording:
         """The trace of this process that was written last."""

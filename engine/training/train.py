@@ -21,7 +21,6 @@ from ..models.task import Task
 from ..parallel.mesh import describe_device, fallback
 from ..planning.preview import preview
 from ..program.compiler import Compiler
-from ..program.learned_rates import known_rates
 from ..program.memory import keep_freed_blocks, limit
 from ..program.presets import describe_presets, known_presets, problems_of_requested
 from ..program.setup import devices_and_task
@@ -29,7 +28,7 @@ from ..spec.checks import problems_of
 from ..spec.config import Restart, RunConfig, UserModel
 from ..spec.preset_reader import name_of
 from ..wire.descriptions import PresetInfo
-from ..wire.events import EngineReady, Event, RatesFitted
+from ..wire.events import EngineReady, Event
 from ..wire.hosts import HostInfo
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
@@ -98,8 +97,6 @@ def train(
     met = hosts if cluster.count > 1 else []
     notes = [*edited, *fitted.warnings, *coverage(config, task, known[name_of(config.preset)], devices)]
     publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, met))
-    if rates := known_rates(devices):
-        publish(RatesFitted(rates=rates))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
     if loss_programs.are_possible:

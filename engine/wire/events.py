@@ -25,7 +25,6 @@ from .descriptions import (
     RematerializationInfo,
 )
 from .hosts import HostInfo, HostStatus
-from .rates import KindOfWork, Rates
 from .version import VERSION
 
 
@@ -155,8 +154,6 @@ class PresetCompiled(Event, frozen=True):
     """Matrix products by scope, most FLOPs first; empty with an external loop, or if the HLO cannot be parsed."""
     attention: AttentionKernel | None = None
     """How attention is computed; null for a user's model."""
-    work: list[KindOfWork] = []
-    """What a step does on one device, by kind; empty with an external loop, and if the HLO cannot be parsed."""
     at_peak: PeakMemory | None = None
     """The peak of a device's memory, predicted from the order of the program; null with an external loop, and if the
     HLO cannot be parsed."""
@@ -516,15 +513,6 @@ class PartsMeasured(Event, frozen=True):
     """Why the trace cannot be read; null if it was."""
 
 
-class RatesFitted(Event, frozen=True):
-    """The rates at which these devices do the work of a step, from the accounts of this run and of earlier ones.
-
-    Reported at the start of a run, if they are known, and after each account."""
-
-    rates: Rates
-    """Rates by kind of work."""
-
-
 class Sampled(Event, frozen=True):
     """Text sampled from the model between two steps, by a command or every so many steps."""
 
@@ -634,8 +622,6 @@ class Inspection(Struct, frozen=True, kw_only=True):
     """Layouts of the state and batch, collectives and memory."""
     inspected: PresetInspected
     """Layouts of gradients and activations, and the compiler's warnings."""
-    rates: Rates | None = None
-    """How fast such devices work; null if no step was measured on any."""
 
 
 StepEvent = TrainingStarted | StepsDone | Evaluated | MemoryMeasured | Sampled | Paused | Resumed | Stalled
@@ -653,7 +639,7 @@ CheckpointEvent = (
     | Restored
     | RestoreFailed
 )
-ProfileEvent = Profiling | ProfileWriting | Profiled | ProfileFailed | PartsMeasured | RatesFitted
+ProfileEvent = Profiling | ProfileWriting | Profiled | ProfileFailed | PartsMeasured
 HostEvent = HostsMeasured | HostsLost | DevicesDiffer
 ConnectionEvent = Welcome | CommandRefused | Disconnected
 EngineEvent = EngineStarted | EngineReady | Failed | EngineStopped | EngineLost

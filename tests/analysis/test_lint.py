@@ -9,7 +9,6 @@ import jax
 import msgspec
 import pytest
 from shardtui.engine.analysis.lint import RULES, Finding, lint
-from shardtui.engine.analysis.prediction import NO_COLLECTIVES
 from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.inspection import inspect_program
@@ -19,7 +18,6 @@ from shardtui.engine.spec.config import TrainingConfig
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.descriptions import CollectiveInfo, RematerializationInfo
 from shardtui.engine.wire.events import Inspection, PresetCompiled, PresetInspected
-from shardtui.engine.wire.rates import Rate, Rates
 
 from ..conftest import BATCHES, WIDE, tiny_config
 from ..programs import KINDS
@@ -223,31 +221,6 @@ def test_traffic_over_compute(tmp_path: Path) -> None:
     assert re.search(
         r"data carries 1\.\d+ MB per device and step for 2\.\d+ MFLOP of compute: 1\.\d FLOP per byte", found[0].message
     )
-
-
-def test_traffic_over_compute_by_measured_rates(not_inspected: NotInspected) -> None:
-    compiled, *others = not_inspected("dp")
-    products = next(each for each in compiled.work if each.kind == "matrix products")
-    sent = sum(each.amount for each in compiled.work if each.kind not in NO_COLLECTIVES)
-
-    def found(seconds_per_byte: float) -> list[str]:
-        kinds = {"matrix products": 0.001 / products.amount, "other fusions": 0.0, "copies": 0.0}
-        kinds |= {"collectives": seconds_per_byte}
-        rates = Rates(
-            device="cpu",
-            devices=8,
-            versions={},
-            accounts=1,
-            rates=[Rate(kind=kind, seconds_each=0.0, seconds_per_unit=each) for kind, each in kinds.items()],
-            other_seconds=0.0,
-            error=None,
-        )
-        every = lint(compiled, *others, rates)
-        return [finding.message for finding in every if finding.code == "S109"]
-
-    assert found(0.0009 / sent) == []
-    (message,) = found(0.0021 / sent)
-    assert "for 1.0 ms of compute: its collectives take 2.1 ms, by the rates of steps that were measured" in message
 
 
 def test_a_layout_other_than_intended(built_in: BuiltIn) -> None:

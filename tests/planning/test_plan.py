@@ -79,7 +79,7 @@ def built_in_presets() -> list[Preset]:
 def test_json_has_the_estimates(home: Path) -> None:
     add_preset_for_sixteen(home)
     board = planned(*TINY, "--estimate")
-    assert (board["schema"], board["model"], board["topology"]) == (1, "nano", "v5e:2x4")
+    assert (board["schema"], board["model"], board["topology"]) == (2, "nano", "v5e:2x4")
     rows = {row["preset"]: row for row in board["rows"]}
     assert not any(name.startswith("pitfall") for name in rows)
     fsdp = rows["fsdp-tp2"]

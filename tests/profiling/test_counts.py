@@ -1,6 +1,6 @@
 """Traces of real steps on eight simulated devices: every collective has its events, as often as the text says."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -14,7 +14,7 @@ from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.models.task import Task
 from shardtui.engine.profiling.account import read_account
-from shardtui.engine.profiling.step_work import is_small
+from shardtui.engine.profiling.program import Program as TracedProgram
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.spec.config import RunConfig, UserModel
@@ -88,24 +88,11 @@ def test_each_collective_of_the_inventory_runs_as_often_as_the_text_says(
 
 def test_the_work_by_the_text_is_what_ran(measured: tuple[Program, Account]) -> None:
     program, account = measured
-    work = {each.kind: each for each in program.description.work}
-    kinds = {each.name: each.kind for each in account.collectives}
-    found = defaultdict[str, list[float]](lambda: [0.0, 0.0])
-    for each in account.operations:
-        amount = each.flops if each.part == "matrix products" else each.bytes
-        kind = kinds.get(each.name, each.part)
-        if not is_small(kind, (amount or 0) / each.count):
-            found[kind][0] += each.count
-            found[kind][1] += amount or 0
-    assert set(work) == set(found)
-    moved = ("other fusions", "copies")  # loops of random bits may be one operation, which does both
-    for kind in set(found).difference(moved):
-        count, amount = found[kind]
-        assert amount == pytest.approx(work[kind].amount, rel=0.05), kind
-        if not account.operations_left_out:
-            assert count == pytest.approx(work[kind].count), kind
-    text = sum(work[kind].amount for kind in moved)
-    assert sum(found[kind][1] for kind in moved) == pytest.approx(text, rel=0.05)
+    module = parse(program.step.as_text() or "")
+    flops, moved = TracedProgram(module, program.description.mesh.axes, 8, set()).step_work()
+    assert sum(each.flops or 0.0 for each in account.operations) == pytest.approx(flops, rel=0.05)
+    others = (each.bytes for each in account.operations if each.part in ("other fusions", "copies"))
+    assert sum(each or 0 for each in others) == pytest.approx(moved, rel=0.05)
 
 
 def test_the_parts_of_each_device_add_up_to_the_step(

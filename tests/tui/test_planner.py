@@ -247,6 +247,9 @@ def test_rows_as_text() -> None:
     compiled = msgspec.structs.replace(row, compiled=smaller)
     assert board_rows.estimate_errors(compiled) == "peak +20 %, sent 0 %"
     assert board_rows.source(compiled) == "compiler"
+    scheduled = msgspec.structs.replace(row, compiled=msgspec.structs.replace(smaller, scheduled_seconds=0.2))
+    assert board_rows.scheduled(scheduled) == "predicted 200 ms by the compiler's schedule and its estimates"
+    assert board_rows.scheduled(compiled) == board_rows.scheduled(row) == ""
     assert [board_rows.percent(part) for part in (0.0001, -0.0042, 0.5)] == ["0 %", "−0.4 %", "+50 %"]
     others = [Row(preset=name, mesh={}, problems=[f"{name}: heads 3", f"{name}: own {name}"]) for name in ("a", "b")]
     assert board_rows.problems(others) == ["a, b: heads 3", "a: own a", "b: own b"]

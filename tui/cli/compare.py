@@ -49,7 +49,6 @@ from .throttle import Throttle
 HEADINGS = (
     "step time\nmedian",
     "middle\n50 %",
-    "predicted\nstep time",
     "{counted}/s\n",
     "memory\nin use",
     "predicted\nstate + batch",

@@ -8,7 +8,6 @@ from ...engine.analysis.traffic import Flow
 from ...engine.planning.ranking import Cost, Measured, Row, Verdict
 from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.wire.descriptions import DeviceInfo
-from ...engine.wire.rates import StepPrediction
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
@@ -49,9 +48,6 @@ class ComparedPreset(Struct, frozen=True, kw_only=True):
     empty."""
     compiled: Prediction | None
     """Cost of the compiled program; null if there is none, or the backend does not report its memory."""
-    predicted: StepPrediction | None
-    """Time of a step of the compiled program, by rates that accounts of steps on such devices gave; null without rates,
-    or without a program."""
     measured: Measured | None
     """Steps measured on these devices; null if there are none."""
 
@@ -59,7 +55,7 @@ class ComparedPreset(Struct, frozen=True, kw_only=True):
 class CompareReport(Struct, frozen=True, kw_only=True):
     """Presets measured one after the other in one engine."""
 
-    schema: int = 1
+    schema: int = 2
     """Version of this schema; grows when a field changes its meaning or is removed."""
     model: str
     """Name of the model."""
@@ -94,7 +90,6 @@ def compared_preset(row: Row) -> ComparedPreset:
         estimate=_prediction(row.estimate),
         no_estimate=row.no_estimate,
         compiled=_prediction(row.compiled),
-        predicted=row.predicted,
         measured=row.measured,
     )
 

@@ -33,7 +33,7 @@ class LintReport(Struct, frozen=True, kw_only=True):
 
 def findings(inspection: Inspection) -> list[Finding]:
     """Returns likely mistakes in the layout."""
-    return lint(inspection.compiled, inspection.inspected, inspection.flops_per_step, inspection.rates)
+    return lint(inspection.compiled, inspection.inspected, inspection.flops_per_step)
 
 
 def lint_report(inspection: Inspection, found: Sequence[Finding], explained: Explained) -> LintReport:

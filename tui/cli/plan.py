@@ -23,7 +23,6 @@ from ..client.planner import Planner, is_far_too_large
 from ..state import board_rows
 from ..state.chip_hours import Prices, check_prices
 from ..state.pipeline_words import pipeline_words
-from ..state.predicted_words import predicted_times
 from ..state.recommendation import recommendation
 from ..terminal.clean import clean, json_line, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
@@ -151,7 +150,7 @@ def _tables(
     wired = rows[:1] if search else rows
     tables += [_wiring_table(wired)] if any(map(board_rows.used_wirings, wired)) else []
     tables += [Text(f"{row.title}: {line}") for row in rows for line in board_rows.findings(row)]
-    tables += [Text(f"{row.title}: {words}") for row in rows if (words := predicted_times(row))]
+    tables += [Text(f"{row.title}: {words}") for row in rows if (words := board_rows.scheduled(row))]
     tables += [Text(f"{row.title}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
     tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]
     left_out = [row for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]

@@ -15,7 +15,7 @@ from ..state.chip_hours import Prices, yield_of
 from ..state.recommendation import recommendation
 from .search_report import SearchReport
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class PlannedPreset(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Compare: predicted, compiled and measured figures of each preset in this run, the best preset first."""
+"""Compare: estimated, compiled and measured figures of each preset in this run, the best preset first."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,6 @@ WIDE_COLUMNS = {
         *NAME_COLUMNS,
         "step time",
         "middle 50 %",
-        "predicted",
         f"{counted}/s",
         "in use",
         "state + batch",
@@ -40,8 +39,8 @@ WIDE_COLUMNS = {
     )
     for counted in ("tokens", "examples")
 }
-NARROW_COLUMNS = (*NAME_COLUMNS, "step", "predicted", "in use", "peak", "sent")
-NARROW_CELLS = (0, 2, 4, 6, 7)
+NARROW_COLUMNS = (*NAME_COLUMNS, "step", "in use", "peak", "sent")
+NARROW_CELLS = (0, 3, 5, 6)
 """Indices of the `cells` that fit on a terminal of 80 columns."""
 
 
@@ -64,10 +63,9 @@ pitfalls and those that **-** leaves out: the run switches to each in turn and k
 first three steps after a switch, and steps during a compilation, are not counted. **Escape** cancels; at the end the
 run returns to the preset it started from. **Enter** switches to the preset under the cursor.
 
-*Step time* is the median, *middle 50 %* the quartiles. *Predicted* is the step time of a compiled program by the rates
-of these devices, which follow from the accounts in Time: **p** there adds one. *In use* is measured; *state + batch*
-and *peak* are the compiler's. *Sent* is the bytes one device sends in a step: from the compiled program, or by formula
-(≈) before there is one. A run in an external loop has one layout, and nothing is measured in it.
+*Step time* is the median, *middle 50 %* the quartiles. *In use* is measured; *state + batch* and *peak* are the
+compiler's. *Sent* is the bytes one device sends in a step: from the compiled program, or by formula (≈) before there is
+one. A run in an external loop has one layout, and nothing is measured in it.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = identified(

@@ -6,9 +6,7 @@ from msgspec import Struct
 
 from ...engine.base import figures
 from ...engine.planning.ranking import Cost, Row
-from ...engine.wire.rates import StepPrediction
 from .measured_rows import listed_presets, row_of
-from .predicted_words import predicted_step
 from .run_state import RunState
 
 LESS = 0.75
@@ -29,11 +27,10 @@ class Alternative(Struct, frozen=True):
 def alternative(state: RunState, preset: str) -> Alternative | None:
     """Returns a preset to try instead of `preset`: one that was faster in this run, or else one that sends less.
 
-    Times are compared first: those of steps in this run, then predicted ones. Of bytes, what was compiled here is
-    compared first, then estimates. Stages of a pipeline send little and wait for each other: bytes say nothing of them.
-    None if no such preset is known.
+    Times are compared first. Of bytes, those of compiled programs come before estimates. Stages of a pipeline send
+    little and wait for each other: bytes say nothing of them. None if no such preset is known.
     """
-    return _faster(state, preset) or _predicted_faster(state, preset) or _sends_less(state, preset)
+    return _faster(state, preset) or _sends_less(state, preset)
 
 
 def _faster(state: RunState, preset: str) -> Alternative | None:
@@ -45,21 +42,6 @@ def _faster(state: RunState, preset: str) -> Alternative | None:
     return Alternative(
         best, f"took {figures.seconds(known[best])} a step in this run, and this one {figures.seconds(own)}"
     )
-
-
-def _predicted_faster(state: RunState, preset: str) -> Alternative | None:
-    """A compiled preset that did not run, if it is faster by more than the error of the prediction."""
-    own, found = state.seconds_under(preset), _predictions(state, preset)
-    best = min(found, key=lambda name: found[name].seconds, default=None)
-    if own is None or best is None or found[best].seconds + (found[best].error_seconds or 0.0) > FASTER * own:
-        return None
-    words = f"is predicted to take {predicted_step(found[best])} a step, and this one took {figures.seconds(own)}"
-    return Alternative(best, words)
-
-
-def _predictions(state: RunState, preset: str) -> dict[str, StepPrediction]:
-    others = [name for name in listed_presets(state) if name != preset and name not in state.timed]
-    return {name: predicted for name in others if (predicted := state.predicted(name))}
 
 
 def _sends_less(state: RunState, preset: str) -> Alternative | None:
@@ -75,11 +57,9 @@ def _sends_less(state: RunState, preset: str) -> Alternative | None:
 
 
 def _slower(state: RunState, preset: str) -> set[str]:
-    """Presets that would send less for nothing: they took longer, or are predicted to."""
+    """Presets that took longer, and would send less for nothing."""
     own = state.seconds_under(preset)
-    times = {name: found.seconds for name, found in _predictions(state, preset).items()}
-    times |= {name: seconds for name in listed_presets(state) if (seconds := state.seconds_under(name))}
-    return {name for name, seconds in times.items() if own and seconds > own and name != preset}
+    return {name for name in listed_presets(state) if own and (state.seconds_under(name) or 0.0) > own}
 
 
 def _fits(row: Row, cost: Cost | None) -> bool:

@@ -34,6 +34,12 @@ def verdict(row: Row) -> str:
     return f"{row.verdict} by {figures.size(cost.peak_bytes - (cost.capacity_bytes or 0))}"
 
 
+def scheduled(row: Row) -> str:
+    """Returns the step time of a compiled program by the compiler's schedule; empty if unknown."""
+    seconds = row.compiled.scheduled_seconds if row.compiled else None
+    return f"predicted {figures.seconds(seconds)} by the compiler's schedule and its estimates" if seconds else ""
+
+
 def peak(row: Row) -> str:
     """Returns the peak memory of a device; empty if unknown."""
     return figures.size(row.cost.peak_bytes) if row.cost else ""

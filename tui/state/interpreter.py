@@ -44,7 +44,6 @@ from ...engine.wire.events import (
     ProfileWriting,
     Profiling,
     ProgramsKept,
-    RatesFitted,
     Restored,
     RestoreFailed,
     Resumed,
@@ -107,9 +106,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
 def _apply_profile(state: RunState, event: ProfileEvent) -> None:
     if isinstance(event, PartsMeasured | Profiled):
         state.measured += measured_parts(event)
-    if isinstance(event, RatesFitted):
-        state.rates = event.rates
-    elif not isinstance(event, PartsMeasured):
+    if not isinstance(event, PartsMeasured):
         state.profiling = event if isinstance(event, Profiling | ProfileWriting) else None
         state.profiled = event if isinstance(event, Profiled) else state.profiled
 

@@ -46,7 +46,6 @@ from ...engine.wire.events import (
     ProfileWriting,
     Profiling,
     ProgramsKept,
-    RatesFitted,
     Restored,
     RestoreFailed,
     Resumed,
@@ -201,8 +200,6 @@ def _profile(event: ProfileEvent) -> str:
             return f"{profile(event)}{problem}; to open it in xprof: {opened_by(event)}"
         case PartsMeasured():
             return _parts(event)
-        case RatesFitted():
-            return _rates(event)
         case ProfileFailed():
             return f"no profile at step {event.step:,}: {'; '.join(event.problems)}"
 
@@ -214,13 +211,6 @@ def _parts(event: PartsMeasured) -> str:
     parts = ", ".join(f"{part.name} {figures.percent(part.share)}" for part in largest)
     paused = f"paused {figures.seconds(event.pause_seconds)} to measure"
     return f"step {event.step:,} of {figures.seconds(event.step_seconds or 0.0)}: {parts}; {paused}"
-
-
-def _rates(event: RatesFitted) -> str:
-    programs = f"{event.rates.accounts} program{'s' * (event.rates.accounts != 1)}"
-    error = event.rates.error
-    within = "the error is not known yet" if error is None else f"typically within {figures.percent(error)}"
-    return f"step times are predicted from accounts of {programs} on such devices: {within}"
 
 
 def _hosts(event: HostEvent) -> str:

@@ -1,7 +1,6 @@
-"""The board of a run: each preset as predicted, as compiled and as measured on its devices."""
+"""The board of a run: each preset as estimated, as compiled and as measured on its devices."""
 
 from collections.abc import Sequence
-from math import inf
 from typing import Literal
 
 import msgspec
@@ -12,7 +11,6 @@ from ...engine.planning.ranking import Cost, Row, ranked
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled
-from .predicted_words import predicted_step
 from .recommendation import recommendation
 from .run_state import RunState
 
@@ -25,13 +23,8 @@ def rows_of(state: RunState, presets: Sequence[str]) -> list[Row]:
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows with the measured ones first, then predicted ones, and those with problems after others."""
-
-    def rank(row: Row) -> tuple[bool, bool, float]:
-        predicted = row.predicted.seconds if row.predicted and not row.measured else 0.0
-        return row.measured is None, bool(row.problems), predicted or (inf if row.measured is None else 0.0)
-
-    return sorted(ranked(rows), key=rank)
+    """Returns the rows with the measured ones first, and those with problems last."""
+    return sorted(ranked(rows), key=lambda row: (row.measured is None, bool(row.problems)))
 
 
 def row_of(info: PresetInfo, state: RunState) -> Row:
@@ -62,7 +55,7 @@ def listed_presets(state: RunState) -> list[str]:
 def cells(row: Row) -> tuple[str, ...]:
     """Returns the cells of a row, empty if unknown.
 
-    They are step time, its quartiles, the predicted step time, tokens/s; memory in use, predicted arguments and
+    They are step time, its quartiles, tokens/s; memory in use, predicted arguments and
     predicted peak, per device; bytes that a device sends per step, as compiled and by formula.
     """
     measured, compiled, estimate = row.measured, row.compiled, row.estimate
@@ -74,7 +67,6 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         figures.seconds(measured.step_seconds) if measured else "–",
         times,
-        predicted_step(row.predicted) if row.predicted else "",
         rate,
         used,
         predicted(row, "argument_bytes"),
@@ -128,8 +120,6 @@ def _cost(compiled: PresetCompiled, state: RunState) -> Cost | None:
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
         capacity_bytes=state.ready.memory_limit if state.ready else None,
-        work=compiled.work,
-        predicted=state.predicted(compiled.preset),
         collectives=None if compiled.collectives is None else flows(compiled.collectives),
     )
 

@@ -33,7 +33,6 @@ from ...engine.wire.events import (
     SwitchFailed,
 )
 from ...engine.wire.hosts import HostStatus
-from ...engine.wire.rates import Rates, StepPrediction
 from .epochs import Epochs
 from .evaluations import Evaluations
 from .losses import Losses
@@ -144,8 +143,6 @@ class RunState:
     """The start of the engine by a supervisor; None without one."""
     epochs: Epochs = field(default_factory=Epochs)
     """What went before: who was lost, and what that cost."""
-    rates: Rates | None = None
-    """Rates of these devices, fitted to accounts; None until one was made on such devices."""
     sampled: Sampled | None = None
     """The last sample of text; None before the first."""
     is_paused: bool = False
@@ -232,7 +229,7 @@ class RunState:
         """Lint findings of the active preset; empty until it is compiled."""
         if self.layout is None or self.ready is None:
             return []
-        return lint(self.layout, self.inspection, self.ready.flops_per_step, self.rates)
+        return lint(self.layout, self.inspection, self.ready.flops_per_step)
 
     @property
     def first_preset(self) -> str:
@@ -297,13 +294,6 @@ class RunState:
     def seconds_under(self, preset: str) -> float | None:
         """Returns the median step time under a preset; None if it did not run."""
         return median(self.timed[preset]) if preset in self.timed else None
-
-    def predicted(self, preset: str) -> StepPrediction | None:
-        """Returns the time of a step under a compiled preset, by rates of these devices; None if unknown."""
-        from ...engine.analysis.prediction import predict  # the first frame does not wait for it
-
-        compiled = self.compiled.get(preset)
-        return predict(compiled.work, self.rates) if compiled and self.rates else None
 
     def is_compiled(self, preset: str) -> bool:
         """Returns whether a switch to the preset needs no compilation."""

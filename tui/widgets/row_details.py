@@ -10,7 +10,6 @@ from ...engine.planning.ranking import Cost, Row
 from ..state import board_rows
 from ..state.overlap_words import overlap_words
 from ..state.pipeline_words import pipeline_words
-from ..state.predicted_words import predicted_times
 from .lines import Lines, set_titles
 
 LABEL_WIDTH = 15
@@ -59,7 +58,7 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(row, row.cost)
     if cost := row.timed:
         yield "step", _times(cost)
-    if words := predicted_times(row):
+    if words := board_rows.scheduled(row):
         yield "compiled", words
     if row.pipeline:
         yield "pipeline", pipeline_words(row.pipeline)
