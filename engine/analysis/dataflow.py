@@ -19,8 +19,8 @@ MOVES = {
 """Opcodes that only move or convert their first operand."""
 CALLERS = {"fusion": CALLS, "call": APPLIED, "while": BODY, "async-start": CALLS}
 """Opcodes that call another computation with their operands, to the attribute that names it. A loop has one tuple."""
-LIBRARY_PRODUCT = re.compile(r'custom_call_target="__cublas\$(?:gemm|lt\$matmul)')
-"""Matrix products that GPU programs leave to cuBLAS."""
+LIBRARY_PRODUCT = re.compile(r'custom_call_target="__cu(?:blas\$(?:gemm|lt\$matmul)|dnn\$conv)')
+"""Matrix products and convolutions that GPU programs leave to cuBLAS and cuDNN, or on AMD's to hipBLAS and MIOpen."""
 MAX_STEPS = 1000
 """Steps to follow one value: a module of nested loops could need any number."""
 

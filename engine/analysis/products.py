@@ -96,13 +96,21 @@ def product_flops(where: Computation, product: Instruction) -> float | None:
     if len(shapes) != 3:
         return None
     left, right, out = shapes
-    if product.opcode == "convolution":
-        return _convolution(product, left, right, out)
+    if "dim_labels=" in product.rest:
+        return _convolution(product, *_forward(product, left, right, out))
     found = CONTRACTED.search(product.rest)
     contracted = numbers(found[1]) if found else []
     if any(dim >= len(left) for dim in contracted):
         return None
     return 2.0 * math.prod(out) * math.prod(left[dim] for dim in contracted)
+
+
+def _forward(product: Instruction, *shapes: Sequence[int]) -> tuple[Sequence[int], ...]:
+    """Input, kernel and output of a convolution: in a library's gradients, by the forward window and labels."""
+    left, right, out = shapes
+    if "__cudnn$convBackwardInput" in product.rest:
+        return out, right, left
+    return (left, out, right) if "__cudnn$convBackwardFilter" in product.rest else (left, right, out)
 
 
 def _shape(type_: str) -> list[int]:

@@ -6,9 +6,11 @@ one that updates a slice in place writes the slice.
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from .dataflow import Dataflow, is_product
+from .execution_counts import runs
 from .hlo import Computation, Instruction, Module, arrays
 from .products import product_flops
 from .trip_counts import CALLS
@@ -23,6 +25,14 @@ RENAMES = {"bitcast", "reshape", "get-tuple-element", "opt-barrier"}
 """Opcodes that move nothing."""
 UNKNOWN = {"infeed", "outfeed", "send", "recv"}
 """Opcodes that move data while others run, or whose types do not say what they move; so do all `-start` and `-done`."""
+CONTAINERS = {"while", "call", "conditional"}
+"""Opcodes whose time and work are the sums over the operations inside."""
+FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
+"""Opcodes that take no time."""
+NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id", "recv", "send-done"}
+"""Opcodes that are no operations of a device."""
+CALLED = re.compile(r"\b(?:to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+"""The computations that a container calls."""
 MAX_DEPTH = 20
 """Renamings in a row that are followed: a valid program has a few."""
 
@@ -44,8 +54,40 @@ class Works:
         self._flow = Dataflow(module)
 
     def of(self, where: Computation, each: Instruction) -> Work:
-        """Returns the work of an instruction in the computation `where`, with all that it calls as a fusion."""
+        """Returns the work of an instruction in the computation `where`, with the work of its fusion or container."""
+        if each.opcode in CONTAINERS:
+            return self._inside(where, each)
         return Work(self._flops(where, each), self._bytes(where, each))
+
+    def inside(self, each: Instruction) -> Iterator[tuple[Computation, Instruction]]:
+        """Yields the instructions that a container runs, also in other containers, with their computations."""
+        seen, pending = set[str](), CALLED.findall(each.rest)
+        while pending:
+            name = pending.pop()
+            if name in seen or not (where := self._module.computations.get(name)):
+                continue
+            seen.add(name)
+            for inner in where.instructions.values():
+                yield where, inner
+                pending += CALLED.findall(inner.rest) if inner.opcode in CONTAINERS else ()
+
+    def _inside(self, where: Computation, each: Instruction) -> Work:
+        """The work of a container each time it runs; unknown if that depends on data."""
+        times = self._times[where.name]
+        flops, moved = 0.0, 0.0
+        for place, inner in self.inside(each):
+            ran = self._times[place.name]
+            if ran is None or not times:
+                return Work(None, None)
+            if inner.opcode not in CONTAINERS | NO_WORK:
+                found = self.of(place, inner)
+                flops += (found.flops or 0.0) * ran / times
+                moved += (found.bytes or 0.0) * ran / times
+        return Work(flops or None, round(moved))
+
+    @cached_property
+    def _times(self) -> dict[str, int | None]:
+        return runs(self._module)
 
     def _flops(self, where: Computation, each: Instruction) -> float | None:
         found = [product_flops(*product) for product in self._products(where, each)]

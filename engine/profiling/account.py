@@ -1,4 +1,4 @@
-"""The account of a step: where its time went, from the sums over all devices and the program."""
+"""The account of a step, which says where its time went: from the sums over all devices and the program."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from ..spec.topology import Peaks, peaks
 from ..wire.account import Account, CollectiveTime, DeviceTime, OperationTime, PartTime, Timeline, WaitTime
 from .program import COPIES, FUSIONS, PRODUCTS, Operation, Program
-from .rates import with_rates
 from .recording import HOST, IDLE, INPUT, OTHER_PROGRAMS, PICOSECONDS, Recording, read_recording
 from .sums import Sums, extremes, merged
 from .timeline import MAX_DEVICES, encoded
@@ -17,14 +16,16 @@ from .trace import Span
 
 NANOSECONDS = 9
 """Digits of an operation's seconds: an event has hundreds of them."""
+RATE_DIGITS = 4
+"""Digits of a rate."""
 MAX_OPERATIONS = 500
-"""Operations in an account, those with most time first."""
+"""Operations in an account: the ones with most time."""
 
 
 def read_account(path: Path, mesh: Mapping[str, int], text: str = "") -> Account:
     """Reads a trace and accounts for its steps. Raises Invalid if it cannot be read or has no whole step.
 
-    `mesh`, `text`: as in `read_recording`. Peaks are those of the chip that the trace names, if they are known.
+    `mesh`, `text`: as in `read_recording`. The peaks are the published ones of the chip that the trace names.
     """
     recording = read_recording(path, mesh, text)
     window, shown = recording.window, recording.shown_window
@@ -34,7 +35,8 @@ def read_account(path: Path, mesh: Mapping[str, int], text: str = "") -> Account
 def account_of(recording: Recording, found: Sequence[Sums], window: Span, shown: Span, peaks: Peaks | None) -> Account:
     """Returns the account of the steps of a recording.
 
-    `found`: the sums of each process. `window`: the time that was divided. `shown`: that of the step in the timeline.
+    `found`: the sums of each process. `window`: the time that was divided. `shown`: the time of the step in the
+    timeline.
     """
     steps = len(recording.steps)
     accountant = Accountant(recording.program, merged(found), _seconds(window) / steps, peaks)
@@ -59,7 +61,7 @@ class Accountant:
     """Of a device; None if unknown."""
 
     def account(self, name: str, steps: int) -> Account:
-        """Returns the account without a timeline. `name`: of the program. `steps`: how many were measured."""
+        """Returns the account without a timeline. `name`: the program's name. `steps`: how many were measured."""
         devices = self.sums.devices
         names = self._part_names()
         mean = {name: sum(device.parts.get(name, 0.0) for device in devices) / len(devices) for name in names}
@@ -83,13 +85,13 @@ class Accountant:
         )
 
     def timeline(self, step: int, seconds: float, names: Sequence[str]) -> Timeline:
-        """Returns the timeline of a step. `names`: of the operations that the account lists."""
+        """Returns the timeline of a step. `names`: the operations that the account lists."""
         chosen = extremes(self.sums.devices, MAX_DEVICES)
         devices = [encoded(device, names) for device in self.sums.shown if device.position in chosen]
         return Timeline(step=step, seconds=seconds, devices=devices)
 
     def _part_names(self) -> list[str]:
-        """The parts in their order: work, collectives by name, then what is no operation."""
+        """The parts in order: work, collectives by name, then the time without operations."""
         found = {name for device in self.sums.devices for name in device.parts}
         fixed = [PRODUCTS, FUSIONS, COPIES]
         ends = [OTHER_PROGRAMS, INPUT, HOST, IDLE]
@@ -120,7 +122,7 @@ class Accountant:
         return sorted(found, key=lambda each: -each.seconds)
 
     def _operations(self) -> list[OperationTime]:
-        """All operations, those with most time first; those that an account lists with their rates."""
+        """All operations, most time first; the ones that an account lists have rates."""
         known = self.program.operations
         timed = sorted(self.sums.operations, key=lambda name: -self.sums.operations[name])
         found = [self._operation(known[name]) for name in timed if name in known]
@@ -142,10 +144,10 @@ class Accountant:
             moving = sums.mean(sums.exposed, each.name) + sums.mean(sums.hidden, each.name)
             sent = self.program.sent(each.name)
             each = replace(each, bytes=None if sent is None else round(sent))
-            return with_rates(each, moving, None, peaks and peaks.rate_of(collective.network))
+            return _with_rates(each, moving, None, peaks and peaks.rate_of(collective.network))
         flops, moved = (None if value is None else each.count * value for value in self.program.work(each.name))
         each = replace(each, flops=flops, bytes=None if moved is None else round(moved))
-        return with_rates(each, each.seconds, peaks and peaks.flops, peaks and peaks.memory_rate)
+        return _with_rates(each, each.seconds, peaks and peaks.flops, peaks and peaks.memory_rate)
 
     def _waits(self) -> list[WaitTime]:
         devices = self.sums.devices
@@ -156,3 +158,25 @@ class Accountant:
             if device.times_waited_for
         ]
         return sorted(found, key=lambda wait: -wait.seconds)
+
+
+def _with_rates(
+    operation: OperationTime, seconds: float, peak_flops: float | None, peak_bandwidth: float | None
+) -> OperationTime:
+    """Returns an operation with its rates, which follow from its FLOPs and bytes.
+
+    `seconds`: its working time per step. `peak_flops`, `peak_bandwidth`: of the device, per second; None if unknown.
+    """
+    times = [_over(operation.flops, peak_flops), _over(operation.bytes, peak_bandwidth)]
+    return replace(
+        operation,
+        flops_per_second=_over(operation.flops, seconds),
+        bytes_per_second=_over(operation.bytes, seconds),
+        flops_share=_over(times[0], seconds),
+        bandwidth_share=_over(times[1], seconds),
+        roofline_seconds=max((time for time in times if time is not None), default=None),
+    )
+
+
+def _over(amount: float | None, by: float | None) -> float | None:
+    return None if amount is None or not by else float(f"{amount / by:.{RATE_DIGITS}g}")

@@ -1,4 +1,4 @@
-"""When each device begins each collective: those that are early wait for the last."""
+"""The times at which devices begin each collective: the early ones wait for the last."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -8,26 +8,26 @@ from .program import Program
 from .trace import Interval
 
 Execution = tuple[int, str, int]
-"""A step, the collective, and how often it ran before in that step."""
+"""A step, a collective, and its earlier executions in that step."""
 
 
 class Arrival(NamedTuple):
     """A device at a collective. Picoseconds."""
 
     begin: int
-    """When it begins it."""
+    """Begin of its first operation."""
     end: int
-    """When the operation ends that begins it."""
+    """End of its first operation."""
     done: int
-    """When the last operation of the collective ends: it has the others' data."""
+    """End of its last operation: the device then has the others' data."""
 
     def shifted(self, by: int) -> "Arrival":
-        """Returns it by a clock that is ahead by that many picoseconds."""
+        """Returns the arrival by a clock that is ahead by this many picoseconds."""
         return Arrival(self.begin + by, self.end + by, self.done + by)
 
 
 class Arrivals:
-    """When devices begin collectives, and which they wait for. Devices are known by their positions in the mesh."""
+    """Arrivals of devices at collectives, and who waits for whom. Devices are known by their positions in the mesh."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -59,7 +59,7 @@ class Arrivals:
         self.found.setdefault(execution, {})[position] = arrival
 
     def met(self, position: int, each: Interval) -> int:
-        """Returns when the last partner of a device begins a collective; its own begin if it is the last itself.
+        """Returns the time at which the last device of the group begins a collective; of the last, its own.
 
         Call it once all arrivals are added.
         """
@@ -68,7 +68,7 @@ class Arrivals:
         return max(each.begin, min(last, each.end))
 
     def waits_for(self, positions: Collection[int]) -> Mapping[int, tuple[int, int]]:
-        """Returns for each of these devices that others waited for how often, and how long: picoseconds, their sum."""
+        """Returns how often others waited for each of these devices, and how long in all, in picoseconds."""
         times: Counter[int] = Counter()
         waited: Counter[int] = Counter()
         for execution, arrivals in self.found.items():

@@ -15,39 +15,38 @@ from .recording import Recording
 from .trace import Span
 
 BARRIERS = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all"}
-"""Collectives that end on no device before they have begun on all."""
+"""Kinds of collectives that end on no device before they have begun on all."""
 MAX_ARRIVALS = 200_000
-"""Arrivals that all processes tell each other, of some twenty bytes: with more, fewer steps are accounted for."""
+"""Arrivals that the processes send each other, some twenty bytes each: with more, fewer steps are accounted for."""
 Group = tuple[Execution, tuple[int, ...]]
 """An execution among the devices of one group."""
 
 
 class Traced(Struct, frozen=True):
-    """What a process has traced."""
+    """Steps and arrivals in the trace of a process."""
 
     steps: list[int]
     """Numbers of the whole steps; empty if its host has not annotated them."""
     arrivals: int
-    """Arrivals of its devices, in all of these steps, that other processes need."""
+    """Arrivals of its devices in these steps that other processes need."""
 
 
 class Shared(Struct, frozen=True):
-    """What a process tells the others of its trace."""
+    """The part of a trace that a process sends to the others."""
 
     epoch: int | None
     """Nanoseconds from 1970 until its time 0, by the clock of its host; None if unknown."""
-
     window: tuple[int, int]
     """Picoseconds, by its own clock: from the start of the first step to the end of the last operation."""
     shown: tuple[int, int]
-    """The same of the step in the timeline."""
+    """Begin and end of the step in the timeline."""
     arrivals: dict[str, list[tuple[int, int, int, int, int, int]]]
-    """By collective that devices of several processes take part in: step, execution within the step, position of the
-    device in the mesh, and nanoseconds since the window began: begin, end, done. See `Arrival`."""
+    """Arrivals at each collective among several processes: step, execution within the step, position of the device in
+    the mesh, and nanoseconds since the window began: begin, end, done. See `Arrival`."""
 
 
 class Offset(Struct, frozen=True):
-    """How far a clock is behind that of process 0."""
+    """The lag of a clock behind the clock of process 0."""
 
     picoseconds: int
     """Add it to a time by the process's clock."""
@@ -56,7 +55,7 @@ class Offset(Struct, frozen=True):
 
 
 def traced(recording: Recording) -> Traced:
-    """Returns what a recording has."""
+    """Returns the steps and arrivals of a recording."""
     return Traced(recording.steps if recording.has_numbers else [], len(list(_needed(recording))))
 
 
@@ -68,7 +67,7 @@ def kept_steps(found: Sequence[Traced]) -> list[int]:
 
 
 def shared(recording: Recording) -> Shared:
-    """Returns what the other processes need of a recording."""
+    """Returns the part of a recording that the other processes need."""
     window = recording.window
     found: dict[str, list[tuple[int, int, int, int, int, int]]] = {}
     for (step, name, at), position, each in _needed(recording):
@@ -90,7 +89,7 @@ class Clocks:
     """The clocks of all processes of a run. Times by the clock of process 0 are common to all."""
 
     def __init__(self, found: Sequence[Shared], program: Program) -> None:
-        """`found`: what each process has told."""
+        """`found`: from each process."""
         self._found = found
         self.offsets = _offsets(found, program)
         """The offset of each process; None if it shares no collective with process 0, directly or through others."""
@@ -115,7 +114,7 @@ class Clocks:
         return span[0] - self._shift(process), span[1] - self._shift(process)
 
     def add_arrivals(self, arrivals: Arrivals, process: int) -> None:
-        """Adds the arrivals of all other processes to those of one, by its clock."""
+        """Adds the arrivals of all other processes to `arrivals` of one process, by its clock."""
         for other, theirs in enumerate(self._found):
             if other != process and self.offsets[other] and self.offsets[process]:
                 shift = self._shift(other) - self._shift(process)
@@ -130,7 +129,7 @@ class Clocks:
         return min(begin for begin, _ in common), max(end for _, end in common)
 
     def _shift(self, process: int) -> int:
-        """What to add to the clock of a process. Those that share no collective are taken to begin together."""
+        """Picoseconds to add to a clock. Processes that share no collective are taken to begin together."""
         offset = self.offsets[process]
         return offset.picoseconds if offset else self._found[0].window[0] - self._found[process].window[0]
 
@@ -160,7 +159,7 @@ def _offsets(found: Sequence[Shared], program: Program) -> list[Offset | None]:
 
 
 def _groups(found: Shared, program: Program) -> Mapping[Group, Span]:
-    """When the last device of a process begins each execution in a group, and when its first has the data of all."""
+    """For each execution in a group: the begin on the last device of a process, and the first time that one is done."""
     spans: dict[Group, Span] = {}
     for execution, devices in _arrivals_in(found).items():
         if program.collectives[execution[1]].kind not in BARRIERS:
@@ -173,7 +172,7 @@ def _groups(found: Shared, program: Program) -> Mapping[Group, Span]:
 
 
 def _bound(one: Mapping[Group, Span], other: Mapping[Group, Span]) -> Span | None:
-    """How far the clock of `other` is behind that of `one`, at least and at most."""
+    """The least and the most that the clock of `other` can be behind the clock of `one`."""
     common = one.keys() & other.keys()
     if not common:
         return None
@@ -183,7 +182,7 @@ def _bound(one: Mapping[Group, Span], other: Mapping[Group, Span]) -> Span | Non
 
 
 def _within(bound: Span, epoch: int | None, other: int | None) -> Offset:
-    """What the clocks of the hosts say, as far as the bound allows; without them, the middle."""
+    """The offset by the clocks of the hosts, within the bound; without them, the middle of the bound."""
     least, most = bound
     offset = (least + most) // 2 if epoch is None or other is None else max(least, min(1000 * (other - epoch), most))
     return Offset(offset, max(offset - least, most - offset))

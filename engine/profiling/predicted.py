@@ -1,4 +1,4 @@
-"""The account of a step that never ran: from the order of a TPU program and the cycles that its compiler estimates."""
+"""The account of a step that never ran, by the order of a TPU program and the cycles that its compiler estimates."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,18 +8,17 @@ from msgspec.structs import replace
 from ..analysis.cycles import CYCLES, cycles_of
 from ..analysis.execution_counts import runs
 from ..analysis.hlo import Computation, Instruction, Module
+from ..analysis.work import NO_WORK
 from ..base import figures
 from ..base.invalid import Invalid
 from ..spec.topology import Topology, wiring
 from ..wire.account import Account
 from ..wire.descriptions import Network
 from .account import Accountant
-from .opcodes import NO_WORK
 from .program import Operation, Program
 from .recording import IDLE, PICOSECONDS
 from .sums import DeviceSums, Sums
-from .sweep import Activity, Rank, sweep
-from .timeline import device_spans
+from .timeline import Activity, Rank, device_spans, sweep
 
 MAX_ACTIVITIES = 1_000_000
 """Operations of a step: with more, no time is predicted."""
@@ -54,7 +53,7 @@ def predicted_account(module: Module, mesh: Mapping[str, int], topology: Topolog
 
 
 class Schedule:
-    """What one device does in a step, and when, in picoseconds."""
+    """The activities of one device in a step, in picoseconds."""
 
     def __init__(self, program: Program, topology: Topology) -> None:
         self._program, self._topology = program, topology
@@ -63,14 +62,14 @@ class Schedule:
         """Collectives whose end is an operation of its own: others may run in between."""
         self._now = 0
         self._free: dict[Network | None, int] = {}
-        """When each network is free: its collectives follow each other."""
+        """The time from which each network is free: its collectives follow each other."""
         self._begun: dict[str, tuple[int, int]] = {}
-        """Collectives in flight: when they began, and when they will have ended."""
+        """Collectives in flight: their begin and end."""
         self._activities: list[Activity] = []
         self._unknown: dict[str, None] = {}
 
     def run(self, where: Computation) -> None:
-        """Runs a computation, and what it calls."""
+        """Runs a computation and all that it calls."""
         for each in where.instructions.values():
             if each.opcode in NO_WORK:
                 continue
@@ -136,7 +135,7 @@ class Schedule:
         return round(sent / info.count / rate * PICOSECONDS)
 
     def account(self) -> Account:
-        """Returns the account of what has run."""
+        """Returns the account of all that has run."""
         window = (0, self._now)
         swept = sweep(self._activities, window)
         sums = Sums(devices=[DeviceSums(0, 0, _parts(self._program, swept.counted.items(), swept.gaps))])

@@ -1,4 +1,4 @@
-"""The operations of a compiled program, as they are found in its trace: the part of the step each belongs to."""
+"""The operations of a compiled program by the names in its trace, and the part of the step that each belongs to."""
 
 import dataclasses
 import math
@@ -18,14 +18,17 @@ from ..analysis.hlo import Computation, Instruction, Module, parse
 from ..analysis.overlap import START
 from ..analysis.products import scope
 from ..analysis.traffic import sent
-from ..analysis.work import Work, Works
+from ..analysis.work import CONTAINERS, FORMAL, NO_WORK, Work, Works
 from ..base import figures
 from ..base.invalid import Invalid
 from ..wire.descriptions import CollectiveInfo
-from .containers import Containers
-from .opcodes import CONTAINERS, FORMAL, MOVES, NO_WORK
 from .trace import ProgramTrace
 
+MOVES = {
+    *("copy", "copy-start", "copy-done", "transpose", "concatenate", "slice", "dynamic-slice", "dynamic-update-slice"),
+    *("pad", "bitcast", "reshape"),
+}
+"""Opcodes that only move data."""
 PRODUCTS, FUSIONS, COPIES = "matrix products", "other fusions", "copies"
 OPERAND = re.compile(r"(\w+\[[\d,]*\]\S*) %([\w.\-]+)")
 """An operand with its type."""
@@ -33,7 +36,7 @@ OPERAND = re.compile(r"(\w+\[[\d,]*\]\S*) %([\w.\-]+)")
 
 @dataclass(frozen=True)
 class Operation:
-    """One instruction of the program, as the trace names it."""
+    """One instruction of the program, by its name in the trace."""
 
     name: str
     """Name of the instruction."""
@@ -48,14 +51,14 @@ class Operation:
     is_begin: bool = True
     """Whether its executions count: the end of an asynchronous operation does not."""
     is_container: bool = False
-    """Whether its time is that of other operations."""
+    """Whether its time is the sum over the operations inside."""
 
 
 class Program:
     """The text of a program, joined to traces by the names of instructions."""
 
     def __init__(self, module: Module, mesh: Mapping[str, int], devices: int, products: set[str]) -> None:
-        """`devices`: how many the program runs on. `products`: instructions known to be matrix products otherwise."""
+        """`devices`: how many the program runs on. `products`: instructions that the profiler calls matrix products."""
         self.module, self.mesh = module, mesh
         self._devices, self._products = devices, products
         self.collectives: dict[str, CollectiveInfo] = {}
@@ -68,7 +71,7 @@ class Program:
             for computation in module.computations.values()
             for received, sent in megascale.received(computation).items()
         }
-        """What a `recv` from other slices receives, by its name: that of the `send`."""
+        """Each `recv` from other slices to the name of its `send`."""
         self._read_collectives()
         self.operations = {
             each.name: self._operation(where, each)
@@ -86,17 +89,12 @@ class Program:
         return None if info.bytes_per_device is None else sent(info.kind, info.bytes_per_device, info.group_size)
 
     def work(self, name: str) -> Work:
-        """Returns what an operation computes and moves each time it runs on a device."""
-        where, each = self._places[name], self._instructions[name]
-        return (
-            self._containers.work(where, each, self._works)
-            if each.opcode in CONTAINERS
-            else self._works.of(where, each)
-        )
+        """Returns the work of an operation each time it runs on a device."""
+        return self._works.of(self._places[name], self._instructions[name])
 
     def step_work(self) -> tuple[float, float]:
         """Returns the FLOPs of a step's matrix products on one device, and the bytes that other operations move in its
-        memory. Collectives, and what runs a number of times that depends on data, are left out.
+        memory. Collectives, and operations that run as often as data say, are left out.
         """
         flops, moved, times = 0.0, 0.0, runs(self.module)
         for name, operation in self.operations.items():
@@ -117,21 +115,17 @@ class Program:
         return f"{part}: {'waiting' if is_waiting else 'exposed'}"
 
     def join(self, traced: set[str]) -> None:
-        """Makes operations of calls and loops that a trace has without what is in them: as one event.
+        """Makes operations of the calls and loops that a trace has as one event, without the operations inside.
 
-        `traced`: the names of the trace. jax 0.12's CPU compiler does so for small loops, such as those of random bits.
+        `traced`: the names in the trace. jax 0.12's CPU compiler runs small loops, such as random bits, in this way.
         """
         for name in traced & self.operations.keys():
             operation, each = self.operations[name], self._instructions[name]
             if operation.is_container:
-                inner = [found for _, found in self._containers.inside(each)]
+                inner = [found for _, found in self._works.inside(each)]
                 if traced.isdisjoint(found.name for found in inner):
                     part = self._part(each, inner)
                     self.operations[name] = dataclasses.replace(operation, is_container=False, part=part)
-
-    @cached_property
-    def _containers(self) -> Containers:
-        return Containers(self.module)
 
     @cached_property
     def _works(self) -> Works:
@@ -172,7 +166,7 @@ class Program:
         )
 
     def _collective_of(self, each: Instruction) -> str:
-        """The collective that an instruction is, contains, or continues; empty if it is none."""
+        """The collective that an instruction is, contains or continues; empty if there is none."""
         if each.name in self.collectives:
             return each.name
         channels = {_channel(other) for other in self._inner(each) if other.opcode in KINDS} - {None}
@@ -180,7 +174,7 @@ class Program:
 
     @cached_property
     def _begun(self) -> dict[str, str]:
-        """The collective that begins on each channel, of those that TPU fusions continue."""
+        """Channel to the collective that begins on it, if TPU fusions continue it."""
         found: dict[str, str] = {}
         for name in self.collectives:
             inner = self._inner(self._instructions[name])
@@ -199,7 +193,7 @@ class Program:
         return COPIES if opcodes <= MOVES else FUSIONS
 
     def _inner(self, each: Instruction) -> list[Instruction]:
-        """The instructions of a fusion, with those of the fusions in it."""
+        """The instructions of a fusion and of the fusions in it."""
         found: list[Instruction] = []
         seen, pending = set[str](), [_called(each)]
         while pending:
@@ -212,7 +206,7 @@ class Program:
 
 
 def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Program:
-    """Reads the program of a trace. `text`: its HLO text; if empty, that of the trace, or else what its events say.
+    """Reads the program of a trace. `text`: its HLO text; if empty, the text in the trace, or else made of its events.
 
     `mesh`: axis to size, in order; empty if unknown. Raises Invalid if there is no text, or it cannot be read or is of
     another mesh.
@@ -238,7 +232,7 @@ def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Pr
 
 
 def _text_of_events(traced: ProgramTrace) -> str:
-    """HLO text made of the events, which on TPU are whole instructions; those of fusions are missing."""
+    """HLO text made of the events, which on TPU are whole instructions; the instructions of fusions are missing."""
     lines = dict(traced.instructions)
     for type_, name in OPERAND.findall("".join(traced.instructions.values())):
         lines.setdefault(name, f"  %{name} = {type_} parameter(0)")

@@ -8,23 +8,21 @@ from pathlib import Path
 
 from ..base.invalid import Invalid
 from .arrivals import Arrivals
+from .planes import read_trace
 from .program import Program, read_program
-from .reader import read_trace
-from .steps import step_numbers, whole_runs, window_of
 from .sums import DeviceSums, Sums, extremes
-from .sweep import Activity, Rank, Swept, sweep
-from .timeline import MAX_DEVICES, device_spans
-from .trace import ProgramTrace, Span, Trace, union
+from .timeline import MAX_DEVICES, Activity, Rank, Swept, device_spans, sweep
+from .trace import Interval, ProgramTrace, Span, Trace, union
 
 PICOSECONDS = 1e12
 OTHER_PROGRAMS, INPUT, HOST, IDLE = "other programs", "input", "host", "idle"
 MAX_UNKNOWN = 20
-"""Operations without a text that an account names."""
+"""Operations missing in the text that an account names."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a device of the trace is in the mesh."""
+    """The place of a traced device in the mesh."""
 
     position: int
     """Its position in the mesh, in row-major order of the axes."""
@@ -69,12 +67,12 @@ class Recording:
         if not any(self._devices.values()):
             raise Invalid(f"no operation of the trace is in the text of {traced.name}: it is of another program")
         self._inputs = union(trace.inputs)
-        runs = whole_runs(self._devices)
-        numbers = step_numbers(trace, self._devices)
+        runs = _whole_runs(self._devices)
+        numbers = _step_numbers(trace, self._devices)
         self._steps = {run: numbers.get(run, at) for at, run in enumerate(runs)}
         """Each run to the number of its step."""
         self.has_numbers = bool(numbers)
-        """Whether the host has annotated the steps, so that those of other processes have the same numbers."""
+        """Whether the host has annotated the steps: their numbers are then the same in all processes."""
         self.keep(self.steps)
 
     @property
@@ -83,9 +81,9 @@ class Recording:
         return list(self._steps.values())
 
     def keep(self, steps: Sequence[int]) -> None:
-        """Leaves out all other steps. The rest follow each other; at least one is there."""
+        """Leaves out all other steps. `steps` follow each other; at least one of them is there."""
         self._steps = {run: step for run, step in self._steps.items() if step in steps}
-        self.window: Span = window_of(self._trace, self._devices, list(self._steps))
+        self.window: Span = _window_of(self._trace, self._devices, list(self._steps))
         """Picoseconds from the start of the first step to the end of the last operation."""
         self.arrivals = Arrivals(self.program)
         for device, found in self._devices.items():
@@ -99,13 +97,13 @@ class Recording:
 
     @property
     def shown_step(self) -> int:
-        """The number of the step that the timeline shows: one in the middle."""
+        """The number of the step in the timeline: the one in the middle."""
         return self.steps[len(self.steps) // 2]
 
     @property
     def shown_window(self) -> Span:
-        """When that step began and ended, in picoseconds."""
-        return window_of(
+        """Begin and end of the shown step, in picoseconds."""
+        return _window_of(
             self._trace, self._devices, [run for run in self._steps if self._steps[run] == self.shown_step]
         )
 
@@ -150,7 +148,7 @@ class Recording:
             each.name
             for found in self._devices.values()
             for each in found
-            if each.run in self._steps and operations[each.name].is_begin and not each.in_flight
+            if each.run in self._steps and each.is_execution and operations[each.name].is_begin and not each.in_flight
         )
 
     @property
@@ -181,7 +179,7 @@ class Recording:
             yield Activity(begin, end, Rank.WORK, OTHER_PROGRAMS)
 
     def _others(self, device: int) -> Iterable[Span]:
-        """What the device did for other programs, and without a name."""
+        """The device's work for other programs, and work without a name."""
         for program in self._trace.programs.values():
             if program is not self.traced:
                 yield from ((each.begin, each.end) for each in program.devices.get(device, ()) if not each.in_flight)
@@ -215,7 +213,7 @@ class Recording:
         return found
 
     def _extents(self, device: int) -> list[Span]:
-        """When each run began and ended on a device."""
+        """Begin and end of each run on a device."""
         spans: dict[int, Span] = {}
         for each in self._devices[device]:
             begin, end = spans.get(each.run, (each.begin, each.end))
@@ -228,3 +226,57 @@ def _scaled(scale: float, times: Iterable[tuple[str, float]]) -> dict[str, float
     for name, time in times:
         found[name] += time * scale
     return found
+
+
+def _whole_runs(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
+    """The longest sequence of whole runs, in order. Raises Invalid if there is none.
+
+    A run is whole if every device ran as many operations as it mostly does: those at the ends of a trace may be cut.
+    """
+    counts = {device: Counter(each.run for each in found) for device, found in devices.items()}
+    usual = {device: Counter(sizes.values()).most_common(1)[0][0] for device, sizes in counts.items()}
+    best: list[int] = []
+    current: list[int] = []
+    for run in _ordered(devices):
+        is_whole = all(counts[device][run] == usual[device] for device in devices)
+        current = [*current, run] if is_whole else []
+        best = current if len(current) > len(best) else best
+    if not best:
+        raise Invalid("no step of the trace is whole on every device: trace more steps")
+    return best
+
+
+def _step_numbers(trace: Trace, devices: Mapping[int, Sequence[Interval]]) -> Mapping[int, int]:
+    """Each run to the number of its step by the host's annotations; empty if there are more or fewer of them."""
+    runs, steps = _ordered(devices), sorted(trace.steps)
+    return dict(zip(runs, (step.number for step in steps), strict=True)) if len(runs) == len(steps) else {}
+
+
+def _window_of(trace: Trace, devices: Mapping[int, Sequence[Interval]], runs: Sequence[int]) -> Span:
+    """The time from the start of the first run's step to the end of the last operation."""
+    chosen = set(runs)
+    end = max(each.end for found in devices.values() for each in found if each.run in chosen)
+    return _start(trace, devices, _begins(devices)[runs[0]]), end
+
+
+def _ordered(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
+    begins = _begins(devices)
+    return sorted(begins, key=lambda run: begins[run])
+
+
+def _begins(devices: Mapping[int, Sequence[Interval]]) -> dict[int, int]:
+    """The first moment of each run on any device."""
+    begins: dict[int, int] = {}
+    for found in devices.values():
+        for each in found:
+            begins[each.run] = min(each.begin, begins.get(each.run, each.begin))
+    return begins
+
+
+def _start(trace: Trace, devices: Mapping[int, Sequence[Interval]], begin: int) -> int:
+    """The start of the step whose first operation begins at `begin`: the host's annotation, or the end of the step
+    before if that is later; without annotations, `begin`.
+    """
+    annotated = max((step.begin for step in trace.steps if step.begin <= begin), default=begin)
+    before = max((each.end for found in devices.values() for each in found if each.end <= begin), default=annotated)
+    return max(annotated, before)

@@ -1,4 +1,4 @@
-"""The time of devices, summed over their steps: what processes send to each other for one account."""
+"""The time of devices, summed over their steps: processes send these sums for one account."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ class DeviceSums(Struct, frozen=True):
     times_waited_for: float = 0.0
     """Collectives per step in which others waited for it."""
     waited_for: float = 0.0
-    """Seconds per step that others waited for it, their sum."""
+    """Seconds per step that others waited for it, summed."""
 
 
 class Sums(Struct):
@@ -29,7 +29,7 @@ class Sums(Struct):
     devices: list[DeviceSums] = field(default_factory=list[DeviceSums])
     """Each of the devices."""
     operations: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds by operation; of a collective, exposed and waiting."""
+    """Seconds by operation; a collective's are exposed and waiting."""
     hidden: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds of collectives behind work."""
     exposed: dict[str, float] = field(default_factory=dict[str, float])
@@ -39,17 +39,17 @@ class Sums(Struct):
     counts: dict[str, float] = field(default_factory=dict[str, float])
     """Executions by operation."""
     skipped: list[str] = field(default_factory=list[str])
-    """What the traces have and this version does not know."""
+    """Unknown planes, lines and operations of the traces."""
     shown: list[DeviceSpans] = field(default_factory=list[DeviceSpans])
     """One step of some of the devices."""
 
     def mean(self, times: Mapping[str, float], name: str) -> float:
-        """Returns the mean of the devices of one of the sums, which is 0 for an unknown name."""
+        """Returns the mean over the devices of one of the sums; 0 for an unknown name."""
         return times.get(name, 0.0) / len(self.devices)
 
 
 def extremes(devices: Sequence[DeviceSums], limit: int) -> set[int]:
-    """Returns the positions of at most `limit` devices: those that others waited for longest, and least."""
+    """Returns the positions of at most `limit` devices: the ones that others waited for longest and least."""
     ordered = [device.position for device in sorted(devices, key=lambda device: -device.waited_for)]
     return set(ordered if len(ordered) <= limit else [*ordered[: limit // 2], *ordered[-(limit // 2) :]])
 

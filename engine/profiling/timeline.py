@@ -1,24 +1,61 @@
-"""One step of some devices as spans: what each computes, and its collectives, merged below a resolution."""
+"""The activities of a device: its time divided among them, and one step of them as spans."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from ..wire.account import TICKS, DeviceTimeline
-from .sweep import Activity, Rank
 from .trace import Span
 
 MAX_DEVICES = 8
-"""Devices with a timeline: those that others wait for longest, and least."""
+"""Devices with a timeline: the ones that others wait for longest and least."""
 MAX_SPANS = 1000
-"""Spans of a device: half of them of work. In JSON, one takes about ten bytes."""
+"""Spans of a device, half of them work. In JSON, one takes about ten bytes."""
 
 Named = tuple[int, int, str, bool]
 """Begin and end in ticks, the operation that takes most of it, and whether it is one of several."""
 
 
+class Rank(IntEnum):
+    """Of several activities at a time, the least counts."""
+
+    WORK = 0
+    """Computes or copies; several at a time share it."""
+    EXPOSED = 1
+    """A collective in progress."""
+    WAITING = 2
+    """A collective that others have not begun."""
+    FLIGHT = 3
+    """An asynchronous copy in flight."""
+
+
+class Activity(NamedTuple):
+    """An operation in progress on a device, in picoseconds."""
+
+    begin: int
+    end: int
+    rank: Rank
+    key: str
+
+
+@dataclass
+class Swept:
+    """The time of one device, in picoseconds."""
+
+    counted: dict[tuple[str, Rank], float] = field(default_factory=lambda: defaultdict(float))
+    """By key and rank. The sum of all and the gaps is the time that was swept."""
+    hidden: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Time of collectives during which the device worked, by key."""
+    gaps: list[Span] = field(default_factory=list[Span])
+    """Times without any activity."""
+
+
 class DeviceSpans(Struct, frozen=True):
-    """The step of one device. Times are in ticks, of which `TICKS` make up the step."""
+    """The step of one device, in ticks: `TICKS` make up the step."""
 
     position: int
     """Its position in the mesh."""
@@ -30,6 +67,46 @@ class DeviceSpans(Struct, frozen=True):
     """Collectives that others have not begun."""
     collectives: list[Named]
     """Collectives in progress after that, whether the device works or not."""
+
+
+def sweep(activities: Iterable[Activity], window: Span) -> Swept:
+    """Divides the window among activities."""
+    found = Swept()
+    active: dict[tuple[Rank, str], int] = {}
+    at, end = window
+    for time, change, state in _edges(activities, window):
+        if time > at:
+            _count(found, active, at, time)
+            at = time
+        active[state] = active.get(state, 0) + change
+        if not active[state]:
+            del active[state]
+    if end > at:
+        found.gaps.append((at, end))
+    return found
+
+
+def _edges(activities: Iterable[Activity], window: Span) -> Sequence[tuple[int, int, tuple[Rank, str]]]:
+    low, high = window
+    edges: list[tuple[int, int, tuple[Rank, str]]] = []
+    for begin, end, rank, key in activities:
+        begin, end = max(begin, low), min(end, high)
+        if end > begin:
+            edges += ((begin, 1, (rank, key)), (end, -1, (rank, key)))
+    return sorted(edges)
+
+
+def _count(found: Swept, active: dict[tuple[Rank, str], int], begin: int, end: int) -> None:
+    if not active:
+        found.gaps.append((begin, end))
+        return
+    first = min(rank for rank, _ in active) if len(active) > 1 else next(iter(active))[0]
+    counted = [key for rank, key in active if rank == first]
+    for key in counted:
+        found.counted[key, first] += (end - begin) / len(counted)
+    if first == Rank.WORK and len(active) > len(counted):
+        for key in {key for rank, key in active if rank in (Rank.EXPOSED, Rank.WAITING)}:
+            found.hidden[key] += end - begin
 
 
 def device_spans(position: int, id: int, activities: Sequence[Activity], window: Span) -> DeviceSpans:

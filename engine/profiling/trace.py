@@ -1,4 +1,4 @@
-"""What a trace says about programs on devices: plain intervals, in picoseconds."""
+"""Contents of a trace: the intervals of programs on devices, in picoseconds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ Span = tuple[int, int]
 
 
 class Step(NamedTuple):
-    """A step as the host annotates it: its dispatch."""
+    """The dispatch of a step, which the host annotates."""
 
     begin: int
     """Picoseconds."""
@@ -30,11 +30,13 @@ class Interval(NamedTuple):
     """The execution of the program that it belongs to."""
     in_flight: bool = False
     """The span of an asynchronous operation, from its start to its end: the device may compute meanwhile."""
+    is_execution: bool = True
+    """Whether it counts as an execution: of several kernels for an operation of a GPU library, the first does."""
 
 
 @dataclass
 class ProgramTrace:
-    """What the trace says about one program."""
+    """One program in the trace."""
 
     name: str
     """Such as `jit_train_step`."""
@@ -59,16 +61,16 @@ class ProgramTrace:
 
 @dataclass
 class Trace:
-    """All that is read of a trace."""
+    """The contents of a trace."""
 
     programs: dict[str, ProgramTrace] = field(default_factory=dict[str, ProgramTrace])
     """By the key that events refer to: the program's id, or its name."""
     unnamed: dict[int, list[Span]] = field(default_factory=dict[int, list[Span]])
-    """Work of devices that no instruction is named for."""
+    """Work of devices that names no instruction."""
     steps: list[Step] = field(default_factory=list[Step])
     """Steps as the host annotates them."""
     inputs: list[Span] = field(default_factory=list[Span])
-    """When the host prepared batches."""
+    """Times in which the host prepared batches."""
     kind: str = ""
     """Kind of the devices, such as `TPU v6 Lite`; empty if the trace does not say it."""
     epoch: int | None = None
@@ -77,7 +79,7 @@ class Trace:
     """Unknown planes, and unknown lines of devices."""
 
     def program(self, key: str, name: str) -> ProgramTrace:
-        """Returns the program of that key, which is added if it is new."""
+        """Returns the program with this key; adds it if it is new."""
         return self.programs.setdefault(key, ProgramTrace(name))
 
 

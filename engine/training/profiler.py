@@ -13,7 +13,7 @@ from msgspec import structs
 from ..base.advice import problems_in
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL
-from ..profiling.host_plane import INPUT
+from ..profiling.planes import INPUT
 from ..profiling.recording import Place, Recording, read_recording
 from ..program.program import Program
 from ..spec.topology import peaks

@@ -1,4 +1,4 @@
-"""The account of a step: where its time went, as measured by the profiler."""
+"""The account of a step: the parts of its time, as measured by the profiler."""
 
 from msgspec import Struct
 
@@ -102,9 +102,9 @@ TICKS = 10_000
 
 
 class DeviceTimeline(Struct, frozen=True):
-    """What one device does in a step. Each list has three numbers for each span: the ticks since the end of the span
-    before it (of the first, since the step began), its ticks, and the index of its operation in `operations`, -1 if it
-    is not listed there. Spans that are too short are merged: then the number is -2 - the index of the longest."""
+    """The step of one device. Each list has three numbers for each span: the ticks since the end of the span before it
+    (since the step began, for the first), its ticks, and the index of its operation in `operations`, -1 if it is not
+    listed there. Spans that are too short are merged: then the number is -2 - the index of the longest."""
 
     device: int
     """Device id."""
@@ -124,7 +124,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
     seconds: float
     """Length of this step."""
     devices: list[DeviceTimeline]
-    """At most eight devices: all, or those that others wait for longest, and least."""
+    """At most eight devices: all, or the ones that others wait for longest and least."""
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ class Account(Struct, frozen=True, kw_only=True):
     devices: list[DeviceTime]
     """The parts of each device."""
     collectives: list[CollectiveTime]
-    """The collectives that move data between devices, those with most time first."""
+    """The collectives that move data between devices, most time first."""
     operations: list[OperationTime]
     """The operations with most time, at most 500."""
     operations_left_out: int
@@ -153,8 +153,7 @@ class Account(Struct, frozen=True, kw_only=True):
     waits: list[WaitTime]
     """The devices that others waited for, longest first."""
     skipped: list[str]
-    """Planes and lines of the trace that this version does not know, and that were skipped; of a prediction, operations
-    without an estimate."""
+    """Unknown planes and lines of the trace, which were skipped; in a prediction, operations without an estimate."""
     processes: int = 1
     """Processes whose traces are merged here, by the numbers of their steps."""
     clock_error_seconds: float | None = None
@@ -162,7 +161,7 @@ class Account(Struct, frozen=True, kw_only=True):
     before it ends on one. Waiting for devices of another process is exact to this. Null for one process, and for
     processes that share no collective."""
     timeline: Timeline | None = None
-    """One of the steps; null in accounts of older versions."""
+    """One of the steps."""
     predicted_for: str = ""
-    """The slice, such as `v5p:4x4x4`, for which all of this is predicted, not measured: operations take the cycles that
-    the TPU compiler estimates, collectives their bytes by the rate of their links. Empty if measured."""
+    """The slice, such as `v5p:4x4x4`, for which all of this is predicted: operations take the cycles that the TPU
+    compiler estimates, and collectives their bytes by the rate of their links. Empty if measured."""

@@ -73,6 +73,21 @@ def test_each_kind_of_product(product: str, flops: float) -> None:
     assert counted(module([OPERANDS, named]), {"mlp": 1.0}) == {"mlp": flops}
 
 
+@pytest.mark.parametrize(
+    ("target", "operands", "result"),
+    [
+        ("Forward", ("[1,3,8]", "[5,3,4]"), "[1,5,5]"),
+        ("BackwardInput", ("[1,5,5]", "[5,3,4]"), "[1,3,8]"),
+        ("BackwardFilter", ("[1,3,8]", "[1,5,5]"), "[5,3,4]"),
+    ],
+)
+def test_a_convolution_of_a_library_and_its_gradients(target: str, operands: tuple[str, str], result: str) -> None:
+    inputs = "".join(f"  %p{at} = f32{shape} parameter({at})\n" for at, shape in enumerate(operands))
+    call = f"  %y = (f32{result}, u8[9]) custom-call(%p0, %p1), window={{size=4}}, dim_labels=bf0_oi0->bf0, "
+    named = f'custom_call_target="__cudnn$conv{target}", metadata={{op_name="jit(step)/mlp/conv"}}\n'
+    assert counted(module([inputs, call + named]), {"mlp": 1.0}) == {"mlp": 2 * 4 * 5 * 5 * 3}
+
+
 def test_a_product_in_nested_loops_counts_every_iteration() -> None:
     inside = f'{OPERANDS}{PRODUCT}, metadata={{op_name="jit(step)/mlp/dot_general"}}\n'
     body = f"{inside}  %last = s32[] add(%i, %one)\n"

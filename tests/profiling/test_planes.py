@@ -194,6 +194,33 @@ def test_the_step_of_a_gpu_is_divided_among_its_parts(tmp_path: Path) -> None:
     assert account.collectives[0].hidden_seconds == pytest.approx(20e-6)
 
 
+CONVOLUTION = """HloModule jit_conv
+
+ENTRY %main (x: f32[2,3,8], k: f32[5,3,1]) -> f32[2,5,8] {
+  %x = f32[2,3,8]{2,1,0} parameter(0)
+  %k = f32[5,3,1]{2,1,0} parameter(1)
+  %conv.1 = (f32[2,5,8]{2,1,0}, u8[64]{0}) custom-call(%x, %k), window={size=1}, dim_labels=bf0_oi0->bf0, \
+custom_call_target="__cudnn$convForward"
+  ROOT %result = f32[2,5,8]{2,1,0} get-tuple-element(%conv.1), index=0
+}
+"""
+
+
+def test_a_convolution_of_a_gpu_library_is_one_product_of_several_kernels(tmp_path: Path) -> None:
+    """As in a trace of an MI300X: one stream, and two kernels for the operation."""
+    space = Space()
+    plane = space.plane("/device:GPU:7")
+    for at in (0, STEP, 2 * STEP):
+        for kernel, begin, end in (("Im3d2Col", 10, 20), ("Cijk_Ailk_Bljk_BBS_BH", 22, 50)):
+            events = [(kernel, at + begin, at + end)]
+            plane.line("Stream #1(Kernel)", events, hlo_op="conv.1", hlo_module="jit_conv", program_id="15")
+    account = read_account(space.write(tmp_path), {}, CONVOLUTION)
+    assert account.steps == 3
+    assert parts(account)["matrix products"] == pytest.approx(38)
+    (found,) = account.operations
+    assert (found.count, found.flops) == (1, 2 * 2 * 8 * 5 * 3)
+
+
 @pytest.mark.parametrize(
     ("content", "text", "mesh", "problem"),
     [

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.profiling.sweep import Activity, Rank, sweep
+from shardtui.engine.profiling.timeline import Activity, Rank, sweep
 
 TIMES = st.tuples(st.integers(-5, 30), st.integers(0, 10))
 ACTIVITIES = st.lists(

@@ -9,8 +9,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.profiling.sweep import Activity, Rank
-from shardtui.engine.profiling.timeline import MAX_SPANS, device_spans, encoded
+from shardtui.engine.profiling.timeline import MAX_SPANS, Activity, Rank, device_spans, encoded
 from shardtui.engine.wire.account import TICKS, Account, OperationTime, Timeline
 from shardtui.engine.wire.events import Profiled
 from shardtui.tui.app import ShardtuiApp
