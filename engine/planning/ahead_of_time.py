@@ -13,7 +13,7 @@ from ..base.advice import first_line
 from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import canonical_order
-from ..profiling.predicted import predicted_account
+from ..profiling.predicted import predicted_breakdown
 from ..profiling.program import Program
 from ..program.placement import argument_bytes, place
 from ..program.program import compile_program, trace_step
@@ -78,7 +78,7 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
     work = step.work if step and not step.unknown else _work(task, Program(module, mesh, module.partitions, set()))
     cost = _cost(program.description, work, topology)
     try:
-        account = predicted_account(module, mesh, topology)
+        account = predicted_breakdown(module, mesh, topology)
     except Invalid:  # too many operations to go through, or of the GPU compiler, which estimates no times
         return cost
     return replace(cost, account=account, scheduled_seconds=account.step_seconds)

@@ -12,8 +12,8 @@ from ..base import figures
 from ..spec.pipeline_info import PipelineInfo
 from ..spec.preset import Indivisible
 from ..spec.topology import Topology, Wiring, wiring
-from ..wire.account import Account
 from ..wire.descriptions import PeakBuffer, PeakMemory
+from ..wire.step_breakdown import StepBreakdown
 from .fitting import Fit
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
@@ -80,7 +80,7 @@ class Cost(Struct, frozen=True, kw_only=True):
     null by formula, for a program that is too large, and if its text cannot be read."""
     peak_buffers: list[PeakBuffer] = []
     """What fills the memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
-    account: Account | None = None
+    account: StepBreakdown | None = None
     """Where the time of a step goes by the compiler's schedule and estimates; null unless `plan --profile` asks for
     it, by formula, and for a program that is too large."""
 

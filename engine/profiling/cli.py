@@ -8,22 +8,22 @@ from ..analysis.hlo import parse
 from ..base.invalid import Invalid
 from ..spec.topology import load_topology
 from ..wire.stdout import print_answer
-from .account import read_account
-from .predicted import predicted_account
+from .breakdown import read_breakdown
+from .predicted import predicted_breakdown
 
 
 def profile(trace: str, mesh: str = "{}", hlo: str = "") -> None:
-    """Prints the `Account` of a trace as JSON. Raises Invalid if it cannot be read.
+    """Prints the `StepBreakdown` of a trace as JSON. Raises Invalid if it cannot be read.
 
     `trace`: an `.xplane.pb`, or a directory that contains some, of which the newest is read. `mesh`: axis to size, as
     JSON. `hlo`: a file with the program's text, or empty.
     """
     text = _text(hlo, f"--hlo {hlo}") if hlo else ""
-    print_answer(read_account(_file(Path(trace)), _mesh(mesh), text))
+    print_answer(read_breakdown(_file(Path(trace)), _mesh(mesh), text))
 
 
 def predict(hlo: str, mesh: str, topology: str) -> None:
-    """Prints the `Account` of a program that never ran as JSON. Raises Invalid if there is none.
+    """Prints the `StepBreakdown` of a program that never ran as JSON. Raises Invalid if there is none.
 
     `hlo`: a file with the text of a program that the TPU compiler made for the slice `topology`. `mesh`: as above.
     """
@@ -32,7 +32,7 @@ def predict(hlo: str, mesh: str, topology: str) -> None:
         module = parse(_text(hlo, hlo))
     except ValueError as error:
         raise Invalid(f"{hlo}: {error}") from error
-    print_answer(predicted_account(module, _mesh(mesh), target))
+    print_answer(predicted_breakdown(module, _mesh(mesh), target))
 
 
 def _text(file: str, name: str) -> str:

@@ -12,9 +12,9 @@ from ..analysis.work import NO_WORK
 from ..base import figures
 from ..base.invalid import Invalid
 from ..spec.topology import Topology, wiring
-from ..wire.account import Account
 from ..wire.descriptions import Network
-from .account import Accountant
+from ..wire.step_breakdown import StepBreakdown
+from .breakdown import Accountant
 from .program import Operation, Program
 from .recording import IDLE, PICOSECONDS
 from .sums import DeviceSums, Sums
@@ -29,7 +29,7 @@ ESTIMATED = ("fusion", "custom-call")
 NO_OPERATION = 'custom_call_target="AllocateBuffer"'
 
 
-def predicted_account(module: Module, mesh: Mapping[str, int], topology: Topology) -> Account:
+def predicted_breakdown(module: Module, mesh: Mapping[str, int], topology: Topology) -> StepBreakdown:
     """Returns where the time of a step would go, on each device of a slice alike. `mesh`: axis to size.
 
     Operations follow each other in the program's order, each as long as the compiler estimates, at the chip's clock. A
@@ -134,7 +134,7 @@ class Schedule:
         rate = (wired.dcn_rate if info.network == "dcn" else wired.rate) or math.inf
         return round(sent / info.count / rate * PICOSECONDS)
 
-    def account(self) -> Account:
+    def account(self) -> StepBreakdown:
         """Returns the account of all that has run."""
         window = (0, self._now)
         swept = sweep(self._activities, window)

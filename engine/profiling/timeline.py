@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..wire.account import TICKS, DeviceTimeline
+from ..wire.step_breakdown import TICKS, DeviceTimeline
 from .trace import Span
 
 MAX_DEVICES = 8

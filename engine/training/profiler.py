@@ -17,9 +17,9 @@ from ..profiling.planes import INPUT
 from ..profiling.recording import Place, Recording, read_recording
 from ..program.program import Program
 from ..spec.topology import peaks
-from ..wire.account import Account
 from ..wire.events import Event, PartsMeasured, Profiled, ProfileFailed, ProfileWriting, Profiling
-from .joint_account import joint_account
+from ..wire.step_breakdown import StepBreakdown
+from .joint_breakdown import joint_breakdown
 from .progress import Progress
 
 WARM_UP = 3
@@ -166,13 +166,13 @@ class Profiler:
         if self._every is not None:
             self._due = time.monotonic() + max(self._every, paused / MAX_COST)
 
-    def _read(self, program: Program, steps: int, seconds: float) -> tuple[Account | None, str | None]:
+    def _read(self, program: Program, steps: int, seconds: float) -> tuple[StepBreakdown | None, str | None]:
         """The account of the traces that were written last, which process 0 makes, or why there is none."""
         if steps > MOST_READ:
             return None, f"{steps:,} steps are too many to read: trace at most {MOST_READ}"
         kind = program.placement.mesh.devices.flat[0].device_kind
         try:
-            account = joint_account(self._cluster, lambda: self._recording(program), peaks(kind))
+            account = joint_breakdown(self._cluster, lambda: self._recording(program), peaks(kind))
             if account is None:
                 return None, None
             account = structs.replace(account, clock_seconds=seconds)
@@ -191,7 +191,7 @@ class Profiler:
         return max(files, key=lambda file: file.stat().st_mtime)
 
 
-def _parts(step: int, preset: str, account: Account | None, paused: float, problem: str | None) -> PartsMeasured:
+def _parts(step: int, preset: str, account: StepBreakdown | None, paused: float, problem: str | None) -> PartsMeasured:
     return PartsMeasured(
         step=step,
         preset=preset,

@@ -8,7 +8,6 @@ from ..spec.config import RunConfig, Sampling, WatchedRun
 from ..spec.epoch import Epoch
 from ..spec.model_config import AttentionKernel
 from ..spec.pipeline_info import PipelineInfo
-from .account import Account, PartTime
 from .checkpoints import CheckpointInfo, Digest
 from .descriptions import (
     ArrayInfo,
@@ -25,6 +24,7 @@ from .descriptions import (
     RematerializationInfo,
 )
 from .hosts import HostInfo, HostStatus
+from .step_breakdown import PartTime, StepBreakdown
 from .version import VERSION
 
 
@@ -481,7 +481,7 @@ class Profiled(Event, frozen=True):
     """Directory for `xprof --logdir`; it may contain earlier traces."""
     preset: str = ""
     """The preset of the profiled steps; empty in events of older versions."""
-    account: Account | None = None
+    account: StepBreakdown | None = None
     """Where the time of a step went, on all devices; null if a trace cannot be read."""
     problem: str | None = None
     """Why there is no account; null if there is one."""

@@ -10,7 +10,7 @@ from statistics import median
 
 import jax
 from shardtui.engine.models.task import TrainState
-from shardtui.engine.profiling.account import read_account
+from shardtui.engine.profiling.breakdown import read_breakdown
 from shardtui.engine.program.memory import keep_freed_blocks
 
 from .figure import Figure, at_least, at_most
@@ -37,7 +37,7 @@ def run() -> list[Figure]:
             traced = loop.traced_seconds(folder)
             (path,) = Path(folder).rglob("*.xplane.pb")
             mesh = dict(loop.plain.placement.mesh.shape)
-            account = read_account(path, mesh)
+            account = read_breakdown(path, mesh)
             seconds, size = _read_alone(path, mesh)
         reads.append(seconds)
         used.append(size / 1e6)

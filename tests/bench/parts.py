@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
-from shardtui.engine.profiling.account import read_account
+from shardtui.engine.profiling.breakdown import read_breakdown
 
 from .plain import Plain, config
 
@@ -85,7 +85,7 @@ def shares(run: Run) -> dict[str, float]:
         with jax.profiler.trace(folder, profiler_options=options):
             seconds(run)
         (path,) = Path(folder).rglob("*.xplane.pb")
-        parts = {part.name: part.share for part in read_account(path, {"x": 2}).parts}
+        parts = {part.name: part.share for part in read_breakdown(path, {"x": 2}).parts}
     collectives = sum(share for name, share in parts.items() if " over " in name)
     return parts | {"collectives": collectives}
 

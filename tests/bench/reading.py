@@ -6,14 +6,14 @@ import sys
 import time
 from pathlib import Path
 
-from shardtui.engine.profiling.account import read_account
+from shardtui.engine.profiling.breakdown import read_breakdown
 
 from ..suite import memory
 
 
 def main(path: str, mesh: str) -> None:
     began = time.perf_counter()
-    read_account(Path(path), json.loads(mesh))
+    read_breakdown(Path(path), json.loads(mesh))
     print(time.perf_counter() - began, memory("VmHWM"))
 
 

@@ -21,13 +21,13 @@ from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.preset_files import is_pitfall
 from shardtui.engine.spec.preset_reader import load_presets
-from shardtui.engine.wire.account import Account
+from shardtui.engine.wire.step_breakdown import StepBreakdown
 
 from tests.profiling import test_counts as counts
 from tests.suite import versions
 from tests.table import Table, arguments
 
-CHECKS: list[Callable[[tuple[Program, Account]], None]] = [
+CHECKS: list[Callable[[tuple[Program, StepBreakdown]], None]] = [
     counts.test_each_collective_of_the_inventory_runs_as_often_as_the_text_says,
     counts.test_the_work_by_the_text_is_what_ran,
     counts.test_the_parts_of_each_device_add_up_to_the_step,
@@ -60,7 +60,7 @@ def main() -> int:
 
 def checked(model: str) -> tuple[int, int, float, float, int]:
     """The row of a model."""
-    accounts: list[Account] = []
+    accounts: list[StepBreakdown] = []
     wrong = 0
     for name in (preset.name for preset in load_presets()[0] if not is_pitfall(preset.name)):
         with contextlib.suppress(Invalid), tempfile.TemporaryDirectory() as folder:
@@ -72,7 +72,9 @@ def checked(model: str) -> tuple[int, int, float, float, int]:
     return len(accounts), len(collectives), sum(each.count for each in collectives), max(map(gap, accounts)), wrong
 
 
-def is_wrong(check: Callable[[tuple[Program, Account]], None], found: tuple[Program, Account], where: str) -> bool:
+def is_wrong(
+    check: Callable[[tuple[Program, StepBreakdown]], None], found: tuple[Program, StepBreakdown], where: str
+) -> bool:
     try:
         check(found)
     except AssertionError as error:
@@ -81,7 +83,7 @@ def is_wrong(check: Callable[[tuple[Program, Account]], None], found: tuple[Prog
     return False
 
 
-def gap(account: Account) -> float:
+def gap(account: StepBreakdown) -> float:
     """How far the parts of a device are from the step, at most, as a fraction of it."""
     return max(abs(sum(device.seconds) / account.step_seconds - 1) for device in account.devices)
 

@@ -18,7 +18,7 @@ from shardtui.engine.analysis.traffic import Flow
 from shardtui.engine.base import figures
 from shardtui.engine.planning import cache as plan_cache
 from shardtui.engine.planning.ranking import Cost, Row, title_of
-from shardtui.engine.profiling.predicted import predicted_account
+from shardtui.engine.profiling.predicted import predicted_breakdown
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import is_pitfall
@@ -450,7 +450,7 @@ def test_a_traced_step_says_what_fills_the_memory(home: Path) -> None:
 def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     target, module = load_topology("v5e:2x4"), parse((HLO / "tpu-fsdp.hlo").read_text())
-    account = predicted_account(module, {"data": 8}, target)
+    account = predicted_breakdown(module, {"data": 8}, target)
     peak = peak_memory(module, [])
     assert peak
     kept = Cost(

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from shardtui.engine.profiling.account import account_of, read_account
+from shardtui.engine.profiling.breakdown import breakdown_of, read_breakdown
 from shardtui.engine.profiling.clocks import MAX_ARRIVALS, Clocks, Traced, kept_steps, shared
 from shardtui.engine.profiling.recording import Place, read_recording
 from shardtui.engine.spec.topology import peaks
-from shardtui.engine.wire.account import Account
+from shardtui.engine.wire.step_breakdown import StepBreakdown
 
 from .test_planes import COPY, FUSION, MODULE, REDUCE, parts
 from .xspaces import Space, Timed
@@ -51,7 +51,7 @@ def trace(folder: Path, devices: range, ahead: int, groups: str, epoch: int | No
 
 def joint(
     folder: Path, groups: str, ahead: int, epochs: tuple[int | None, int | None] = (None, None)
-) -> tuple[Account, Clocks]:
+) -> tuple[StepBreakdown, Clocks]:
     """The account of four devices in two processes. `epochs`: nanoseconds from 1970 until each begins."""
     mesh = {"data": 4}
     recordings = [
@@ -68,13 +68,13 @@ def joint(
         clocks = Clocks(told, recording.program)
         clocks.add_arrivals(recording.arrivals, process)
         sums.append(recording.sums(clocks.by_clock(process, clocks.window), clocks.by_clock(process, clocks.shown)))
-    return account_of(recordings[0], sums, clocks.window, clocks.shown, peaks(recordings[0].kind)), clocks
+    return breakdown_of(recordings[0], sums, clocks.window, clocks.shown, peaks(recordings[0].kind)), clocks
 
 
 @pytest.mark.parametrize("groups", ["{{0,1,2,3}}", "{{0,2},{1,3}}"])
 @pytest.mark.parametrize("ahead", [0, 5_000])
 def test_two_traces_give_the_account_of_one(tmp_path: Path, groups: str, ahead: int) -> None:
-    whole = read_account(trace(tmp_path / "whole", range(4), 0, groups), {"data": 4})
+    whole = read_breakdown(trace(tmp_path / "whole", range(4), 0, groups), {"data": 4})
     account, clocks = joint(tmp_path, groups, ahead)
     offset = clocks.offsets[1]
     assert offset and offset.picoseconds == -ahead * 10**6, "the short all-reduce bounds it from both sides alike"
@@ -108,7 +108,7 @@ def test_steps_are_those_of_all_processes_as_many_as_there_is_room_for() -> None
 
 def test_processes_without_a_common_collective_begin_together(tmp_path: Path) -> None:
     groups = "{{0,1},{2,3}}"
-    whole = read_account(trace(tmp_path / "whole", range(4), 0, groups), {"data": 4})
+    whole = read_breakdown(trace(tmp_path / "whole", range(4), 0, groups), {"data": 4})
     account, clocks = joint(tmp_path, groups, 5_000)
     assert clocks.offsets[1] is None and clocks.error is None
     assert parts(account) == pytest.approx(parts(whole))

@@ -13,7 +13,7 @@ from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.models.task import Task
-from shardtui.engine.profiling.account import read_account
+from shardtui.engine.profiling.breakdown import read_breakdown
 from shardtui.engine.profiling.program import Program as TracedProgram
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
@@ -21,7 +21,7 @@ from shardtui.engine.spec.config import RunConfig, UserModel
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.feed import Feed
-from shardtui.engine.wire.account import TICKS, Account
+from shardtui.engine.wire.step_breakdown import TICKS, StepBreakdown
 from shardtui.tui.state.account_sums import flow_times
 
 STEPS = 2
@@ -40,7 +40,7 @@ CASES = [
 ]
 
 
-def traced(task: Task, program: Program, folder: Path) -> Account:
+def traced(task: Task, program: Program, folder: Path) -> StepBreakdown:
     """Traces steps, cut cleanly, and reads them."""
     config = task.config
     batches = Batches(read_corpus(__file__), config.training.batch_size, config.training.seq_len, config.seed)
@@ -53,18 +53,18 @@ def traced(task: Task, program: Program, folder: Path) -> Account:
             state, _ = program.step(state, batch)
         jax.block_until_ready(state)
     (path,) = folder.rglob("*.xplane.pb")
-    return read_account(path, program.description.mesh.axes, program.step.as_text() or "")
+    return read_breakdown(path, program.description.mesh.axes, program.step.as_text() or "")
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
-def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Account]:
+def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, StepBreakdown]:
     """A program and the account of its step."""
     return measured_step(*request.param, tmp_path_factory.mktemp("trace"), SMALL)
 
 
 def measured_step(
     name: str, preset: str, folder: Path, settings: tuple[str, ...] = ("batch_size=8",)
-) -> tuple[Program, Account]:
+) -> tuple[Program, StepBreakdown]:
     """Compiles a model under a preset, and traces its step."""
     known = load_model("nano" if name == "user's" else name, settings)
     model = USERS if name == "user's" else known.model
@@ -75,7 +75,7 @@ def measured_step(
 
 @pytest.mark.slow
 def test_each_collective_of_the_inventory_runs_as_often_as_the_text_says(
-    measured: tuple[Program, Account],
+    measured: tuple[Program, StepBreakdown],
 ) -> None:
     program, account = measured
     inventory = program.description.collectives
@@ -86,7 +86,7 @@ def test_each_collective_of_the_inventory_runs_as_often_as_the_text_says(
     assert account.steps == STEPS
 
 
-def test_the_work_by_the_text_is_what_ran(measured: tuple[Program, Account]) -> None:
+def test_the_work_by_the_text_is_what_ran(measured: tuple[Program, StepBreakdown]) -> None:
     program, account = measured
     module = parse(program.step.as_text() or "")
     flops, moved = TracedProgram(module, program.description.mesh.axes, 8, set()).step_work()
@@ -96,7 +96,7 @@ def test_the_work_by_the_text_is_what_ran(measured: tuple[Program, Account]) -> 
 
 
 def test_the_parts_of_each_device_add_up_to_the_step(
-    measured: tuple[Program, Account],
+    measured: tuple[Program, StepBreakdown],
 ) -> None:
     _, account = measured
     assert len(account.devices) == 8
@@ -107,7 +107,7 @@ def test_the_parts_of_each_device_add_up_to_the_step(
 
 
 def test_the_sums_of_collectives_are_those_of_traffic_and_of_the_parts(
-    measured: tuple[Program, Account],
+    measured: tuple[Program, StepBreakdown],
 ) -> None:
     program, account = measured
     parts = {part.name: part.seconds for part in account.parts}
@@ -121,7 +121,7 @@ def test_the_sums_of_collectives_are_those_of_traffic_and_of_the_parts(
 
 
 def test_devices_wait_no_longer_than_others_are_late(
-    measured: tuple[Program, Account],
+    measured: tuple[Program, StepBreakdown],
 ) -> None:
     _, account = measured
     waiting = sum(each.waiting_seconds for each in account.collectives) * len(account.devices)
@@ -129,7 +129,7 @@ def test_devices_wait_no_longer_than_others_are_late(
     assert 0 < waiting <= late * 1.000001
 
 
-def test_the_flops_of_the_operations_are_those_of_the_program(measured: tuple[Program, Account]) -> None:
+def test_the_flops_of_the_operations_are_those_of_the_program(measured: tuple[Program, StepBreakdown]) -> None:
     program, account = measured
     module = parse(program.step.as_text() or "")
     times = runs(module)
@@ -139,7 +139,7 @@ def test_the_flops_of_the_operations_are_those_of_the_program(measured: tuple[Pr
     assert 0.99 * flops < found <= 1.000001 * flops, "the shortest operations are not listed"
 
 
-def test_operations_have_rates_and_no_share_of_an_unknown_peak(measured: tuple[Program, Account]) -> None:
+def test_operations_have_rates_and_no_share_of_an_unknown_peak(measured: tuple[Program, StepBreakdown]) -> None:
     _, account = measured
     for each in account.operations:
         assert (each.flops is not None) <= (each.part == "matrix products"), each
@@ -151,7 +151,7 @@ def test_operations_have_rates_and_no_share_of_an_unknown_peak(measured: tuple[P
     assert 0 < max(each.flops_per_second or 0.0 for each in products) < 1e13, "FLOP/s of a device on a CPU"
 
 
-def test_the_timeline_agrees_with_the_parts(measured: tuple[Program, Account]) -> None:
+def test_the_timeline_agrees_with_the_parts(measured: tuple[Program, StepBreakdown]) -> None:
     _, account = measured
     timeline = account.timeline
     assert timeline and [each.device for each in timeline.devices] == list(range(8))
@@ -167,7 +167,7 @@ def test_the_timeline_agrees_with_the_parts(measured: tuple[Program, Account]) -
     assert named
 
 
-def test_the_source_of_most_time_is_known(measured: tuple[Program, Account]) -> None:
+def test_the_source_of_most_time_is_known(measured: tuple[Program, StepBreakdown]) -> None:
     program, account = measured
     total = sum(each.seconds for each in account.operations)
     assert sum(each.seconds for each in account.operations if each.source) > 0.5 * total

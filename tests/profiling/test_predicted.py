@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from shardtui.engine.analysis.hlo import parse
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.profiling.predicted import predicted_account
+from shardtui.engine.profiling.predicted import predicted_breakdown
 from shardtui.engine.spec.topology import load_topology
-from shardtui.engine.wire.account import Account
+from shardtui.engine.wire.step_breakdown import StepBreakdown
 
 from ..cycles import estimated_cycles
 
@@ -61,11 +61,11 @@ FUSED, GATHERED = 0.0002, 32e6 / 50e9
 """Seconds: 300,000 cycles at 1.5 GHz; half of 64 MB over a link of 50 GB/s."""
 
 
-def predicted(*lines: str) -> Account:
-    return predicted_account(parse(HEAD + LOOP + ENTRY + "".join(lines) + END), MESH, SLICE)
+def predicted(*lines: str) -> StepBreakdown:
+    return predicted_breakdown(parse(HEAD + LOOP + ENTRY + "".join(lines) + END), MESH, SLICE)
 
 
-def parts(account: Account) -> dict[str, float]:
+def parts(account: StepBreakdown) -> dict[str, float]:
     return {part.name: part.seconds for part in account.parts if part.seconds}
 
 
@@ -103,7 +103,7 @@ def test_a_transfer_between_slices_takes_the_rate_of_dcn() -> None:
     """64 × 512 float32 all-reduced over two slices: a device sends 131,072 bytes at 25 Gb/s."""
     module = parse((TEXTS / "slices" / "2-slices-psum.hlo").read_text())
     mesh = {"replica": 2, **MESH}
-    account = predicted_account(module, mesh, load_topology("2*v5e:2x4"))
+    account = predicted_breakdown(module, mesh, load_topology("2*v5e:2x4"))
     (found,) = account.collectives
     seconds = 64 * 512 * 4 / (25e9 / 8)
     assert (found.kind, found.axes, found.bytes) == ("all-reduce", ["replica"], 64 * 512 * 4)
@@ -111,7 +111,7 @@ def test_a_transfer_between_slices_takes_the_rate_of_dcn() -> None:
     assert account.predicted_for == "2 × v5e:2x4"
     assert any(part.name == "all-reduce over replica on DCN: exposed" for part in account.parts)
     with pytest.raises(Invalid, match=re.escape("is for 8 devices, but v5e:4x4 has 16")):
-        predicted_account(module, mesh, load_topology("v5e:4x4"))
+        predicted_breakdown(module, mesh, load_topology("v5e:4x4"))
 
 
 def test_what_has_no_estimate_is_named() -> None:
@@ -131,13 +131,13 @@ def test_what_has_no_estimate_is_named() -> None:
 )
 def test_what_cannot_be_predicted(text: str, mesh: dict[str, int], topology: str, message: str) -> None:
     with pytest.raises(Invalid, match=re.escape(message)):
-        predicted_account(parse(text), mesh, load_topology(topology))
+        predicted_breakdown(parse(text), mesh, load_topology(topology))
 
 
 @pytest.mark.parametrize("name", ["psum-in-a-loop", "psum-in-two-loops", "fsdp", "all_gather-in-a-loop"])
 def test_the_work_of_a_compiled_program_takes_its_estimated_cycles(name: str) -> None:
     module = parse((TEXTS / f"tpu-{name}.hlo").read_text())
-    account = predicted_account(module, {"data": 8}, SLICE)
+    account = predicted_breakdown(module, {"data": 8}, SLICE)
     work = sum(seconds for part, seconds in parts(account).items() if "exposed" not in part)
     assert work == pytest.approx((estimated_cycles(module) or 0) / SLICE.chip.clock_rate)
     assert any(each.exposed_seconds or each.hidden_seconds for each in account.collectives)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.wire.account import PartTime
 from shardtui.engine.wire.events import PartsMeasured, Profiled
+from shardtui.engine.wire.step_breakdown import PartTime
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.state.interpreter import apply

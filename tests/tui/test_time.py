@@ -13,9 +13,9 @@ import pytest
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base import figures
 from shardtui.engine.planning.ranking import Cost, Row
-from shardtui.engine.wire.account import Account, CollectiveTime, DeviceTime, PartTime, WaitTime
 from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import EngineStopped, Profiled, ProfileFailed
+from shardtui.engine.wire.step_breakdown import CollectiveTime, DeviceTime, PartTime, StepBreakdown, WaitTime
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.messages import EventsArrived
@@ -36,7 +36,7 @@ from .test_app import until
 CLI = [sys.executable, "-m", "shardtui.tui", "profile"]
 
 
-def account(devices: int = 8, **seconds: float) -> Account:
+def account(devices: int = 8, **seconds: float) -> StepBreakdown:
     """An account of these parts, in seconds, with one all-reduce over `model`; the rest of a second is products."""
     name = "all-reduce over model"
     found = {part.replace("_", " "): time for part, time in seconds.items()}
@@ -56,7 +56,7 @@ def account(devices: int = 8, **seconds: float) -> Account:
         bytes=1000,
         source="/home/me/model.py:3",
     )
-    return Account(
+    return StepBreakdown(
         program="jit_step",
         mesh={"data": devices // 2, "model": 2},
         steps=5,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.profiling.timeline import MAX_SPANS, Activity, Rank, device_spans, encoded
-from shardtui.engine.wire.account import TICKS, Account, OperationTime, Timeline
 from shardtui.engine.wire.events import Profiled
+from shardtui.engine.wire.step_breakdown import TICKS, OperationTime, StepBreakdown, Timeline
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.screens.time import TimeScreen
@@ -43,15 +43,15 @@ ACTIVITIES = st.lists(
 )
 
 
-def shown(activities: list[Activity]) -> Account:
+def shown(activities: list[Activity]) -> StepBreakdown:
     """An account with the timeline of one device."""
     listed = [
         OperationTime(name=name, part=part, count=1, seconds=0.1, module="", source="/home/me/model.py:7")
         for name, part in zip(NAMES, PARTS, strict=True)
     ]
     timeline = Timeline(step=7, seconds=0.5, devices=[encoded(device_spans(0, 42, activities, WINDOW), NAMES)])
-    values = {name: getattr(account(), name) for name in Account.__struct_fields__}
-    return Account(**values | {"operations": listed, "timeline": timeline})
+    values = {name: getattr(account(), name) for name in StepBreakdown.__struct_fields__}
+    return StepBreakdown(**values | {"operations": listed, "timeline": timeline})
 
 
 @given(ACTIVITIES)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ...engine.base.invalid import Invalid
 from ...engine.wire import run_directory
-from ...engine.wire.account import Account
 from ...engine.wire.commands import ProfileSteps
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import AnyEvent, Profiled, ProfileFailed, ProfileWriting, Profiling
 from ...engine.wire.run_directory import RunDirectory
+from ...engine.wire.step_breakdown import StepBreakdown
 from ..client.engine_client import EngineClient, ask_engine
 from ..state.alternative import Alternative, alternative
 from ..state.interpreter import apply_all
@@ -58,7 +58,7 @@ def profile(subject: str, other: str | None, steps: int, about: TraceProgram, as
     return FINE
 
 
-def _account(subject: str, steps: int, about: TraceProgram) -> tuple[Account, Alternative | None]:
+def _account(subject: str, steps: int, about: TraceProgram) -> tuple[StepBreakdown, Alternative | None]:
     """The account of a run, a trace or a program, and in a run the preset to try."""
     if _is_file(subject):
         path, mesh = str(Path(subject).absolute()), json.dumps(about.mesh)

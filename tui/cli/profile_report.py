@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import figures
-from ...engine.wire.account import Account, OperationTime
+from ...engine.wire.step_breakdown import OperationTime, StepBreakdown
 from ..state.account_sums import FlowTime, flow_times, suggestion
 from ..state.alternative import Alternative
 from ..state.operation_words import bandwidth, flops, share
@@ -24,7 +24,7 @@ WIDE = 120
 """Columns from which the table of operations has their rates."""
 
 
-class ProfileReport(Account, frozen=True, kw_only=True):
+class ProfileReport(StepBreakdown, frozen=True, kw_only=True):
     """Where the time of a step went, measured by the profiler over whole steps."""
 
     schema: int = SCHEMA
@@ -74,12 +74,12 @@ class ProfileDiff(Struct, frozen=True, kw_only=True):
     """Every kind and axes that either has."""
 
 
-def profile_report(account: Account) -> ProfileReport:
+def profile_report(account: StepBreakdown) -> ProfileReport:
     """Returns the report of an account."""
-    return ProfileReport(**{name: getattr(account, name) for name in Account.__struct_fields__})
+    return ProfileReport(**{name: getattr(account, name) for name in StepBreakdown.__struct_fields__})
 
 
-def profile_diff(subject: str, account: Account, name: str, other: Account) -> ProfileDiff:
+def profile_diff(subject: str, account: StepBreakdown, name: str, other: StepBreakdown) -> ProfileDiff:
     """Compares two accounts."""
     old, new = ({part.name: part.seconds for part in each.parts} for each in (account, other))
     before, after = ({(flow.kind, tuple(flow.axes)): flow for flow in flow_times(each)} for each in (account, other))
@@ -100,7 +100,7 @@ def profile_diff(subject: str, account: Account, name: str, other: Account) -> P
 
 
 def profile_tables(
-    name: str, account: Account, width: int, alternative: Alternative | None = None
+    name: str, account: StepBreakdown, width: int, alternative: Alternative | None = None
 ) -> list[RenderableType]:
     """Returns the account as tables for a console of this width. `alternative`: the preset to try."""
     tables: list[RenderableType] = [Text(_title(name, account), "bold"), _parts(account)]
@@ -114,7 +114,7 @@ def profile_tables(
     return [*tables, Text(suggestion(account, alternative))]
 
 
-def _title(name: str, account: Account) -> str:
+def _title(name: str, account: StepBreakdown) -> str:
     mesh = f"{figures.axes(account.mesh)} on " if account.mesh else ""
     if account.predicted_for:
         step = figures.seconds(account.step_seconds)
@@ -125,7 +125,7 @@ def _title(name: str, account: Account) -> str:
     return f"{name}: {account.program}, {mesh}{devices} device{'s' * (devices != 1)}, {steps}{clock}"
 
 
-def _parts(account: Account) -> Table:
+def _parts(account: StepBreakdown) -> Table:
     table = plain_table("part of the step", right("time"), right("share"), title="where the time goes, mean of devices")
     for part in account.parts:
         if account.predicted_for and not part.seconds:
@@ -134,7 +134,7 @@ def _parts(account: Account) -> Table:
     return table
 
 
-def _collectives(account: Account) -> Table:
+def _collectives(account: StepBreakdown) -> Table:
     columns = ("times", "waiting", "exposed", "hidden", "bytes")
     table = plain_table("collectives", "over", *map(right, columns), title="communication per device and step")
     for flow in flow_times(account):
@@ -151,7 +151,7 @@ def _times(count: float) -> str:
     return f"{count:,.0f}" if count == round(count) else f"{count:,.1f}"
 
 
-def _operations(account: Account, width: int) -> Table:
+def _operations(account: StepBreakdown, width: int) -> Table:
     """The operations; their rates, too, where the table is wide enough."""
     rates: list[tuple[Column, Callable[[OperationTime], str]]] = []
     if width >= WIDE:
@@ -184,7 +184,7 @@ def _operations(account: Account, width: int) -> Table:
     return table
 
 
-def _waits(account: Account) -> Table:
+def _waits(account: StepBreakdown) -> Table:
     table = plain_table(right("device"), right("others wait"), right("times"), title="devices that others wait for")
     for wait in account.waits[:MAX_DEVICES]:
         table.add_row(str(wait.device), figures.seconds(wait.seconds), _times(wait.count))
@@ -207,6 +207,6 @@ def diff_tables(diff: ProfileDiff) -> Sequence[RenderableType]:
     return [parts, moved]
 
 
-def decoded(answer: bytes) -> Account:
+def decoded(answer: bytes) -> StepBreakdown:
     """Returns the account that the engine printed."""
-    return msgspec.json.decode(answer, type=Account)
+    return msgspec.json.decode(answer, type=StepBreakdown)

@@ -19,7 +19,7 @@ from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
 from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
-from ...engine.wire.account import Account
+from ...engine.wire.step_breakdown import StepBreakdown
 from .engine_process import Answer, EngineProcess
 
 MAX_OVERSIZE = 2.0
@@ -183,7 +183,7 @@ class Planner:
         answer = await EngineProcess(self._nice).ask(question, self._config, self._topology, *about)
         return msgspec.json.decode(answer.checked().last_line, type=Board)
 
-    async def account(self, title: str) -> Account:
+    async def account(self, title: str) -> StepBreakdown:
         """Returns where the time of a step goes under a preset. What is compiled already is not compiled again.
 
         Raises Invalid if that cannot be told, and NoAnswer if the engine fails.

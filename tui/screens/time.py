@@ -9,8 +9,8 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from ...engine.wire.account import Account, OperationTime
 from ...engine.wire.events import Profiled
+from ...engine.wire.step_breakdown import OperationTime, StepBreakdown
 from ..bindings import identified, key_of
 from ..messages import CollectiveChosen
 from ..state.alternative import Alternative, alternative
@@ -95,7 +95,7 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
         self.table.select(name)
 
     @property
-    def account(self) -> Account | None:
+    def account(self) -> StepBreakdown | None:
         """The account that is shown."""
         return self.shown[0].account if self.shown else None
 

@@ -10,9 +10,9 @@ from textual.widget import Widget
 from textual.widgets import DataTable
 
 from ...engine.base import figures
-from ...engine.wire.account import CollectiveTime
 from ...engine.wire.descriptions import CollectiveInfo
 from ...engine.wire.events import PresetCompiled
+from ...engine.wire.step_breakdown import CollectiveTime
 from ..bindings import identified
 from ..messages import OperationChosen, OriginRequested
 from ..state.origin_pages import CompiledPage

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ...engine.base import figures
-from ...engine.wire.account import Account, CollectiveTime
+from ...engine.wire.step_breakdown import CollectiveTime, StepBreakdown
 from .alternative import Alternative
 
 LEAST_SHARE = 0.05
@@ -44,7 +44,7 @@ class FlowTime(Struct, frozen=True, kw_only=True):
     """Bytes per device and step; None if unknown."""
 
 
-def flow_times(account: Account) -> list[FlowTime]:
+def flow_times(account: StepBreakdown) -> list[FlowTime]:
     """Sums collectives by kind and axes, those that cost most time first."""
     groups: dict[tuple[str, tuple[str, ...]], list[CollectiveTime]] = {}
     for each in account.collectives:
@@ -67,12 +67,12 @@ def _flow(kind: str, axes: tuple[str, ...], same: Sequence[CollectiveTime]) -> F
     )
 
 
-def share_of(account: Account, *names: str) -> float:
+def share_of(account: StepBreakdown, *names: str) -> float:
     """Returns the fraction of the step that some parts take together."""
     return sum(part.share for part in account.parts if part.name in names)
 
 
-def suggestion(account: Account, alternative: Alternative | None = None) -> str:
+def suggestion(account: StepBreakdown, alternative: Alternative | None = None) -> str:
     """Returns what costs most besides computing, and what to try: of a collective, `alternative` if there is one."""
     flows = flow_times(account)
     cost = {name: share_of(account, name) for name in ("copies", "input", "host", "idle")}
@@ -96,7 +96,7 @@ def suggestion(account: Account, alternative: Alternative | None = None) -> str:
             return _about_flow(account, flows[0], share, alternative)
 
 
-def _about_flow(account: Account, flow: FlowTime, share: str, alternative: Alternative | None) -> str:
+def _about_flow(account: StepBreakdown, flow: FlowTime, share: str, alternative: Alternative | None) -> str:
     name = f"{flow.kind} over {figures.over(flow.axes)}" if flow.axes else flow.kind
     waits = flow.waiting_seconds > flow.exposed_seconds
     mean = sum(wait.seconds for wait in account.waits) / max(1, len(account.devices))

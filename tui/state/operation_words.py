@@ -1,7 +1,7 @@
 """The rates of an operation as text."""
 
 from ...engine.base import figures
-from ...engine.wire.account import OperationTime
+from ...engine.wire.step_breakdown import OperationTime
 
 
 def flops(operation: OperationTime) -> str:

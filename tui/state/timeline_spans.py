@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...engine.base import figures
-from ...engine.wire.account import TICKS, Account, DeviceTimeline, OperationTime, Timeline
+from ...engine.wire.step_breakdown import TICKS, DeviceTimeline, OperationTime, StepBreakdown, Timeline
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DeviceLanes:
     """Its collectives, waiting and in progress, in order."""
 
 
-def device_lanes(account: Account, device: DeviceTimeline) -> DeviceLanes:
+def device_lanes(account: StepBreakdown, device: DeviceTimeline) -> DeviceLanes:
     """Returns the spans of a device."""
     waiting = _decoded(account, device.waiting, True)
     collectives = sorted([*waiting, *_decoded(account, device.collectives)], key=lambda span: span.begin)
@@ -77,7 +77,7 @@ def _name(operation: OperationTime) -> str:
     return f"{operation.name}{over}{axes}"
 
 
-def _decoded(account: Account, flat: Sequence[int], is_waiting: bool = False) -> list[Shown]:
+def _decoded(account: StepBreakdown, flat: Sequence[int], is_waiting: bool = False) -> list[Shown]:
     spans: list[Shown] = []
     until = 0
     for gap, length, at in zip(flat[::3], flat[1::3], flat[2::3], strict=False):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from ...engine.base import figures
-from ...engine.wire.account import Account, CollectiveTime, OperationTime
+from ...engine.wire.step_breakdown import CollectiveTime, OperationTime, StepBreakdown
 from ..state.operation_words import bandwidth, flops, share
 from .lines import set_titles
 from .table import Table, right
@@ -20,7 +20,7 @@ OF_CHIP = {"MFU", "bandwidth", "roofline"}
 """Columns that compare with the chip: left out if its figures are not known."""
 
 
-def show_operations(table: Table, account: Account, is_wide: bool, subtitle: str = "") -> None:
+def show_operations(table: Table, account: StepBreakdown, is_wide: bool, subtitle: str = "") -> None:
     """Fills a table with the operations, with as many columns as there is room for."""
     columns = operation_columns(account, is_wide)
     table.show_rows(columns, operation_rows(account, columns))
@@ -28,7 +28,7 @@ def show_operations(table: Table, account: Account, is_wide: bool, subtitle: str
     set_titles(table.rows, f"{len(account.operations)} operations{more}", subtitle)
 
 
-def operation_columns(account: Account, is_wide: bool) -> Sequence[str]:
+def operation_columns(account: StepBreakdown, is_wide: bool) -> Sequence[str]:
     """Returns the names of the columns."""
     if not is_wide:
         return NARROW
@@ -36,7 +36,7 @@ def operation_columns(account: Account, is_wide: bool) -> Sequence[str]:
     return [name for name in WIDE if is_known or name not in OF_CHIP]
 
 
-def operation_rows(account: Account, columns: Sequence[str]) -> Mapping[str, list[Text]]:
+def operation_rows(account: StepBreakdown, columns: Sequence[str]) -> Mapping[str, list[Text]]:
     """Returns a row for each operation by its name."""
     collectives = {each.name: each for each in account.collectives}
     rows: dict[str, list[Text]] = {}
@@ -46,7 +46,7 @@ def operation_rows(account: Account, columns: Sequence[str]) -> Mapping[str, lis
     return rows
 
 
-def _cells(each: OperationTime, account: Account) -> Mapping[str, Text]:
+def _cells(each: OperationTime, account: StepBreakdown) -> Mapping[str, Text]:
     return {
         "operation": Text(each.name),
         "share": right(share(each.seconds / account.step_seconds)),

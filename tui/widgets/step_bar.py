@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from textual.content import Content
 
 from ...engine.base import figures
-from ...engine.wire.account import Account
 from ...engine.wire.events import Profiled
+from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.account_sums import suggestion
 from ..state.alternative import Alternative
 from .lines import Lines, set_titles
@@ -37,7 +37,7 @@ class StepBar(Lines):
 
     def __init__(self) -> None:
         super().__init__()
-        self.account: Account | None = None
+        self.account: StepBreakdown | None = None
         self.titles = ("where the time of a step goes", "")
         self.hint = ""
         self.alternative: Alternative | None = None
@@ -49,7 +49,7 @@ class StepBar(Lines):
         self.show_account(profiled.account, profiled.preset, f"steps {first:,} to {profiled.step:,}", alternative)
 
     def show_account(
-        self, account: Account, preset: str, subtitle: str, alternative: Alternative | None = None
+        self, account: StepBreakdown, preset: str, subtitle: str, alternative: Alternative | None = None
     ) -> None:
         """Shows an account. `alternative`: the preset to try."""
         self.account, self.alternative = account, alternative
@@ -78,7 +78,7 @@ class StepBar(Lines):
         self.show(lines)
 
 
-def title(preset: str, account: Account) -> str:
+def title(preset: str, account: StepBreakdown) -> str:
     """Returns `dp-tp2: a step of 212 ms, by the clock 213 ms`."""
     if account.predicted_for:
         return f"{preset} on {account.predicted_for}: a step of {figures.seconds(account.step_seconds)}, predicted"
@@ -86,7 +86,7 @@ def title(preset: str, account: Account) -> str:
     return f"{preset}: a step of {figures.seconds(account.step_seconds)}{clock}"
 
 
-def bar_lines(account: Account, width: int, rows: int, alternative: Alternative | None = None) -> list[Content]:
+def bar_lines(account: StepBreakdown, width: int, rows: int, alternative: Alternative | None = None) -> list[Content]:
     """Returns the bars, their key and the suggestion, wrapped at `width`."""
     room = max(8, width - LABEL_WIDTH)
     names = [part.name for part in account.parts]
@@ -99,7 +99,7 @@ def bar_lines(account: Account, width: int, rows: int, alternative: Alternative 
     return [*lines, *(Content.styled(line, "bold") for line in sentence)]
 
 
-def device_rows(account: Account, rows: int) -> list[tuple[str, Mapping[str, float]]]:
+def device_rows(account: StepBreakdown, rows: int) -> list[tuple[str, Mapping[str, float]]]:
     """Returns a row for each device; for the mean of as many neighbours in the mesh as needed if they are too many."""
     together = -(-len(account.devices) // rows)
     names = [part.name for part in account.parts]

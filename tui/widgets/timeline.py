@@ -8,7 +8,7 @@ from textual.events import Click
 from textual.message import Message
 
 from ...engine.base import figures
-from ...engine.wire.account import TICKS, Account, OperationTime
+from ...engine.wire.step_breakdown import TICKS, OperationTime, StepBreakdown
 from ..bindings import identified
 from ..state.timeline_spans import DeviceLanes, Shown, device_lanes, in_words, widest
 from .lines import Lines, set_titles
@@ -58,7 +58,7 @@ several short operations, of which this one is the longest.
 
     def __init__(self) -> None:
         super().__init__()
-        self.account: Account | None = None
+        self.account: StepBreakdown | None = None
         self.devices: list[DeviceLanes] = []
         self.chosen = 0
         """Index of the chosen device."""
@@ -66,7 +66,7 @@ several short operations, of which this one is the longest.
         self.cursor = 0.0
         """Ticks."""
 
-    def show_account(self, account: Account) -> None:
+    def show_account(self, account: StepBreakdown) -> None:
         """Shows the timeline of another account, from its beginning."""
         if account is self.account:
             return

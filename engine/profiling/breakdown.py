@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ..spec.topology import Peaks, peaks
-from ..wire.account import Account, CollectiveTime, DeviceTime, OperationTime, PartTime, Timeline, WaitTime
+from ..wire.step_breakdown import CollectiveTime, DeviceTime, OperationTime, PartTime, StepBreakdown, Timeline, WaitTime
 from .program import COPIES, FUSIONS, PRODUCTS, Operation, Program
 from .recording import HOST, IDLE, INPUT, OTHER_PROGRAMS, PICOSECONDS, Recording, read_recording
 from .sums import Sums, extremes, merged
@@ -22,17 +22,19 @@ MAX_OPERATIONS = 500
 """Operations in an account: the ones with most time."""
 
 
-def read_account(path: Path, mesh: Mapping[str, int], text: str = "") -> Account:
+def read_breakdown(path: Path, mesh: Mapping[str, int], text: str = "") -> StepBreakdown:
     """Reads a trace and accounts for its steps. Raises Invalid if it cannot be read or has no whole step.
 
     `mesh`, `text`: as in `read_recording`. The peaks are the published ones of the chip that the trace names.
     """
     recording = read_recording(path, mesh, text)
     window, shown = recording.window, recording.shown_window
-    return account_of(recording, [recording.sums(window, shown)], window, shown, peaks(recording.kind))
+    return breakdown_of(recording, [recording.sums(window, shown)], window, shown, peaks(recording.kind))
 
 
-def account_of(recording: Recording, found: Sequence[Sums], window: Span, shown: Span, peaks: Peaks | None) -> Account:
+def breakdown_of(
+    recording: Recording, found: Sequence[Sums], window: Span, shown: Span, peaks: Peaks | None
+) -> StepBreakdown:
     """Returns the account of the steps of a recording.
 
     `found`: the sums of each process. `window`: the time that was divided. `shown`: the time of the step in the
@@ -60,13 +62,13 @@ class Accountant:
     peaks: Peaks | None
     """Of a device; None if unknown."""
 
-    def account(self, name: str, steps: int) -> Account:
+    def account(self, name: str, steps: int) -> StepBreakdown:
         """Returns the account without a timeline. `name`: the program's name. `steps`: how many were measured."""
         devices = self.sums.devices
         names = self._part_names()
         mean = {name: sum(device.parts.get(name, 0.0) for device in devices) / len(devices) for name in names}
         operations = self._operations()
-        return Account(
+        return StepBreakdown(
             program=name,
             mesh=dict(self.program.mesh),
             steps=steps,

@@ -127,7 +127,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
     """At most eight devices: all, or the ones that others wait for longest and least."""
 
 
-class Account(Struct, frozen=True, kw_only=True):
+class StepBreakdown(Struct, frozen=True, kw_only=True):
     """Where the time of a step went, measured by the profiler over whole steps."""
 
     program: str

@@ -6,15 +6,15 @@ from msgspec.structs import replace
 
 from ..base.invalid import Invalid
 from ..distributed.cluster import Cluster
-from ..profiling.account import account_of
+from ..profiling.breakdown import breakdown_of
 from ..profiling.clocks import Clocks, Shared, Traced, kept_steps, shared, traced
 from ..profiling.recording import PICOSECONDS, Recording
 from ..profiling.sums import Sums
 from ..spec.topology import Peaks
-from ..wire.account import Account
+from ..wire.step_breakdown import StepBreakdown
 
 
-def joint_account(cluster: Cluster, read: Callable[[], Recording], peaks: Peaks | None) -> Account | None:
+def joint_breakdown(cluster: Cluster, read: Callable[[], Recording], peaks: Peaks | None) -> StepBreakdown | None:
     """Returns in process 0 the account of the steps that all processes have traced whole; None in the others.
 
     Every process calls it. `read` reads its own trace. Raises in all the same, as `Cluster.together`.
@@ -26,7 +26,7 @@ def joint_account(cluster: Cluster, read: Callable[[], Recording], peaks: Peaks 
     sums = cluster.collect(cluster.together(lambda: _sums(recording, clocks, cluster.process)), Sums)
     if cluster.process:
         return None
-    account = account_of(recording, sums, clocks.window, clocks.shown, peaks)
+    account = breakdown_of(recording, sums, clocks.window, clocks.shown, peaks)
     return replace(account, clock_error_seconds=None if clocks.error is None else clocks.error / PICOSECONDS)
 
 
