@@ -5,7 +5,6 @@ as one of several processes on this machine.
 `host RUN CONFIG RESTART MEMBERSHIP`: trains one run as one of several hosts.
 `supervise RUN_DIRECTORY RESTART SUPERVISION`: serves a run, and again from its newest checkpoint if a process is lost.
 `supervise-host RUN RESTART MEMBERSHIP SUPERVISION`: the same for the process of one host of several.
-`reserve DESCRIPTOR`: imports what the first two need and closes DESCRIPTOR, then runs the one that its stdin says.
 `presets CONFIG`: lists the presets and whether they fit the devices.
 `inspect CONFIG [PRESET …]`: describes the compiled step of each preset.
 `inspect-origins CONFIG`: describes the compiled step of a preset, then explains it.
@@ -62,11 +61,6 @@ def main() -> int:
 
             how = _decoded(restart, Restart), _decoded(membership, Membership), _decoded(supervision, Supervision)
             return answered(supervise_host, run, *how)
-        case ["reserve", imported]:
-            from .training.reserve import assigned
-
-            sys.argv[1:] = assigned(int(imported))
-            return main() if sys.argv[1:] else 0
         case ["verify", directory]:
             from .checkpoint.cli import verify
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
@@ -62,7 +62,17 @@ class Loader:
             self._cluster.agree(partial(self._set_aside, step, error), None)
             raise
         rolled_back = self._cluster.agree(lambda: self._roll_back(step), list[int])
-        return state, receipt(manifest, program, began, rolled_back)
+        return state, Restored(
+            step=step,
+            from_preset=manifest.preset,
+            from_devices=manifest.devices,
+            preset=program.name,
+            arrays=len(manifest.digests),
+            seconds=time.perf_counter() - began,
+            digests_equal=True,
+            digest=manifest.digest,
+            rolled_back=rolled_back,
+        )
 
     def _loaded(self, chosen: Chosen, program: Program) -> tuple[TrainState, Manifest]:
         """Raises Damaged."""
@@ -122,21 +132,3 @@ class Loader:
             name = self._directory.set_aside(step, DAMAGED)
         self._publish(CheckpointDamaged(step=step, problems=list(error.problems), set_aside=name))
         self._publish(CheckpointsKept(checkpoints=kept(self._directory)))
-
-
-def receipt(
-    manifest: Manifest, program: Program, began: float, rolled_back: Sequence[int] = (), from_memory: bool = False
-) -> Restored:
-    """Returns the receipt of a state whose digests were equal. `began`: by `time.perf_counter`."""
-    return Restored(
-        step=manifest.step,
-        from_preset=manifest.preset,
-        from_devices=manifest.devices,
-        preset=program.name,
-        arrays=len(manifest.digests),
-        seconds=time.perf_counter() - began,
-        digests_equal=True,
-        digest=manifest.digest,
-        rolled_back=list(rolled_back),
-        from_memory=from_memory,
-    )

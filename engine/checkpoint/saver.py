@@ -112,13 +112,13 @@ class Saver:
         if not program.is_finite(state):
             raise Invalid("a parameter or moment is not finite: go back to a checkpoint from before")
         copied = save_arrays(self._directory.unfinished(step), state)
-        manifest = self.manifest(program, step, digests, loss, eval_loss)
+        manifest = self._manifest(program, step, digests, loss, eval_loss)
         self._publish(CheckpointSaving(step=step, stall_seconds=time.perf_counter() - began))
         written = self._thread.submit(self._write, copied, manifest, began)
         written.add_done_callback(lambda _: self._wake())
         self._saving = Saving(step, written)
 
-    def manifest(
+    def _manifest(
         self, program: Program, step: int, digests: jax.Array, loss: float | None, eval_loss: float | None
     ) -> Manifest:
         """Returns the manifest of a state, without files. `digests`: by `program`."""
@@ -186,10 +186,6 @@ class Saver:
             with contextlib.suppress(OSError):  # Orbax may still write there: the next save deletes the rest
                 self._directory.clear()
         self._publish(CheckpointFailed(step=step, problems=problems))
-
-    def committed(self) -> int:
-        """Returns the step of the newest checkpoint, good or not; -1 if there is none."""
-        return self._cluster.agree(lambda: max(self._directory.steps(), default=-1), int)
 
     def newest(self, step: int | None = None) -> Manifest | None:
         """Waits for a running save, then does the same as `Loader.newest`."""

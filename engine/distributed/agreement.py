@@ -22,7 +22,6 @@ def facts(
     found = {**versions, **_flat(msgspec.to_builtins(config))}
     found |= {"--preset": str(restart.preset), "--from-step": str(restart.step)}
     found |= {"--fallback": ",".join(restart.fallback)}
-    found |= {"--copy-every": str(restart.copying and restart.copying.every_steps)}
     return found | {f"the preset {name}": _digest(preset) for name, preset in presets.items()}
 
 

@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..wire.hosts import Activity, HostInfo, HostStatus
-from .address import LOOPBACK_ADDRESS
 from .outcomes import unsuccessful
-from .seal import Seal
 from .verdicts import judged
 
 T = TypeVar("T")
@@ -21,16 +19,6 @@ class Cluster:
     """Steps that this process has begun."""
     hosts: Sequence[HostInfo] = ()
     """The processes, once they have met; empty if there is only this one."""
-
-    @property
-    def address(self) -> str:
-        """Returns the address at which the other hosts reach this one. A single process has no others."""
-        return LOOPBACK_ADDRESS
-
-    @property
-    def seal(self) -> Seal:
-        """Returns the seal of this start. A single process has nothing to exchange."""
-        return Seal(b"")
 
     def meet(self) -> list[HostInfo]:
         """Returns the processes; none if there is only this one. Call it before any other method. Raises Invalid."""

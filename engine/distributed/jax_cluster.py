@@ -19,7 +19,6 @@ from msgspec import Struct
 from ..base.advice import TRACEBACK, problems_in
 from ..base.invalid import Invalid
 from ..wire.hosts import Activity, HostInfo, HostStatus
-from .address import reachable_address
 from .cluster import Cluster
 from .liveness import NO_HEARTBEAT, Liveness
 from .outcomes import Outcome, Stranded, error_of, outcome_of, unsuccessful, worst
@@ -71,16 +70,6 @@ class JaxCluster(Cluster):
         self._liveness = Liveness(self.process, self.count, global_state.client, self._store, stop, lost)
         self._agreed = self._gathered = 0
         self._call_seconds = 0.0
-
-    @property
-    def address(self) -> str:
-        """Returns the address at which the other hosts reach this one."""
-        return reachable_address(global_state.coordinator_address or "", self.process)
-
-    @property
-    def seal(self) -> Seal:
-        """Returns the seal of this start, once the processes have met."""
-        return self._store.seal
 
     def meet(self) -> list[HostInfo]:
         """Exchanges nonces, renews the seal, and returns all processes. Raises Invalid if their counts differ."""

@@ -26,8 +26,6 @@ class Urgency(IntEnum):
     """A view shows it."""
     LIKELY = 3
     """The user is likely to request it next."""
-    LOSS = 4
-    """The next epoch runs it if a process is lost."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class CompileQueue:
         self._changed = threading.Condition()
         self._is_closed = False
         self._started = 0
-        threading.Thread(target=self._run, args=(Urgency.LOSS,), name="compiler", daemon=True).start()
+        threading.Thread(target=self._run, args=(Urgency.LIKELY,), name="compiler", daemon=True).start()
         threading.Thread(target=self._run, args=(Urgency.REQUESTED,), name="requested compiler", daemon=True).start()
 
     def submit(self, urgency: Urgency, work: Callable[[], T]) -> Future[T]:

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -43,9 +42,6 @@ class Ready:
 
 class Compiler:
     """Compiles and keeps the programs of a run's presets."""
-
-    for_loss: Callable[[Preset], None] | None = None
-    """Compiles what the next epoch runs if a process is lost under a preset; None if the run ends then."""
 
     def __init__(
         self,
@@ -134,11 +130,6 @@ class Compiler:
     def compile_state_functions(self, program: Program) -> None:
         """Compiles the program's digest and finiteness check in the background."""
         self._queue.submit(Urgency.SCHEDULED, program.compile_state_functions)
-
-    def compile_for_loss(self, preset: Preset) -> None:
-        """Compiles what the next epoch runs if a process is lost under `preset`, after everything else."""
-        if self.for_loss:
-            self._queue.submit(Urgency.LOSS, partial(self.for_loss, preset))
 
     def request(
         self,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from .epoch import Copying, Epoch
+from .epoch import Epoch
 from .model_config import ModelConfig
 
 SIMULATED_DEVICES = 8
@@ -271,11 +271,7 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     epoch: Epoch | None = None
     """The epoch of a supervised run; None for an engine without a supervisor."""
     fallback: tuple[str, ...] = ()
-    """Those of `Supervision`: the supervisor sets them."""
-    min_processes: int | None = None
-    """That of `Supervision`, likewise; None for all."""
-    copying: Copying | None = None
-    """How the state is copied to host memory, likewise; None for no copies."""
+    """Presets to try on fewer devices, from `Supervision`: the supervisor sets them."""
 
     @property
     def is_again(self) -> bool:

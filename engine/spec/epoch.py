@@ -17,17 +17,6 @@ class Supervision(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Presets, by name or file, to try in this order where that of the run does not fit the devices that are left."""
     wait_seconds: float | None = None
     """Seconds for which lost hosts are waited for; None: not at all if enough are left, else for ever."""
-    copy_every: int | None = None
-    """Steps between copies of the state in host memory; None for no copies."""
-
-
-class Copying(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How an engine copies its state to host memory."""
-
-    every_steps: int
-    """Steps between copies."""
-    folder: str
-    """Where the copies of this host are: a folder in memory, which its supervisor created."""
 
 
 class LostProcess(Struct, frozen=True):

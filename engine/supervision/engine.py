@@ -13,7 +13,6 @@ from ..base.regular_file import append_regular
 from ..base.stacks import append_text, stamped
 from ..wire.ending import Ending, Kind, read_ending
 from ..wire.run_directory import RunDirectory
-from .spares import Spares
 from .vitals import STOPPED, Vitals, clear
 
 SETTLE_SECONDS = 5.0
@@ -44,15 +43,13 @@ class Engine:
         directory: RunDirectory,
         commands: Mapping[int, Sequence[str]],
         logs: Mapping[int, Path],
-        spares: Spares,
         stacks: Path,
     ) -> None:
         """`commands` and `logs` by process index; a process without a log inherits stdout and stderr.
 
-        It starts with the processes of `spares`, as far as there are any. `stacks`: the file for the stacks of
-        processes that cannot go on.
+        `stacks`: the file for the stacks of processes that cannot go on.
         """
-        self._directory, self._spares, self._stacks = directory, spares, stacks
+        self._directory, self._stacks = directory, stacks
         self._theirs, self._ours = os.pipe()
         self._settled_at: float | None = None
         self._killed: set[int] = set()
@@ -65,14 +62,9 @@ class Engine:
     def _start(self, process: int, command: Sequence[str], log: Path | None) -> Child:
         self._directory.ending(process).unlink(missing_ok=True)
         clear(beat := self._directory.beat(process))
-        popen = self._spares.take(command, log) or self._popen(command, log)
+        with append_regular(log) if log else contextlib.nullcontext() as file:
+            popen = subprocess.Popen(command, stdin=self._theirs, stdout=file, stderr=file)
         return Child(process, popen, Vitals(popen.pid, beat))
-
-    def _popen(self, command: Sequence[str], log: Path | None) -> "subprocess.Popen[bytes]":
-        if log is None:
-            return subprocess.Popen(command, stdin=self._theirs)
-        with append_regular(log) as file:
-            return subprocess.Popen(command, stdin=self._theirs, stdout=file, stderr=file)
 
     def ended(self) -> dict[int, Ending] | None:
         """Returns how each process ended, once all have; None before. Ends those that do not end by themselves.

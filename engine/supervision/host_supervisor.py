@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from ..copies.host_memory import HostMemory
 from ..distributed.address import reachable_address
 from ..spec.config import Membership, Restart
 from ..spec.epoch import Epoch, Supervision
@@ -20,9 +19,8 @@ from .deciding import Deciding
 from .engine import SETTLE_SECONDS, Engine
 from .history import History
 from .roll import Attendance, Decision, Roll
-from .spares import Spares
 from .stopping import Stopping
-from .supervisor import give_up, held, host_memory, last_step, say, supervised
+from .supervisor import give_up, held, last_step, say, supervised
 
 POLL_SECONDS = 0.05
 """Interval at which the engine of this host is checked."""
@@ -40,18 +38,11 @@ class HostSupervisor:
         membership: Membership,
         supervision: Supervision,
         stopping: Stopping,
-        memory: HostMemory | None,
     ) -> None:
-        """`membership`: of the run on all hosts. `memory`: where the engine keeps copies of the state; None for none.
-
-        Raises Invalid if this host cannot take part.
-        """
+        """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
         assert restart.config and membership.coordinator and membership.processes and membership.process is not None
         self._directory, self._membership = directory, membership
-        self._restart = supervised(restart, supervision, memory)
-        self._memory = memory
-        self._last = 0
-        """The last epoch in which this host took part."""
+        self._restart = supervised(restart, supervision)
         self._rank, self._count = membership.process, membership.processes
         self._checkpoints = Path(directory.checkpoints(restart.config))
         folder = self._checkpoints / "supervisors"
@@ -70,7 +61,7 @@ class HostSupervisor:
         )
         self._serves = False
         """Whether process 0 of the last epoch was on this host, which then has the history."""
-        self._stopping, self._spares = stopping, Spares()
+        self._stopping = stopping
 
     def run(self) -> int:
         """Returns the exit code of the run on this host: 0, 1 if it failed, 2 if it was refused."""
@@ -120,9 +111,6 @@ class HostSupervisor:
 
     def _run_epoch(self, decision: Decision) -> Ending:
         """Returns how the engine of this host ended."""
-        if self._memory and self._last < decision.number - 1:
-            self._memory.clear()
-        self._last = decision.number
         process = sorted(decision.members).index(self._rank)
         if process == 0 and not self._serves:
             self._history.fetch()
@@ -133,7 +121,6 @@ class HostSupervisor:
         watch = _Watch(decision, self._roll, self._checkpoints)
         looked = time.monotonic()
         while (endings := engine.ended()) is None:
-            self._spares.fill(1)
             time.sleep(POLL_SECONDS)
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked = time.monotonic()
@@ -162,12 +149,12 @@ class HostSupervisor:
         self._restart = msgspec.structs.replace(self._restart, step=None, preset=None, profile=None)
         if count == 1:
             alone = engine_command("serve", str(self._directory.path), restart)
-            return Engine(self._directory, {0: alone}, {0: self._directory.log}, self._spares, self._stacks)
+            return Engine(self._directory, {0: alone}, {0: self._directory.log}, self._stacks)
         member = msgspec.structs.replace(
             self._membership, coordinator=decision.coordinator, processes=count, process=process
         )
         command = engine_command("host", self._directory.name, None, restart, member)
-        return Engine(self._directory, {process: command}, {}, self._spares, self._stacks)
+        return Engine(self._directory, {process: command}, {}, self._stacks)
 
     def _makes_room(self, number: int) -> bool:
         """Whether the engines of an epoch were stopped to take in a host."""
@@ -221,5 +208,5 @@ def supervise_host(run: str, restart: Restart, membership: Membership, supervisi
     if not (directory.path / "run.json").exists():
         assert restart.config
         directory.write_config(restart.config)
-    with held(directory), host_memory(directory, supervision) as memory, Stopping() as stopping:
-        return HostSupervisor(directory, restart, membership, supervision, stopping, memory).run()
+    with held(directory), Stopping() as stopping:
+        return HostSupervisor(directory, restart, membership, supervision, stopping).run()

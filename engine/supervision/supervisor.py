@@ -10,7 +10,6 @@ from typing import BinaryIO
 import msgspec
 
 from ..base.invalid import Invalid
-from ..copies.host_memory import HostMemory
 from ..spec.config import Restart
 from ..spec.epoch import Epoch, LostProcess, Supervision
 from ..wire import lock
@@ -21,7 +20,6 @@ from ..wire.events import Failed, StepsDone
 from ..wire.run_directory import RunDirectory
 from .engine import Engine, worst
 from .retries import Retries
-from .spares import Spares
 from .stopping import Stopping
 
 POLL_SECONDS = 0.05
@@ -37,15 +35,13 @@ class Supervisor:
         restart: Restart,
         supervision: Supervision,
         stopping: Stopping,
-        memory: HostMemory | None,
     ) -> None:
-        """`memory`: where engines keep copies of the state; None for no copies."""
         self._directory = directory
-        self._restart = supervised(restart, supervision, memory)
+        self._restart = supervised(restart, supervision)
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
-        self._stopping, self._spares = stopping, Spares()
+        self._stopping = stopping
 
     def run(self) -> int:
         """Returns the exit code of the run: 0, 1 if it failed, 2 if it was refused."""
@@ -61,10 +57,7 @@ class Supervisor:
                 give_up(self._directory, following)
                 return 1
             epoch = following
-            newest = (
-                "the copy in host memory or the newest checkpoint" if self._restart.copying else "the newest checkpoint"
-            )
-            resumes = f"epoch {epoch.number} resumes from {newest}, or from the start if there is none yet"
+            resumes = f"epoch {epoch.number} resumes from the newest checkpoint, or from the start if there is none yet"
             say(f"process {process} was lost: {ending.why}: {resumes}")
 
     def _next(self, epoch: Epoch, process: int, ending: Ending) -> Epoch | str:
@@ -121,10 +114,9 @@ class Supervisor:
         }
         logs = {index: self._directory.log_of(index) for index in commands}
         stacks = self._directory.stacks(self._directory.config)
-        engine = Engine(self._directory, commands, logs, self._spares, stacks)
+        engine = Engine(self._directory, commands, logs, stacks)
         self._stopping.follow(engine)
         while (endings := engine.ended()) is None:
-            self._spares.fill(len(commands))
             time.sleep(POLL_SECONDS)
         return endings
 
@@ -132,21 +124,13 @@ class Supervisor:
 def supervise(directory: str, restart: Restart, supervision: Supervision) -> int:
     """Supervises a run of this machine, and returns its exit code. Raises Invalid if another supervisor does."""
     run = RunDirectory(Path(directory))
-    with held(run), host_memory(run, supervision) as memory, Stopping() as stopping:
-        return Supervisor(run, restart, supervision, stopping, memory).run()
+    with held(run), Stopping() as stopping:
+        return Supervisor(run, restart, supervision, stopping).run()
 
 
-def host_memory(run: RunDirectory, supervision: Supervision) -> contextlib.AbstractContextManager[HostMemory | None]:
-    """Returns the context in which the engines of this host keep copies of the state, if they do. Raises Invalid."""
-    return HostMemory(run.name) if supervision.copy_every else contextlib.nullcontext()
-
-
-def supervised(restart: Restart, supervision: Supervision, memory: HostMemory | None) -> Restart:
+def supervised(restart: Restart, supervision: Supervision) -> Restart:
     """Returns how an engine is started, with what it has to know of its supervision."""
-    copying = memory.copying(supervision.copy_every) if memory and supervision.copy_every else None
-    return msgspec.structs.replace(
-        restart, fallback=supervision.fallback, min_processes=supervision.min_processes, copying=copying
-    )
+    return msgspec.structs.replace(restart, fallback=supervision.fallback)
 
 
 def held(run: RunDirectory) -> BinaryIO:

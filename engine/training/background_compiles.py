@@ -95,8 +95,6 @@ class BackgroundCompiles:
         self._inspections: dict[str, Future[PresetInspected] | None] = {}
         """Inspections by preset; None once published."""
         self._first: Pending | None = None
-        self._prepared: set[str] = set()
-        """Presets under which a loss is prepared for."""
         self._kept: list[str] = []
         """Presets of the cached programs, as last reported."""
 
@@ -146,12 +144,6 @@ class BackgroundCompiles:
         if preset not in self._described or preset not in self._compiler.kept:
             self._likely = self._submit(Urgency.LIKELY, preset, active)
             self._report_phase(preset, "wait")
-
-    def compile_for_loss(self, active: Program, has_core_to_spare: Callable[[], bool]) -> None:
-        """Compiles what the next epoch runs if a process is lost under this preset, once a core is free."""
-        if active.name not in self._prepared and has_core_to_spare():
-            self._prepared.add(active.name)
-            self._compiler.compile_for_loss(active.placement.preset)
 
     def inspect(self, preset: str) -> None:
         """Starts to inspect a preset, once per preset and run; `report` publishes the result."""

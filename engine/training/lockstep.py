@@ -2,7 +2,6 @@
 
 from msgspec import Struct
 
-from ..copies.copies import CopyEnded
 from ..wire.commands import AnyCommand
 
 
@@ -24,7 +23,7 @@ class MeasureParts(Struct, frozen=True, tag=True):
     """Trace the next steps for the parts of a step: it is time."""
 
 
-LockstepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts | CopyEnded
+LockstepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts
 
 
 class Lockstep(Struct, frozen=True):

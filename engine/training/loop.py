@@ -9,7 +9,6 @@ import jax
 from ..base.invalid import Invalid
 from ..checkpoint.manifest import Manifest
 from ..checkpoint.saver import Saver
-from ..copies.memory_loader import MemoryLoader
 from ..data.batches import Batches
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import Stranded
@@ -52,20 +51,18 @@ class Loop:
         cluster: Cluster,
         held_out: Batches | None = None,
         is_supervised: bool = False,
-        memory: MemoryLoader | None = None,
     ) -> None:
         self._config = config
         self._feed = Feed(batches, cluster.count)
         self._evaluator = Evaluator(config.evaluation, held_out, cluster.count, publish)
         self._compiler = compiler
         self._saver = saver
-        self._copies = memory and memory.copies
         self._profiler = profiler
         self._publish = publish
         self._cluster = cluster
         self._compiles = BackgroundCompiles(compiler, config.switches, cluster, publish, inbox.wake)
         reports = partial(StepReports, publish, partial(measure, compiler.devices), cluster)
-        self._restorer = Restorer(compiler, saver, memory, reports, publish)
+        self._restorer = Restorer(compiler, saver, reports, publish)
         self._switcher = Switcher(config, compiler, saver, self._restorer, cluster, publish)
         self._pausing = Pausing(publish)
         self._stopping = Stopping(cluster, inbox, self._compiles.report)
@@ -86,7 +83,6 @@ class Loop:
             cluster,
             self._compiles,
             saver,
-            self._copies,
             self._restorer,
             self._switcher,
             profiler,
@@ -174,8 +170,6 @@ class Loop:
             self._evaluate()
         if self._saver.is_due(self.at.begun):
             self.at.save(self._saver)
-        if self._copies and not self.is_over and self._copies.is_due(self.at.begun) and self._check.passes(self.at):
-            self.at.copy(self._copies)
 
     def _evaluate(self) -> None:
         try:

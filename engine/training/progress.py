@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import jax
 
 from ..checkpoint.saver import Saver
-from ..copies.copies import Copies
 from ..models.task import TrainState
 from ..program.program import Program
 from .step_reports import StepReports
@@ -60,14 +59,6 @@ class Progress:
         A restored state counts as well: its checkpoint may have been set aside since.
         """
         return self.done > 0 and self.reports.is_finite
-
-    def copy(self, copies: Copies) -> None:
-        """Waits for the step in flight, reports it, and copies the state to host memory.
-
-        The history then has every step that a copy has.
-        """
-        self.reports.flush()
-        copies.begin(self.state, self.program, self.done, self.reports.recent_loss, self.eval_loss)
 
     def save(self, saver: Saver) -> None:
         """Waits for the step in flight and saves a checkpoint; the time this takes counts for no step."""

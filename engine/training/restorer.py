@@ -5,12 +5,11 @@ from concurrent.futures import Future
 
 from ..checkpoint.manifest import Manifest
 from ..checkpoint.saver import Saver
-from ..copies.memory_loader import MemoryLoader
 from ..distributed.outcomes import UNSUCCESSFUL, Damaged
 from ..models.task import TrainState
 from ..program.compiler import Compiler
 from ..program.program import Program
-from ..wire.events import CopyFailed, Event, Restored, RestoreFailed
+from ..wire.events import Event, RestoreFailed
 from .progress import Progress
 from .step_reports import StepReports
 
@@ -24,29 +23,17 @@ class Restorer:
         self,
         compiler: Compiler,
         saver: Saver,
-        memory: MemoryLoader | None,
         reports: Callable[[int], StepReports],
         publish: Callable[[Event], None],
     ) -> None:
         """`reports` makes the step reports of a run that starts after the given number of steps."""
         self._compiler = compiler
         self._saver = saver
-        self._memory = memory
         self._reports = reports
         self._publish = publish
 
     def first(self, preset: str, program: Program, origin: Manifest | None, new_state: NewState | None) -> Progress:
-        """Starts from the copy in host memory or the checkpoint `origin`, or from an older one if it is damaged.
-
-        Without any, starts with a new state.
-        """
-        if self._memory and origin is not None and origin is self._memory.manifest:
-            try:
-                return self._begun(program, *self._memory.load(program))
-            except UNSUCCESSFUL as error:
-                self._publish(CopyFailed(step=origin.step, problems=list(error.problems)))
-                self._memory.discard()
-                origin = self._saver.newest()
+        """Starts from the checkpoint `origin`, or from an older one if it is damaged; without any, with a new state."""
         while origin is not None:
             try:
                 return self.restore(origin.step, program)
@@ -56,13 +43,11 @@ class Restorer:
         return self._begun_at(0, program, new_state.result()())
 
     def restore(self, step: int, program: Program) -> Progress:
-        """Restores the checkpoint of `step` into the program's layout. Raises Damaged, Invalid and Failure.
-
-        Copies in host memory are deleted: they may be of later steps.
-        """
-        if self._memory:
-            self._memory.discard()
-        return self._begun(program, *self._saver.load(step, program))
+        """Restores the checkpoint of `step` into the program's layout. Raises Damaged, Invalid and Failure."""
+        state, receipt = self._saver.load(step, program)
+        self._publish(receipt)
+        self._saver.report_kept()
+        return self._begun_at(receipt.step, program, state)
 
     def go_back(self, at: Progress, step: int) -> None:
         """Goes back to the checkpoint of `step`; if that fails, the current state is kept and the failure reported."""
@@ -70,11 +55,6 @@ class Restorer:
             at.replace_with(self.restore(step, at.program))
         except UNSUCCESSFUL as error:
             self._publish(RestoreFailed(step=step, problems=list(error.problems)))
-
-    def _begun(self, program: Program, state: TrainState, receipt: Restored) -> Progress:
-        self._publish(receipt)
-        self._saver.report_kept()
-        return self._begun_at(receipt.step, program, state)
 
     def _begun_at(self, step: int, program: Program, state: TrainState) -> Progress:
         return Progress(program, state, self._reports(step), origin=step, agree_at=step)

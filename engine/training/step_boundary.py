@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..checkpoint.saver import Saver
-from ..copies.copies import Copies, CopyEnded
 from ..distributed.cluster import Cluster
 from ..wire.commands import (
     AddPreset,
@@ -43,7 +42,6 @@ class StepBoundary:
     cluster: Cluster
     compiles: BackgroundCompiles
     saver: Saver
-    copies: Copies | None
     restorer: Restorer
     switcher: Switcher
     profiler: Profiler
@@ -58,8 +56,6 @@ class StepBoundary:
             self._run_commands(at)
         self.compiles.report()
         self.compiles.compile_likely(at.program, self._has_core_to_spare)
-        if at.done > at.origin:
-            self.compiles.compile_for_loss(at.program, self._has_core_to_spare)
         if scheduled := self.compiles.take_scheduled(at.begun, at.program):
             self._switch(at, scheduled)
             self.compiles.compile_scheduled(at.program)
@@ -82,8 +78,6 @@ class StepBoundary:
             commands.append(SwitchNow(preset))
         if self.saver.is_overdue():
             commands.append(SaveCheckpoint())
-        if self.copies and (ended := self.copies.ended()):
-            commands.append(ended)
         if self.profiler.is_overdue():
             commands.append(MeasureParts())
         return Lockstep(commands, self.cluster.stride(at.reports.step_seconds))
@@ -127,8 +121,6 @@ class StepBoundary:
                 self.profiler.request(at.begun, PERIODIC_STEPS, is_periodic=True)
             case RestoreCheckpoint(step):
                 self._go_back(at, step)
-            case CopyEnded() if self.copies:
-                self.copies.settle(command)
             case Stop():
                 self.stopping.is_agreed = True
             case _:

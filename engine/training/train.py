@@ -12,11 +12,8 @@ from ..base.versions import versions
 from ..checkpoint.directory import CheckpointDirectory, array_types
 from ..checkpoint.manifest import Manifest, edited_settings
 from ..checkpoint.saver import Saver
-from ..copies.copies import Copies
-from ..copies.memory_loader import MemoryLoader
 from ..distributed.agreement import differences, facts, fingerprints
 from ..distributed.cluster import Cluster
-from ..distributed.outcomes import Unfit
 from ..models.task import Task
 from ..parallel.mesh import describe_device, fallback
 from ..planning.preview import preview
@@ -37,7 +34,6 @@ from .device_check import coverage
 from .fewer_devices import Fitted, fit
 from .inputs import Inputs, inputs_of, text_inputs
 from .loop import Loop
-from .loss_programs import LossPrograms
 from .profiler import Profiler
 
 
@@ -66,23 +62,13 @@ def train(
     within = None if config.checkpoints.directory else directory.path
     place = CheckpointDirectory(epath.Path(directory.checkpoints(config)), within)
     saver = Saver(place, config, task, inputs.corpus, devices, cluster, publish, inbox.wake)
-    memory = None
-    if restart.copying and restart.epoch:
-        copies = Copies(restart.copying, restart.epoch.number, saver, task, cluster, publish, inbox.wake)
-        memory = MemoryLoader(copies, task, cluster, publish)
-    origin = _newest(saver, memory, restart)
+    origin = saver.newest(restart.step)
     problems = (
         origin.problems_with(config, array_types(task), inputs.corpus, devices[0].platform, restart) if origin else []
     )
     edited = edited_settings(directory.config, config, origin) if origin and cluster.process == 0 else []
     config = _resumed_config(config, origin, restart)
-    loss_programs = LossPrograms(config, task, devices, restart, directory.presets)
-    try:
-        fitted = fit(config, task, devices, restart, directory.presets) if restart.is_again else Fitted(config)
-    except Unfit as error:
-        if memory and error.processes:
-            memory.hand_over(error.processes)
-        raise
+    fitted = fit(config, task, devices, restart, directory.presets) if restart.is_again else Fitted(config)
     if fitted.config.training != config.training:
         task = Task(fitted.config, devices[0].platform)
     config, saver.replaced, devices = fitted.config, fitted.replaced, devices[: fitted.devices]
@@ -99,40 +85,12 @@ def train(
     publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, met))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
-    if loss_programs.are_possible:
-        compiler.for_loss = lambda preset: loss_programs.compile(saver.replaced.get(preset.name, preset.reference))
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
     is_supervised = restart.epoch is not None
     loop = Loop(
-        config,
-        inputs.batches,
-        compiler,
-        saver,
-        profiler,
-        publish,
-        inbox,
-        cluster,
-        inputs.held_out,
-        is_supervised,
-        memory,
+        config, inputs.batches, compiler, saver, profiler, publish, inbox, cluster, inputs.held_out, is_supervised
     )
     return loop.run(origin, restart.profile)
-
-
-def _newest(saver: Saver, memory: MemoryLoader | None, restart: Restart) -> Manifest | None:
-    """Returns the newest of the copy in host memory and the good checkpoints; None to begin anew.
-
-    Checkpoints are not read if none is as new as the copy.
-    """
-    copy = memory.find() if memory else None
-    if copy and copy.step > saver.committed():
-        return copy
-    saved = saver.newest(restart.step)
-    if copy and (saved is None or copy.step > saved.step):
-        return copy
-    if memory:
-        memory.discard()
-    return saved
 
 
 def _compare_inputs(

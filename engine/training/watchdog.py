@@ -83,8 +83,7 @@ class Watchdog:
             case TrainingStarted():
                 self._has_trained = True
             case CheckpointSaved() | Restored():
-                if not (isinstance(event, Restored) and event.from_memory):
-                    self._saved = event.step
+                self._saved = event.step
                 self._done = max(self._done, event.step)
             case _:
                 pass

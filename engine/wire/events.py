@@ -408,17 +408,8 @@ class CheckpointsKept(Event, frozen=True):
     """The checkpoints, oldest first."""
 
 
-class CopyFailed(Event, frozen=True):
-    """A copy of the state in host memory was not made or not used. Training continues; the same is reported once."""
-
-    step: int
-    """Number of completed steps when the state was copied."""
-    problems: list[str]
-    """What went wrong, one line each."""
-
-
 class Restored(Event, frozen=True):
-    """The receipt of a restore: a checkpoint was loaded, or a copy of the state in host memory."""
+    """The receipt of a restore: a checkpoint was loaded."""
 
     step: int
     """Step of the checkpoint; step + 1 is the next."""
@@ -439,8 +430,6 @@ class Restored(Event, frozen=True):
     digest: Digest = "sum32"
     """How arrays were compared: `mix64`, a 64-bit digest that misses an accidental change with probability 2⁻⁶⁴, or
     `sum32`, the wrapping sum of older versions, which misses some changes."""
-    from_memory: bool = False
-    """True if it was a copy in host memory, not a checkpoint."""
 
 
 class RestoreFailed(Event, frozen=True):
@@ -635,7 +624,6 @@ CheckpointEvent = (
     | CheckpointFailed
     | CheckpointDamaged
     | CheckpointsKept
-    | CopyFailed
     | Restored
     | RestoreFailed
 )

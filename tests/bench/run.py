@@ -21,7 +21,6 @@ NAMES = (
     "watching",
     "own_loop",
     "hosts",
-    "copies",
     "step",
     "account",
     "origins",

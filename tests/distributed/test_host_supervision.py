@@ -1,7 +1,6 @@
 """Supervisors of several hosts: each host has its own run directory, and they share the checkpoints."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -10,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardtui.engine.wire.commands import Hello, Pause
-from shardtui.engine.wire.framing import frame
-from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS, SHARDTUI
 from ..simulated_hosts import Hosts, losses_by_step
@@ -113,35 +109,9 @@ def test_supervised_hosts_need_a_shared_directory_and_numbers(home: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "left", "number"), [(2, 1, 2), (4, 2, 3)])
-def test_programs_for_a_loss_are_compiled_ahead(
-    hosts: Callable[..., Hosts], home: Path, monkeypatch: pytest.MonkeyPatch, count: int, left: int, number: int
-) -> None:
-    """The hosts share a cache. The run is paused, else steps would keep all cores busy.
-
-    Its batch does not divide by the six devices of three hosts: after that epoch is refused, two go on.
-    """
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
-    monkeypatch.setenv("JAX_LOG_COMPILES", "1")
-    run = hosts(count, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=1000000")
+def test_two_of_three_hosts_go_on_where_no_preset_fits_all(hosts: Callable[..., Hosts]) -> None:
+    """The batch of 8 does not divide by the six devices of three hosts: after that epoch is refused, two go on."""
+    run = hosts(4, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=1000000")
     wait_for(lambda: named(run.history(0), "CheckpointSaved"))
-    directory = RunDirectory(home / "host-0/shardtui/runs/big")
-    with socket.socket(socket.AF_UNIX) as viewer:
-        viewer.connect(str(directory.socket))
-        viewer.sendall(frame(Hello()) + frame(Pause()))
-        wait_for(lambda: named(run.history(0), "Paused"))
-    keys = [f"-{process}of{left}" for process in range(left)] if left > 1 else [""]
-    wait_for(lambda: all(compiled(home / "cache", "jit_is_finite", key) for key in keys))
-    run.kill(count - 1)
-    wait_for(lambda: epoch_with(run, number=number, processes=left))
-    logs = [directory.log.read_text(), *(run.said(rank) for rank in range(1, left))]
-    assert [[text.count(f"cache hit for '{name}'") for name in PROGRAMS] for text in logs] == [[1, 1]] * left
-
-
-PROGRAMS = ("jit_train_step", "jit_digests")
-
-
-def compiled(cache: Path, name: str, key: str) -> bool:
-    """Whether the cache has a program of this name, for the processes that `key` names."""
-    pattern = re.compile(rf"{name}-[0-9a-f]{{64}}{key}(-[0-9a-f]{{16}})?-cache")
-    return any(pattern.fullmatch(path.name) for path in (cache / "shardtui/jax").iterdir())
+    run.kill(3)
+    wait_for(lambda: epoch_with(run, number=3, processes=2))

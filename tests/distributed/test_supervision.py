@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,6 +137,23 @@ def test_a_refused_run_is_not_started_again(home: Path) -> None:
     assert run.returncode == 2
     assert "--devices 8 cannot be split evenly among 3 processes" in said
     assert not list((home / "state/shardtui/runs").iterdir()), "a run that could not begin is not kept"
+
+
+@pytest.mark.slow
+def test_a_run_that_can_save_no_more_ends_and_says_so(home: Path) -> None:
+    run = train("--supervise", "--run=full", "--steps=1000000")
+    events: list[dict[str, Any]] = []
+    assert run.stdout
+    for line in run.stdout:
+        events.append(event := json.loads(line))
+        if event["type"] == "StepDone" and event["step"] == 1:
+            checkpoints = run_directory.find("full").path / "checkpoints"
+            shutil.rmtree(checkpoints)
+            checkpoints.touch()
+            os.kill(started(events)[0]["pid"], signal.SIGKILL)
+    assert run.wait(timeout=240) == 1
+    problems = [problem for event in events if event["type"] == "Failed" for problem in event["problems"]]
+    assert f"{checkpoints}: cannot store checkpoints there" in problems[0]
 
 
 @pytest.mark.slow

@@ -46,8 +46,6 @@ class Killed:
     """How many of them killed process 0."""
     of_two: int = 0
     """How many of them killed two processes at once."""
-    from_memory: int = 0
-    """After how many of them the run resumed from the copy in host memory."""
 
 
 def run(times: int) -> Iterator[Row]:
@@ -62,8 +60,7 @@ def run(times: int) -> Iterator[Row]:
 def _all_killed(count: int, times: int, alone: dict[int, float]) -> Killed:
     found, chance = Killed(), random.Random(count)
     for number in range(times):
-        copies = ["--copy-every=3"] if (number + count // 2) % 2 else []
-        losses = _killed(f"killed-{count}-{number}", count, copies, chance, found)
+        losses = _killed(f"killed-{count}-{number}", count, chance, found)
         if losses.keys() != alone.keys():
             found.wrong.append(f"{len(losses)} steps, not {len(alone)}")
         found.wrong += differing(losses, alone)
@@ -74,19 +71,19 @@ def _row(found: Killed, count: int) -> Row:
     kills = found.moments.total()
     moments = ", ".join(f"{found.moments[moment]} in {moment}" for moment in list(MOMENTS)[1:])
     note = "; ".join(found.wrong[:3]) or (
-        f"{moments}, {found.of_process_0} of process 0, {found.of_two} of two at once; {found.from_memory} "
-        f"resumed from host memory; kill to next step: median {median(found.gaps):.1f} s, longest "
+        f"{moments}, {found.of_process_0} of process 0, {found.of_two} of two at once; "
+        f"kill to next step: median {median(found.gaps):.1f} s, longest "
         f"{max(found.gaps):.1f} s; losses as without kills, nothing committed lost"
     )
     return Row(f"SIGKILL in a supervised run of {count}", max(kills, 1), kills - len(found.wrong), note)
 
 
-def _killed(name: str, count: int, options: list[str], chance: random.Random, found: Killed) -> dict[int, float]:
-    """Returns the losses of a run with `options` whose processes are killed, by step; adds the rest to `found`."""
+def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict[int, float]:
+    """Returns the losses of a run whose processes are killed, by step; adds the rest to `found`."""
     pids, run, due = [0], Trained(found.wrong), chance.choices(list(MOMENTS), k=KILLS)
     killed_at, is_back, wanted = 0.0, False, 0
     step, last = 0, 0  # now, and at the last kill: three at one step would be taken for a fault of that step
-    process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000", *options)
+    process = _train(name, "--supervise", f"--processes={count}", "--restarts=1000")
     for event in events(process):
         run.note(event)
         match event["type"]:
@@ -95,8 +92,6 @@ def _killed(name: str, count: int, options: list[str], chance: random.Random, fo
                 wanted = 1 + chance.randrange(LATEST) * (due[:1] == ["any moment"])
             case "EngineReady" if event["hosts"]:
                 pids = [host["pid"] for host in event["hosts"]]
-            case "Restored":
-                found.from_memory += event["from_memory"]
             case "StepDone":
                 step = event["step"]
                 if killed_at and is_back:  # steps from before the kill may still be on their way

@@ -132,11 +132,11 @@ OTHERS = [
         ("checkpoint/test_checkpoint.py",),
     ),
     Fault(
-        "a damaged copy in host memory is resumed from",
-        "engine/copies/part.py",
-        "    check_files(place, manifest)\n",
-        "",
-        ("copies/test_copies.py",),
+        "a host that comes later decides once more who trains",
+        "engine/supervision/rendezvous.py",
+        "os.link(new, self._attempt(decision.number))",
+        "os.replace(new, self._attempt(decision.number))",
+        ("distributed/test_rendezvous.py",),
     ),
     Fault(
         "a value that one process has sealed is taken for that of another",

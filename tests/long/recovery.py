@@ -1,11 +1,10 @@
 """How long is a run without steps after a kill? `python tests/long/recovery.py [--kills 10] [--record]`.
 
-SIGKILL of a random process of a supervised run of one machine, until the first step that is trained after it. Cold:
-right after a checkpoint, with an empty compilation cache and nothing in reserve. Warm: half a minute later, with both.
+SIGKILL of a random process of a supervised run of one machine, right after a checkpoint, until the first step that is
+trained after it. Cold: with an empty compilation cache. Warm: with the one that the run has filled.
 """
 
 import argparse
-import math
 import os
 import random
 import shutil
@@ -41,8 +40,6 @@ COLUMNS = {
     "has the checkpoint": "seconds",
     "has trained a step": "seconds",
 }
-WARM_SECONDS = 30.0
-"""Seconds from the first checkpoint of an epoch to a kill where processes in reserve are to be ready."""
 
 
 def main() -> None:
@@ -68,15 +65,15 @@ def _gaps(count: int, kills: int, emptied: Path | None, chance: random.Random) -
     """Yields the seconds from each kill to each of `MARKS`. `emptied`: a cache that is deleted before each kill."""
     name = f"recovery-{count}-{'cold' if emptied else 'warm'}"
     run = _train(name, count)
-    pids, seen, killed_at, due = [0], dict[str, float](), 0.0, math.inf
+    pids, seen, killed_at, is_saved = [0], dict[str, float](), 0.0, False
     for event in events(run):
         kind = event["type"]
         if kind == "EngineStarted":
-            pids, due = [event["pid"]], math.inf
+            pids, is_saved = [event["pid"]], False
         elif kind == "EngineReady" and event["hosts"]:
             pids = [host["pid"] for host in event["hosts"]]
         elif kind == "CheckpointSaved":
-            due = min(due, time.monotonic() + (0.0 if emptied else WARM_SECONDS))
+            is_saved = True
         if killed_at and (seen or kind == "EngineStarted"):  # what comes before was on its way
             seen.setdefault(kind, time.monotonic() - killed_at)
         if killed_at and "StepDone" in seen:
@@ -84,7 +81,7 @@ def _gaps(count: int, kills: int, emptied: Path | None, chance: random.Random) -
             killed_at, seen, kills = 0.0, {}, kills - 1
         if not kills:
             break
-        if not killed_at and time.monotonic() >= due:
+        if not killed_at and is_saved:
             if emptied:
                 shutil.rmtree(emptied, ignore_errors=True)
             os.kill(chance.choice(pids), signal.SIGKILL)

@@ -163,16 +163,3 @@ def test_a_limited_number_of_unused_presets_is_compiled_ahead(
     compiles.compile_likely(programs["dp"], idle)
     report_until(compiles, lambda: len(ended(events)) > MAX_AHEAD)
     assert ended(events)[-1] == (likely[-1], True)
-
-
-def test_a_loss_is_prepared_for_once_per_preset_while_a_core_is_free(
-    compiler: Known, programs: dict[str, Program], events: list[Event]
-) -> None:
-    compiles, prepared = prepare(compiler, events), list[str]()
-    compiler.for_loss = lambda preset: prepared.append(preset.name)
-    compiles.compile_for_loss(programs["dp"], lambda: False)
-    for preset in ("dp", "dp", "fsdp"):
-        compiles.compile_for_loss(programs[preset], idle)
-    compiler.queue.submit(Urgency.LOSS, lambda: None).result(60)
-    assert prepared == ["dp", "fsdp"]
-    assert not events, "no preset that viewers see"

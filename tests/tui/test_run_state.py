@@ -16,7 +16,6 @@ from shardtui.engine.wire.events import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
-    CopyFailed,
     DevicesDiffer,
     EngineLost,
     EngineStarted,
@@ -233,17 +232,6 @@ def test_an_epoch_says_what_the_loss_of_a_process_cost() -> None:
     assert "epoch 2, 3 of 4 processes" in lines[1]
 
 
-def test_a_copy_that_a_run_resumes_from_is_named() -> None:
-    lost = Epoch(number=2, supervisor=6, processes=2, of=2, lost=LostProcess(1, "killed"))
-    events = [started(lost, 23.0), restored(28, from_memory=True), reported(29, 1, 31.0)]
-    (recovery,) = after(*events).epochs.recoveries
-    assert recovery.words.endswith("made again, resumed from host memory; process 1 lost: killed")
-    assert in_words(events[1]).startswith("resumed from step 28, from host memory, copied under dp on 8 devices: 52 ")
-    failed = CopyFailed(step=20, problems=["/dev/shm: too small"])
-    assert in_words(failed) == "copy of step 20 in host memory: /dev/shm: too small"
-    assert level_of(failed) == Level.WARNING
-
-
 def test_every_event_except_steps_is_logged_as_text() -> None:
     state = after(steps(1, 2.0), switched(), CommandRefused(problem="too long"))
     words = [in_words(event) for event in state.events]
@@ -265,7 +253,7 @@ def kept(*steps: int) -> CheckpointsKept:
     )
 
 
-def restored(step: int, *rolled_back: int, from_memory: bool = False) -> Restored:
+def restored(step: int, *rolled_back: int) -> Restored:
     return Restored(
         step=step,
         from_preset="dp",
@@ -275,7 +263,6 @@ def restored(step: int, *rolled_back: int, from_memory: bool = False) -> Restore
         seconds=0.5,
         digests_equal=True,
         rolled_back=list(rolled_back),
-        from_memory=from_memory,
     )
 
 

@@ -113,7 +113,6 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
         "--restarts": options.restarts,
         "--min-processes": options.min_processes,
         "--wait-for-host": getattr(options, "wait_for_host", None),
-        "--copy-every": options.copy_every,
     }
     given = {flag: value for flag, value in numbers.items() if value is not None}
     if not options.supervise:
@@ -128,13 +127,12 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
         _load_or_note(problems, load_preset, preset)
     if problems:
         raise Invalid(*problems)
-    restarts, least, wait, copy_every = numbers.values()
+    restarts, least, wait = numbers.values()
     return Supervision(
         restarts=RESTARTS if restarts is None else restarts,
         min_processes=least,
         wait_seconds=wait,
         fallback=options.fallback,
-        copy_every=copy_every,
     )
 
 

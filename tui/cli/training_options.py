@@ -178,12 +178,6 @@ def add_supervision_options(parser: argparse.ArgumentParser) -> None:
         metavar="P,Q",
         help="with --supervise: presets to try in this order where the run's does not fit fewer devices; then any",
     )
-    add(
-        "--copy-every",
-        type=int,
-        metavar="N",
-        help="with --supervise: copy the state to host memory, and to another host's, every N steps, to resume from",
-    )
 
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,6 @@ from ...engine.wire.events import (
     CheckpointDamaged,
     CheckpointFailed,
     CommandRefused,
-    CopyFailed,
     Disconnected,
     EngineLost,
     EngineReady,
@@ -77,8 +76,6 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
             return Announcement(f"process {process} was lost: {why}{left}", "resuming", "warning", seconds=None)
         case CheckpointFailed() | CheckpointDamaged() | RestoreFailed():
             return Announcement(in_words(event), "checkpoint")
-        case CopyFailed():
-            return Announcement(in_words(event), severity="warning")
         case Profiled():
             found = "9 shows where the time went" if event.account else f"not read: {event.problem}"
             return Announcement(f"{found}\nin xprof: {opened_by(event)}", profile(event), "information")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ...engine.base import figures
 from ...engine.spec.epoch import Epoch
-from ...engine.wire.events import Restored, StepsDone
+from ...engine.wire.events import StepsDone
 
 
 def remaining(epoch: Epoch) -> str:
@@ -28,8 +28,6 @@ class Recovery:
     """Seconds from that report to the first step of the epoch; None until that is done."""
     repeated: int = 0
     """Steps that were made again."""
-    is_from_memory: bool = False
-    """Whether it resumed from a copy in host memory."""
 
     @property
     def words(self) -> str:
@@ -40,7 +38,6 @@ class Recovery:
         cost = "no step yet"
         if self.gap_seconds is not None:
             cost = f"{figures.seconds(self.gap_seconds)} without steps, {self.repeated:,} made again"
-        cost += ", resumed from host memory" * self.is_from_memory
         return f"epoch {epoch.number}{left} after step {self.step:,}: {cost}; {why}"
 
 
@@ -59,11 +56,6 @@ class Epochs:
         """Notes the start of an engine."""
         if epoch.number > 1:
             self.recoveries.append(Recovery(epoch, self._step, self._reported))
-
-    def restore(self, event: Restored) -> None:
-        """Notes what an epoch resumed from."""
-        if self.recoveries and event.from_memory:
-            self.recoveries[-1].is_from_memory = True
 
     def add_steps(self, first: StepsDone, last: StepsDone) -> None:
         """Notes reports of steps: the first and the last of some in a row."""

@@ -17,7 +17,6 @@ from ...engine.wire.events import (
     CheckpointsKept,
     CommandRefused,
     ConnectionEvent,
-    CopyFailed,
     DevicesDiffer,
     Disconnected,
     EngineEvent,
@@ -180,13 +179,12 @@ def _apply_checkpoint(state: RunState, event: CheckpointEvent) -> None:
             state.saving = event.step
         case CheckpointSaved() | CheckpointFailed():
             state.saving = None
-        case CheckpointDamaged() | CopyFailed() | RestoreFailed():
+        case CheckpointDamaged() | RestoreFailed():
             pass  # for the log and a notice
         case CheckpointsKept():
             state.checkpoints = event.checkpoints
         case Restored():
             state.preset = event.preset
-            state.epochs.restore(event)
             _rewind(state, event.step)
             state.marks.append((event.step, f"↺{event.preset}"))
 

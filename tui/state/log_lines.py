@@ -18,7 +18,6 @@ from ...engine.wire.events import (
     CheckpointsKept,
     CommandRefused,
     ConnectionEvent,
-    CopyFailed,
     DevicesDiffer,
     Disconnected,
     EngineEvent,
@@ -181,8 +180,6 @@ def _checkpoint(event: CheckpointEvent) -> str:
             return f"checkpoint of step {event.step:,} is damaged{aside}: {'; '.join(event.problems)}"
         case CheckpointsKept():
             return f"checkpoints kept: {', '.join(f'{kept.step:,}' for kept in event.checkpoints) or 'none'}"
-        case CopyFailed():
-            return f"copy of step {event.step:,} in host memory: {'; '.join(event.problems)}"
         case Restored():
             return restored(event)
         case RestoreFailed():
@@ -270,11 +267,10 @@ def receipt(event: Switched) -> str:
 
 
 def restored(event: Restored) -> str:
-    """Returns which checkpoint or copy was restored, from where, and how long it took."""
+    """Returns which checkpoint was restored, from where, and how long it took."""
     later = ", ".join(f"{step:,}" for step in event.rolled_back)
-    how = "resumed from step {}, from host memory, copied" if event.from_memory else "restored step {}, saved"
     return (
-        f"{how.format(f'{event.step:,}')} under {name_of(event.from_preset)} on {event.from_devices} devices: "
+        f"restored step {event.step:,}, saved under {name_of(event.from_preset)} on {event.from_devices} devices: "
         f"{event.arrays} {DIGESTS_EQUAL[event.digest]}, {figures.seconds(event.seconds)}"
         + (f"; set aside: {later}" if later else "")
     )

@@ -12,7 +12,6 @@ from ...engine.wire.events import (
     CheckpointSaving,
     CheckpointsKept,
     CommandRefused,
-    CopyFailed,
     DevicesDiffer,
     Disconnected,
     EngineLost,
@@ -46,7 +45,7 @@ class Level(StrEnum):
 
 
 ERRORS = (Failed, SwitchFailed, EngineLost, Disconnected, HostsLost, DevicesDiffer, CheckpointDamaged, RestoreFailed)
-WARNINGS = (CommandRefused, CheckpointFailed, CopyFailed, ProfileFailed, Stalled)
+WARNINGS = (CommandRefused, CheckpointFailed, ProfileFailed, Stalled)
 DETAILS = (ProgramsKept, CheckpointsKept, CheckpointSaving, PresetInspected, HostsMeasured, Switching, Welcome)
 
 
