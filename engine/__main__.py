@@ -30,8 +30,8 @@ from typing import Any
 import msgspec
 
 from .distributed.seal import Seal
+from .spec.attempt import Supervision
 from .spec.config import Membership, Restart, RunConfig
-from .spec.epoch import Supervision
 from .wire.run_directory import RunDirectory
 from .wire.stdout import answered
 
@@ -144,7 +144,7 @@ def _serve(directory: RunDirectory, restart: str = "{}", membership: str = "") -
 
 def _end_with_supervisor(restart: Restart) -> None:
     """Ends this process once its supervisor is gone: another one could not replace it otherwise."""
-    if restart.epoch:
+    if restart.attempt:
         from .base.parent_watchdog import end_with_parent
 
         end_with_parent()

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from shardtui.engine.spec.attempt import Supervision
 from shardtui.engine.spec.config import Membership, Restart
-from shardtui.engine.spec.epoch import Supervision
 from shardtui.tui.cli import engine
 from shardtui.tui.cli.main import main
 

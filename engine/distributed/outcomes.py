@@ -29,7 +29,7 @@ class Failure(Problem):
 
 
 class NotMet(Invalid):
-    """The processes of a run did not connect: an epoch without those that are missing may begin."""
+    """The processes of a run did not connect: an attempt without those that are missing may begin."""
 
 
 class Unfit(Invalid):

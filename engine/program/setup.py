@@ -5,20 +5,20 @@ import jax
 from ..base.invalid import Invalid
 from ..models.task import Task
 from ..parallel.mesh import find_devices
+from ..spec.attempt import Attempt
 from ..spec.config import SIMULATED_DEVICES, RunConfig
-from ..spec.epoch import Epoch
 from .compilation_cache import use_compilation_cache
 
 
 def devices_and_task(
-    config: RunConfig, processes: int = 1, epoch: Epoch | None = None
+    config: RunConfig, processes: int = 1, attempt: Attempt | None = None
 ) -> tuple[list[jax.Device], Task]:
     """Configures jax, then returns this run's devices and its task. Nothing may use jax's devices before.
 
-    `processes` train, each with the devices that it has when the run has all of its processes; those that the `epoch`
+    `processes` train, each with the devices that it has when the run has all of its processes; those that the `attempt`
     leaves out are not used. Raises Invalid if the devices cannot be had, or the model is invalid.
     """
-    of, left_out = (epoch.of, epoch.left_out) if epoch else (processes, ())
+    of, left_out = (attempt.of, attempt.left_out) if attempt else (processes, ())
     simulated = config.devices or SIMULATED_DEVICES
     if simulated % of:
         raise Invalid(f"--devices {simulated} cannot be split evenly among {of} processes: give a multiple of {of}")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from .epoch import Epoch
+from .attempt import Attempt
 from .model_config import ModelConfig
 
 SIMULATED_DEVICES = 8
@@ -268,12 +268,12 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Minutes between accounts of a step; None for none."""
     config: RunConfig | None = None
     """A config that replaces the run's own from now on; None keeps the run's."""
-    epoch: Epoch | None = None
-    """The epoch of a supervised run; None for an engine without a supervisor."""
+    attempt: Attempt | None = None
+    """The attempt of a supervised run; None for an engine without a supervisor."""
     fallback: tuple[str, ...] = ()
     """Presets to try on fewer devices, from `Supervision`: the supervisor sets them."""
 
     @property
     def is_again(self) -> bool:
         """Whether a supervisor starts the run again: what fitted at first may then be too large for the devices."""
-        return self.epoch is not None and self.epoch.number > 1
+        return self.attempt is not None and self.attempt.number > 1

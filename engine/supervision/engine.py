@@ -1,19 +1,21 @@
-"""The engine processes that one supervisor has started."""
+"""The engine processes that one supervisor has started: how signals stop them, and whether they are started again."""
 
 import contextlib
 import os
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from ..base.regular_file import append_regular
 from ..base.stacks import append_text, stamped
 from ..wire.ending import Ending, Kind, read_ending
 from ..wire.run_directory import RunDirectory
-from .vitals import STOPPED, Vitals, clear
+from .process_health import STOPPED, ProcessHealth, clear
 
 SETTLE_SECONDS = 5.0
 """Time for the other processes to end after one has failed: they are informed, and record why they end."""
@@ -21,6 +23,11 @@ CLOSING_SECONDS = 40.0
 """The same after one has ended in order: process 0 waits 30 s for the others."""
 KINDS: tuple[Kind, ...] = ("refused", "stuck", "failed", "killed", "lost", "stopped", "finished")
 """The first of these that a process has ended with is how the engine ended."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+WINDOW_SECONDS = 3600.0
+"""Restarts are counted over this time."""
+SAME_FAULTS = 3
+"""An engine that ends in the same way after the same step so often in a row is not started again."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +38,12 @@ class Child:
     """Process index."""
     popen: "subprocess.Popen[bytes]"
     """The process."""
-    vitals: Vitals
+    health: ProcessHealth
     """Its signs of life."""
 
 
 class Engine:
-    """The processes of one epoch on this machine. They end if this process does."""
+    """The processes of one attempt on this machine. They end if this process does."""
 
     def __init__(
         self,
@@ -64,7 +71,7 @@ class Engine:
         clear(beat := self._directory.beat(process))
         with append_regular(log) if log else contextlib.nullcontext() as file:
             popen = subprocess.Popen(command, stdin=self._theirs, stdout=file, stderr=file)
-        return Child(process, popen, Vitals(popen.pid, beat))
+        return Child(process, popen, ProcessHealth(popen.pid, beat))
 
     def ended(self) -> dict[int, Ending] | None:
         """Returns how each process ended, once all have; None before. Ends those that do not end by themselves.
@@ -73,7 +80,7 @@ class Engine:
         To be called all the time, as it also looks whether they can go on.
         """
         for child in self._children:
-            if child.popen.poll() is None and (problem := child.vitals.problem()):
+            if child.popen.poll() is None and (problem := child.health.problem()):
                 self._end_dead(child, problem)
         gone = [child for child in self._children if child.popen.poll() is not None]
         if not gone:
@@ -109,7 +116,7 @@ class Engine:
         for child in self._children:
             if child.popen.poll() is not None:
                 continue
-            if child.vitals.is_stopped:  # why the others have ended
+            if child.health.is_stopped:  # why the others have ended
                 self._dead[child.process] = Ending(kind="stuck", problems=[STOPPED])
             else:
                 self._killed.add(child.process)
@@ -120,7 +127,7 @@ class Engine:
         self._dead[child.process] = Ending(kind="stuck", problems=[problem])
         header = stamped(f"process {child.process}, pid {child.popen.pid}: {problem}")
         with contextlib.suppress(OSError):
-            append_text(self._stacks, f"{header}\n{child.vitals.stacks()}")
+            append_text(self._stacks, f"{header}\n{child.health.stacks()}")
         child.popen.kill()
         child.popen.wait()
 
@@ -145,3 +152,82 @@ def _ending_of(status: int) -> Ending:
     return Ending(
         kind=kinds.get(status, "failed"), problems=[f"its process ended with status {status}"] if status else []
     )
+
+
+class SignalHandler:
+    """Counts the signals to stop that arrive in this context: the first stops the engine in order, the second kills it.
+
+    After it signals are ignored: the run has ended, and they could only change the exit code.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How many have arrived."""
+        self._engine: Engine | None = None
+
+    def __enter__(self) -> Self:
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: self._stop())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+    def follow(self, engine: Engine) -> None:
+        """Takes over an engine that has just been started, and stops it if a signal arrived before."""
+        self._engine = engine
+        if self.count:
+            engine.signal(signal.SIGTERM)
+
+    def _stop(self) -> None:
+        self.count += 1
+        if self._engine is None:
+            return
+        if self.count > 1:
+            self._engine.kill()
+        else:
+            self._engine.signal(signal.SIGTERM)
+
+
+class Retries:
+    """Counts restarts and repeated faults."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: restarts within `WINDOW_SECONDS`."""
+        self._most = most
+        self._restarts: deque[float] = deque(maxlen=most + 1)
+        self._faults: deque[tuple[int, Ending, int]] = deque(maxlen=SAME_FAULTS)
+
+    def note(self, rank: int, ending: Ending, step: int) -> None:
+        """Counts the end of an engine. `rank`: the process that ended it. `step`: the last step that was trained."""
+        begun = ending.step if ending.kind == "stuck" else 0  # not known if the process could not say it
+        self._faults.append((rank, ending, begun or step))
+        self._restarts.append(time.monotonic())
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the last `SAME_FAULTS` engines ended in the same way after the same step."""
+        different = {(rank, ending.fault, step) for rank, ending, step in self._faults}
+        return len(different) == 1 and len(self._faults) == SAME_FAULTS
+
+    def forget_faults(self) -> None:
+        """Counts repeated faults anew: the process that had them is left out."""
+        self._faults.clear()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the engine is not started again; None if it is. Call `note` first."""
+        rank, ending, step = self._faults[-1]
+        why = "; ".join(ending.problems) or ending.kind
+        if self.is_repeated:
+            return (
+                f"process {rank} ended {SAME_FAULTS} times in a row after step {step:,}, each time because: {why}: not "
+                "started again: the cause is in that step or in the model, not in the machine"
+            )
+        if len(self._restarts) > self._most and time.monotonic() - self._restarts[0] < WINDOW_SECONDS:
+            return (
+                f"the engine was restarted {self._most} times within an hour, the limit of --restarts, and ended "
+                f"again: process {rank}: {why}"
+            )
+        return None

@@ -1,7 +1,9 @@
 """Runs the engine of one host of several, together with the supervisors of the others."""
 
+import contextlib
 import os
 import secrets
+import shutil
 import signal
 import socket
 import time
@@ -9,23 +11,22 @@ from pathlib import Path
 
 import msgspec
 
+from ..base.regular_file import append_regular
 from ..distributed.address import reachable_address
+from ..spec.attempt import Attempt, Supervision
 from ..spec.config import Membership, Restart
-from ..spec.epoch import Epoch, Supervision
 from ..wire.ending import Ending
 from ..wire.engine_command import engine_command
 from ..wire.run_directory import RunDirectory, checked_name, state_home
-from .deciding import Deciding
-from .engine import SETTLE_SECONDS, Engine
-from .history import History
-from .roll import Attendance, Decision, Roll
-from .stopping import Stopping
-from .supervisor import give_up, held, last_step, say, supervised
+from .election import Election
+from .engine import SETTLE_SECONDS, Engine, SignalHandler
+from .rendezvous import Decision, Heartbeat, Rendezvous
+from .supervisor import POLL_SECONDS, give_up, held, last_step, say, supervised
 
-POLL_SECONDS = 0.05
-"""Interval at which the engine of this host is checked."""
 LOOK_SECONDS = 0.5
 """Interval at which the other supervisors are looked for."""
+COMPARED_BYTES = 4096
+"""Bytes at the end of the copy by which a log that goes on from it is known."""
 
 
 class HostSupervisor:
@@ -37,7 +38,7 @@ class HostSupervisor:
         restart: Restart,
         membership: Membership,
         supervision: Supervision,
-        stopping: Stopping,
+        signals: SignalHandler,
     ) -> None:
         """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
         assert restart.config and membership.coordinator and membership.processes and membership.process is not None
@@ -46,52 +47,52 @@ class HostSupervisor:
         self._rank, self._count = membership.process, membership.processes
         self._checkpoints = Path(directory.checkpoints(restart.config))
         folder = self._checkpoints / "supervisors"
-        own = Attendance(
+        own = Heartbeat(
             rank=self._rank,
             token=secrets.token_hex(8),
             host=socket.gethostname(),
             address=reachable_address(membership.coordinator, self._rank),
         )
-        self._roll = Roll(folder, own)
+        self._rendezvous = Rendezvous(folder, own)
         self._stacks = directory.stacks(restart.config)
         shared = folder / "events.jsonl"
         self._history = History(directory.events, shared)
-        self._deciding = Deciding(
-            self._roll, membership.coordinator, self._count, supervision, lambda: last_step(shared)
+        self._election = Election(
+            self._rendezvous, membership.coordinator, self._count, supervision, lambda: last_step(shared)
         )
         self._serves = False
-        """Whether process 0 of the last epoch was on this host, which then has the history."""
-        self._stopping = stopping
+        """Whether process 0 of the last attempt was on this host, which then has the history."""
+        self._signals = signals
 
     def run(self) -> int:
         """Returns the exit code of the run on this host: 0, 1 if it failed, 2 if it was refused."""
         ending: Ending | None = None
         while True:
-            number = self._roll.newest() + 1
-            self._roll.update(ready_for=number, ending=ending)
+            number = self._rendezvous.newest() + 1
+            self._rendezvous.update(ready_for=number, ending=ending)
             decision = self._awaited(number)
             if decision is None:
                 return 0
             if problem := self._problem(decision):
                 return self._give_up(problem, ending)
             ending = None
-            if decision.members.get(self._rank) == self._roll.own.token:
-                ending = self._run_epoch(decision)
-                if ending.is_orderly and (self._stopping.signals or not self._makes_room(number)):
-                    self._roll.update(is_done=True)
+            if decision.members.get(self._rank) == self._rendezvous.own.token:
+                ending = self._run_attempt(decision)
+                if ending.is_orderly and (self._signals.count or not self._makes_room(number)):
+                    self._rendezvous.update(is_done=True)
                     return 0
 
     def _awaited(self, number: int) -> Decision | None:
-        """Waits for the decision on an epoch, and takes it if this is the first supervisor; None if the run is over."""
+        """Waits for the decision on an attempt, or makes it as the first supervisor; None if the run is over."""
         since = time.monotonic()
-        while not (decision := self._roll.decision(number)):
-            present = self._roll.present()
+        while not (decision := self._rendezvous.decision(number)):
+            present = self._rendezvous.present()
             if any(other.is_done and other.ready_for == number - 1 for other in present.values()):
                 return None
-            if self._stopping.signals:
+            if self._signals.count:
                 return Decision(number=number, problem="stopped by a signal while no engine ran")
             if min(present) == self._rank and all(other.ready_for >= number for other in present.values()):
-                self._deciding.decide(number, present, time.monotonic() - since)
+                self._election.elect(number, present, time.monotonic() - since)
             time.sleep(LOOK_SECONDS)
         return decision
 
@@ -109,7 +110,7 @@ class HostSupervisor:
             say(problem)
         return 2 if ending and ending.kind == "refused" else 1
 
-    def _run_epoch(self, decision: Decision) -> Ending:
+    def _run_attempt(self, decision: Decision) -> Ending:
         """Returns how the engine of this host ended."""
         process = sorted(decision.members).index(self._rank)
         if process == 0 and not self._serves:
@@ -117,8 +118,8 @@ class HostSupervisor:
         self._serves = process == 0
         self._tell_host(decision)
         engine = self._started(decision, process)
-        self._stopping.follow(engine)
-        watch = _Watch(decision, self._roll, self._checkpoints)
+        self._signals.follow(engine)
+        watch = _Watch(decision, self._rendezvous, self._checkpoints)
         looked = time.monotonic()
         while (endings := engine.ended()) is None:
             time.sleep(POLL_SECONDS)
@@ -137,15 +138,15 @@ class HostSupervisor:
         self._directory.shown_on.unlink(missing_ok=True)
         if not self._serves:
             first = min(decision.members)
-            present = self._roll.present()
+            present = self._rendezvous.present()
             self._directory.shown_on.write_text(present[first].host if first in present else f"host {first}")
 
     def _started(self, decision: Decision, process: int) -> Engine:
         count = len(decision.members)
-        epoch = Epoch(
+        attempt = Attempt(
             number=decision.number, supervisor=os.getpid(), processes=count, of=self._count, lost=decision.lost
         )
-        restart = msgspec.structs.replace(self._restart, epoch=epoch)
+        restart = msgspec.structs.replace(self._restart, attempt=attempt)
         self._restart = msgspec.structs.replace(self._restart, step=None, preset=None, profile=None)
         if count == 1:
             alone = engine_command("serve", str(self._directory.path), restart)
@@ -157,18 +158,18 @@ class HostSupervisor:
         return Engine(self._directory, {process: command}, {}, self._stacks)
 
     def _makes_room(self, number: int) -> bool:
-        """Whether the engines of an epoch were stopped to take in a host."""
-        return any(other.makes_room == number for other in self._roll.present().values())
+        """Whether the engines of an attempt were stopped to take in a host."""
+        return any(other.makes_room == number for other in self._rendezvous.present().values())
 
 
 class _Watch:
-    """Looks at the other supervisors while the engines of an epoch run."""
+    """Looks at the other supervisors while the engines of an attempt run."""
 
     has_killed = False
     """Whether the engine of this host was ended because another one had ended."""
 
-    def __init__(self, decision: Decision, roll: Roll, checkpoints: Path) -> None:
-        self._decision, self._roll, self._checkpoints = decision, roll, checkpoints
+    def __init__(self, decision: Decision, rendezvous: Rendezvous, checkpoints: Path) -> None:
+        self._decision, self._rendezvous, self._checkpoints = decision, rendezvous, checkpoints
         self._ended_at: float | None = None
         """When another engine was first seen to have ended, or its supervisor to be gone."""
         self._saved: int | None = None
@@ -177,7 +178,7 @@ class _Watch:
     def look(self, engine: Engine) -> None:
         """Ends the engine after another one, unless it ends by itself; stops it for hosts that wait."""
         number, members = self._decision.number, self._decision.members
-        present = self._roll.present()
+        present = self._rendezvous.present()
         mine = {rank: other for rank, other in present.items() if members.get(rank) == other.token}
         ended = [other for other in mine.values() if other.ready_for > number]
         if ended or len(mine) < len(members):
@@ -188,7 +189,7 @@ class _Watch:
                 engine.kill()
         others = (rank for rank, other in present.items() if rank not in mine and other.ready_for > number)
         waiting = [rank for rank in others if rank not in self._decision.spare]
-        if waiting and min(members) == self._roll.own.rank and self._roll.own.makes_room != number:
+        if waiting and min(members) == self._rendezvous.own.rank and self._rendezvous.own.makes_room != number:
             self._make_room(engine, waiting)
 
     def _make_room(self, engine: Engine, waiting: list[int]) -> None:
@@ -197,9 +198,40 @@ class _Watch:
         if self._saved is None:
             self._saved = newest
         elif newest > self._saved:
-            say(f"process {', '.join(map(str, waiting))} is back: epoch {self._decision.number + 1} takes it in")
-            self._roll.update(makes_room=self._decision.number)
+            say(f"process {', '.join(map(str, waiting))} is back: attempt {self._decision.number + 1} takes it in")
+            self._rendezvous.update(makes_room=self._decision.number)
             engine.signal(signal.SIGTERM)
+
+
+class History:
+    """The event log of this host, and its copy beside the checkpoints, with which another host can go on."""
+
+    def __init__(self, own: Path, shared: Path) -> None:
+        self._own, self._shared = own, shared
+
+    def fetch(self) -> None:
+        """Replaces this host's log by the shared copy, unless it goes on from there. Only while no engine writes it."""
+        if self._shared.exists() and not self._goes_on():
+            new = self._own.with_name(f"{self._own.name}.new")
+            shutil.copyfile(self._shared, new)
+            new.replace(self._own)
+
+    def publish(self) -> None:
+        """Appends to the copy what was written here since. Ignores a failing storage: the next call copies the rest."""
+        with contextlib.suppress(OSError), self._own.open("rb") as own, append_regular(self._shared) as shared:
+            own.seek(shared.seek(0, 2))
+            shutil.copyfileobj(own, shared)
+
+    def _goes_on(self) -> bool:
+        """Whether this host's log begins with the copy, as far as the end of the copy tells."""
+        if not self._own.exists():
+            return False
+        with self._own.open("rb") as own, self._shared.open("rb") as shared:
+            start = max(0, shared.seek(0, 2) - COMPARED_BYTES)
+            shared.seek(start)
+            own.seek(start)
+            ending = shared.read()
+            return own.read(len(ending)) == ending
 
 
 def supervise_host(run: str, restart: Restart, membership: Membership, supervision: Supervision) -> int:
@@ -208,5 +240,5 @@ def supervise_host(run: str, restart: Restart, membership: Membership, supervisi
     if not (directory.path / "run.json").exists():
         assert restart.config
         directory.write_config(restart.config)
-    with held(directory), Stopping() as stopping:
-        return HostSupervisor(directory, restart, membership, supervision, stopping).run()
+    with held(directory), SignalHandler() as signals:
+        return HostSupervisor(directory, restart, membership, supervision, signals).run()

@@ -10,17 +10,15 @@ from typing import BinaryIO
 import msgspec
 
 from ..base.invalid import Invalid
+from ..spec.attempt import Attempt, LostProcess, Supervision
 from ..spec.config import Restart
-from ..spec.epoch import Epoch, LostProcess, Supervision
 from ..wire import lock
 from ..wire.ending import Ending
 from ..wire.engine_command import engine_command
 from ..wire.event_log import EventLog, deciding_events
 from ..wire.events import Failed, StepsDone
 from ..wire.run_directory import RunDirectory
-from .engine import Engine, worst
-from .retries import Retries
-from .stopping import Stopping
+from .engine import Engine, Retries, SignalHandler, worst
 
 POLL_SECONDS = 0.05
 """Interval at which the processes are checked."""
@@ -34,88 +32,90 @@ class Supervisor:
         directory: RunDirectory,
         restart: Restart,
         supervision: Supervision,
-        stopping: Stopping,
+        signals: SignalHandler,
     ) -> None:
         self._directory = directory
         self._restart = supervised(restart, supervision)
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
-        self._stopping = stopping
+        self._signals = signals
 
     def run(self) -> int:
         """Returns the exit code of the run: 0, 1 if it failed, 2 if it was refused."""
-        epoch = Epoch(number=1, supervisor=os.getpid(), processes=self._count, of=self._count)
+        attempt = Attempt(number=1, supervisor=os.getpid(), processes=self._count, of=self._count)
         while True:
-            process, ending = worst(self._run_epoch(epoch))
+            process, ending = worst(self._run_attempt(attempt))
             if ending.is_orderly:
                 return 0
-            if ending.kind == "refused" and epoch.number == 1:
+            if ending.kind == "refused" and attempt.number == 1:
                 return 2
-            following = self._next(epoch, process, ending)
+            following = self._next(attempt, process, ending)
             if isinstance(following, str):
                 give_up(self._directory, following)
                 return 1
-            epoch = following
-            resumes = f"epoch {epoch.number} resumes from the newest checkpoint, or from the start if there is none yet"
+            attempt = following
+            resumes = (
+                f"attempt {attempt.number} resumes from the newest checkpoint, or from the start if there is none yet"
+            )
             say(f"process {process} was lost: {ending.why}: {resumes}")
 
-    def _next(self, epoch: Epoch, process: int, ending: Ending) -> Epoch | str:
-        """Returns the next epoch, or why there is none. `process`: the one that ended the last epoch."""
-        if not self._stopping.signals and (without := self._without(epoch, ending)):
+    def _next(self, attempt: Attempt, process: int, ending: Ending) -> Attempt | str:
+        """Returns the next attempt, or why there is none. `process`: the one that ended the last attempt."""
+        if not self._signals.count and (without := self._without(attempt, ending)):
             return without
         self._retries.note(process, ending, last_step(self._directory.events))
-        count = self._left(epoch, ending)
-        if self._stopping.signals:
+        count = self._left(attempt, ending)
+        if self._signals.count:
             return ending.why
-        if self._least <= count < epoch.processes:
+        if self._least <= count < attempt.processes:
             self._retries.forget_faults()
         elif ending.kind == "refused":
             return f"{ending.why}; --min-processes {self._least} allows no fewer" if ending.fits else ending.why
         elif problem := self._retries.problem:
             return problem
         return msgspec.structs.replace(
-            epoch,
-            number=epoch.number + 1,
-            processes=count if count >= self._least else epoch.processes,
+            attempt,
+            number=attempt.number + 1,
+            processes=count if count >= self._least else attempt.processes,
             lost=LostProcess(process, ending.why),
         )
 
-    def _without(self, epoch: Epoch, ending: Ending) -> Epoch | None:
-        """Returns the next epoch without the devices that were wrong; None if there are none, or all are needed.
+    def _without(self, attempt: Attempt, ending: Ending) -> Attempt | None:
+        """Returns the next attempt without the devices that were wrong; None if there are none, or all are needed.
 
         One process goes on with its other devices; of several, those with such a device are left out.
         """
         lost = [LostProcess(process, ending.why) for process in ending.wrong]
-        count = epoch.processes - len(lost)
-        if not lost or 1 < epoch.processes > count < self._least:
+        count = attempt.processes - len(lost)
+        if not lost or 1 < attempt.processes > count < self._least:
             return None
-        left_out = tuple(ending.wrong[0]) if epoch.processes == 1 else ()
+        left_out = tuple(ending.wrong[0]) if attempt.processes == 1 else ()
         return msgspec.structs.replace(
-            epoch,
-            number=epoch.number + 1,
+            attempt,
+            number=attempt.number + 1,
             processes=max(count, 1),
             lost=lost[0],
-            left_out=(*epoch.left_out, *left_out),
+            left_out=(*attempt.left_out, *left_out),
         )
 
-    def _left(self, epoch: Epoch, ending: Ending) -> int:
+    def _left(self, attempt: Attempt, ending: Ending) -> int:
         """Returns how many processes to start: fewer if no preset fits so many, or if one of them keeps being lost."""
         is_dead = self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
-        return ending.fits or epoch.processes - is_dead
+        return ending.fits or attempt.processes - is_dead
 
-    def _run_epoch(self, epoch: Epoch) -> dict[int, Ending]:
-        restart = msgspec.structs.replace(self._restart, epoch=epoch)
-        if epoch.number > 1:  # what was asked for the first start holds for it alone
+    def _run_attempt(self, attempt: Attempt) -> dict[int, Ending]:
+        restart = msgspec.structs.replace(self._restart, attempt=attempt)
+        if attempt.number > 1:  # what was asked for the first start holds for it alone
             restart = msgspec.structs.replace(restart, step=None, preset=None, profile=None)
         commands = {
             index: engine_command("serve", str(self._directory.path), restart, *member)
-            for index, member in enumerate(self._directory.new_members(epoch.processes))
+            for index, member in enumerate(self._directory.new_members(attempt.processes))
         }
         logs = {index: self._directory.log_of(index) for index in commands}
         stacks = self._directory.stacks(self._directory.config)
         engine = Engine(self._directory, commands, logs, stacks)
-        self._stopping.follow(engine)
+        self._signals.follow(engine)
         while (endings := engine.ended()) is None:
             time.sleep(POLL_SECONDS)
         return endings
@@ -124,8 +124,8 @@ class Supervisor:
 def supervise(directory: str, restart: Restart, supervision: Supervision) -> int:
     """Supervises a run of this machine, and returns its exit code. Raises Invalid if another supervisor does."""
     run = RunDirectory(Path(directory))
-    with held(run), Stopping() as stopping:
-        return Supervisor(run, restart, supervision, stopping).run()
+    with held(run), SignalHandler() as signals:
+        return Supervisor(run, restart, supervision, signals).run()
 
 
 def supervised(restart: Restart, supervision: Supervision) -> Restart:

@@ -42,7 +42,7 @@ def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: R
     Unfit if nothing fits.
     """
     search = _Search(config, task, limit(devices, config.device_memory), restart.fallback, created)
-    left_out = restart.epoch.left_out if restart.epoch else ()
+    left_out = restart.attempt.left_out if restart.attempt else ()
     counts = range(len(devices), 0, -1) if left_out else [len(devices)]
     found = search.first(*counts)
     if found is None:
@@ -65,8 +65,8 @@ def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: R
 
 def _unfit(search: "_Search", devices: int, restart: Restart) -> Unfit:
     """Says on how many processes a preset fits."""
-    assert restart.epoch, "only a supervised run is started again"
-    count = restart.epoch.processes
+    assert restart.attempt, "only a supervised run is started again"
+    count = restart.attempt.processes
     fewer = next((n for n in range(count - 1, 0, -1) if search.first(devices // count * n)), None)
     instead = f"on {fewer} of {count} processes, one does" if fewer else "nor on fewer processes"
     return Unfit(fewer, f"no preset fits {devices} devices, {instead}: {'; '.join(search.problems(devices))}")

@@ -47,7 +47,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         return 2
     detach_in_children(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
     config = restart.config or directory.config
-    log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=config, epoch=restart.epoch))
+    log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=config, attempt=restart.attempt))
     try:
         lock_watchdog = LockWatchdog(directory, lock, lambda: inbox.put(Stop()))
         return _train(directory, restart, config, connect, inbox, log, server, lock_watchdog)
@@ -93,7 +93,7 @@ def _train(
         record(Ending(kind="finished" if reason == "finished" else "stopped", step=done))
         return 0
     except Invalid as error:
-        goes_on = restart.is_again or (restart.epoch is not None and isinstance(error, NotMet))
+        goes_on = restart.is_again or (restart.attempt is not None and isinstance(error, NotMet))
         log.append(Failed(problems=list(error.problems), refused=not goes_on))
         record(ending_of(error, watchdog.done))
         cluster.close()
@@ -113,7 +113,7 @@ def _train(
 
 def ending_recorder(directory: RunDirectory, process: int, restart: Restart) -> Callable[[Ending], None]:
     """Returns what records the ending of this process for its supervisor; it does nothing if there is none."""
-    return lambda ending: write_ending(directory.ending(process), ending) if restart.epoch else None
+    return lambda ending: write_ending(directory.ending(process), ending) if restart.attempt else None
 
 
 def ending_of(error: Exception, done: int) -> Ending:

@@ -102,7 +102,7 @@ def stuck_watch(
     user_directory: str | None,
 ) -> StuckWatch:
     """Returns the watch of one process of a run. `process`: its index."""
-    beat = directory.beat(process) if restart.epoch else None
+    beat = directory.beat(process) if restart.attempt else None
     return StuckWatch(TrainingThread(user_directory), cluster, directory.stacks(config), beat, record)
 
 

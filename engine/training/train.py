@@ -53,7 +53,7 @@ def train(
     hosts = cluster.meet()
     config = restart.config or directory.config
     _compare_inputs(cluster, hosts, directory, restart, config)
-    devices, task = cluster.together(lambda: devices_and_task(config, cluster.count, restart.epoch))
+    devices, task = cluster.together(lambda: devices_and_task(config, cluster.count, restart.attempt))
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
     inputs = cluster.together(lambda: _checked_inputs(config, task, devices, directory))
@@ -86,7 +86,7 @@ def train(
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
-    is_supervised = restart.epoch is not None
+    is_supervised = restart.attempt is not None
     loop = Loop(
         config, inputs.batches, compiler, saver, profiler, publish, inbox, cluster, inputs.held_out, is_supervised
     )

@@ -27,7 +27,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     lost: dict[int, str] = {}
     """Why other processes were lost, by process index."""
     fits: int | None = None
-    """Number of processes on which a preset fits, if none fits on those of this epoch; else null."""
+    """Number of processes on which a preset fits, if none fits on those of this attempt; else null."""
     wrong: dict[int, list[int]] = {}
     """Ids of devices that do not hold what their replicas hold, by process index: the run goes on without them."""
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ..spec.attempt import Attempt
 from ..spec.config import RunConfig, Sampling, WatchedRun
-from ..spec.epoch import Epoch
 from ..spec.model_config import AttentionKernel
 from ..spec.pipeline_info import PipelineInfo
 from .checkpoints import CheckpointInfo, Digest
@@ -55,8 +55,8 @@ class EngineStarted(Event, frozen=True):
     """The run's configuration; null if the training loop is external."""
     watched: WatchedRun | None = None
     """The run's configuration if the training loop is external; else null."""
-    epoch: Epoch | None = None
-    """The epoch that begins, of a supervised run; else null."""
+    attempt: Attempt | None = None
+    """The attempt that begins, of a supervised run; else null."""
 
     @property
     def about(self) -> RunConfig | WatchedRun:

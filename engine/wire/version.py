@@ -1,4 +1,4 @@
 """The version of the protocol between engine and viewers."""
 
-VERSION = 4
+VERSION = 5
 """A viewer and an engine of different versions exchange nothing but `Stop`."""

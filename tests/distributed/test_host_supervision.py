@@ -31,8 +31,8 @@ def hosts(home: Path) -> Iterator[Callable[..., Hosts]]:
         supervisor.wait()
 
 
-def epochs(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [event["epoch"] for event in named(events, "EngineStarted")]
+def attempts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event["attempt"] for event in named(events, "EngineStarted")]
 
 
 def alone(steps: int) -> dict[int, float]:
@@ -48,8 +48,8 @@ def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) 
     run.kill(0)
     assert run.supervisors[1].wait(timeout=240) == 0, run.said(1)
     events = run.history(1)
-    assert [(epoch["processes"], epoch["of"]) for epoch in epochs(events)] == [(2, 2), (1, 2)]
-    assert epochs(events)[1]["lost"]["process"] == 0
+    assert [(attempt["processes"], attempt["of"]) for attempt in attempts(events)] == [(2, 2), (1, 2)]
+    assert attempts(events)[1]["lost"]["process"] == 0
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1)), "the history goes on"
     assert losses_by_step(events) == pytest.approx(alone(300), rel=1e-5)
 
@@ -61,17 +61,17 @@ def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callab
     wait_for(lambda: named(run.history(0), "CheckpointSaved"))
     ready = named(run.history(0), "EngineReady")[-1]
     os.kill(ready["hosts"][1]["pid"], signal.SIGKILL)
-    wait_for(lambda: epoch_with(run, number=2, processes=2))
+    wait_for(lambda: attempt_with(run, number=2, processes=2))
     run.kill(1)
-    wait_for(lambda: epoch_with(run, number=3, processes=1))
+    wait_for(lambda: attempt_with(run, number=3, processes=1))
     run.start(1)
-    wait_for(lambda: epoch_with(run, number=4, processes=2))
+    wait_for(lambda: attempt_with(run, number=4, processes=2))
     shown_on = [run.folder / f"host-{rank}/shardtui/runs/big/shown-on.txt" for rank in (0, 1)]
     assert (shown_on[0].exists(), shown_on[1].read_text()) == (False, socket.gethostname())
     run.supervisors[0].send_signal(signal.SIGTERM)
     assert [run.supervisors[rank].wait(timeout=240) for rank in (0, 1)] == [0, 0], run.said(0) + run.said(1)
     events = run.history(0)
-    assert [epoch["lost"] and epoch["lost"]["process"] for epoch in epochs(events)] == [None, 1, 1, None]
+    assert [attempt["lost"] and attempt["lost"]["process"] for attempt in attempts(events)] == [None, 1, 1, None]
     assert "process 1 is back" in run.said(0)
     taken = [event["step"] for event in named(events, "Restored")][-1]
     stopped = [event["step"] for event in named(events, "EngineStopped")]
@@ -80,13 +80,13 @@ def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callab
     assert {step: found[step] for step in range(1, 61)} == pytest.approx(alone(60), rel=1e-5)
 
 
-def epoch_with(run: Hosts, number: int, processes: int) -> bool:
-    """Whether an epoch trains on so many processes."""
+def attempt_with(run: Hosts, number: int, processes: int) -> bool:
+    """Whether an attempt trains on so many processes."""
     events = run.history(0)
     for event in reversed(events):
         if event["type"] == "EngineStarted":
-            assert event["epoch"]["number"] < number or event["epoch"]["processes"] == processes, run.said(0)
-            return event["epoch"]["number"] == number and bool(named(events[events.index(event) :], "StepsDone"))
+            assert event["attempt"]["number"] < number or event["attempt"]["processes"] == processes, run.said(0)
+            return event["attempt"]["number"] == number and bool(named(events[events.index(event) :], "StepsDone"))
     return False
 
 
@@ -110,8 +110,8 @@ def test_supervised_hosts_need_a_shared_directory_and_numbers(home: Path) -> Non
 
 @pytest.mark.slow
 def test_two_of_three_hosts_go_on_where_no_preset_fits_all(hosts: Callable[..., Hosts]) -> None:
-    """The batch of 8 does not divide by the six devices of three hosts: after that epoch is refused, two go on."""
+    """The batch of 8 does not divide by the six devices of three hosts: after that attempt is refused, two go on."""
     run = hosts(4, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=1000000")
     wait_for(lambda: named(run.history(0), "CheckpointSaved"))
     run.kill(3)
-    wait_for(lambda: epoch_with(run, number=3, processes=2))
+    wait_for(lambda: attempt_with(run, number=3, processes=2))

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 from shardtui.engine.base.stacks import append_stacks
-from shardtui.engine.supervision import vitals
-from shardtui.engine.supervision.retries import SAME_FAULTS
-from shardtui.engine.supervision.vitals import STOPPED, Vitals
+from shardtui.engine.supervision import process_health
+from shardtui.engine.supervision.engine import SAME_FAULTS
+from shardtui.engine.supervision.process_health import STOPPED, ProcessHealth
 from shardtui.engine.training.loop import Loop
 
 from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
 from ..simulated_hosts import Hosts
-from .test_host_supervision import epochs, hosts
+from .test_host_supervision import attempts, hosts
 from .test_hosts import history, named, wait_for
 from .test_supervision import killed_once, started
 
@@ -50,7 +50,7 @@ def events_of(run: "subprocess.Popen[str]", begin: Callable[[], None] = lambda: 
 
 
 def why_lost(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
-    lost = [event["epoch"]["lost"] for event in started(events)[1:]]
+    lost = [event["attempt"]["lost"] for event in started(events)[1:]]
     return [(found["process"], found["why"]) for found in lost]
 
 
@@ -141,7 +141,7 @@ def test_hosts_go_on_after_a_process_that_is_stuck(model: HangingModel, hosts: C
     else:
         os.kill(named(run.history(0), "EngineReady")[-1]["hosts"][1]["pid"], signal.SIGSTOP)
     assert [supervisor.wait(timeout=240) for supervisor in run.supervisors.values()] == [0, 0], run.said(0)
-    _, second = epochs(run.history(0))
+    _, second = attempts(run.history(0))
     assert (second["processes"], second["lost"]["process"]) == (2, 1)
     if how == "hangs":
         assert "stuck in hang (lm.py:" in second["lost"]["why"]
@@ -158,7 +158,7 @@ def child() -> Any:
         process.kill()
 
 
-def problem_of(watched: Vitals, seconds: float) -> str | None:
+def problem_of(watched: ProcessHealth, seconds: float) -> str | None:
     """Returns what is found within that time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -171,8 +171,8 @@ def problem_of(watched: Vitals, seconds: float) -> str | None:
 def test_a_stopped_process_has_a_problem(
     tmp_path: Path, child: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vitals, "STOPPED_SECONDS", 0.1)
-    watched = Vitals(child.pid, tmp_path / "beat")
+    monkeypatch.setattr(process_health, "STOPPED_SECONDS", 0.1)
+    watched = ProcessHealth(child.pid, tmp_path / "beat")
     assert problem_of(watched, 0.3) is None
     child.send_signal(signal.SIGSTOP)
     assert problem_of(watched, 60) == STOPPED
@@ -198,10 +198,10 @@ def {name}():
 def test_native_code_that_keeps_python_from_running_is_a_problem_in_a_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_stuck: bool
 ) -> None:
-    monkeypatch.setattr(vitals, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(process_health, "SILENT_SECONDS", 0.1)
     beat = tmp_path / "beat"
     with subprocess.Popen([sys.executable, "-c", LOCKS.format(name=name), str(beat)]) as process:
-        watched = Vitals(process.pid, beat)
+        watched = ProcessHealth(process.pid, beat)
         assert problem_of(watched, 60 if is_stuck else 1) == (
             "stuck for 0 s: native code keeps Python from running" if is_stuck else None
         )
@@ -210,7 +210,7 @@ def test_native_code_that_keeps_python_from_running_is_a_problem_in_a_step(
 
 
 def test_the_method_by_which_a_step_is_recognized_exists() -> None:
-    assert f" in {Loop._dispatch_step.__name__}\n" == vitals.IN_STEP
+    assert f" in {Loop._dispatch_step.__name__}\n" == process_health.IN_STEP
 
 
 def test_stacks_of_several_writers_stand_one_after_the_other(tmp_path: Path) -> None:

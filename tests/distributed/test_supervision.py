@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardtui.engine.spec.attempt import Supervision
 from shardtui.engine.spec.config import Restart
-from shardtui.engine.spec.epoch import Supervision
-from shardtui.engine.supervision.retries import SAME_FAULTS, Retries
+from shardtui.engine.supervision.engine import SAME_FAULTS, Retries
+from shardtui.engine.supervision.process_health import STOPPED
 from shardtui.engine.supervision.supervisor import supervise
-from shardtui.engine.supervision.vitals import STOPPED
 from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.ending import Ending
 
@@ -81,9 +81,9 @@ def test_a_run_resumes_by_itself_with_equal_losses(
     monkeypatch.setenv("JAX_LOG_COMPILES", "1")
     events, code = killed_once(40, processes, victim)
     assert code == 0, events[-5:]
-    epochs = [event["epoch"] for event in events if event["type"] == "EngineStarted"]
-    assert [epoch["number"] for epoch in epochs] == [1, 2]
-    assert epochs[1]["lost"] == {"process": victim, "why": "its process was ended by SIGKILL"}
+    attempts = [event["attempt"] for event in events if event["type"] == "EngineStarted"]
+    assert [attempt["number"] for attempt in attempts] == [1, 2]
+    assert attempts[1]["lost"] == {"process": victim, "why": "its process was ended by SIGKILL"}
     saved = [
         event["step"] for event in events[: events.index(started(events)[1])] if event["type"] == "CheckpointSaved"
     ]
@@ -91,7 +91,7 @@ def test_a_run_resumes_by_itself_with_equal_losses(
     assert restored >= saved[-1], "a committed checkpoint was lost"
     for process in range(processes):
         log = run_directory.find("kept").log_of(process).read_text()
-        assert log.count(FOUND) == 1, f"process {process} loads its program in the second epoch"
+        assert log.count(FOUND) == 1, f"process {process} loads its program in the second attempt"
     alone = train("--steps=40")
     output, _ = alone.communicate(timeout=240)
     assert losses(events) == pytest.approx(losses([json.loads(line) for line in output.splitlines()]), rel=1e-5)
@@ -107,8 +107,8 @@ def test_a_process_that_keeps_dying_is_left_out_and_the_mesh_shrinks(home: Path)
     arguments = ("--steps=12", "--preset=data2-model4", "--switch=8:data8")
     events, code = killed_always(1, "--processes=2", "--min-processes=1", *arguments)
     assert code == 0, events[-5:]
-    epochs = [event["epoch"] for event in started(events)]
-    assert [(epoch["processes"], epoch["of"]) for epoch in epochs] == [(2, 2)] * SAME_FAULTS + [(1, 2)]
+    attempts = [event["attempt"] for event in started(events)]
+    assert [(attempt["processes"], attempt["of"]) for attempt in attempts] == [(2, 2)] * SAME_FAULTS + [(1, 2)]
     ready = [event for event in events if event["type"] == "EngineReady"][-1]
     assert len(ready["devices"]) == 4
     assert any("data2-model4 on 4 devices: mesh" in warning for warning in ready["warnings"]), ready["warnings"]
@@ -220,6 +220,6 @@ def test_what_a_supervisor_does_needs_a_supervisor(home: Path) -> None:
 
 
 def test_a_signal_after_the_end_does_not_change_the_exit_code() -> None:
-    lines = ("import os, signal", "from shardtui.engine.supervision.stopping import Stopping")
-    late = ("with Stopping(): pass", "os.kill(os.getpid(), signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGINT)")
+    lines = ("import os, signal", "from shardtui.engine.supervision.engine import SignalHandler")
+    late = ("with SignalHandler(): pass", "os.kill(os.getpid(), signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGINT)")
     assert subprocess.run([sys.executable, "-c", "\n".join((*lines, *late))], timeout=60).returncode == 0

@@ -78,9 +78,9 @@ def test_a_process_goes_on_without_the_device(home: Path, plain: dict[int, float
     assert code == 0, said
     (found,) = named(events, "DevicesDiffer")
     assert (found["step"], [device["id"] for device in found["devices"]]) == (8, [5])
-    epochs = [event["epoch"] for event in named(events, "EngineStarted")]
-    assert [epoch["left_out"] for epoch in epochs] == [[], [5]]
-    assert "device 5 (cpu, process 0 on" in epochs[1]["lost"]["why"]
+    attempts = [event["attempt"] for event in named(events, "EngineStarted")]
+    assert [attempt["left_out"] for attempt in attempts] == [[], [5]]
+    assert "device 5 (cpu, process 0 on" in attempts[1]["lost"]["why"]
     ready = named(events, "EngineReady")[-1]
     assert [device["id"] for device in ready["devices"]] == [0, 1, 2, 3]
     assert "without device 5, which was wrong" in ready["warnings"]
@@ -94,9 +94,9 @@ def test_several_processes_go_on_without_that_of_the_device(home: Path, plain: d
     assert code == 0, said
     (found,) = named(events, "DevicesDiffer")
     assert [device["process"] for device in found["devices"]] == [1]
-    epochs = [event["epoch"] for event in named(events, "EngineStarted")]
-    assert [(epoch["processes"], epoch["left_out"]) for epoch in epochs] == [(2, []), (1, [])]
-    assert epochs[1]["lost"]["process"] == 1
+    attempts = [event["attempt"] for event in named(events, "EngineStarted")]
+    assert [(attempt["processes"], attempt["left_out"]) for attempt in attempts] == [(2, []), (1, [])]
+    assert attempts[1]["lost"]["process"] == 1
     assert losses(events) == pytest.approx(plain, rel=1e-5)
 
 
@@ -104,8 +104,8 @@ def test_several_processes_go_on_without_that_of_the_device(home: Path, plain: d
 def test_processes_that_are_all_needed_start_again(home: Path, plain: dict[int, float]) -> None:
     events, code, said = train(home, "--supervise", "--processes=2")
     assert code == 0, said
-    epochs = [event["epoch"] for event in named(events, "EngineStarted")]
-    assert [epoch["processes"] for epoch in epochs] == [2, 2]
+    attempts = [event["attempt"] for event in named(events, "EngineStarted")]
+    assert [attempt["processes"] for attempt in attempts] == [2, 2]
     assert losses(events) == pytest.approx(plain, rel=1e-5)
 
 

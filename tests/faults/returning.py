@@ -100,11 +100,11 @@ def _lose(folder: Path, count: int, chance: random.Random, found: Found, alone: 
 
 
 def _trains_on(events: list[Event], count: int, below: int = 0) -> bool:
-    """Whether the last epoch has trained a step on `count` processes; if `below` is given, on fewer than that."""
+    """Whether the last attempt has trained a step on `count` processes; if `below` is given, on fewer than that."""
     starts = [index for index, event in enumerate(events) if event["type"] == "EngineStarted"]
     if not starts:
         return False
-    processes = events[starts[-1]]["epoch"]["processes"]
+    processes = events[starts[-1]]["attempt"]["processes"]
     has_trained = any(event["type"] == "StepsDone" for event in events[starts[-1] :])
     return has_trained and (processes < below if below else processes == count)
 

@@ -112,7 +112,7 @@ def _cause(model: HangingModel, fault: str, victim: int, pids: list[int]) -> Non
 
 
 def _misnamed(event: Event, fault: str, victim: int, seconds: float) -> list[str]:
-    lost = event["epoch"]["lost"]
+    lost = event["attempt"]["lost"]
     wrong = (
         [] if lost["process"] == victim and WORDS[fault] in lost["why"] else [f"{fault} of {victim}: told was {lost}"]
     )

@@ -68,7 +68,7 @@ MENDED = [
     ),
     Fault(
         "a signal after the end of a run changes its supervisor's exit code",
-        "engine/supervision/stopping.py",
+        "engine/supervision/engine.py",
         "signal.signal(number, signal.SIG_IGN)",
         "signal.signal(number, signal.SIG_DFL)",
         ("distributed/test_supervision.py",),
@@ -88,7 +88,7 @@ MENDED = [
         ("spec/test_preset.py",),
     ),
     Fault(
-        "between two epochs a viewer says that the run has crashed",
+        "between two attempts a viewer says that the run has crashed",
         "tui/client/engine_client.py",
         "is_between = is_supervised and not self._engine and not holder",
         "is_between = is_supervised and bool(self._engine) and not holder",

@@ -10,8 +10,8 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_program
+from shardtui.engine.spec.attempt import Attempt
 from shardtui.engine.spec.config import Restart, RunConfig, ScheduledSwitch, TrainingConfig
-from shardtui.engine.spec.epoch import Epoch
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.fewer_devices import Fitted, fit
 
@@ -19,7 +19,7 @@ from ..conftest import tiny_config
 
 
 def fitted(config: RunConfig, devices: int, fallback: tuple[str, ...] = (), processes: int = 1) -> Fitted:
-    restart = Restart(epoch=Epoch(number=2, supervisor=1, processes=processes, of=8), fallback=fallback)
+    restart = Restart(attempt=Attempt(number=2, supervisor=1, processes=processes, of=8), fallback=fallback)
     return fit(config, Task(config, "cpu"), jax.devices()[:devices], restart, None)
 
 
@@ -119,7 +119,7 @@ def test_what_fits_on_fewer_processes_is_said(memory: int | None, fits: int | No
 def test_without_a_device_a_run_takes_as_many_of_the_others_as_fit() -> None:
     """Eight rows do not divide by seven, six or five devices."""
     config = tiny_config(preset="dp")
-    restart = Restart(epoch=Epoch(number=2, supervisor=1, left_out=(5,)))
+    restart = Restart(attempt=Attempt(number=2, supervisor=1, left_out=(5,)))
     found = fit(config, Task(config, "cpu"), jax.devices()[:7], restart, None)
     assert (found.config, found.devices, found.replaced) == (config, 4, {})
     assert found.warnings == [

@@ -1,7 +1,7 @@
 """What is announced when a supervised engine ends, and when its supervisor has started the next."""
 
 import msgspec
-from shardtui.engine.spec.epoch import Epoch, LostProcess
+from shardtui.engine.spec.attempt import Attempt, LostProcess
 from shardtui.engine.wire.events import EngineLost, EngineStarted, Failed
 from shardtui.tui.state.announcements import announcement
 from shardtui.tui.state.interpreter import apply
@@ -23,7 +23,7 @@ def announced(started: EngineStarted, event: EngineLost | Failed | EngineStarted
 
 
 def supervised(lost: LostProcess | None = None) -> EngineStarted:
-    return msgspec.structs.replace(STARTED, epoch=Epoch(number=2 if lost else 1, supervisor=6, lost=lost))
+    return msgspec.structs.replace(STARTED, attempt=Attempt(number=2 if lost else 1, supervisor=6, lost=lost))
 
 
 def test_without_a_supervisor_a_key_resumes() -> None:
@@ -40,6 +40,6 @@ def test_a_supervisor_starts_the_engine_again_unless_it_was_refused() -> None:
     assert refused == ("the run has failed", "r resumes from the beginning", "error")
 
 
-def test_the_next_epoch_names_the_process_that_was_lost() -> None:
+def test_the_next_attempt_names_the_process_that_was_lost() -> None:
     begun = supervised(LostProcess(process=1, why="its process was ended by SIGKILL"))
     assert announced(STARTED, begun) == ("resuming", "process 1 was lost: its process was ended by SIGKILL", "warning")

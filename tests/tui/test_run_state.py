@@ -4,7 +4,7 @@ import math
 
 import msgspec
 import pytest
-from shardtui.engine.spec.epoch import Epoch, LostProcess
+from shardtui.engine.spec.attempt import Attempt, LostProcess
 from shardtui.engine.spec.pipeline_info import PipelineInfo
 from shardtui.engine.wire.checkpoints import CheckpointInfo
 from shardtui.engine.wire.descriptions import MeshInfo, PresetInfo
@@ -201,35 +201,35 @@ def test_the_first_process_that_exited_is_named() -> None:
     assert state.problems == ["process 1 (host-1, pid 101) was lost at step 3: killed"]
 
 
-def started(epoch: Epoch, seconds: float) -> EngineStarted:
-    return EngineStarted(protocol=1, pid=7, config=tiny_config(), epoch=epoch, time=seconds)
+def started(attempt: Attempt, seconds: float) -> EngineStarted:
+    return EngineStarted(protocol=1, pid=7, config=tiny_config(), attempt=attempt, time=seconds)
 
 
 def reported(step: int, count: int, seconds: float) -> StepsDone:
     return StepsDone(step=step, losses=[1.0] * count, step_seconds=[0.5] * count, input_wait_seconds=None, time=seconds)
 
 
-def test_an_epoch_says_what_the_loss_of_a_process_cost() -> None:
+def test_an_attempt_says_what_the_loss_of_a_process_cost() -> None:
     killed = LostProcess(1, "its process was ended by SIGKILL")
-    lost = Epoch(number=2, supervisor=6, processes=3, of=4, lost=killed)
-    taken_in = Epoch(number=3, supervisor=6, processes=4, of=4)
+    lost = Attempt(number=2, supervisor=6, processes=3, of=4, lost=killed)
+    taken_in = Attempt(number=3, supervisor=6, processes=4, of=4)
     events = [
-        started(Epoch(number=1, supervisor=6, processes=4, of=4), 1.0),
+        started(Attempt(number=1, supervisor=6, processes=4, of=4), 1.0),
         reported(30, 30, 20.0),
         started(lost, 23.0),
         reported(28, 8, 31.0),
         reported(40, 12, 37.0),
         started(taken_in, 38.0),
     ]
-    first, second = (recovery.words for recovery in after(*events).epochs.recoveries)
+    first, second = (recovery.words for recovery in after(*events).attempts.recoveries)
     assert first == (
-        "epoch 2 (3 of 4 processes) after step 30: 7.0 s without steps, 10 made again; process 1 lost: its process was "
-        "ended by SIGKILL"
+        "attempt 2 (3 of 4 processes) after step 30: 7.0 s without steps, 10 made again; process 1 lost: its process "
+        "was ended by SIGKILL"
     )
-    assert second == "epoch 3 after step 40: no step yet; a host was taken in"
+    assert second == "attempt 3 after step 40: no step yet; a host was taken in"
     lines = [status_line(after(*events[:count]), 90, 37.0).plain for count in (2, 5, 6)]
-    assert ["epoch" in line for line in lines] == [False, True, True]
-    assert "epoch 2, 3 of 4 processes" in lines[1]
+    assert ["attempt" in line for line in lines] == [False, True, True]
+    assert "attempt 2, 3 of 4 processes" in lines[1]
 
 
 def test_every_event_except_steps_is_logged_as_text() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from ...engine.base.invalid import Invalid
+from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Membership, Restart, RunConfig
-from ...engine.spec.epoch import Supervision
 from ...engine.wire import run_directory
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.run_directory import state_home
@@ -65,7 +65,7 @@ def _supervisor_command(
     problems: list[str] = []
     if membership.coordinator is None:
         problems.append(
-            "--supervise: give --coordinator, --num-processes and --process-id: jax detects no later epochs"
+            "--supervise: give --coordinator, --num-processes and --process-id: jax detects no later attempts"
         )
     if directory is None or "://" in directory:
         problems.append(

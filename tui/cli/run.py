@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...engine.base.directories import config_directory
 from ...engine.base.invalid import Invalid
+from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart
-from ...engine.spec.epoch import Supervision
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.clean import printable

@@ -11,6 +11,7 @@ import msgspec
 
 from ...engine.base.invalid import Invalid
 from ...engine.origins.explanation import ProgramRequest
+from ...engine.spec.attempt import RESTARTS, Supervision
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
     MOST_PROMPTED,
@@ -24,7 +25,6 @@ from ...engine.spec.config import (
     TrainingConfig,
     UserModel,
 )
-from ...engine.spec.epoch import RESTARTS, Supervision
 from ...engine.spec.model_choice import choose_model, user_model, with_settings, with_user_settings
 from ...engine.spec.preset_reader import is_file, load_preset, name_of
 from ...engine.spec.slices import spans

@@ -143,7 +143,7 @@ async def stop(client: EngineClient) -> int:
     if watched := client.directory.watched:
         raise Invalid(watched.refusal)
     name, holder = client.directory.name, client.directory.holder()
-    while holder is None and client.directory.is_supervised:  # between two epochs
+    while holder is None and client.directory.is_supervised:  # between two attempts
         await asyncio.sleep(stopping.POLL_SECONDS)
         holder = client.directory.holder()
     if holder is None or not holder.is_alive:
@@ -234,6 +234,6 @@ def _print_summary(state: RunState) -> None:
         print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")
     if (last := state.evaluations.latest(state.step)) and (best := state.evaluations.best):
         print(f"held-out loss {last[1]:.4f} at step {last[0]:,}, best {best[1]:.4f} at step {best[0]:,}")
-    for recovery in state.epochs.recoveries:
+    for recovery in state.attempts.recoveries:
         print(printable(recovery.words))
     print(f"goodput of {figures.seconds(state.goodput.wall_seconds)}: {goodput_words(state.goodput)}")

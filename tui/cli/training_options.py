@@ -2,8 +2,8 @@
 
 import argparse
 
+from ...engine.spec.attempt import RESTARTS
 from ...engine.spec.config import KEEP_PROGRAMS, STOP_SECONDS
-from ...engine.spec.epoch import RESTARTS
 from ...engine.spec.preset_files import preset_files
 from .option_types import byte_count, listed_presets, minutes, scheduled_switch, steps_to_trace
 

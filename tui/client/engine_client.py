@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from ...engine.base.advice import advice
 from ...engine.base.invalid import Invalid
+from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart
-from ...engine.spec.epoch import Supervision
 from ...engine.wire.commands import AnyCommand, Stop
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader
@@ -140,7 +140,7 @@ class EngineClient:
         holder = None if self._engine else self.directory.holder()
         self._followed = holder.pid if holder else self._followed
         is_supervised = self.directory.is_supervised or (self._engine is not None and self._engine.is_supervised)
-        is_between = is_supervised and not self._engine and not holder  # an epoch has ended, the next has not begun
+        is_between = is_supervised and not self._engine and not holder  # an attempt has ended, the next has not begun
         if is_between:
             for events in self._rest(cleaned):
                 yield events

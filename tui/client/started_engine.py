@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from ...engine.base.regular_file import append_regular
+from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart
-from ...engine.spec.epoch import Supervision
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader, last_seq
 from ...engine.wire.events import AnyEvent, EngineStarted, Failed
@@ -86,7 +86,7 @@ class StartedEngine:
         with contextlib.suppress(OSError):
             for event in chain.from_iterable(LogReader(self._directory.events, self._old_events_bytes).read()):
                 if isinstance(event, EngineStarted):
-                    if self.pid in (event.pid, event.epoch and event.epoch.supervisor):
+                    if self.pid in (event.pid, event.attempt and event.attempt.supervisor):
                         self._last_old_seq = event.seq - 1
                         return None
                     rival = event.pid

@@ -28,7 +28,7 @@ axes along rows and columns, **,** and **.** step through the rest. A row of dev
 the bytes of state and batch that its device holds. **f** follows the device: its shard of each array
 is marked with `◆` in Arrays. `✗` marks a device that differed from its replicas
 (`--check-devices`). A run on several hosts lists its processes below, also which one is *stuck* and which
-are *waiting* for it, and a supervised one its epochs: who was lost, the time without steps, and how many were made
+are *waiting* for it, and a supervised one its attempts: who was lost, the time without steps, and how many were made
 again.
 """
     AUTO_FOCUS: ClassVar[str | None] = "MeshPane"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ...engine.spec.epoch import Epoch, LostProcess
+from ...engine.spec.attempt import Attempt, LostProcess
 from ...engine.wire.events import (
     AnyEvent,
     CheckpointDamaged,
@@ -21,7 +21,7 @@ from ...engine.wire.events import (
     SwitchFailed,
 )
 from ...engine.wire.framing import VERSION
-from .epochs import remaining
+from .attempts import remaining
 from .log_lines import in_words, opened_by, profile
 from .run_state import Phase, RunState
 
@@ -71,8 +71,8 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
             return Announcement("\n".join(event.problems), f"switch to {event.to_preset} failed", seconds=None)
         case Failed():
             return _failure(event, state)
-        case EngineStarted(epoch=Epoch(lost=LostProcess(process=process, why=why)) as epoch):
-            left = f"\n{some} go on" if (some := remaining(epoch)) else ""
+        case EngineStarted(attempt=Attempt(lost=LostProcess(process=process, why=why)) as attempt):
+            left = f"\n{some} go on" if (some := remaining(attempt)) else ""
             return Announcement(f"process {process} was lost: {why}{left}", "resuming", "warning", seconds=None)
         case CheckpointFailed() | CheckpointDamaged() | RestoreFailed():
             return Announcement(in_words(event), "checkpoint")
@@ -103,7 +103,7 @@ def end_of_comparison(comparison: "Comparison", preset: str, is_shown: bool) -> 
 
 
 def _failure(event: EngineLost | Failed, state: RunState) -> Announcement:
-    if state.epoch and not (isinstance(event, Failed) and (event.refused or event.by_supervisor)):
+    if state.attempt and not (isinstance(event, Failed) and (event.refused or event.by_supervisor)):
         text = f"{in_words(event)}\nits supervisor starts it again"
         return Announcement(text, "the engine has ended", "warning", seconds=None)
     return Announcement(f"{in_words(event)}\n{_recovery_hint(state)}", "the run has failed")

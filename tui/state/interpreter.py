@@ -219,9 +219,9 @@ def _apply_connection(state: RunState, event: ConnectionEvent) -> None:
 
 def _start(state: RunState, event: EngineStarted) -> None:
     """Resets what belongs to one engine: it is the run's first, or the previous one's compiled programs are gone."""
-    state.about, state.pid, state.epoch = event.about, event.pid, event.epoch
-    if event.epoch:
-        state.epochs.begin(event.epoch)
+    state.about, state.pid, state.attempt = event.about, event.pid, event.attempt
+    if event.attempt:
+        state.attempts.begin(event.attempt)
     _end(state, Phase.STARTING, [])
     state.is_paused, state.ready, state.preset, state.kept = False, None, "", None
     for by_key in (state.compiled, state.inspected, state.timed, state.hosts, state.hosts_lost):
@@ -273,7 +273,7 @@ def _add_steps(state: RunState, reports: Sequence[StepsDone]) -> None:
     last = reports[-1]
     state.step, state.stalled = last.step, None
     state.wall_time.add_steps(reports)
-    state.epochs.add_steps(reports[0], last)
+    state.attempts.add_steps(reports[0], last)
     _add_losses(state, reports)
     state.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
     if state.compiling is None or state.preset not in state.timed:

@@ -3,7 +3,7 @@
 import shlex
 
 from ...engine.base import figures
-from ...engine.spec.epoch import Epoch
+from ...engine.spec.attempt import Attempt
 from ...engine.spec.preset_reader import name_of
 from ...engine.wire.checkpoints import CheckpointInfo
 from ...engine.wire.descriptions import CorpusInfo
@@ -60,7 +60,7 @@ from ...engine.wire.events import (
     TrainingStarted,
     Welcome,
 )
-from .epochs import remaining
+from .attempts import remaining
 from .training_words import training_words
 
 MAX_PARTS = 4
@@ -226,9 +226,8 @@ def _engine(event: EngineEvent) -> str:
             begun = "watching" if event.watched else "engine started: run"
             words = training_words(event.about)
             loading = "" if event.watched else "; loading jax"
-            return (
-                f"{begun} {event.about.run}, process {event.pid}{_epoch(event.epoch)}{words and f'; {words}'}{loading}"
-            )
+            attempt = _attempt(event.attempt)
+            return f"{begun} {event.about.run}, process {event.pid}{attempt}{words and f'; {words}'}{loading}"
         case EngineReady():
             return _ready(event)
         case Failed():
@@ -239,11 +238,11 @@ def _engine(event: EngineEvent) -> str:
             return f"engine lost: {event.reason}"
 
 
-def _epoch(epoch: Epoch | None) -> str:
-    if epoch is None or epoch.lost is None:
+def _attempt(attempt: Attempt | None) -> str:
+    if attempt is None or attempt.lost is None:
         return ""
-    left = f", {some}" if (some := remaining(epoch)) else ""
-    return f"; epoch {epoch.number}{left}, after process {epoch.lost.process} was lost ({epoch.lost.why})"
+    left = f", {some}" if (some := remaining(attempt)) else ""
+    return f"; attempt {attempt.number}{left}, after process {attempt.lost.process} was lost ({attempt.lost.why})"
 
 
 def _connection(event: ConnectionEvent) -> str:

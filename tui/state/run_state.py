@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ...engine.analysis.layout import shards_differ
 from ...engine.analysis.lint import Finding, lint
+from ...engine.spec.attempt import Attempt
 from ...engine.spec.config import RunConfig, WatchedRun
-from ...engine.spec.epoch import Epoch
 from ...engine.wire.checkpoints import CheckpointInfo
 from ...engine.wire.descriptions import ArrayInfo, PresetInfo
 from ...engine.wire.events import (
@@ -33,7 +33,7 @@ from ...engine.wire.events import (
     SwitchFailed,
 )
 from ...engine.wire.hosts import HostStatus
-from .epochs import Epochs
+from .attempts import Attempts
 from .evaluations import Evaluations
 from .losses import Losses
 from .wall_time import WallTime
@@ -139,9 +139,9 @@ class RunState:
     """The last profile, with the account of a step; None before the first."""
     measured: list[PartsMeasured] = field(default_factory=list[PartsMeasured])
     """The parts of the step whenever they were measured, in order."""
-    epoch: Epoch | None = None
+    attempt: Attempt | None = None
     """The start of the engine by a supervisor; None without one."""
-    epochs: Epochs = field(default_factory=Epochs)
+    attempts: Attempts = field(default_factory=Attempts)
     """What went before: who was lost, and what that cost."""
     sampled: Sampled | None = None
     """The last sample of text; None before the first."""

@@ -11,14 +11,14 @@ MAX_NAME = 20
 """Cells for the longest name of a host."""
 FRAME_ROWS = 3
 """Rows of the border and the header."""
-LAST_EPOCHS = 3
-"""Epochs that are shown."""
+LAST_ATTEMPTS = 3
+"""Attempts that are shown."""
 LAG_STEPS = 2
 """Steps that a process may be behind without a warning: its report is older than those of the others."""
 
 
 class HostsPanel(Lines):
-    """One row for each process, and the last epochs; hidden in a run of a single process that was never lost."""
+    """One row for each process, and the last attempts; hidden in a run of a single process that was never lost."""
 
     DEFAULT_CSS = """
     HostsPanel { max-height: 40%; display: none; }
@@ -28,13 +28,13 @@ class HostsPanel(Lines):
         self.border_title = "processes"
 
     def show_hosts(self, state: RunState) -> None:
-        """Shows the processes of the run and its last epochs, or hides the panel."""
+        """Shows the processes of the run and its last attempts, or hides the panel."""
         hosts = state.ready.hosts if state.ready else []
         table = _table(hosts, state) if hosts else []
-        epochs = [Content(recovery.words) for recovery in state.epochs.recoveries[-LAST_EPOCHS:]]
-        self.display = bool(table or epochs)
-        self.styles.height = len(table) + len(epochs) + FRAME_ROWS - 1
-        self.show([*table, *epochs])
+        attempts = [Content(recovery.words) for recovery in state.attempts.recoveries[-LAST_ATTEMPTS:]]
+        self.display = bool(table or attempts)
+        self.styles.height = len(table) + len(attempts) + FRAME_ROWS - 1
+        self.show([*table, *attempts])
 
 
 def _table(hosts: list[HostInfo], state: RunState) -> list[Content]:

@@ -4,7 +4,7 @@ from textual.content import Content
 
 from ...engine.base import figures
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
-from ..state.epochs import remaining
+from ..state.attempts import remaining
 from ..state.goodput import share_words
 from ..state.log_lines import PHASES
 from ..state.run_state import Phase, RunState
@@ -97,9 +97,9 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         parts.append((f"saving {state.saving:,}  ", "$accent"))
     if state.comparison and state.is_comparing:
         parts.append((f"comparing {state.comparison.position} of {len(state.comparison.presets)}  ", "$accent"))
-    if (epoch := state.epoch) and epoch.number > 1:
-        left = f", {some}" if (some := remaining(epoch)) else ""
-        parts.append((f"epoch {epoch.number}{left}  ", "$warning" if left else "$foreground 60%"))
+    if (attempt := state.attempt) and attempt.number > 1:
+        left = f", {some}" if (some := remaining(attempt)) else ""
+        parts.append((f"attempt {attempt.number}{left}  ", "$warning" if left else "$foreground 60%"))
     if state.watched:
         parts.append(("external loop  ", "$accent"))
     if state.playback:

@@ -1,38 +1,42 @@
-"""Decides who trains in the next epoch: the first supervisor that is present does."""
+"""Elects who trains in the next attempt: the first supervisor that is present does."""
 
 import socket
 from collections.abc import Callable, Mapping
 
-from ..spec.epoch import LostProcess, Supervision
+from ..spec.attempt import LostProcess, Supervision
 from ..wire.ending import Ending
-from .engine import worst
-from .retries import Retries
-from .roll import LOST_SECONDS, Attendance, Decision, Roll
+from .engine import Retries, worst
+from .rendezvous import LOST_SECONDS, Decision, Heartbeat, Rendezvous
 
 FIRST_SECONDS = 60.0
 """Time for all hosts to come when a run is started."""
 PORTS = 100
-"""Ports from that of --coordinator on, of which each epoch uses another: a process that is left over reaches none."""
+"""Each attempt uses the next of so many ports, from --coordinator on: a process that is left over reaches none."""
 GONE = f"its supervisor has not answered for {LOST_SECONDS:g} s: its host is down, or cannot reach the shared storage"
 
 
-class Deciding:
+class Election:
     """Counts faults, and writes decisions."""
 
     def __init__(
-        self, roll: Roll, coordinator: str, count: int, supervision: Supervision, last_step: Callable[[], int]
+        self,
+        rendezvous: Rendezvous,
+        coordinator: str,
+        count: int,
+        supervision: Supervision,
+        last_step: Callable[[], int],
     ) -> None:
         """`count`: supervisors of the run. `last_step` returns the last step that any host has reported."""
-        self._roll, self._count, self._last_step = roll, count, last_step
+        self._rendezvous, self._count, self._last_step = rendezvous, count, last_step
         self._port = int(coordinator.rpartition(":")[2])
         self._least = min(supervision.min_processes or count, count)
         self._patience = supervision.wait_seconds
         self._retries = Retries(supervision.restarts)
         self._noted = 0
-        """The last epoch whose fault was counted."""
+        """The last attempt whose fault was counted."""
 
-    def decide(self, number: int, present: Mapping[int, Attendance], waited: float) -> None:
-        """Decides on an epoch for which all who are present are ready, unless hosts are still waited for."""
+    def elect(self, number: int, present: Mapping[int, Heartbeat], waited: float) -> None:
+        """Decides on an attempt for which all present supervisors are ready, unless it still waits for hosts."""
         endings = self._endings(number, present)
         rank, ending = worst(endings) if endings else (0, Ending(kind="stopped"))
         wrong = self._wrong(number, list(present), ending)
@@ -48,23 +52,23 @@ class Deciding:
                 return
             if not is_enough:
                 decision = Decision(number=number, problem=self._too_few(missing, waited))
-        self._roll.decide(decision)
+        self._rendezvous.decide(decision)
 
-    def _endings(self, number: int, present: Mapping[int, Attendance]) -> dict[int, Ending]:
-        """Returns how the engines of the epoch before ended; none if these supervisors have run none together.
+    def _endings(self, number: int, present: Mapping[int, Heartbeat]) -> dict[int, Ending]:
+        """Returns how the engines of the attempt before ended; none if these supervisors have run none together.
 
         If hosts are gone, only theirs: the others may have failed because of that.
         """
         found = {rank: other.ending for rank, other in present.items() if other.ending}
-        before = self._roll.decision(number - 1)
+        before = self._rendezvous.decision(number - 1)
         if not found or before is None:
             return {}
         gone = [rank for rank, token in before.members.items() if rank not in present or present[rank].token != token]
         return {rank: Ending(kind="killed", problems=[GONE]) for rank in gone} or found
 
     def _wrong(self, number: int, ranks: list[int], ending: Ending) -> list[int]:
-        """Returns the hosts whose devices were wrong in the epoch before, if enough are left without them."""
-        before = self._roll.decision(number - 1)
+        """Returns the hosts whose devices were wrong in the attempt before, if enough are left without them."""
+        before = self._rendezvous.decision(number - 1)
         members = sorted(before.members) if before else []
         wrong = [members[process] for process in ending.wrong]
         return wrong if len(set(ranks) - set(wrong)) >= self._least else []
@@ -72,7 +76,7 @@ class Deciding:
     def _verdict(self, number: int, ranks: list[int], rank: int, ending: Ending, left_out: list[int]) -> Decision:
         """Returns the decision with all who can take part, except those who are to be `left_out`.
 
-        `rank`: whose `ending` ended the epoch before.
+        `rank`: whose `ending` ended the attempt before.
         """
         spare: list[int] = []
         ranks = [other for other in ranks if other not in left_out]
@@ -89,7 +93,7 @@ class Deciding:
             return Decision(number=number, problem=problem)
         if spare and len(ranks) < self._least:
             return Decision(number=number, problem=f"{ending.why}; --min-processes {self._least} allows no fewer")
-        present = self._roll.present()
+        present = self._rendezvous.present()
         return Decision(
             number=number,
             members={other: present[other].token for other in ranks},
@@ -111,7 +115,7 @@ class Deciding:
             port = self._port + (number - 1 + offset) % PORTS
             try:
                 with socket.create_server(("", port)):
-                    return f"{self._roll.own.address}:{port}"
+                    return f"{self._rendezvous.own.address}:{port}"
             except OSError:
                 continue
-        return f"{self._roll.own.address}:{self._port}"
+        return f"{self._rendezvous.own.address}:{self._port}"

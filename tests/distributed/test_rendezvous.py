@@ -1,4 +1,4 @@
-"""The roll of supervisors, and who trains next: decided once, by whoever is left."""
+"""The rendezvous of supervisors, and who trains next: decided once, by whoever is left."""
 
 import os
 import shutil
@@ -8,52 +8,52 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.spec.epoch import Supervision
-from shardtui.engine.supervision.deciding import Deciding
-from shardtui.engine.supervision.retries import SAME_FAULTS
-from shardtui.engine.supervision.roll import Attendance, Decision, Roll
+from shardtui.engine.spec.attempt import Supervision
+from shardtui.engine.supervision.election import Election
+from shardtui.engine.supervision.engine import SAME_FAULTS
+from shardtui.engine.supervision.rendezvous import Decision, Heartbeat, Rendezvous
 from shardtui.engine.wire.ending import Ending
 
 KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
 LOST = Ending(kind="lost")
 
 
-def attendance(rank: int, ready_for: int = 1, ending: Ending | None = None) -> Attendance:
-    return Attendance(
+def heartbeat(rank: int, ready_for: int = 1, ending: Ending | None = None) -> Heartbeat:
+    return Heartbeat(
         rank=rank, token=f"token-{rank}", host="h", address="localhost", ready_for=ready_for, ending=ending
     )
 
 
-def roll(folder: Path, rank: int = 0) -> Roll:
-    return Roll(folder, attendance(rank))
+def rendezvous(folder: Path, rank: int = 0) -> Rendezvous:
+    return Rendezvous(folder, heartbeat(rank))
 
 
-def write(folder: Path, found: Attendance) -> None:
+def write(folder: Path, found: Heartbeat) -> None:
     (folder / f"host-{found.rank}.json").write_bytes(msgspec.json.encode(found))
 
 
 def test_a_supervisor_is_present_once_its_beats_change(tmp_path: Path) -> None:
     """A file that an ended supervisor left does not count, whatever time it has."""
-    own = roll(tmp_path)
-    write(tmp_path, attendance(1))
+    own = rendezvous(tmp_path)
+    write(tmp_path, heartbeat(1))
     assert list(own.present()) == list(own.present()) == [0]
-    write(tmp_path, msgspec.structs.replace(attendance(1), beat=1))
+    write(tmp_path, msgspec.structs.replace(heartbeat(1), beat=1))
     assert list(own.present()) == [0, 1]
 
 
 @pytest.mark.parametrize("seconds", [-600.0, 600.0])
 def test_clocks_that_differ_by_minutes_do_not_matter(tmp_path: Path, seconds: float) -> None:
     """Nor does that of the file server, which gives files their times."""
-    own = roll(tmp_path)
+    own = rendezvous(tmp_path)
     for beat in range(2):
-        write(tmp_path, msgspec.structs.replace(attendance(1), beat=beat))
+        write(tmp_path, msgspec.structs.replace(heartbeat(1), beat=beat))
         os.utime(tmp_path / "host-1.json", (time.time() + seconds,) * 2)
         found = own.present()
     assert list(found) == [0, 1]
 
 
-def test_an_epoch_is_decided_once(tmp_path: Path) -> None:
-    first, second = roll(tmp_path), roll(tmp_path, 1)
+def test_an_attempt_is_decided_once(tmp_path: Path) -> None:
+    first, second = rendezvous(tmp_path), rendezvous(tmp_path, 1)
     assert (first.newest(), first.decision(1)) == (0, None)
     first.decide(Decision(number=1, coordinator="a:1"))
     second.decide(Decision(number=1, coordinator="b:1"))
@@ -66,7 +66,7 @@ def test_storage_that_is_gone_is_reported_once_and_used_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "supervisors"
-    own = roll(folder)
+    own = rendezvous(folder)
     shutil.rmtree(folder)
     own.update(ready_for=2)
     own.update(ready_for=3)
@@ -74,16 +74,16 @@ def test_storage_that_is_gone_is_reported_once_and_used_again(
     assert capsys.readouterr().err.count("other hosts do not see this one") == 1
     folder.mkdir()
     own.update(ready_for=4)
-    assert msgspec.json.decode((folder / "host-0.json").read_bytes(), type=Attendance).ready_for == 4
+    assert msgspec.json.decode((folder / "host-0.json").read_bytes(), type=Heartbeat).ready_for == 4
 
 
 class Hosts:
     """Three supervisors that are present, whose engines end as a test says."""
 
     def __init__(self, folder: Path, **supervision: float) -> None:
-        self.roll = roll(folder)
-        self.deciding = Deciding(
-            self.roll,
+        self.rendezvous = rendezvous(folder)
+        self.election = Election(
+            self.rendezvous,
             "localhost:9876",
             3,
             Supervision(**supervision),  # type: ignore[arg-type]
@@ -106,17 +106,17 @@ class Hosts:
         return self._decided(dict(enumerate(endings)), waited)
 
     def _decided(self, endings: Mapping[int, Ending | None], waited: float) -> Decision | None:
-        found = {rank: attendance(rank, self.number, ending) for rank, ending in endings.items()}
+        found = {rank: heartbeat(rank, self.number, ending) for rank, ending in endings.items()}
         for _ in range(2):
             self._beat += 1
             for other in found.values():
                 write(self._folder, msgspec.structs.replace(other, beat=self._beat))
-            self.roll.present()
-        self.deciding.decide(self.number, found, waited)
-        return self.roll.decision(self.number)
+            self.rendezvous.present()
+        self.election.elect(self.number, found, waited)
+        return self.rendezvous.decision(self.number)
 
 
-def test_an_epoch_waits_for_all_hosts_first(tmp_path: Path) -> None:
+def test_an_attempt_waits_for_all_hosts_first(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, min_processes=2)
     assert hosts.decide(None, None, waited=59.0) is None
     found = hosts.again(None, None, None, waited=59.0)
@@ -132,7 +132,7 @@ def test_a_lost_host_is_left_behind_if_enough_are_left(tmp_path: Path) -> None:
     assert second.lost and second.lost.process == 2
     assert "its supervisor has not answered for 10 s" in second.lost.why
     ports = {decision.coordinator for decision in (first, second)}
-    assert len(ports) == 2, "a process that is left over does not reach the next epoch"
+    assert len(ports) == 2, "a process that is left over does not reach the next attempt"
 
 
 def test_a_lost_host_is_waited_for(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ WRONG = Ending(kind="failed", problems=["device 9 differs"], wrong={1: [9]})
 
 
 def test_a_host_with_a_wrong_device_is_left_out_at_once(tmp_path: Path) -> None:
-    """Process 1 of the epoch is the host of rank 2 once rank 1 is gone."""
+    """Process 1 of the attempt is the host of rank 2 once rank 1 is gone."""
     hosts = Hosts(tmp_path, min_processes=1, restarts=1)
     hosts.decide(None, None, None)
     first = hosts.decide(WRONG, WRONG, WRONG)
@@ -224,7 +224,7 @@ def test_a_run_that_is_refused_is_not_started_again(tmp_path: Path) -> None:
 
 
 def test_beats_go_on_by_themselves(tmp_path: Path) -> None:
-    own = roll(tmp_path)
+    own = rendezvous(tmp_path)
     before, until = own.own.beat, time.monotonic() + 60
     while own.own.beat == before:
         assert time.monotonic() < until

@@ -1,4 +1,4 @@
-"""How a run is supervised, and its epochs: each start of its engine by the supervisor. No jax here."""
+"""How a run is supervised, and its attempts: each start of its engine by the supervisor. No jax here."""
 
 from msgspec import Struct
 
@@ -20,7 +20,7 @@ class Supervision(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class LostProcess(Struct, frozen=True):
-    """A process that ended an epoch."""
+    """A process that ended an attempt."""
 
     process: int
     """Process index."""
@@ -28,7 +28,7 @@ class LostProcess(Struct, frozen=True):
     """How it ended."""
 
 
-class Epoch(Struct, frozen=True, kw_only=True):
+class Attempt(Struct, frozen=True, kw_only=True):
     """One start of a supervised engine. It lasts until a process is lost, or the run ends."""
 
     number: int
@@ -40,6 +40,6 @@ class Epoch(Struct, frozen=True, kw_only=True):
     of: int = 1
     """Processes of the run when none is missing."""
     lost: LostProcess | None = None
-    """The process whose end ended the epoch before; null in the first."""
+    """The process whose end ended the attempt before; null in the first."""
     left_out: tuple[int, ...] = ()
     """Ids of devices that are not used any more, in a run of one process: they differed from their replicas."""

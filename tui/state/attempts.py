@@ -1,61 +1,61 @@
-"""What the epochs of a supervised run cost: the time without steps, and the steps that were made again."""
+"""What the attempts of a supervised run cost: the time without steps, and the steps that were made again."""
 
 from dataclasses import dataclass, field
 
 from ...engine.base import figures
-from ...engine.spec.epoch import Epoch
+from ...engine.spec.attempt import Attempt
 from ...engine.wire.events import StepsDone
 
 
-def remaining(epoch: Epoch) -> str:
+def remaining(attempt: Attempt) -> str:
     """Returns `2 of 4 processes` if some are missing, or `all but device 5`; empty if none is."""
-    if epoch.left_out:
-        return f"all but device {', '.join(map(str, epoch.left_out))}"
-    return f"{epoch.processes} of {epoch.of} processes" if epoch.processes < epoch.of else ""
+    if attempt.left_out:
+        return f"all but device {', '.join(map(str, attempt.left_out))}"
+    return f"{attempt.processes} of {attempt.of} processes" if attempt.processes < attempt.of else ""
 
 
 @dataclass
 class Recovery:
-    """The start of an epoch after the first."""
+    """The start of an attempt after the first."""
 
-    epoch: Epoch
-    """The epoch that began."""
+    attempt: Attempt
+    """The attempt that began."""
     step: int
     """The last step that was reported before."""
     stopped: float
     """When it was reported, in seconds since the epoch; 0 if there was none."""
     gap_seconds: float | None = None
-    """Seconds from that report to the first step of the epoch; None until that is done."""
+    """Seconds from that report to the first step of the attempt; None until that is done."""
     repeated: int = 0
     """Steps that were made again."""
 
     @property
     def words(self) -> str:
         """Returns who was lost, and what that cost, as far as it is known."""
-        epoch = self.epoch
-        left = f" ({some})" if (some := remaining(epoch)) else ""
-        why = f"process {epoch.lost.process} lost: {epoch.lost.why}" if epoch.lost else "a host was taken in"
+        attempt = self.attempt
+        left = f" ({some})" if (some := remaining(attempt)) else ""
+        why = f"process {attempt.lost.process} lost: {attempt.lost.why}" if attempt.lost else "a host was taken in"
         cost = "no step yet"
         if self.gap_seconds is not None:
             cost = f"{figures.seconds(self.gap_seconds)} without steps, {self.repeated:,} made again"
-        return f"epoch {epoch.number}{left} after step {self.step:,}: {cost}; {why}"
+        return f"attempt {attempt.number}{left} after step {self.step:,}: {cost}; {why}"
 
 
 @dataclass
-class Epochs:
+class Attempts:
     """All recoveries of a run, oldest first."""
 
     recoveries: list[Recovery] = field(default_factory=list[Recovery])
-    """One for each epoch after the first."""
+    """One for each attempt after the first."""
     _step: int = 0
     """The last step that was reported."""
     _reported: float = 0.0
     """When it was, in seconds since the epoch."""
 
-    def begin(self, epoch: Epoch) -> None:
+    def begin(self, attempt: Attempt) -> None:
         """Notes the start of an engine."""
-        if epoch.number > 1:
-            self.recoveries.append(Recovery(epoch, self._step, self._reported))
+        if attempt.number > 1:
+            self.recoveries.append(Recovery(attempt, self._step, self._reported))
 
     def add_steps(self, first: StepsDone, last: StepsDone) -> None:
         """Notes reports of steps: the first and the last of some in a row."""

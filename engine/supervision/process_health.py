@@ -28,7 +28,7 @@ def clear(beat: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-class Vitals:
+class ProcessHealth:
     """The signs of life of one process."""
 
     def __init__(self, pid: int, beat: Path) -> None:

@@ -1,8 +1,8 @@
-"""The roll of a run's supervisors, one on each host: who is there, and which of them train in the next epoch.
+"""Where the supervisors of a run meet, one on each host: who is there, and which of them train in the next attempt.
 
 It is a folder beside the checkpoints, which all hosts share in any case: without that storage no host could go on, and
 unlike process 0 it outlives each of them. Every supervisor counts beats in a file of its own. A decision is a file
-that can be created only once, so that there is one for each epoch, whoever believes to be the first that is left. No
+that can be created only once, so that there is one for each attempt, whoever believes to be the first that is left. No
 clocks are compared: a supervisor is present while others see its beats change.
 """
 
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ..base.atomic_write import write_atomically
 from ..base.invalid import Invalid
-from ..spec.epoch import LostProcess
+from ..spec.attempt import LostProcess
 from ..wire.ending import Ending
 
 BEAT_SECONDS = 1.0
@@ -28,8 +28,8 @@ LOST_SECONDS = 10.0
 UNREADABLE = (OSError, msgspec.DecodeError)
 
 
-class Attendance(Struct, frozen=True, kw_only=True):
-    """What one supervisor says of itself."""
+class Heartbeat(Struct, frozen=True, kw_only=True):
+    """The state of one supervisor, which it writes every second."""
 
     rank: int
     """Its `--process-id`."""
@@ -42,22 +42,22 @@ class Attendance(Struct, frozen=True, kw_only=True):
     beat: int = 0
     """Counts up."""
     ready_for: int = 0
-    """The epoch that it waits for, or runs an engine in."""
+    """The attempt that it waits for, or runs an engine in."""
     ending: Ending | None = None
-    """How its engine ended in the epoch before that one; null if it did not take part."""
+    """How its engine ended in the attempt before that one; null if it did not take part."""
     makes_room: int = 0
-    """The last epoch whose engines it stopped to take in hosts that waited."""
+    """The last attempt whose engines it stopped to take in hosts that waited."""
     is_done: bool = False
     """Whether the run has ended in order."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """Who trains in an epoch."""
+    """Who trains in an attempt."""
 
     number: int
-    """Number of the epoch, from 1."""
+    """Number of the attempt, from 1."""
     members: dict[int, str] = {}
-    """Tokens by rank. The first is process 0 of the epoch."""
+    """Tokens by rank. The first is process 0 of the attempt."""
     coordinator: str = ""
     """HOST:PORT, which that process serves."""
     spare: list[int] = []
@@ -65,15 +65,15 @@ class Decision(Struct, frozen=True, kw_only=True):
     left_out: list[int] = []
     """Ranks whose process kept ending at once, or whose devices were wrong."""
     lost: LostProcess | None = None
-    """What ended the epoch before; null if hosts were taken in."""
+    """What ended the attempt before; null if hosts were taken in."""
     problem: str = ""
-    """Why there is no epoch: the run is given up. Empty if there is one."""
+    """Why there is no attempt: the run is given up. Empty if there is one."""
 
 
-class Roll:
+class Rendezvous:
     """Reads the folder, and beats in a thread of its own until this process ends."""
 
-    def __init__(self, folder: Path, own: Attendance) -> None:
+    def __init__(self, folder: Path, own: Heartbeat) -> None:
         """Raises Invalid if the folder cannot be written, or another supervisor has the same rank."""
         self._folder = folder
         self._lock = threading.Lock()
@@ -92,12 +92,12 @@ class Roll:
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def update(self, **changes: object) -> None:
-        """Changes the attendance of this supervisor, and tells the others at once."""
+        """Changes the heartbeat of this supervisor, and tells the others at once."""
         with self._lock:
             self.own = msgspec.structs.replace(self.own, **changes)
         self._beat_once()
 
-    def present(self) -> dict[int, Attendance]:
+    def present(self) -> dict[int, Heartbeat]:
         """Returns the supervisors whose beats change, by rank."""
         now, found = time.monotonic(), {self.own.rank: self.own}
         for other in self._others():
@@ -110,29 +110,29 @@ class Roll:
         return dict(sorted(found.items()))
 
     def newest(self) -> int:
-        """Returns the number of the last epoch that was decided; 0 before the first."""
-        return max((int(path.stem.partition("-")[2]) for path in self._folder.glob("epoch-*.json")), default=0)
+        """Returns the number of the last attempt that was decided; 0 before the first."""
+        return max((int(path.stem.partition("-")[2]) for path in self._folder.glob("attempt-*.json")), default=0)
 
     def decision(self, number: int) -> Decision | None:
-        """Returns what was decided for an epoch; None if nothing is yet."""
+        """Returns what was decided for an attempt; None if nothing is yet."""
         with contextlib.suppress(*UNREADABLE):
-            return msgspec.json.decode(self._epoch(number).read_bytes(), type=Decision)
+            return msgspec.json.decode(self._attempt(number).read_bytes(), type=Decision)
         return None
 
     def decide(self, decision: Decision) -> None:
-        """Writes a decision unless there is one for its epoch. Ignores a failing storage: the caller tries again."""
+        """Writes a decision unless there is one for its attempt. Ignores a failing storage: the caller tries again."""
         new = self._folder / f"{self.own.token}.new"
         with contextlib.suppress(OSError):
             write_atomically(new, msgspec.json.encode(decision))
             with contextlib.suppress(FileExistsError):
-                os.link(new, self._epoch(decision.number))  # atomic, on NFS too
+                os.link(new, self._attempt(decision.number))  # atomic, on NFS too
             new.unlink()
 
-    def _others(self) -> list[Attendance]:
-        found: list[Attendance] = []
+    def _others(self) -> list[Heartbeat]:
+        found: list[Heartbeat] = []
         for path in self._folder.glob("host-*.json"):
             with contextlib.suppress(*UNREADABLE):
-                found.append(msgspec.json.decode(path.read_bytes(), type=Attendance))
+                found.append(msgspec.json.decode(path.read_bytes(), type=Heartbeat))
         return [other for other in found if other.rank != self.own.rank]
 
     def _refuse_rival(self) -> None:
@@ -147,9 +147,9 @@ class Roll:
                 "give each host its own"
             )
 
-    def _of_own_rank(self) -> Attendance | None:
+    def _of_own_rank(self) -> Heartbeat | None:
         with contextlib.suppress(*UNREADABLE):
-            return msgspec.json.decode(self._host(self.own.rank).read_bytes(), type=Attendance)
+            return msgspec.json.decode(self._host(self.own.rank).read_bytes(), type=Heartbeat)
         return None
 
     def _beat(self) -> None:
@@ -158,7 +158,7 @@ class Roll:
             self._beat_once()
 
     def _beat_once(self) -> None:
-        """Writes the attendance; says once that the storage fails, until it works again."""
+        """Writes the heartbeat; says once that the storage fails, until it works again."""
         try:
             self._write()
             self._is_failing = False
@@ -176,5 +176,5 @@ class Roll:
     def _host(self, rank: int) -> Path:
         return self._folder / f"host-{rank}.json"
 
-    def _epoch(self, number: int) -> Path:
-        return self._folder / f"epoch-{number}.json"
+    def _attempt(self, number: int) -> Path:
+        return self._folder / f"attempt-{number}.json"
