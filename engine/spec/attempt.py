@@ -43,3 +43,10 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """The process whose end ended the attempt before; null in the first."""
     left_out: tuple[int, ...] = ()
     """Ids of devices that are not used any more, in a run of one process: they differed from their replicas."""
+
+    @property
+    def remaining(self) -> str:
+        """`2 of 4 processes` if some are missing, or `all but device 5`; empty if none is."""
+        if self.left_out:
+            return f"all but device {', '.join(map(str, self.left_out))}"
+        return f"{self.processes} of {self.of} processes" if self.processes < self.of else ""

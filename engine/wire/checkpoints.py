@@ -7,6 +7,11 @@ from msgspec import Struct
 
 Digest = Literal["sum32", "mix64"]
 """How arrays are compared: by the 64 bits of `digest.digests`; in older versions, the 32 of `digest.linear_sums`."""
+DIGESTS_EQUAL: dict[Digest, str] = {
+    "mix64": "digests equal (64-bit)",
+    "sum32": "checksums equal (32-bit, of an older version)",
+}
+"""What a switch or a restore has verified."""
 
 
 class CheckpointInfo(Struct, frozen=True, kw_only=True):
@@ -35,6 +40,13 @@ class CheckpointInfo(Struct, frozen=True, kw_only=True):
         """Sort key, best first: the held-out loss, then, of checkpoints without one, the training loss."""
         loss = self.loss if self.eval_loss is None else self.eval_loss
         return self.eval_loss is None, math.inf if loss is None else loss
+
+    @property
+    def loss_words(self) -> str:
+        """The loss by which checkpoints are ranked: `e 2.3146` if it is held out, else `2.3146`, or nothing."""
+        if self.eval_loss is not None:
+            return f"e {self.eval_loss:.4f}"
+        return "" if self.loss is None else f"{self.loss:.4f}"
 
 
 class CheckedInfo(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ..base import figures
 from ..spec.pipeline_info import PipelineInfo
 
 
@@ -266,6 +267,16 @@ class CorpusInfo(Struct, frozen=True):
     """SHA-256 in hexadecimal: of all bytes of text up to 4 GiB, otherwise of the sizes of the files and of samples."""
     tokens: int = 0
     """Number of tokens in token files; 0 for text, where each byte is one, and for a function."""
+
+    @property
+    def words(self) -> str:
+        """Its size, source and digest."""
+        if not self.files:
+            return f"batches from {self.source} (the first: {figures.size(self.bytes)}, sha256 {self.sha256[:12]})"
+        read = f"{self.files} files, sha256 {self.sha256[:12]}"
+        if self.tokens:
+            return f"{figures.count(self.tokens)} tokens from {self.source} ({read})"
+        return f"{figures.size(self.bytes)} of text from {self.source} ({read})"
 
 
 class Preview(Struct, frozen=True, kw_only=True):

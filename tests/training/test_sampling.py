@@ -18,7 +18,6 @@ from shardtui.engine.wire.commands import AnyCommand, SampleText
 from shardtui.engine.wire.events import Event, Sampled, TrainingStarted
 from shardtui.tui.cli.main import main
 from shardtui.tui.state.interpreter import apply_all
-from shardtui.tui.state.log_lines import in_words
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.clean import clean
 
@@ -104,8 +103,8 @@ def test_a_sample_is_logged_with_what_it_cost() -> None:
     state = RunState()
     apply_all(state, [event])
     assert state.sampled == event
-    assert in_words(clean(event)) == 'step 4: "def " → "f(x): " in 500 ms'
-    assert in_words(msgspec.structs.replace(event, problem="out of memory")) == "step 4: no sample: out of memory"
+    assert clean(event).line == 'step 4: "def " → "f(x): " in 500 ms'
+    assert msgspec.structs.replace(event, problem="out of memory").line == "step 4: no sample: out of memory"
 
 
 def test_only_a_living_run_is_sampled(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from shardtui.engine.program.program import compile_initial_state, compile_progr
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.preset_reader import load_preset
-from shardtui.tui.state.training_words import training_words
+from shardtui.engine.spec.training_words import training_words
 
 from ..conftest import tiny_config, tiny_model
 

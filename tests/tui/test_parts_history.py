@@ -12,7 +12,6 @@ from shardtui.engine.wire.step_breakdown import PartTime
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.state.interpreter import apply
-from shardtui.tui.state.log_lines import in_words
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.parts_history import folded, history_lines
@@ -73,7 +72,7 @@ def test_the_history_has_profiles_too_and_no_failures() -> None:
     ],
 )
 def test_the_log_has_a_line(event: PartsMeasured, words: str) -> None:
-    assert in_words(event).startswith(words)
+    assert event.line.startswith(words)
 
 
 async def opened(*events: PartsMeasured) -> str:

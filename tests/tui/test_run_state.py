@@ -20,6 +20,7 @@ from shardtui.engine.wire.events import (
     EngineLost,
     EngineStarted,
     EngineStopped,
+    Level,
     Paused,
     PresetCompiled,
     PresetCompiling,
@@ -40,8 +41,6 @@ from shardtui.engine.wire.events import (
 )
 from shardtui.engine.wire.hosts import HostInfo
 from shardtui.tui.state.interpreter import apply, apply_all
-from shardtui.tui.state.log_lines import in_words
-from shardtui.tui.state.log_rows import Level, level_of
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.widgets.headline import headline
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
@@ -234,15 +233,15 @@ def test_an_attempt_says_what_the_loss_of_a_process_cost() -> None:
 
 def test_every_event_except_steps_is_logged_as_text() -> None:
     state = after(steps(1, 2.0), switched(), CommandRefused(problem="too long"))
-    words = [in_words(event) for event in state.events]
+    words = [event.line for event in state.events]
     assert len(words) == len(START) + 2
     assert words[-2] == (
         "dp → tp at step 3: moved 1.5 MB, stalled 31 ms, compiled in 2.0 s while training, "
         "all 64 digests equal (64-bit)"
     )
     old_receipt = switched(digest="sum32")
-    assert in_words(old_receipt).endswith("all 64 checksums equal (32-bit, of an older version)")
-    assert "DIGESTS DIFFER" in in_words(switched(digests_equal=False))
+    assert old_receipt.line.endswith("all 64 checksums equal (32-bit, of an older version)")
+    assert "DIGESTS DIFFER" in switched(digests_equal=False).line
 
 
 def kept(*steps: int) -> CheckpointsKept:
@@ -285,15 +284,15 @@ def test_a_failed_save_keeps_earlier_checkpoints() -> None:
     apply(state, damaged)
     apply(state, kept())
     assert state.newest is None
-    assert "set aside as 2.damaged: x: 0 bytes" in in_words(damaged)
+    assert "set aside as 2.damaged: x: 0 bytes" in damaged.line
 
 
 def test_a_device_that_differs_is_kept_and_logged() -> None:
     wrong = WrongDevice(5, "TPU v4", 1, "host-1")
     differing = DevicesDiffer(step=9, devices=[wrong], is_certain=True, arrays=["x"], problem="device 5 differs")
     state = after(steps(9, 1.0), differing)
-    assert (state.differing, state.hosts, in_words(differing)) == (differing, {}, "device 5 differs")
-    assert level_of(differing) == Level.ERROR
+    assert (state.differing, state.hosts, differing.line) == (differing, {}, "device 5 differs")
+    assert differing.level == Level.ERROR
 
 
 def test_a_restored_checkpoint_drops_later_steps() -> None:
@@ -305,7 +304,7 @@ def test_a_restored_checkpoint_drops_later_steps() -> None:
     apply(state, Resumed(step=2))
     apply(state, steps(3, 2.25))
     assert (state.step, list(state.losses), state.phase) == (3, [3.0, 2.5, 2.25], Phase.TRAINING)
-    assert in_words(restored(2, 4)).endswith("; set aside: 4")
+    assert restored(2, 4).line.endswith("; set aside: 4")
     failed = RestoreFailed(step=1, problems=["no such step"])
     apply(state, failed)
     assert (state.step, state.phase) == (3, Phase.TRAINING)
@@ -377,6 +376,6 @@ def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:
 
 def test_a_stall_says_which_process_is_stuck_and_where_the_stacks_are() -> None:
     stalled = Stalled(seconds=21.0, where="batch (lm.py:27)")
-    assert in_words(stalled) == "stalled for 21.0 s in batch (lm.py:27)"
+    assert stalled.line == "stalled for 21.0 s in batch (lm.py:27)"
     found = Stalled(seconds=21.0, where="batch (lm.py:27)", verdict="process 1 is stuck in …", stacks="/r/stacks.txt")
-    assert in_words(found).endswith("batch (lm.py:27): process 1 is stuck in …: stacks in /r/stacks.txt")
+    assert found.line.endswith("batch (lm.py:27): process 1 is stuck in …: stacks in /r/stacks.txt")

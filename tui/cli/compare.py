@@ -34,7 +34,6 @@ from ..client.estimates import estimates
 from ..state import board_rows
 from ..state.comparison import WARM_UP_STEPS, Comparison, comparable_presets, in_progress
 from ..state.interpreter import apply
-from ..state.log_lines import in_words
 from ..state.measured_rows import cells, devices, in_order, row_of, verdict
 from ..state.run_state import Phase, RunState
 from ..terminal.clean import clean, json_line, printable, warn
@@ -240,7 +239,7 @@ class _Progress:
     def report(self, event: AnyEvent, state: RunState) -> None:
         compiles = isinstance(event, PresetCompiling) and event.phase == "compile"
         if compiles or (isinstance(event, REPORTED) and state.ready):  # earlier failures are reported as a refusal
-            _print_progress(in_words(event))
+            _print_progress(event.line)
         comparison = state.comparison
         if comparison is None:
             return

@@ -16,7 +16,6 @@ from ...engine.wire.step_breakdown import StepBreakdown
 from ..client.engine_client import EngineClient, ask_engine
 from ..state.alternative import Alternative, alternative
 from ..state.interpreter import apply_all
-from ..state.log_lines import in_words
 from ..state.run_state import Phase, RunState
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FINE
@@ -122,6 +121,6 @@ async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Pr
 
 def _follow(event: AnyEvent) -> None:
     if isinstance(event, ProfileFailed):
-        raise Invalid(in_words(event))
+        raise Invalid(event.line)
     if isinstance(event, Profiling | ProfileWriting):
-        print(in_words(event), file=sys.stderr)
+        print(event.line, file=sys.stderr)

@@ -14,43 +14,26 @@ from ...engine.wire.commands import Stop
 from ...engine.wire.events import (
     AnyEvent,
     CheckpointDamaged,
-    CheckpointFailed,
     CheckpointsKept,
-    DevicesDiffer,
-    Disconnected,
     EngineLost,
     EngineReady,
     EngineStarted,
     EngineStopped,
     Failed,
-    MemoryMeasured,
+    Level,
     Paused,
-    ProfileFailed,
     StepsDone,
-    SwitchFailed,
 )
 from ..client import stopping
 from ..client.engine_client import EngineClient
 from ..state.goodput import Goodput, goodput_words
 from ..state.interpreter import apply
-from ..state.log_lines import in_words
 from ..state.run_state import Phase, RunState
 from ..terminal.clean import json_line, printable, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from .audience import Audience
 from .interrupts import Interrupts
 from .throttle import Throttle
-
-TROUBLE = (
-    SwitchFailed
-    | CheckpointFailed
-    | CheckpointDamaged
-    | ProfileFailed
-    | DevicesDiffer
-    | EngineLost
-    | Disconnected
-    | Failed
-)
 
 
 class StepDone(Struct, frozen=True, tag=True, kw_only=True):
@@ -105,7 +88,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
                 raise Invalid(*event.problems)
             with audience.reads():
                 warn(*_warnings(event))
-            if _is_trouble(event):
+            if event.level is Level.ERROR:
                 code = code if isinstance(event, CheckpointDamaged) else FAILED  # an older one is used
             if isinstance(event, Paused) and event.problem:  # nobody can decide without a UI
                 await client.send(Stop())
@@ -128,11 +111,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
 def _warnings(event: AnyEvent) -> list[str]:
     if isinstance(event, EngineReady):
         return event.warnings
-    return [in_words(event)] if _is_trouble(event) else []
-
-
-def _is_trouble(event: AnyEvent) -> bool:
-    return isinstance(event, TROUBLE) or (isinstance(event, Paused) and event.problem is not None)
+    return [event.line] if event.level is Level.ERROR else []
 
 
 async def stop(client: EngineClient) -> int:
@@ -165,7 +144,7 @@ async def stop(client: EngineClient) -> int:
         case "ended":
             pass
     last = stopping.end_event(client.directory, holder) or EngineLost(reason=client.reason())
-    print(printable(f"run {name}: {in_words(last)}"))
+    print(printable(f"run {name}: {last.line}"))
     return FINE if isinstance(last, EngineStopped) else FAILED
 
 
@@ -197,13 +176,12 @@ class _Progress:
 
     def report(self, event: AnyEvent, state: RunState) -> None:
         """Prints the event if it is worth a line; failures are printed elsewhere."""
-        if isinstance(event, MemoryMeasured | CheckpointsKept) or _is_trouble(event):
-            return
-        if not isinstance(event, StepsDone):
-            print(in_words(event), file=sys.stderr)
-        elif self._throttle.is_due():
-            rate = f"{state.tokens_per_second:,.0f} {state.counted}/s" if state.tokens_per_second else ""
-            print(f"{in_words(event)}   {rate}   {state.preset}", file=sys.stderr)
+        if isinstance(event, StepsDone):
+            if self._throttle.is_due():
+                rate = f"{state.tokens_per_second:,.0f} {state.counted}/s" if state.tokens_per_second else ""
+                print(f"{event.line}   {rate}   {state.preset}", file=sys.stderr)
+        elif event.level not in (Level.ERROR, Level.UNLOGGED) and not isinstance(event, CheckpointsKept):
+            print(event.line, file=sys.stderr)
 
 
 def _print_account(state: RunState) -> None:

@@ -7,7 +7,6 @@ from ...engine.base import figures
 from ...engine.wire.checkpoints import CheckedInfo, Verification
 from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import ask_engine
-from ..state.log_lines import loss_words
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.plain_console import table_console
@@ -48,7 +47,7 @@ def _print_table(found: Verification, run: str) -> None:
 
 def _row(checked: CheckedInfo) -> list[Text]:
     info = checked.checkpoint
-    loss = loss_words(info) if info else ""
+    loss = info.loss_words if info else ""
     size, under = (figures.size(info.bytes), f"{info.preset}, {info.devices} devices") if info else ("", "")
     verdict = "\n".join(checked.problems) or (INTACT[info.digest] if info else "")
     cells = ("✗" if checked.problems else "✓", f"{checked.step:,}", loss, size, under, verdict)

@@ -14,7 +14,6 @@ from textual.widgets.option_list import Option
 from ...engine.base import figures
 from ...engine.spec.preset_reader import name_of
 from ...engine.wire.checkpoints import CheckpointInfo
-from ..state.log_lines import loss_words
 from ..state.run_state import RunState
 from ..widgets.choices import Choices
 from .dialog import Dialog
@@ -53,7 +52,7 @@ def checkpoint_row(info: CheckpointInfo, is_best: bool) -> Content:
     clock = time.strftime("%H:%M:%S", time.localtime(info.time))
     return Content.assemble(
         (f"{info.step:>9,}", "bold"),
-        f"  {loss_words(info):>8}",
+        f"  {info.loss_words:>8}",
         (" best " if is_best else "      ", "$success"),
         f"{figures.size(info.bytes):>8}  ",
         (f"{clock}  {name_of(info.preset)} on {info.devices}", "$foreground 60%"),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from textual import on
@@ -11,8 +12,9 @@ from textual.widget import Widget
 from textual.widgets import Input
 from textual.widgets.option_list import Option
 
+from ...engine.base import figures
+from ...engine.wire.events import AheadEnded, AnyEvent, Level, PresetCompiled, PresetCompiling, SwitchCancelled
 from ..bindings import identified
-from ..state.log_rows import Level, LogRow, LogRows
 from ..state.run_state import RunState
 from ..widgets.choices import Choices
 from ..widgets.filter import Filter, pattern_of
@@ -25,6 +27,65 @@ MARKS = {
     Level.DETAIL: (" ", "$foreground 60%"),
 }
 """Mark and style of each level."""
+
+
+@dataclass
+class LogRow:
+    """A row. That of a compilation grows until the program is ready."""
+
+    time: float
+    """Seconds since the epoch; 0 if unknown."""
+    level: Level
+    text: str
+    phases: list[PresetCompiling] = field(default_factory=list[PresetCompiling])
+    """Of a compilation, in order."""
+
+
+class LogRows:
+    """Builds the rows from the events in order."""
+
+    def __init__(self) -> None:
+        self.rows: list[LogRow] = []
+        self._growing: dict[str, int] = {}
+        """The row of each unfinished compilation, by preset."""
+
+    def add(self, event: AnyEvent) -> int:
+        """Adds an event, and returns the index of its row: a new one, or that of its compilation."""
+        preset = _compiled_preset(event)
+        at = self._growing.get(preset, -1)
+        if at < 0:
+            at = len(self.rows)
+            self.rows.append(LogRow(event.time, event.level, event.line))
+        row = self.rows[at]
+        if isinstance(event, PresetCompiling):
+            self._growing[preset] = at
+            row.phases.append(event)
+            row.text = f"{event.preset}: {_spans(row.phases)} …{' (precompiling)' if event.ahead else ''}"
+        elif self._growing.pop(preset, None) is not None:
+            row.level = event.level
+            row.text = f"{event.line} ({_spans(row.phases, event.time)})"
+        return at
+
+
+def _compiled_preset(event: AnyEvent) -> str:
+    """Returns the preset whose compilation the event reports; empty for other events."""
+    match event:
+        case PresetCompiling(preset=preset) | PresetCompiled(preset=preset) | AheadEnded(preset=preset):
+            return preset
+        case SwitchCancelled(to_preset=preset):
+            return preset
+        case _:
+            return ""
+
+
+def _spans(phases: list[PresetCompiling], end: float | None = None) -> str:
+    """Returns the phases with their seconds: `tracing 1.0 s, lowering 210 ms`. That of the last needs its `end`."""
+    ends = [*(phase.time for phase in phases[1:]), end]
+    texts = (
+        phase.phase_words + ("" if stop is None else f" {figures.seconds(max(0.0, stop - phase.time))}")
+        for phase, stop in zip(phases, ends, strict=True)
+    )
+    return ", ".join(texts)
 
 
 class LogScreen(RunScreen):

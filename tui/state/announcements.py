@@ -6,23 +6,18 @@ from typing import TYPE_CHECKING, Literal
 from ...engine.spec.attempt import Attempt, LostProcess
 from ...engine.wire.events import (
     AnyEvent,
-    CheckpointDamaged,
-    CheckpointFailed,
     CommandRefused,
     Disconnected,
     EngineLost,
     EngineReady,
     EngineStarted,
     Failed,
+    Level,
     Paused,
     Profiled,
-    ProfileFailed,
-    RestoreFailed,
     SwitchFailed,
 )
 from ...engine.wire.framing import VERSION
-from .attempts import remaining
-from .log_lines import in_words, opened_by, profile
 from .run_state import Phase, RunState
 
 if TYPE_CHECKING:  # the first frame does not wait for it
@@ -72,17 +67,15 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
         case Failed():
             return _failure(event, state)
         case EngineStarted(attempt=Attempt(lost=LostProcess(process=process, why=why)) as attempt):
-            left = f"\n{some} go on" if (some := remaining(attempt)) else ""
+            left = attempt.remaining and f"\n{attempt.remaining} go on"
             return Announcement(f"process {process} was lost: {why}{left}", "resuming", "warning", seconds=None)
-        case CheckpointFailed() | CheckpointDamaged() | RestoreFailed():
-            return Announcement(in_words(event), "checkpoint")
         case Profiled():
             found = "9 shows where the time went" if event.account else f"not read: {event.problem}"
-            return Announcement(f"{found}\nin xprof: {opened_by(event)}", profile(event), "information")
-        case ProfileFailed():
-            return Announcement(in_words(event), "profile")
+            return Announcement(f"{found}\nin xprof: {event.opened_by}", event.title, "information")
         case Paused(problem=str(problem)):
             return Announcement(f"{problem}\nc: checkpoints · space: resume", f"paused after step {event.step:,}")
+        case _ if event.TOPIC:
+            return Announcement(event.line, event.TOPIC, "error" if event.level is Level.ERROR else "warning")
         case _:
             return None
 
@@ -104,9 +97,9 @@ def end_of_comparison(comparison: "Comparison", preset: str, is_shown: bool) -> 
 
 def _failure(event: EngineLost | Failed, state: RunState) -> Announcement:
     if state.attempt and not (isinstance(event, Failed) and (event.refused or event.by_supervisor)):
-        text = f"{in_words(event)}\nits supervisor starts it again"
+        text = f"{event.line}\nits supervisor starts it again"
         return Announcement(text, "the engine has ended", "warning", seconds=None)
-    return Announcement(f"{in_words(event)}\n{_recovery_hint(state)}", "the run has failed")
+    return Announcement(f"{event.line}\n{_recovery_hint(state)}", "the run has failed")
 
 
 def _recovery_hint(state: RunState) -> str:

@@ -7,13 +7,6 @@ from ...engine.spec.attempt import Attempt
 from ...engine.wire.events import StepsDone
 
 
-def remaining(attempt: Attempt) -> str:
-    """Returns `2 of 4 processes` if some are missing, or `all but device 5`; empty if none is."""
-    if attempt.left_out:
-        return f"all but device {', '.join(map(str, attempt.left_out))}"
-    return f"{attempt.processes} of {attempt.of} processes" if attempt.processes < attempt.of else ""
-
-
 @dataclass
 class Recovery:
     """The start of an attempt after the first."""
@@ -23,7 +16,7 @@ class Recovery:
     step: int
     """The last step that was reported before."""
     stopped: float
-    """When it was reported, in seconds since the epoch; 0 if there was none."""
+    """When it was reported, in seconds since the attempt; 0 if there was none."""
     gap_seconds: float | None = None
     """Seconds from that report to the first step of the attempt; None until that is done."""
     repeated: int = 0
@@ -33,7 +26,7 @@ class Recovery:
     def words(self) -> str:
         """Returns who was lost, and what that cost, as far as it is known."""
         attempt = self.attempt
-        left = f" ({some})" if (some := remaining(attempt)) else ""
+        left = attempt.remaining and f" ({attempt.remaining})"
         why = f"process {attempt.lost.process} lost: {attempt.lost.why}" if attempt.lost else "a host was taken in"
         cost = "no step yet"
         if self.gap_seconds is not None:
@@ -50,7 +43,7 @@ class Attempts:
     _step: int = 0
     """The last step that was reported."""
     _reported: float = 0.0
-    """When it was, in seconds since the epoch."""
+    """When it was, in seconds since the attempt."""
 
     def begin(self, attempt: Attempt) -> None:
         """Notes the start of an engine."""

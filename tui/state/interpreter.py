@@ -6,69 +6,15 @@ from itertools import chain, groupby, pairwise
 
 import msgspec
 
-from ...engine.wire.events import (
-    AheadEnded,
-    AnyEvent,
-    CheckpointDamaged,
-    CheckpointEvent,
-    CheckpointFailed,
-    CheckpointSaved,
-    CheckpointSaving,
-    CheckpointsKept,
-    CommandRefused,
-    ConnectionEvent,
-    DevicesDiffer,
-    Disconnected,
-    EngineEvent,
-    EngineLost,
-    EngineReady,
-    EngineStarted,
-    EngineStopped,
-    Evaluated,
-    Failed,
-    HostEvent,
-    HostsLost,
-    HostsMeasured,
-    MemoryMeasured,
-    PartsMeasured,
-    Paused,
-    PresetAdded,
-    PresetCompiled,
-    PresetCompiling,
-    PresetEvent,
-    PresetInspected,
-    PresetPreviewed,
-    Profiled,
-    ProfileEvent,
-    ProfileWriting,
-    Profiling,
-    ProgramsKept,
-    Restored,
-    RestoreFailed,
-    Resumed,
-    Sampled,
-    Stalled,
-    StepEvent,
-    StepsDone,
-    SwitchCancelled,
-    Switched,
-    SwitchEvent,
-    SwitchFailed,
-    Switching,
-    TrainingStarted,
-)
+from ...engine.wire import events
+from ...engine.wire.events import AnyEvent, EngineStarted, Level, StepsDone
 from .measured_parts import measured_parts
 from .run_state import RECENT_STEPS, Phase, RunState
 
-NOT_LOGGED = StepsDone | MemoryMeasured | HostsMeasured | PresetPreviewed
-"""Too frequent for the log, or of no interest later."""
-ANSWERS = PresetPreviewed | CommandRefused
-"""Sent to this viewer alone, also while training is stalled."""
 
-
-def apply_all(state: RunState, events: Iterable[AnyEvent]) -> None:
+def apply_all(state: RunState, history: Iterable[AnyEvent]) -> None:
     """Applies events in order. A history is mostly steps: many reports of them in a row are applied at once."""
-    for kind, group in groupby(events, type):
+    for kind, group in groupby(history, type):
         if kind is StepsDone:
             _add_steps(state, [event for event in group if isinstance(event, StepsDone)])
         else:
@@ -77,42 +23,32 @@ def apply_all(state: RunState, events: Iterable[AnyEvent]) -> None:
 
 
 def apply(state: RunState, event: AnyEvent) -> None:
-    """Applies one event."""
-    if not isinstance(event, NOT_LOGGED):
+    """Applies one event. Long because it is the one place that says what each event changes."""
+    if event.level is not Level.UNLOGGED:
         state.events.append(event)
-    if not isinstance(event, ANSWERS):
-        state.stalled = event if isinstance(event, Stalled) else None
+    if not isinstance(event, events.PresetPreviewed | events.CommandRefused):  # sent also while training is stalled
+        state.stalled = None
     if not isinstance(event, StepsDone):
         state.wall_time.add(event)
-    if isinstance(event, StepEvent):
-        _apply_step(state, event)
-    elif isinstance(event, SwitchEvent):
-        _apply_switch(state, event)
-    elif isinstance(event, PresetEvent):
-        _apply_preset(state, event)
-    elif isinstance(event, CheckpointEvent):
-        _apply_checkpoint(state, event)
-    elif isinstance(event, ProfileEvent):
-        _apply_profile(state, event)
-    elif isinstance(event, HostEvent):
-        _apply_hosts(state, event)
-    elif isinstance(event, EngineEvent):
-        _apply_engine(state, event)
-    else:
-        _apply_connection(state, event)
-
-
-def _apply_profile(state: RunState, event: ProfileEvent) -> None:
-    if isinstance(event, PartsMeasured | Profiled):
-        state.measured += measured_parts(event)
-    if not isinstance(event, PartsMeasured):
-        state.profiling = event if isinstance(event, Profiling | ProfileWriting) else None
-        state.profiled = event if isinstance(event, Profiled) else state.profiled
-
-
-def _apply_step(state: RunState, event: StepEvent) -> None:
     match event:
-        case TrainingStarted():
+        case EngineStarted():
+            _start(state, event)
+        case events.EngineReady():
+            state.ready = event
+        case events.Failed():
+            _end(state, Phase.FAILED, event.problems)
+        case events.EngineStopped():
+            _end(state, Phase.STOPPED, [])
+        case events.EngineLost():
+            _lose_engine(state, event.process, event.reason)
+        case events.Disconnected():
+            _end(state, Phase.DISCONNECTED, [event.reason])
+        case events.HostsMeasured() | events.HostsLost():
+            state.hosts = {status.process: status for status in event.hosts}
+            state.hosts_lost = event.reasons if isinstance(event, events.HostsLost) else state.hosts_lost
+        case events.DevicesDiffer():
+            state.differing = event
+        case events.TrainingStarted():
             if not event.step:
                 _rewind(state, 0)
             state.losses.rewind_to(event.step)
@@ -120,101 +56,70 @@ def _apply_step(state: RunState, event: StepEvent) -> None:
             _train(state, event.preset)
         case StepsDone():
             _add_steps(state, [event])
-        case Evaluated():
+        case events.Evaluated():
             state.evaluations.add(event.step, event.loss)
-        case MemoryMeasured():
+        case events.MemoryMeasured():
             state.memory = event
-        case Sampled():
+        case events.Sampled():
             state.sampled = event
-        case Paused():
+        case events.Paused():
             state.is_paused, state.phase, state.paused_by = True, Phase.PAUSED, event.problem
-        case Resumed():
+        case events.Resumed():
             state.is_paused, state.paused_by = False, None
             _resume(state)
-        case Stalled():
-            pass
-
-
-def _apply_switch(state: RunState, event: SwitchEvent) -> None:
-    match event:
-        case Switching():
-            state.phase = Phase.SWITCHING
-        case Switched():
-            state.switches.append(event)
-            state.marks.append((event.step, event.to_preset))
-            _train(state, event.to_preset)
-        case SwitchFailed():
-            state.failed_switch, state.preset = event, event.preset or state.preset
-            _end_compiling(state)
-            _resume(state)
-        case SwitchCancelled():
-            _end_compiling(state)
-
-
-def _apply_preset(state: RunState, event: PresetEvent) -> None:
-    match event:
-        case PresetAdded():
+        case events.Stalled():
+            state.stalled = event
+        case events.PresetAdded():
             if state.ready:
                 state.ready = msgspec.structs.replace(state.ready, presets=[*state.ready.presets, event.preset])
-        case PresetCompiling():
+        case events.PresetCompiling():
             state.compiling, state.recent = event, state.recent.copy()
             if not state.preset:
                 state.phase = Phase.COMPILING
-        case PresetCompiled():
+        case events.PresetCompiled():
             state.compiled[event.preset] = event
-        case AheadEnded():
+        case events.AheadEnded():
             if state.compiling is not None and state.compiling.ahead:
                 _end_compiling(state)
-        case ProgramsKept():
+        case events.ProgramsKept():
             state.kept = event
-        case PresetInspected():
+        case events.PresetInspected():
             state.inspected[event.preset] = event
-        case PresetPreviewed():
+        case events.PresetPreviewed():
             state.previewed = event
-
-
-def _apply_checkpoint(state: RunState, event: CheckpointEvent) -> None:
-    match event:
-        case CheckpointSaving():
+        case events.Switching():
+            state.phase = Phase.SWITCHING
+        case events.Switched():
+            state.switches.append(event)
+            state.marks.append((event.step, event.to_preset))
+            _train(state, event.to_preset)
+        case events.SwitchFailed():
+            state.failed_switch, state.preset = event, event.preset or state.preset
+            _end_compiling(state)
+            _resume(state)
+        case events.SwitchCancelled():
+            _end_compiling(state)
+        case events.CheckpointSaving():
             state.saving = event.step
-        case CheckpointSaved() | CheckpointFailed():
+        case events.CheckpointSaved() | events.CheckpointFailed():
             state.saving = None
-        case CheckpointDamaged() | RestoreFailed():
-            pass  # for the log and a notice
-        case CheckpointsKept():
+        case events.CheckpointsKept():
             state.checkpoints = event.checkpoints
-        case Restored():
+        case events.Restored():
             state.preset = event.preset
             _rewind(state, event.step)
             state.marks.append((event.step, f"↺{event.preset}"))
-
-
-def _apply_hosts(state: RunState, event: HostEvent) -> None:
-    if isinstance(event, DevicesDiffer):
-        state.differing = event
-        return
-    state.hosts = {status.process: status for status in event.hosts}
-    if isinstance(event, HostsLost):
-        state.hosts_lost = event.reasons
-
-
-def _apply_engine(state: RunState, event: EngineEvent) -> None:
-    match event:
-        case EngineStarted():
-            _start(state, event)
-        case EngineReady():
-            state.ready = event
-        case Failed():
-            _end(state, Phase.FAILED, event.problems)
-        case EngineStopped():
-            _end(state, Phase.STOPPED, [])
-        case EngineLost():
-            _lose_engine(state, event.process, event.reason)
-
-
-def _apply_connection(state: RunState, event: ConnectionEvent) -> None:
-    if isinstance(event, Disconnected):
-        _end(state, Phase.DISCONNECTED, [event.reason])
+        case events.PartsMeasured():
+            state.measured += measured_parts(event)
+        case events.Profiling() | events.ProfileWriting():
+            state.profiling = event
+        case events.Profiled():
+            state.measured += measured_parts(event)
+            state.profiling, state.profiled = None, event
+        case events.ProfileFailed():
+            state.profiling = None
+        case events.Welcome() | events.CommandRefused() | events.CheckpointDamaged() | events.RestoreFailed():
+            pass  # for the log and a notice
 
 
 def _start(state: RunState, event: EngineStarted) -> None:

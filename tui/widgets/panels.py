@@ -7,7 +7,6 @@ from textual.content import Content
 from ...engine.analysis.traffic import Flow, flows
 from ...engine.base import figures
 from ...engine.wire.events import MemoryMeasured, Switched
-from ..state.log_lines import PHASES
 from ..state.pipeline_words import pipeline_words
 from ..state.run_state import RunState
 from .cut import cut
@@ -80,7 +79,7 @@ class LastSwitch(Panel):
             seconds = max(0, int(state.now - pending.time))
             return [
                 Content(f"{state.preset} → {pending.preset}"),
-                Content.styled(f"{PHASES[pending.phase]} {seconds} s", "$warning"),
+                Content.styled(f"{pending.phase_words} {seconds} s", "$warning"),
                 Content.styled("enter on it cancels", "$foreground 60%"),
             ]
         if failed := state.failed_switch:

@@ -3,12 +3,10 @@
 from textual.content import Content
 
 from ...engine.base import figures
+from ...engine.spec.training_words import training_words
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
-from ..state.attempts import remaining
 from ..state.goodput import share_words
-from ..state.log_lines import PHASES
 from ..state.run_state import Phase, RunState
-from ..state.training_words import training_words
 from .cut import cut
 from .lines import Lines
 
@@ -98,7 +96,7 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
     if state.comparison and state.is_comparing:
         parts.append((f"comparing {state.comparison.position} of {len(state.comparison.presets)}  ", "$accent"))
     if (attempt := state.attempt) and attempt.number > 1:
-        left = f", {some}" if (some := remaining(attempt)) else ""
+        left = attempt.remaining and f", {attempt.remaining}"
         parts.append((f"attempt {attempt.number}{left}  ", "$warning" if left else "$foreground 60%"))
     if state.watched:
         parts.append(("external loop  ", "$accent"))
@@ -127,4 +125,4 @@ def _tracing(event: Profiling | ProfileWriting, now: float) -> str:
 def _compiling(begun: PresetCompiling, now: float) -> str:
     """Returns the preset being compiled, its phase and its seconds: `fsdp: lowering 3 s`."""
     ahead = "precompiling " if begun.ahead else ""
-    return f"{ahead}{begun.preset}: {PHASES[begun.phase]} {max(0, int(now - begun.time))} s"
+    return f"{ahead}{begun.preset}: {begun.phase_words} {max(0, int(now - begun.time))} s"

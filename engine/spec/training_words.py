@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ...engine.base import figures
-from ...engine.spec.config import ModelConfig, RunConfig, TrainingConfig, WatchedRun
+from ..base import figures
+from .config import ModelConfig, RunConfig, TrainingConfig, WatchedRun
 
 
 def training_words(about: RunConfig | WatchedRun) -> str:

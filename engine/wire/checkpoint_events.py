@@ -1,0 +1,147 @@
+"""Events of checkpoints: saves and restores."""
+
+from ..base import figures
+from ..spec.preset_reader import name_of
+from .checkpoints import DIGESTS_EQUAL, CheckpointInfo, Digest
+from .event import Event, Level
+
+
+class CheckpointSaving(Event, frozen=True):
+    """The state is copied to the host; it is written while training continues."""
+
+    LEVEL = Level.DETAIL
+
+    step: int
+    """Number of completed steps."""
+    stall_seconds: float
+    """Seconds that training was paused for the copy."""
+
+    @property
+    def line(self) -> str:
+        return f"saving step {self.step:,}: stalled {figures.seconds(self.stall_seconds)} to copy it"
+
+
+class CheckpointSaved(Event, frozen=True):
+    """A checkpoint is on disk, and its files were read back to digest them."""
+
+    step: int
+    """Number of completed steps when the state was copied."""
+    bytes: int
+    """Size on disk."""
+    arrays: int
+    """Number of arrays in it."""
+    seconds: float
+    """Seconds from the start of the copy to the commit."""
+
+    @property
+    def line(self) -> str:
+        size, seconds = figures.size(self.bytes), figures.seconds(self.seconds)
+        return f"checkpoint of step {self.step:,}: {self.arrays} arrays, {size} on disk after {seconds}"
+
+
+class CheckpointFailed(Event, frozen=True):
+    """A checkpoint could not be saved and was discarded. Training continues."""
+
+    LEVEL = Level.ERROR
+    TOPIC = "checkpoint"
+
+    step: int
+    """Number of completed steps when the state was copied."""
+    problems: list[str]
+    """What went wrong, one line each."""
+
+    @property
+    def line(self) -> str:
+        return f"checkpoint of step {self.step:,} failed: {'; '.join(self.problems)}"
+
+
+class CheckpointDamaged(Event, frozen=True):
+    """A checkpoint was found damaged when it was read, and was renamed."""
+
+    LEVEL = Level.ERROR
+    TOPIC = "checkpoint"
+
+    step: int
+    """Step of the checkpoint."""
+    problems: list[str]
+    """Every file and array that differs from what was written."""
+    set_aside: str
+    """Its new name."""
+
+    @property
+    def line(self) -> str:
+        aside = f", set aside as {self.set_aside}" if self.set_aside else ""
+        return f"checkpoint of step {self.step:,} is damaged{aside}: {'; '.join(self.problems)}"
+
+
+class CheckpointsKept(Event, frozen=True):
+    """The checkpoints that the run can resume from; reported when they change."""
+
+    LEVEL = Level.DETAIL
+
+    checkpoints: list[CheckpointInfo]
+    """The checkpoints, oldest first."""
+
+    @property
+    def line(self) -> str:
+        return f"checkpoints kept: {', '.join(f'{kept.step:,}' for kept in self.checkpoints) or 'none'}"
+
+
+class Restored(Event, frozen=True):
+    """The receipt of a restore: a checkpoint was loaded."""
+
+    step: int
+    """Step of the checkpoint; step + 1 is the next."""
+    from_preset: str
+    """The preset it was saved with."""
+    from_devices: int
+    """Number of devices it was saved on."""
+    preset: str
+    """The active preset, which it was loaded into."""
+    arrays: int
+    """Number of arrays that were loaded and compared."""
+    seconds: float
+    """Seconds to check the files, load, and compare the digests."""
+    digests_equal: bool
+    """True if every array equals the saved one."""
+    rolled_back: list[int]
+    """Steps of later checkpoints, which were renamed and set aside."""
+    digest: Digest = "sum32"
+    """How arrays were compared: `mix64`, a 64-bit digest that misses an accidental change with probability 2⁻⁶⁴, or
+    `sum32`, the wrapping sum of older versions, which misses some changes."""
+
+    @property
+    def line(self) -> str:
+        later = ", ".join(f"{step:,}" for step in self.rolled_back)
+        return (
+            f"restored step {self.step:,}, saved under {name_of(self.from_preset)} on {self.from_devices} devices: "
+            f"{self.arrays} {DIGESTS_EQUAL[self.digest]}, {figures.seconds(self.seconds)}"
+            + (f"; set aside: {later}" if later else "")
+        )
+
+
+class RestoreFailed(Event, frozen=True):
+    """A restore failed. The state is unchanged."""
+
+    LEVEL = Level.ERROR
+    TOPIC = "checkpoint"
+
+    step: int
+    """Step of the checkpoint."""
+    problems: list[str]
+    """What went wrong, one line each."""
+
+    @property
+    def line(self) -> str:
+        return f"restoring step {self.step:,} failed: {'; '.join(self.problems)}"
+
+
+CheckpointEvent = (
+    CheckpointSaving
+    | CheckpointSaved
+    | CheckpointFailed
+    | CheckpointDamaged
+    | CheckpointsKept
+    | Restored
+    | RestoreFailed
+)

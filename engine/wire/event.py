@@ -1,0 +1,40 @@
+"""What all events of a run have."""
+
+from enum import StrEnum
+from typing import ClassVar
+
+from msgspec import Struct
+
+
+class Level(StrEnum):
+    """How much an event matters. The filter of Log finds it by this word."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    DETAIL = "detail"
+    UNLOGGED = "unlogged"
+    """Too frequent for the log, or of no interest later."""
+
+
+class Event(Struct, frozen=True, tag=True, kw_only=True):
+    """Something that happened."""
+
+    LEVEL: ClassVar[Level] = Level.INFO
+    TOPIC: ClassVar[str] = ""
+    """Title of the notice that shows the line over every view; empty if the event is only logged."""
+
+    seq: int = 0
+    """Counts from 1 without gaps, across restarts of the run; 0 for an event that is sent to one viewer only."""
+    time: float = 0.0
+    """Seconds since the epoch, by the engine's clock."""
+
+    @property
+    def level(self) -> Level:
+        """How much it matters."""
+        return self.LEVEL
+
+    @property
+    def line(self) -> str:
+        """The event in words, for the log and for `shardtui train`."""
+        raise NotImplementedError

@@ -1,0 +1,168 @@
+"""Events of steps: training, evaluations, memory, samples and pauses."""
+
+from typing import Literal
+
+from ..base import figures
+from ..spec.config import Sampling
+from .event import Event, Level
+
+
+class TrainingStarted(Event, frozen=True):
+    """Training begins."""
+
+    preset: str
+    """The active preset."""
+    step: int = 0
+    """Number of steps done before, in earlier starts of the run."""
+
+    @property
+    def line(self) -> str:
+        return f"training under {self.preset}" + (f" from step {self.step:,}" if self.step else "")
+
+
+class StepsDone(Event, frozen=True, gc=False):
+    """Steps completed since the last such event, a few events per second. Lists are in order and end with step `step`.
+
+    A long history consists of these, so the garbage collector does not track them: they are never part of a cycle.
+    """
+
+    LEVEL = Level.UNLOGGED
+
+    step: int
+    """The last completed step; steps count from 1."""
+    losses: list[float | None]
+    """Loss of each step; null if it is NaN or infinite: then `nonfinite` names the field."""
+    step_seconds: list[float]
+    """Duration of each step."""
+    input_wait_seconds: float | None
+    """Upper bound of the time that devices waited for these steps' batches; prefetching during a step counts as 0. Null
+    with an external loop."""
+    nonfinite: list[str] = []
+    """Names of fields in which null replaces a NaN or infinity."""
+
+    @property
+    def line(self) -> str:
+        loss = self.losses[-1]
+        return f"step {self.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}"
+
+
+class Evaluated(Event, frozen=True):
+    """The held-out data are evaluated, without dropout. Training was paused meanwhile and is not affected."""
+
+    step: int
+    """Number of completed steps."""
+    loss: float | None
+    """Mean loss of the held-out batches; null if it is NaN or infinite: then `nonfinite` names the field."""
+    batches: int
+    """Number of held-out batches, the same ones in every evaluation."""
+    seconds: float
+    """Seconds that training was paused."""
+    nonfinite: list[str] = []
+    """Names of fields in which null replaces a NaN or infinity."""
+
+    @property
+    def line(self) -> str:
+        loss = "not finite" if self.loss is None else f"{self.loss:.4f}"
+        over = f"{self.batches} batches in {figures.seconds(self.seconds)}"
+        return f"step {self.step:,}: held-out loss {loss} over {over}"
+
+
+class MemoryMeasured(Event, frozen=True):
+    """Bytes in use on the fullest device; reported when they change."""
+
+    LEVEL = Level.UNLOGGED
+
+    source: Literal["allocator", "live arrays"]
+    """`allocator`: the figure of the device's allocator; `live arrays`: the sum of live arrays, without temporaries, if
+    the allocator reports none."""
+    bytes_in_use: int
+    """Accurate to 5 %: smaller changes are not reported."""
+    peak_bytes: int | None
+    """Allocator's peak since the engine started, possibly without temporaries of programs; null if not reported."""
+    limit_bytes: int | None
+    """Bytes that the device has for the run; null if unknown."""
+
+    @property
+    def line(self) -> str:
+        return f"memory in use per device: {figures.size(self.bytes_in_use)} ({self.source})"
+
+
+class Sampled(Event, frozen=True):
+    """Text sampled from the model between two steps, by a command or every so many steps."""
+
+    step: int
+    """Number of completed steps."""
+    preset: str
+    """The active preset."""
+    number: int
+    """That of the command; 0 for a sample that was due."""
+    sampling: Sampling
+    """What was to be sampled."""
+    text: str
+    """What follows the prompt; bytes that are not UTF-8 are replaced. Empty with a problem."""
+    seconds: float
+    """Seconds that training waited, without compiling."""
+    compile_seconds: float
+    """Seconds that training waited for the sampler to compile; 0 after the first sample under a preset."""
+    problem: str | None = None
+    """Why there is no text; null if there is."""
+
+    @property
+    def line(self) -> str:
+        if self.problem:
+            return f"step {self.step:,}: no sample: {self.problem}"
+        compiled = f" after compiling for {figures.seconds(self.compile_seconds)}" if self.compile_seconds else ""
+        waited = f"{figures.seconds(self.seconds)}{compiled}"
+        return f'step {self.step:,}: "{self.sampling.prompt}" → "{self.text}" in {waited}'
+
+
+class Paused(Event, frozen=True):
+    """Training is paused until `Resumed`."""
+
+    step: int
+    """Number of completed steps."""
+    problem: str | None = None
+    """Why the engine paused by itself, and what to do; null if the user paused it."""
+
+    @property
+    def level(self) -> Level:
+        return Level.ERROR if self.problem else Level.INFO
+
+    @property
+    def line(self) -> str:
+        return f"paused at step {self.step:,}" + (f": {self.problem}" if self.problem else "")
+
+
+class Resumed(Event, frozen=True):
+    """Training continues after a pause."""
+
+    step: int
+    """Number of completed steps."""
+
+    @property
+    def line(self) -> str:
+        return f"resumed at step {self.step:,}"
+
+
+class Stalled(Event, frozen=True):
+    """Training makes no progress, although no compilation or save is running."""
+
+    LEVEL = Level.WARNING
+
+    seconds: float
+    """Seconds without progress."""
+    where: str
+    """`function (file:line)` that the training thread is in, or the user's code that it waits for; with process index
+    and host if it is another process."""
+    verdict: str = ""
+    """Which processes are stuck, and which wait for them; empty until that is certain."""
+    stacks: str = ""
+    """The file with the stacks of all processes; empty as long as `verdict` is."""
+
+    @property
+    def line(self) -> str:
+        found = f": {self.verdict}: stacks in {self.stacks}" if self.verdict else ""
+        return f"stalled for {figures.seconds(self.seconds)} in {self.where}{found}"
+
+
+StepEvent = TrainingStarted | StepsDone | Evaluated | MemoryMeasured | Sampled | Paused | Resumed | Stalled
