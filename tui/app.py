@@ -18,6 +18,7 @@ from textual.worker import WorkerFailed
 from ..engine.spec.config import Restart
 from ..engine.wire.commands import (
     AddPreset,
+    CancelSwitch,
     Pause,
     PreparePreset,
     ProfileSteps,
@@ -255,7 +256,7 @@ class ShardtuiApp(App[None]):
         pending = self.state.pending
         is_cancelled = pending is not None and pending.preset == message.preset
         if not self.notices.refuses("switch"):
-            await self.client.send(SwitchPreset(self.state.preset if is_cancelled else message.preset))
+            await self.client.send(CancelSwitch() if is_cancelled else SwitchPreset(message.preset))
 
     @on(PresetHighlighted)
     async def prepare(self, message: PresetHighlighted) -> None:

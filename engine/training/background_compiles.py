@@ -106,13 +106,10 @@ class BackgroundCompiles:
         return self._first.ready
 
     def request(self, preset: str, active: Program) -> None:
-        """Requests a switch in place of a pending one; requesting the active preset only cancels the pending one."""
-        if self._requested is not None:
-            if self._requested.preset == preset:
-                return
-            self._publish(SwitchCancelled(to_preset=self._requested.preset))
-            self._requested.drop()
-            self._requested = None
+        """Requests a switch in place of a pending one. The active preset needs no switch."""
+        if self._requested is not None and self._requested.preset == preset:
+            return
+        self.cancel()
         if self._likely is not None and self._likely.preset != preset:
             self._likely.drop()
             self._end_likely("a switch to another preset was requested")
@@ -123,6 +120,13 @@ class BackgroundCompiles:
             self._requested.ready.add_done_callback(
                 partial(self._note, self._requested.phases, f"switch-{self._requests}")
             )
+
+    def cancel(self) -> None:
+        """Cancels the requested switch if it is still compiling."""
+        if self._requested is not None:
+            self._publish(SwitchCancelled(to_preset=self._requested.preset))
+            self._requested.drop()
+            self._requested = None
 
     def _note(self, phases: Phases, name: str, _: Future[Any]) -> None:
         """Reports that this process is ready for the switch; called in the compiler's thread."""
@@ -157,11 +161,11 @@ class BackgroundCompiles:
             self._next, self._is_scheduled_reported = self._submit(Urgency.SCHEDULED, preset, active), False
             self._report_phase(preset, "wait")
 
-    def take_scheduled(self, step: int, active: Program) -> Pending | None:
+    def take_scheduled(self, step: int) -> Pending | None:
         """Returns the switch that is scheduled after `step`, ready or not, else None; it cancels a requested switch."""
         if not self._scheduled or self._scheduled[0].step != step:
             return None
-        self.request(active.name, active)
+        self.cancel()
         switch = self._scheduled.pop(0)
         scheduled, self._next = self._next, None
         self._unused.discard(switch.preset)

@@ -9,6 +9,7 @@ from ..distributed.cluster import Cluster
 from ..wire.commands import (
     AddPreset,
     AnyCommand,
+    CancelSwitch,
     InspectPreset,
     Pause,
     PreparePreset,
@@ -56,7 +57,7 @@ class StepBoundary:
             self._run_commands(at)
         self.compiles.report()
         self.compiles.compile_likely(at.program, self._has_core_to_spare)
-        if scheduled := self.compiles.take_scheduled(at.begun, at.program):
+        if scheduled := self.compiles.take_scheduled(at.begun):
             self._switch(at, scheduled)
             self.compiles.compile_scheduled(at.program)
         self.saver.report()
@@ -95,6 +96,8 @@ class StepBoundary:
                     self._switch(at, requested)
             case SwitchPreset(preset):
                 self.compiles.request(preset, at.program)
+            case CancelSwitch():
+                self.compiles.cancel()
             case AddPreset(preset, text):
                 self._add(at, preset, lambda: text)
             case ReadPreset(preset, sha256):

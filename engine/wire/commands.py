@@ -23,10 +23,14 @@ class Hello(Command, frozen=True):
 
 
 class SwitchPreset(Command, frozen=True):
-    """Switch to another preset. Requesting the active preset cancels a switch that is still compiling."""
+    """Switch to another preset, in place of a switch that is still compiling."""
 
     preset: PresetName
     """The preset to switch to."""
+
+
+class CancelSwitch(Command, frozen=True):
+    """Cancel a switch that is still compiling; the answer is `SwitchCancelled`."""
 
 
 class AddPreset(Command, frozen=True):
@@ -114,6 +118,7 @@ class Stop(Command, frozen=True):
 AnyCommand = (
     Hello
     | SwitchPreset
+    | CancelSwitch
     | AddPreset
     | PreviewPreset
     | PreparePreset

@@ -12,7 +12,7 @@ from shardtui.engine.program.compile_queue import Urgency
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import ScheduledSwitch
 from shardtui.engine.training.background_compiles import MAX_AHEAD, BackgroundCompiles
-from shardtui.engine.wire.events import AheadEnded, Event, PresetCompiled, PresetCompiling
+from shardtui.engine.wire.events import AheadEnded, Event, PresetCompiled, PresetCompiling, SwitchCancelled
 
 from ..programs import Known
 
@@ -88,6 +88,17 @@ def test_a_requested_likely_preset_is_no_longer_compiled_ahead(
     report_until(compiles, lambda: compiles.take_requested(compiles.ready() or ""))
     assert not any(event.ahead for event in events[requested:] if isinstance(event, PresetCompiling))
     assert all(ready for _, ready in ended(events))
+
+
+def test_a_cancelled_switch_is_reported_and_never_becomes_ready(
+    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
+) -> None:
+    compiles.cancel()
+    assert not events
+    compiles.request("fsdp", programs["dp"])
+    compiles.cancel()
+    assert events[-1] == SwitchCancelled(to_preset="fsdp")
+    assert (compiles.ready(), compiles.take_requested("fsdp")) == (None, None)
 
 
 def test_phases_of_a_finished_switch_are_not_reported_again(

@@ -151,7 +151,7 @@ def test_a_failed_first_step_is_a_problem() -> None:
 
 def test_a_comparison_can_be_cancelled_in_every_stage() -> None:
     pending = Run("tp").happens(PresetCompiling(preset="tp")).cancels()
-    assert pending.sent == to("tp", "dp"), "requesting the active preset cancels the switch"
+    assert pending.sent == to("tp", "dp"), "it replaces the pending switch"
     assert pending.happens(SwitchCancelled(to_preset="tp")).comparison.is_over
     measuring = Run("tp", "dp").switches("tp").steps(WARM_UP_STEPS + 1).cancels()
     assert (measuring.sent, measuring.comparison.stage) == (to("tp", "dp"), Stage.RETURNING)

@@ -121,7 +121,7 @@ class Comparison:
         return self._next()
 
     def cancel(self) -> AnyCommand | None:
-        """Returns the run to its original preset. Requesting the active one cancels a switch that is pending."""
+        """Returns the run to its original preset, in place of a switch that is pending."""
         if self.is_over or self.stage is Stage.RETURNING:
             return None
         self.ended_by = CANCELLED
