@@ -27,6 +27,7 @@ from ..models.task import Task
 from ..program.digest import digests, joined, linear_sums
 from ..spec.config import RunConfig
 from ..wire.checkpoints import CheckedInfo, CheckpointInfo, Verification
+from ..wire.run_directory import RunDirectory
 from .arrays import stored_arrays, stored_names
 from .manifest import FILE_NAME, Manifest, check_files, is_local, read_manifest
 
@@ -154,6 +155,13 @@ def check_digests(arrays: Any, names: Sequence[str], manifest: Manifest, digeste
     ]
     if problems:
         raise Damaged(*problems)
+
+
+def verify_run(directory: str) -> Verification:
+    """Verifies the checkpoints of the run in `directory`. Uses one CPU device."""
+    run = RunDirectory(Path(directory))
+    config = run.config
+    return verify(CheckpointDirectory(epath.Path(run.checkpoints(config))), config)
 
 
 def verify(directory: CheckpointDirectory, config: RunConfig) -> Verification:

@@ -12,6 +12,7 @@ from jax.interpreters import mlir
 from jax.stages import Lowered
 from jaxlib.mlir import ir
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..base.advice import first_line
 from ..base.invalid import Invalid
@@ -19,8 +20,9 @@ from ..base.regular_file import read_regular
 from ..models.user_code import errors_as_invalid, find_function, load_module, parameters_of, type_name
 from ..parallel.mesh import build_mesh
 from ..spec.config import SIMULATED_DEVICES
+from .compiled import compiled
 from .explain import explain
-from .explanation import Explanation, ProgramRequest
+from .explanation import Explanation, KeptStepRequest, ProgramRequest
 from .names import kept_names
 
 LARGEST_CONSTANT = 16
@@ -46,8 +48,9 @@ def kept_step(lowered: Lowered, names: Sequence[str]) -> KeptStep:
     return KeptStep(names=list(names), module=text)
 
 
-def explain_kept(path: Path) -> Explanation:
+def explain_kept(file: KeptStepRequest) -> Explanation:
     """Explains the step in a file. Raises Invalid if this jaxlib cannot read or explain it."""
+    path = Path(file.path)
     try:
         kept = msgspec.json.decode(read_regular(path), type=KeptStep)
         with mlir.make_ir_context() as context:
@@ -55,6 +58,13 @@ def explain_kept(path: Path) -> Explanation:
     except (OSError, msgspec.MsgspecError, ir.MLIRError) as error:
         raise Invalid(f"{path}: the step cannot be read: {first_line(str(error))}") from error
     return explain(module, path.parent.name, kept.names)
+
+
+def explain_program(program: ProgramRequest) -> Explanation:
+    """Explains a program, and compiles it if that is wanted. Raises Invalid."""
+    lowered = lower(program)
+    found = explain(lowered.compiler_ir("stablehlo"), program.function.name)
+    return replace(found, compiled=compiled(lowered, found)) if program.compiles else found
 
 
 def lower(program: ProgramRequest) -> jax.stages.Lowered:

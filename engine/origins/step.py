@@ -10,15 +10,17 @@ from ..base.invalid import Invalid
 from ..models.task import Task, gradient_name
 from ..parallel.observed import Observed
 from ..parallel.rules import Decision
-from ..program.inspection import inspect_program
+from ..program.inspection import inspect_program, inspections
 from ..program.placement import Placement, place
 from ..program.program import compile_program, trace_step
 from ..program.setup import devices_and_task, simulated_devices_and_task
+from ..spec.config import RunConfig
 from ..spec.preset_reader import load_preset
+from ..wire.events import Inspection
 from .chains import Reason, Reasons
 from .compiled import rematerialized
 from .explain import explain
-from .explanation import CompiledProgram, Explanation, StepRequest, differences
+from .explanation import CompiledProgram, Explained, Explanation, StepRequest, differences
 from .names import kept_names
 
 LOWERED_FOR = {"gpu": "cuda"}
@@ -41,6 +43,16 @@ def explain_step(step: StepRequest) -> Iterator[Explanation]:
     for placement in placements:
         found = explained(task, placement)
         yield _with_compiled(task, placement, found) if step.compiles else found
+
+
+def inspect_explained(config: RunConfig) -> Iterator[Inspection | Explained]:
+    """Yields the inspection of the preset of `config`, then its explanation. Raises Invalid."""
+    for task, placement, inspection in inspections(config):
+        yield inspection
+        try:
+            yield Explained(explanation=explained(task, placement))
+        except Invalid as error:
+            yield Explained(problem=error.problems[0])
 
 
 def explained(task: Task, placement: Placement) -> Explanation:

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from ..analysis.cycles import CYCLES, cycles_of
 from ..analysis.execution_counts import runs
-from ..analysis.hlo import Computation, Instruction, Module
+from ..analysis.hlo import Computation, Instruction, Module, parse
 from ..analysis.work import NO_WORK
 from ..base import figures
 from ..base.invalid import Invalid
-from ..spec.topology import Topology, wiring
+from ..spec.topology import Topology, load_topology, wiring
 from ..wire.descriptions import Network
 from ..wire.step_breakdown import StepBreakdown
-from .breakdown import Accountant
+from .breakdown import Accountant, program_text
 from .program import Operation, Program
 from .recording import IDLE, PICOSECONDS
 from .sums import DeviceSums, Sums
@@ -27,6 +27,16 @@ MAX_UNKNOWN = 20
 ESTIMATED = ("fusion", "custom-call")
 """Opcodes that take time and mostly have an estimate: gathers, scatters and kernels have none."""
 NO_OPERATION = 'custom_call_target="AllocateBuffer"'
+
+
+def predict(hlo: str, mesh: dict[str, int], topology: str) -> StepBreakdown:
+    """Accounts for a program that never ran: `hlo` is a file with its text, compiled for the slice. Raises Invalid."""
+    target = load_topology(topology)
+    try:
+        module = parse(program_text(hlo, hlo))
+    except ValueError as error:
+        raise Invalid(f"{hlo}: {error}") from error
+    return predicted_breakdown(module, mesh, target)
 
 
 def predicted_breakdown(module: Module, mesh: Mapping[str, int], topology: Topology) -> StepBreakdown:

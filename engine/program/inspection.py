@@ -16,18 +16,48 @@ import numpy as np
 
 from ..analysis.hlo import LIBRARIES, Instruction, Module, parse
 from ..base.advice import first_line
+from ..base.invalid import Invalid
+from ..base.versions import versions
 from ..models.task import Array, Task, gradient_name
+from ..parallel.mesh import describe_device
 from ..parallel.observed import Observed
 from ..parallel.rules import Decision
+from ..spec.checks import problems_of
+from ..spec.config import RunConfig
+from ..spec.preset_reader import load_preset
 from ..wire.descriptions import ArrayInfo, RematerializationInfo
-from ..wire.events import PresetInspected
-from .placement import Placement
-from .program import trace_step
+from ..wire.events import Inspection, PresetInspected
+from .placement import Placement, place
+from .program import compile_program, trace_step
+from .setup import devices_and_task
 
 REMATERIALIZATION = re.compile(
     r"Involuntary full rematerialization\..*? from sharding (?P<source>\{.*?\}) to (?P<target>\{.*?\}) "
     r"(?:efficiently|without).*?HLO operation:? (?P<operation>%?\S+ = \w+\[(?P<shape>[\d,]*)\]\S* [\w-]+)(?P<rest>.*)"
 )
+
+
+def inspect(config: RunConfig, *others: str) -> Iterator[Inspection]:
+    """Yields an inspection of the preset of `config`, then of each of `others`. Raises Invalid."""
+    return (inspection for _, _, inspection in inspections(config, *others))
+
+
+def inspections(config: RunConfig, *others: str) -> Iterator[tuple[Task, Placement, Inspection]]:
+    """Yields inspections, each with its task and placement. Raises Invalid if the config or a preset is invalid."""
+    devices, task = devices_and_task(config)
+    problems = problems_of(config)
+    if problems:
+        raise Invalid(*problems)
+    for name in (config.preset, *others):
+        placement = place(task, load_preset(name), devices)
+        inspection = Inspection(
+            devices=[describe_device(device) for device in devices],
+            versions=versions(),
+            flops_per_step=task.flops_per_step,
+            compiled=compile_program(task, placement).description,
+            inspected=inspect_program(task, placement),
+        )
+        yield task, placement, inspection
 
 
 def inspect_program(task: Task, placement: Placement) -> PresetInspected:

@@ -8,8 +8,16 @@ from ..models.task import Task
 from ..spec.config import RunConfig
 from ..spec.preset import Preset
 from ..spec.preset_reader import load_preset, load_presets, name_of
-from ..wire.descriptions import PresetInfo
+from ..wire.descriptions import PresetInfo, PresetListing
 from .placement import describe_preset
+from .setup import devices_and_task
+
+
+def list_presets(config: RunConfig) -> PresetListing:
+    """Describes every preset for the devices of `config`. Raises Invalid."""
+    devices, task = devices_and_task(config)
+    _, infos, problems = describe_presets(config, task, devices)
+    return PresetListing(devices=len(devices), presets=infos, problems=problems)
 
 
 def known_presets(config: RunConfig, created: Path | None) -> tuple[dict[str, Preset], list[str]]:

@@ -19,7 +19,7 @@ from ..wire.commands import Stop
 from ..wire.ending import Ending
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory, create, find, state_home
-from .serve import ending_of, ending_recorder, serve, user_directory
+from .serve import end_with_supervisor, ending_of, ending_recorder, serve, user_directory
 from .stuck_watch import stuck_watch
 from .train import train
 from .watchdog import Watchdog
@@ -33,6 +33,7 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
 
     Process 0 creates the run from `config`, or finds it by name if there is none.
     """
+    end_with_supervisor(restart)
     about = config or restart.config
     assert about, "one of them is always given"
     directory = RunDirectory(state_home() / run)

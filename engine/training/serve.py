@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from ..base.advice import problems_in
 from ..base.invalid import Invalid
+from ..base.parent_watchdog import end_with_parent
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import NotMet, Unfit, WrongDevices
 from ..distributed.seal import Seal
@@ -28,6 +29,12 @@ from .watchdog import Watchdog
 
 FLUSH_SECONDS = 0.2
 """Time for the last events to reach viewers before the process exits."""
+
+
+def end_with_supervisor(restart: Restart) -> None:
+    """Ends this process once its supervisor is gone: another one could not replace it otherwise."""
+    if restart.attempt:
+        end_with_parent()
 
 
 def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal] | None = None) -> int:

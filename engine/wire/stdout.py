@@ -1,7 +1,7 @@
 """Output of one-shot engine commands: JSON on stdout, problems on stderr."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 
 from msgspec import Struct
@@ -10,11 +10,19 @@ from ..base.invalid import Invalid
 from .framing import encode_json
 
 
-def answered(answer: Callable[..., int | None], *arguments: object) -> int:
-    """Runs `answer` and returns its exit code; if it raises Invalid, prints the problems on stderr and returns 2."""
+def answered(answer: Callable[..., Struct | Iterable[Struct] | int | None], *arguments: object) -> int:
+    """Prints what `answer` returns, unless that is the exit code, and returns the exit code.
+
+    If it raises Invalid, prints the problems on stderr and returns 2.
+    """
     try:
         with redirect_stdout(sys.stderr):  # a user's model may print
-            return answer(*arguments) or 0
+            found = answer(*arguments)
+            if isinstance(found, int):
+                return found
+            for each in [found] if isinstance(found, Struct) else found or ():
+                print_answer(each)
+            return 0
     except Invalid as error:
         print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         return 2

@@ -28,8 +28,8 @@ from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.planning.search import Search
-from shardtui.engine.program.cli import inspect
 from shardtui.engine.program.digest import joined
+from shardtui.engine.program.inspection import inspect
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.program.reshard import Transfers, move_state
@@ -39,6 +39,7 @@ from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.engine.spec.search import SearchRequest
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.stdout import answered
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.recommendation import recommendation
 
@@ -520,7 +521,8 @@ def test_variables_of_every_kind_of_dtype_survive_a_switch(tmp_path: Path) -> No
 
 
 def test_inspect_works_for_a_module_that_prints(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    inspect(config_of(f"{written(tmp_path, TOY)}:Toy", "batch_size=8", data=None, preset="fsdp-tp2"))
+    config = config_of(f"{written(tmp_path, TOY)}:Toy", "batch_size=8", data=None, preset="fsdp-tp2")
+    assert answered(inspect, config) == 0
     inspection = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert inspection["compiled"]["unused_rules"] == ["heads", "vocab"]
     kinds = {array["name"]: array["kind"] for array in inspection["compiled"]["arrays"]}
