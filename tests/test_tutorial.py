@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import pytest
 from shardtui.engine.spec.preset_files import preset_files
-from shardtui.tui.cli.commands import COMMANDS
-from shardtui.tui.cli.main import _parser
+from shardtui.tui.cli.main import COMMANDS, _parser
 
 from .terminal import Terminal, training
 

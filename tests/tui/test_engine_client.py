@@ -13,7 +13,7 @@ from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.commands import Stop
 from shardtui.engine.wire.event_log import EventLog
 from shardtui.engine.wire.events import AnyEvent, Disconnected, EngineLost, EngineStopped, StepsDone, TrainingStarted
-from shardtui.tui.cli.run import attach
+from shardtui.tui.cli.run import attach_command
 from shardtui.tui.client.engine_client import EngineClient
 
 from ..conftest import tiny_config
@@ -83,10 +83,10 @@ def test_a_run_without_events_is_not_shown_as_crashed(home: object) -> None:
     directory = run_directory.create(tiny_config())
     with lock.take(directory.supervisor_lock):
         with pytest.raises(Invalid, match="has not started yet: attach again in some"):
-            attach(Namespace(run=directory.name))
+            attach_command(Namespace(run=directory.name))
         directory.shown_on.write_text("tpu-7")
         with pytest.raises(Invalid, match="process 0 is on tpu-7: "):
-            attach(Namespace(run=directory.name))
+            attach_command(Namespace(run=directory.name))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from ...engine.spec.preset_reader import load_preset
 from ...engine.spec.preset_writer import preset_text, write_preset
 from ...engine.spec.topology import Topology
 from ...engine.wire import run_directory
-from .run_settings import set_words
+from .run_config import set_words
 
 STEPS = 1000
 """Steps of the command that is printed."""

@@ -1,5 +1,6 @@
 """`shardtui compare`: measures presets one after the other in one engine, next to their predictions."""
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,8 @@ from ..terminal.plain_table import plain_table
 from .audience import Audience
 from .compare_report import CompareReport, compared_preset
 from .interrupts import Interrupts
+from .options import add_data_options, add_device_options, add_json_option, add_model_options
+from .run_config import compared
 from .throttle import Throttle
 
 HEADINGS = (
@@ -60,20 +63,44 @@ REPORTED = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused |
 """Events that are reported on stderr."""
 
 
-def compare(config: RunConfig, named: Sequence[str], steps: int, as_json: bool) -> int:
+def compare_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `compare`."""
+    add_data_options(parser)
+    add_device_options(parser)
+    add_model_options(parser)
+    parser.add_argument(
+        "presets",
+        nargs="*",
+        metavar="PRESET",
+        help="names or .toml files; default: all that fit except the pitfalls; see `shardtui presets`",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        dest="measured",
+        default=20,
+        metavar="N",
+        help="steps to measure under each preset, after the warm-up; default 20",
+    )
+    add_json_option(parser)
+
+
+def compare_command(options: argparse.Namespace) -> int:
     """Measures the presets, prints the board and returns the exit code: 1 if a preset was not fully measured.
 
-    `named`: the presets; empty for all that fit except the pitfalls. Raises Invalid if the engine refuses.
+    Raises Invalid if the engine refuses.
     """
+    run_directory.runtime_directory()  # an unusable one is refused before anything is created
+    config, named = compared(options)
     _print_progress("looking for devices")
     listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
     warn(*listing.problems)
     infos = {info.name: info for info in listing.presets}
     wanted = [infos[name] for name in dict.fromkeys(named or comparable_presets(listing.presets))]
-    session = _Session(config, wanted, steps)
+    session = _Session(config, wanted, options.measured)
     code = asyncio.run(session.measure())
     report = session.report()
-    if as_json:
+    if options.json:
         print(json_line(report))
     else:
         _print_board(session)

@@ -7,9 +7,27 @@ from ...engine.spec.config import ModelConfig, TrainingConfig
 from ...engine.spec.preset_files import preset_files
 from ...engine.spec.topology import chips
 from ...engine.wire.run_directory import all_runs
+from ..terminal.exit_codes import FINE
 from .parser import actions
 
 SHELLS = ("bash", "zsh", "fish")
+
+
+def completion_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `completion`."""
+    parser.add_argument(
+        "shell",
+        choices=SHELLS,
+        help='bash, zsh: add `eval "$(shardtui completion bash)"` to its start-up file; fish: pipe it to `source`',
+    )
+
+
+def completion_command(options: argparse.Namespace) -> int:
+    """Prints the script that the shell runs once, at its start."""
+    import argcomplete.shell_integration
+
+    print(argcomplete.shell_integration.shellcode(["shardtui"], shell=options.shell), end="")
+    return FINE
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +38,6 @@ def complete(parser: argparse.ArgumentParser) -> None:
         if values := VALUES.get(action.dest):
             cast(Any, action).completer = values
     argcomplete.autocomplete(parser, always_complete_options=False)
-
-
-def script(shell: str) -> str:
-    """Returns the script that the shell runs once, at its start."""
-    import argcomplete.shell_integration
-
-    return argcomplete.shell_integration.shellcode(["shardtui"], shell=shell)
 
 
 def _presets(**_: object) -> list[str]:

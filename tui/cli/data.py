@@ -13,9 +13,21 @@ from ...engine.spec.prepared import PrepareAnswer, PrepareRequest, form_of
 from ...engine.wire.engine_command import engine_command
 from ..terminal.clean import json_line, printable
 from ..terminal.exit_codes import FINE
+from .options import add_json_option, add_text_options
 
 
-def prepare(options: argparse.Namespace) -> int:
+def data_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `data`."""
+    add = parser.add_argument
+    add("action", choices=["prepare"], help="tokenize documents; a preparation that was killed goes on")
+    add("source", metavar="SRC", help="a file or a directory of text, .jsonl or .parquet files")
+    add("out", metavar="OUT", help="the directory to write, which --data takes")
+    add("--tokenizer", metavar="FILE", help="a tokenizer.json; default: bytes")
+    add_text_options(parser)
+    add_json_option(parser)
+
+
+def data_command(options: argparse.Namespace) -> int:
     """Prepares data and prints what was written. Raises SystemExit if it fails."""
     found = _prepared(options, options.source, str(Path(options.out).expanduser().absolute())).data
     if options.json:

@@ -9,13 +9,42 @@ import msgspec
 from ...engine.base.invalid import Invalid
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Membership, Restart, RunConfig
+from ...engine.wire import engine_command as process
 from ...engine.wire import run_directory
-from ...engine.wire.engine_command import engine_command
 from ...engine.wire.run_directory import state_home
+from .options import add_schedule_options, add_supervision_options, add_training_options
 from .run_config import new_config, restart_of, resumed, supervision
 
 
-def become_engine(options: argparse.Namespace) -> int:
+def engine_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `engine`."""
+    add = parser.add_argument
+    add_training_options(parser)
+    add(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="address of process 0; detected on a TPU pod and under Slurm",
+    )
+    add("--num-processes", type=int, metavar="N", help="number of processes, one per host")
+    add("--process-id", type=int, metavar="I", help="number of this process, from 0")
+    add(
+        "--secret-file",
+        metavar="FILE",
+        help="the run's secret, the same on every host; default: $SHARDTUI_SECRET, or created next to the checkpoints",
+    )
+    add("--insecure", action="store_true", help="use no secret; only on a network that nobody else can reach")
+    add_supervision_options(parser)
+    add(
+        "--wait-for-host",
+        type=float,
+        metavar="S",
+        help="with --supervise: wait S seconds for lost hosts to return; default: go on at once with "
+        "--min-processes, else wait for ever",
+    )
+    add_schedule_options(parser)
+
+
+def engine_command(options: argparse.Namespace) -> int:
     """Replaces this process with the engine, so that the launcher signals and awaits it. Raises Invalid."""
     membership = Membership(
         coordinator=options.coordinator,
@@ -48,7 +77,7 @@ def become_engine(options: argparse.Namespace) -> int:
     if supervised:
         command = _supervisor_command(config, restart, membership, supervised)
     else:
-        command = engine_command("host", options.resume or options.run_name, config, restart, membership)
+        command = process.engine_command("host", options.resume or options.run_name, config, restart, membership)
     os.execv(command[0], command)
 
 
@@ -75,7 +104,7 @@ def _supervisor_command(
     if problems:
         raise Invalid(*problems)
     restart = msgspec.structs.replace(restart, config=about)
-    return engine_command("supervise-host", about.run, restart, membership, supervised)
+    return process.engine_command("supervise-host", about.run, restart, membership, supervised)
 
 
 def _membership_problems(membership: Membership) -> list[str]:

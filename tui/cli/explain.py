@@ -1,5 +1,6 @@
-"""`shardtui explain` and `shardtui why`: why values are laid out as they are, and why collectives are needed."""
+"""`shardtui explain`: why values are laid out as they are, and why collectives are needed."""
 
+import argparse
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,18 +19,19 @@ from ...engine.origins.explanation import (
     Explanation,
     ProgramRequest,
     Rematerialization,
-    StepRequest,
     ValueOrigin,
 )
+from ...engine.spec.model_choice import user_model
 from ..client.engine_client import ask_engine
 from ..state.chain_words import chains, ends
 from ..state.compiled_words import compiled_bytes, differences
-from ..state.explanation_diff import changes, layouts, traffic
+from ..state.explanation_diff import changes
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
-from .run import run_app, user_keymap
+from .options import add_json_option, mesh
+from .run import has_terminal, run_app, user_keymap
 
 ESTIMATE = "an estimate by Shardy's passes, not compiled: the compiler may choose other collectives"
 
@@ -45,13 +47,36 @@ class ExplanationDiff(Struct, frozen=True, kw_only=True):
     """One line for each change of a layout, an origin or a collective; empty if nothing changed."""
 
 
-class WhyReport(Explanation, frozen=True, kw_only=True):
-    """The arrays and collectives of a preset's step whose name or source matches, and what other rules change."""
+def explain_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `explain`."""
+    add = parser.add_argument
+    add(
+        "program",
+        metavar="FILE.py:FUNCTION",
+        help="a function without arguments that returns what jax.jit(f).lower(…) or .trace(…) gives, or a pair of "
+        "jax.jit(f) and a tuple of its abstract arguments",
+    )
+    add(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="print the whole chains of the values and collectives with this in their name or source",
+    )
+    add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="mesh of simulated devices to set, as by jax.set_mesh")
+    add("--compile", action="store_true", help="compile the program as well: its collectives and memory")
+    add("--text", action="store_true", help="print tables, as without a terminal, in place of opening the UI")
+    add("--save", metavar="FILE", help="write the answer to FILE, as JSON, to compare with later")
+    add("--diff", dest="saved", metavar="FILE", help="show what changed since --save FILE; exit 1 if anything did")
+    add_json_option(parser)
 
-    tried: dict[str, list[str]]
-    """The rules that were tried, by logical axis."""
-    changes: list[str]
-    """One line for each change of a layout, an origin or a collective with those rules; empty if none was tried."""
+
+def explain_command(options: argparse.Namespace) -> int:
+    """Runs `explain`. Raises Invalid."""
+    function, _ = user_model(options.program, option="explain")
+    program = ProgramRequest(function=function, mesh=options.mesh or {}, compiles=options.compile)
+    if options.name or options.save or options.saved or options.json or options.text or not has_terminal():
+        return explain(program, options.name, options.save, options.saved, options.json)
+    return show(program)
 
 
 def explain(program: ProgramRequest, name: str | None, save: str | None, saved: str | None, as_json: bool) -> int:
@@ -80,21 +105,6 @@ def show(program: ProgramRequest) -> int:
     app = ProgramApp(program, user_keymap())
     if problem := asyncio.run(run_app(app)):
         raise problem
-    return FINE
-
-
-def why(step: StepRequest, name: str, as_json: bool) -> int:
-    """Explains what matches `name` in a preset's step, and what other rules would change. Raises Invalid."""
-    lines = ask_engine("why", step).splitlines()
-    before, *after = [msgspec.json.decode(line, type=Explanation) for line in lines]
-    found = matching(before, name)
-    changed = [line for other in after for line in changes(before, other)]
-    if as_json:
-        fields = {key: getattr(found, key) for key in found.__struct_fields__}
-        print(json_line(WhyReport(**fields, tried=step.rules, changes=changed)))
-        return FINE
-    shown = [*chain_lines(clean(found)), *(_tried(before, after[0]) if after else ())]
-    table_console().print(*shown, sep="\n")
     return FINE
 
 
@@ -172,17 +182,6 @@ def _as_compiled(value: ValueOrigin) -> list[str]:
         return []
     same = value.compiled_axes == value.axes
     return ["  as compiled" if same else f"  differs: the compiler chose {figures.spec(value.compiled_axes)}"]
-
-
-def _tried(before: Explanation, after: Explanation) -> list[RenderableType]:
-    """Returns the layouts that change with other rules, and the bytes of collectives before and after."""
-    changed = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
-    for cells in layouts(before, after):
-        changed.add_row(*map(Text, cells))
-    moved = plain_table("collective", "over", right("before"), right("after"), title="bytes per device and step")
-    for kind, axes, *sizes in traffic(before, after):
-        moved.add_row(kind, Text(axes), *map(figures.size, sizes))
-    return ["", changed if changed.row_count else "no layout changes", moved]
 
 
 def value_table(values: Sequence[ValueOrigin]) -> Table:

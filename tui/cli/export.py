@@ -1,16 +1,40 @@
 """`shardtui export`: writes a checkpoint as a model that Hugging Face's `transformers` loads."""
 
+import argparse
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.exported import Dtype, Exported, ExportRequest
+from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import ask_engine
 from ..terminal.clean import json_line, printable
 from ..terminal.exit_codes import FINE
+from .options import add_json_option, add_run_argument
+
+
+def export_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `export`."""
+    add_run_argument(parser)
+    add = parser.add_argument
+    add("directory", metavar="DIR", help="the directory to write, a new one")
+    add("--from-step", type=int, metavar="N", help="export the checkpoint of this step; default: the newest intact one")
+    add(
+        "--dtype",
+        choices=get_args(Dtype),
+        help="default: that of the weights that the run began with, else float32, in which parameters are trained",
+    )
+    add_json_option(parser)
+
+
+def export_command(options: argparse.Namespace) -> int:
+    """Runs `export`. Raises Invalid."""
+    run = run_directory.find(options.run)
+    return export(run, options.directory, options.from_step, options.dtype, options.json)
 
 
 def export(run: RunDirectory, directory: str, step: int | None, dtype: Dtype | None, as_json: bool) -> int:

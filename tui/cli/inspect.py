@@ -1,5 +1,6 @@
-"""`shardtui inspect` and `shardtui lint`: describe one preset's compiled step without training."""
+"""`shardtui inspect`: describes one preset's compiled step without training."""
 
+import argparse
 import io
 import math
 import os
@@ -22,19 +23,22 @@ from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.origins.explanation import Explained
 from ...engine.spec.config import RunConfig
+from ...engine.spec.preset_reader import load_preset
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
 from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
 from ..state.overlap_words import overlap_words
 from ..state.pipeline_words import pipeline_words
-from ..terminal.clean import clean, json_line, printable
-from ..terminal.exit_codes import FAILED, FINE
+from ..terminal.clean import clean, json_line
+from ..terminal.exit_codes import FINE
 from ..terminal.export import without_fonts
 from ..terminal.plain_console import PIPE_WIDTH, plain_console, table_console
 from ..terminal.plain_table import plain_table, right
 from .inspect_report import DiffReport, HloReport, all_arrays, diff_report, inspect_report
-from .lint_report import FindingReport, findings, lint_report
+from .lint_report import FindingReport, findings
 from .memory_report import peak_table
+from .options import add_json_option, add_step_options, mesh
+from .run_config import new_config
 
 MAX_ROWS = 500
 """Rows of the table of collectives, the largest first."""
@@ -44,6 +48,27 @@ MAX_CELL = 500
 """Characters of an op or a source in a table."""
 
 
+def inspect_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `inspect`."""
+    add_step_options(parser)
+    parser.add_argument("--diff", metavar="PRESET", help="show what differs from this other preset")
+    parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture")
+    parser.add_argument("--hlo", metavar="FILE", help="list the collectives of any compiled program, from its HLO text")
+    parser.add_argument("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh of that program")
+    add_json_option(parser)
+
+
+def inspect_command(options: argparse.Namespace) -> int:
+    """Runs `inspect`. Raises Invalid."""
+    if options.hlo or options.mesh:
+        if not (options.hlo and options.mesh):
+            raise Invalid("--hlo FILE and --mesh AXIS=SIZE,… belong together: give both, or neither")
+        return inspect_hlo(options.hlo, options.mesh, options.json, options.svg)
+    if options.diff:
+        load_preset(options.diff)
+    return inspect(new_config(options), options.json, options.svg, options.diff)
+
+
 def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
     """Describes the preset of `config`; with `other`, prints what differs between the two. Raises Invalid."""
     if svg:
@@ -51,21 +76,9 @@ def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None
             os.stat(f"{Path(svg).parent}/.")  # noqa: PTH116 (a Path drops the dot that asks for a directory)
     if other:
         difference = diff_report(*_inspections(config, other))
-        return _answer(difference, _diff_tables(clean(difference)), as_json, svg)
-    inspection, explained = _explained(config) if as_json else (*_inspections(config), Explained())
-    return _answer(inspect_report(inspection, explained), _tables(clean(inspection)), as_json, svg)
-
-
-def lint(config: RunConfig, as_json: bool) -> int:
-    """Prints likely mistakes in the layout; returns 0 without findings, 1 with some. Raises Invalid."""
-    inspection, explained = _explained(config)
-    report = lint_report(inspection, findings(inspection), explained)
-    shown = clean(report).findings
-    tables: list[RenderableType] = [_findings_table(shown) if shown else Text(f"{config.preset}: no findings")]
-    problems = filter(None, (inspection.inspected.problem, explained.problem))
-    tables += [Text(printable(problem), "red") for problem in problems]
-    _answer(report, tables, as_json, None)
-    return FAILED if shown else FINE
+        return print_answer(difference, _diff_tables(clean(difference)), as_json, svg)
+    inspection, explained = explained_inspection(config) if as_json else (*_inspections(config), Explained())
+    return print_answer(inspect_report(inspection, explained), _tables(clean(inspection)), as_json, svg)
 
 
 def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
@@ -88,7 +101,7 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
         )
     share = overlapped_share(flows(collectives))
     report = HloReport(mesh=mesh, collectives=collectives, overlapped_share=share)
-    return _answer(report, _traffic(collectives), as_json, svg)
+    return print_answer(report, _traffic(collectives), as_json, svg)
 
 
 def save_svg(svg: str, path: str) -> None:
@@ -111,12 +124,14 @@ def _inspections(config: RunConfig, *others: str) -> list[Inspection]:
     return [msgspec.json.decode(line, type=Inspection) for line in lines]
 
 
-def _explained(config: RunConfig) -> tuple[Inspection, Explained]:
+def explained_inspection(config: RunConfig) -> tuple[Inspection, Explained]:
+    """Returns the inspection of a preset and the explanation of its step. Raises SystemExit."""
     inspection, explained = ask_engine("inspect-origins", config).splitlines()
     return msgspec.json.decode(inspection, type=Inspection), msgspec.json.decode(explained, type=Explained)
 
 
-def _answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: bool, svg: str | None) -> int:
+def print_answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: bool, svg: str | None) -> int:
+    """Prints a report, as JSON or as tables, and writes the picture. Returns the exit code."""
     if svg:
         console = plain_console(record=True, file=io.StringIO(), width=PIPE_WIDTH)
         console.print(Group(*tables))
@@ -147,7 +162,7 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
         else ["collectives: unknown, the compiled program cannot be read"]
     )
     found = findings(inspection)
-    return [*tables, _findings_table(found) if found else Text("no findings", "green")]
+    return [*tables, findings_table(found) if found else Text("no findings", "green")]
 
 
 def _array_table(arrays: Sequence[ArrayInfo], mesh: MeshInfo) -> Table:
@@ -231,7 +246,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}…"
 
 
-def _findings_table(found: Sequence[Finding]) -> Table:
+def findings_table(found: Sequence[Finding]) -> Table:
+    """Returns the table of findings, with the ends of their chains if these are known."""
     table = plain_table("code", "finding", "fix", title="findings", lines=True)
     for finding in found:
         ends = (finding.origin if isinstance(finding, FindingReport) else None) or ()

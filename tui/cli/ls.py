@@ -1,5 +1,7 @@
 """`shardtui ls` and `shardtui presets`: lists of runs and presets, as tables or JSON."""
 
+import argparse
+
 import msgspec
 from msgspec import Struct
 from rich.text import Text
@@ -14,8 +16,10 @@ from ..state.goodput import Goodput, share_words
 from ..state.pipeline_words import pipeline_words
 from ..state.run_summary import recorded_goodput, summarise
 from ..terminal.clean import clean, json_line, printable, warn
+from ..terminal.exit_codes import FINE
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
+from .options import add_json_option
 
 
 class RunInfo(Struct, frozen=True, kw_only=True):
@@ -47,6 +51,17 @@ class RunListing(Struct, frozen=True, kw_only=True):
     """Version of this schema; grows when a field changes its meaning or is removed."""
     runs: list[RunInfo]
     """The runs, oldest first."""
+
+
+def ls_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `ls`."""
+    add_json_option(parser)
+
+
+def ls_command(options: argparse.Namespace) -> int:
+    """Runs `ls`."""
+    list_runs(options.json)
+    return FINE
 
 
 def list_runs(as_json: bool) -> None:

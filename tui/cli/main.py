@@ -4,14 +4,82 @@ import argparse
 import io
 import os
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from ...engine.base.invalid import Invalid, suggestion
 from ..terminal.clean import warn
 from ..terminal.exit_codes import FAILED, INTERRUPTED, REFUSED
 from ..terminal.splash import COMPLETING
-from .commands import COMMANDS
-from .options import add_options
 from .parser import Parser, Version
+
+
+class Command(NamedTuple):
+    """One command of `shardtui`."""
+
+    summary: str
+    """One line for `--help`."""
+    example: str
+    """Arguments of an example for `--help`."""
+    module: str = ""
+    """The file with its `NAME_options(parser)` and `NAME_command(options)`; empty if it has the command's name."""
+
+
+COMMANDS = {
+    "run": Command(
+        "start a run and open the UI; plain `shardtui` does the same, but first lists earlier runs, if there are any",
+        "--model gpt2 --preset fsdp",
+    ),
+    "tour": Command("learn sharding in short lessons, on a live run of eight simulated devices", ""),
+    "attach": Command("open the UI on a run; without a name, on the newest one that is training", "nano-1", "run"),
+    "replay": Command(
+        "play the recorded events of a run in the UI, without an engine and without commands",
+        "nano-1 --speed 10",
+    ),
+    "engine": Command(
+        "engine process for one host of a multi-host run; started by a launcher on every host",
+        "--run big --coordinator host0:1234 --num-processes 4 --process-id 0",
+    ),
+    "ls": Command("list the runs", "--json"),
+    "stop": Command("stop a run after its current step; its state is saved", "nano-1", "train"),
+    "train": Command("train without the UI", "--steps 100 --preset dp --switch 50:fsdp"),
+    "sample": Command("print text sampled from the model of a run that trains", "nano-1 --prompt 'def ' --tokens 100"),
+    "export": Command(
+        "write a checkpoint as a model that transformers loads: safetensors and config.json", "nano-1 out"
+    ),
+    "verify": Command("check every checkpoint of a run; exit 1 if one is damaged", "nano-1"),
+    "presets": Command(
+        "list the presets and whether each fits these devices; import MaxText's rules as one, or export them",
+        "--model gpt2 --devices 16",
+    ),
+    "inspect": Command(
+        "show arrays, collectives and memory of a preset, without training", "--preset fsdp-tp2 --diff fsdp"
+    ),
+    "plan": Command(
+        "rank presets for TPU slices or GPUs, without having them",
+        "--model gpt2-xl --topology v5p:4x4x4 --preset fsdp",
+        "plan_options",
+    ),
+    "compare": Command("measure presets in one run, and compare with predictions", "dp fsdp tp --steps 50"),
+    "profile": Command(
+        "show where the time of a step goes, in a run or in any trace of the profiler", "nano-1 --steps 5"
+    ),
+    "lint": Command("find likely mistakes in the layout of a preset; exit 1 if there are any", "--preset tp"),
+    "why": Command(
+        "show why arrays and collectives of a preset are as they are, down to the rule or line to change",
+        "mlp.up --preset fsdp-tp2 --try mlp=",
+    ),
+    "explain": Command(
+        "show why a program of your own is laid out as it is, and why it needs its collectives, without compiling it",
+        "train.py:program --mesh data=4,model=2",
+    ),
+    "data": Command(
+        "tokenize documents with all cores, for training on them",
+        "prepare texts tokens --tokenizer tokenizer.json",
+    ),
+    "completion": Command("print the script for tab completion in a shell", "bash"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,11 +91,11 @@ def main(arguments: list[str] | None = None) -> int:
     if COMPLETING in os.environ:
         from .completion import complete
 
-        complete(_parser(*COMMANDS))
+        complete(_parser(*COMMANDS.keys() & os.environ.get("COMP_LINE", "").split()))
     try:
         given = _with_command(_text(arguments))
         options = _parser(given[0]).parse_args(given, argparse.Namespace(offers_runs=not arguments))
-        return COMMANDS[options.command].run(options)
+        return _function(options.command, "command")(options)
     except Invalid as error:
         warn(*error.problems)
         return REFUSED
@@ -68,7 +136,7 @@ def _parser(*wanted: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, (_, summary, example) in COMMANDS.items():
+    for name, (summary, example, _) in COMMANDS.items():
         options = commands.add_parser(
             name,
             help=summary,
@@ -76,5 +144,10 @@ def _parser(*wanted: str) -> argparse.ArgumentParser:
             epilog=f"example: shardtui {name} {example}".rstrip(),
         )
         if name in wanted:
-            add_options(name, options)
+            _function(name, "options")(options)
     return parser
+
+
+def _function(command: str, kind: str) -> Callable[..., Any]:
+    """Returns a function of a command's file, which is imported only now."""
+    return getattr(import_module(f".{COMMANDS[command].module or command}", __package__), f"{command}_{kind}")

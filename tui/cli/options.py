@@ -1,255 +1,287 @@
-"""The options of each command, for argparse."""
+"""Options that several commands share: functions that add them to a command's parser, and the types of their values."""
 
 import argparse
-from typing import get_args
+import contextlib
+import math
+from pathlib import Path
 
-from ...engine.spec.config import MOST_SAMPLED
-from ...engine.spec.exported import Dtype
-from ...engine.spec.search import Goal
-from .explain_options import add_explain_options, add_why_options, mesh
-from .option_types import minutes, price, sizes, steps_to_trace
-from .training_options import (
-    accept_training_options,
-    add_checkpoint_options,
-    add_data_options,
-    add_device_options,
-    add_engine_options,
-    add_evaluation_options,
-    add_host_options,
-    add_model_options,
-    add_schedule_options,
-    add_supervision_options,
-    add_text_options,
-)
+from ...engine.spec.attempt import RESTARTS
+from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, STOP_SECONDS, ScheduledSwitch
+from ...engine.spec.preset import AXIS_NAME
+from ...engine.spec.preset_files import preset_files
+from ...engine.spec.preset_reader import is_file
 
-TRAINING = ("run", "train", "engine")
-"""Commands that start a run."""
+MAX_DEVICES = 10**6
+"""Largest product of the sizes in `--mesh`."""
 
 
-def add_options(command: str, parser: argparse.ArgumentParser) -> None:
-    """Adds the options that apply to this command, in the order of its help. Long because that order stands here."""
-    if command == "completion":
-        from .completion import SHELLS
-
-        parser.add_argument(
-            "shell",
-            choices=SHELLS,
-            help='bash, zsh: add `eval "$(shardtui completion bash)"` to its start-up file; fish: pipe it to `source`',
-        )
-        return
-    if command == "attach":
-        parser.add_argument("run", nargs="?", metavar="RUN", help="name of the run; see `shardtui ls`")
-    if command == "replay":
-        _add_replay_options(parser)
-    if command in ("stop", "verify", "sample", "export"):
-        parser.add_argument("run", metavar="RUN", help="name of the run; see `shardtui ls`")
-    if command == "export":
-        _add_export_options(parser)
-    if command == "data":
-        _add_prepare_options(parser)
-    if command == "profile":
-        _add_profile_options(parser)
-    if command == "sample":
-        _add_sample_options(parser)
-    if command == "why":
-        add_why_options(parser)
-    if command == "presets":
-        _add_exchange_options(parser)
-    if command in (*TRAINING, "inspect", "lint", "why"):
-        parser.add_argument("--preset", metavar="P", help="name or .toml file; default dp; see `shardtui presets`")
-    if command in TRAINING:
-        parser.add_argument(
-            "--run", metavar="NAME", dest="run_name", help="name of the run; default MODEL-1, MODEL-2, …"
-        )
-    if command == "plan":
-        _add_plan_options(parser)
-    if command == "explain":
-        add_explain_options(parser)
-    if command in (*TRAINING, "compare"):
-        add_data_options(parser)
-    if command in TRAINING:
-        add_evaluation_options(parser)
-    if command in ("presets", "inspect", "lint", "why"):
-        accept_training_options(command, parser)
-    if command in (*TRAINING, "presets", "inspect", "lint", "why", "compare"):
-        add_device_options(parser)
-    if command in (*TRAINING, "presets", "inspect", "lint", "why", "compare", "plan"):
-        add_model_options(parser)
-    if command in TRAINING:
-        add_checkpoint_options(parser)
-        add_engine_options(parser)
-        parser.add_argument("--sample-every", type=int, metavar="N", help="sample text after every N steps")
-        parser.add_argument("--sample-prompt", metavar="TEXT", help="with --sample-every: the text to continue")
-    if command in ("run", "train"):
-        parser.add_argument(
-            "--processes", type=int, metavar="N", help="split the simulated devices among N processes, as on N hosts"
-        )
-        add_supervision_options(parser)
-    if command == "engine":
-        add_host_options(parser)
-        add_supervision_options(parser)
-        parser.add_argument(
-            "--wait-for-host",
-            type=float,
-            metavar="S",
-            help="with --supervise: wait S seconds for lost hosts to return; default: go on at once with "
-            "--min-processes, else wait for ever",
-        )
-    if command == "inspect":
-        _add_inspect_options(parser)
-    if command == "compare":
-        _add_compare_options(parser)
-    if command in ("train", "engine"):
-        add_schedule_options(parser)
-    if command not in ("run", "tour", "attach", "replay", "stop", "engine"):
-        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--json`."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
-def _add_replay_options(parser: argparse.ArgumentParser) -> None:
-    from .replay import speed
+def add_run_argument(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
+    """Adds the name of a run."""
+    help_ = "name of the run; see `shardtui ls`"
+    parser.add_argument("run", nargs="?" if is_optional else None, metavar="RUN", help=help_)
 
-    parser.add_argument("run", metavar="RUN", help="name of a run, its directory, or an events.jsonl")
+
+def add_preset_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the preset."""
+    parser.add_argument("--preset", metavar="P", help="name or .toml file; default dp; see `shardtui presets`")
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of commands that start a run."""
+    add = parser.add_argument
+    add_preset_option(parser)
+    add("--run", metavar="NAME", dest="run_name", help="name of the run; default MODEL-1, MODEL-2, …")
+    add_data_options(parser)
+    _add_evaluation_options(parser)
+    add_device_options(parser)
+    add_model_options(parser)
+    _add_checkpoint_options(parser)
+    _add_engine_options(parser)
+    add("--sample-every", type=int, metavar="N", help="sample text after every N steps")
+    add("--sample-prompt", metavar="TEXT", help="with --sample-every: the text to continue")
+
+
+def add_local_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of runs whose processes are all started here."""
     parser.add_argument(
-        "--speed",
-        type=speed,
-        default=1.0,
-        metavar="N",
-        help="how many times as fast as recorded; default 1; 0 plays everything at once. Keys: space pauses, [ and ] "
-        "halve and double the speed",
+        "--processes", type=int, metavar="N", help="split the simulated devices among N processes, as on N hosts"
     )
+    add_supervision_options(parser)
 
 
-def _add_profile_options(parser: argparse.ArgumentParser) -> None:
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of documents."""
     add = parser.add_argument
     add(
-        "subject",
-        metavar="RUN|TRACE",
-        help="name of a run, or an .xplane.pb, or a directory with some: the newest; with --topology, HLO text",
+        "--text-field",
+        default="text",
+        metavar="F",
+        help="field of .jsonl or ArrayRecord, or column of .parquet; default text",
     )
-    add(
-        "--steps",
-        type=steps_to_trace,
-        dest="profiled",
-        default=5,
-        metavar="N",
-        help="steps to trace of a run that trains; default 5; of a run that has ended, its last profile is shown",
-    )
-    add("--diff", metavar="OTHER", help="compare with another run or trace")
-    add("--hlo", metavar="FILE", help="with TRACE: HLO text of its program; default: the text that the trace contains")
-    add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with TRACE or --topology: the program's mesh, to name axes")
-    add(
-        "--topology",
-        metavar="T",
-        help="the subject is the HLO text of a program compiled for this TPU slice, which never ran: predict where its "
-        "time goes, by the compiler's estimates",
-    )
+    add("--end-of-text", metavar="TOKEN", help="the token that ends a document; default: the tokenizer's, if known")
 
 
-def _add_export_options(parser: argparse.ArgumentParser) -> None:
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of training data."""
     add = parser.add_argument
-    add("directory", metavar="DIR", help="the directory to write, a new one")
-    add("--from-step", type=int, metavar="N", help="export the checkpoint of this step; default: the newest intact one")
-    add(
-        "--dtype",
-        choices=get_args(Dtype),
-        help="default: that of the weights that the run began with, else float32, in which parameters are trained",
-    )
-
-
-def _add_prepare_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("action", choices=["prepare"], help="tokenize documents; a preparation that was killed goes on")
-    add("source", metavar="SRC", help="a file or a directory of text, .jsonl or .parquet files")
-    add("out", metavar="OUT", help="the directory to write, which --data takes")
-    add("--tokenizer", metavar="FILE", help="a tokenizer.json; default: bytes")
+    add("--data", metavar="PATH", help="text, documents or tokens; default: the sources of Python's library")
+    add("--tokenizer", metavar="FILE", help="tokenize the data first with this tokenizer.json, once; default: bytes")
     add_text_options(parser)
+    add("--seed", type=int, metavar="N", help="seed of parameters, data order and dropout; default 0")
 
 
-def _add_sample_options(parser: argparse.ArgumentParser) -> None:
+def _add_evaluation_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of held-out data."""
     add = parser.add_argument
-    add("--prompt", default="", metavar="TEXT", help="the text to continue; default: a line break")
-    add("--tokens", type=int, default=64, metavar="N", help=f"bytes to sample, {MOST_SAMPLED:,} at most; default 64")
-    add("--temperature", type=float, default=1.0, metavar="T", help="divides the logits; 0: the most probable byte")
-    add("--seed", type=int, default=0, metavar="S", help="seed of the sample; default 0")
+    add("--eval-data", metavar="PATH", help="held-out data, whose loss is computed every so often")
+    add("--eval-share", type=float, metavar="F", help="hold out this fraction of the data, at its end, such as 0.01")
+    add("--eval-every", type=int, metavar="N", help="steps between evaluations of the held-out data; default 100")
+    add(
+        "--eval-batches", type=int, metavar="K", help="held-out batches in an evaluation, the same each time; default 8"
+    )
 
 
-def _add_inspect_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--diff", metavar="PRESET", help="show what differs from this other preset")
-    parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture")
-    parser.add_argument("--hlo", metavar="FILE", help="list the collectives of any compiled program, from its HLO text")
-    parser.add_argument("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh of that program")
-
-
-def _add_exchange_options(parser: argparse.ArgumentParser) -> None:
+def add_device_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of devices."""
     add = parser.add_argument
-    add("action", nargs="?", choices=("import", "export"), help="omitted: list the presets")
-    add(
-        "subject",
-        nargs="?",
-        metavar="FILE.yml|PRESET",
-        help="import: a configuration file of MaxText's, whose mesh and logical_axis_rules become a preset of yours; "
-        "export: a preset, whose rules are printed in MaxText's form",
-    )
-    add("--name", metavar="NAME", help="with import: name of the preset; default: that of the file")
-    add(
-        "--mesh",
-        type=sizes,
-        dest="sizes",
-        metavar="AXIS=SIZE,…",
-        help="with import: sizes of mesh axes in place of the file's; -1 for the remaining devices",
-    )
+    add("--devices", type=int, metavar="N", help="devices to use; of simulated ones, to create (default 8)")
+    add("--device-memory", type=byte_count, metavar="BYTES", help="reject presets predicted to need more on a device")
+    add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
 
 
-def _add_compare_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "presets",
-        nargs="*",
-        metavar="PRESET",
-        help="names or .toml files; default: all that fit except the pitfalls; see `shardtui presets`",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        dest="measured",
-        default=20,
-        metavar="N",
-        help="steps to measure under each preset, after the warm-up; default 20",
-    )
-
-
-def _add_plan_options(parser: argparse.ArgumentParser) -> None:
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the model."""
     add = parser.add_argument
+    known = ", ".join(preset_files("models"))
+    own = "hf:DIR with a config.json of transformers, or your own MODULE:FUNCTION or FILE.py:FUNCTION"
+    add("--model", metavar="M", help=f"one of {known} (default nano), {own}")
+    add("--batch-size", type=int, metavar="N", help="sequences (or examples) in the global batch")
+    add("--seq-len", type=int, metavar="N", help="tokens per sequence")
     add(
-        "--topology",
-        action="append",
-        required=True,
-        metavar="T",
-        help="TPU chips, such as v5p:4x4x4, or hosts × GPUs: h100:4x8; repeatable, to compare",
-    )
-    add("--slices", type=int, metavar="N", help="so many of these slices, connected by DCN; default 1")
-    add("--price", type=price, action="append", default=[], metavar="CHIP=USD", help="of a chip-hour; repeatable")
-    add(
-        "--preset",
+        "--set",
         action="append",
         default=[],
-        metavar="P",
-        help="name or .toml file; repeatable; default: all except the pitfalls; see `shardtui presets`",
+        metavar="KEY=VALUE",
+        help="set a value of the model or the training, such as layers=8, remat=true or learning_rate=3e-4, or an "
+        "argument of your own function; repeatable",
     )
+
+
+def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of checkpoints."""
+    add = parser.add_argument
     add(
-        "--search",
-        action="store_true",
-        help="choose: estimate meshes, rules, batch, remat and micro-batches, and compile the best; settings that are "
-        "given are kept",
+        "--resume",
+        metavar="RUN",
+        help="resume a run from its newest good checkpoint, on any preset and number of devices",
     )
-    add("--goal", choices=get_args(Goal), help="of --search; default tokens-per-second")
-    add("--minutes", type=minutes, metavar="M", help="of --search: end with the best so far; default 10")
-    add("--save", metavar="NAME|FILE", help="of --search: save the preset that it chose, also as one of yours by NAME")
-    add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
-    add("--memory", action="store_true", dest="shows_memory", help="also show what fills the memory at the peak")
-    add("--fit", action="store_true", help="also compile what may make each --preset fit that is too large")
+    add("--from-step", type=int, metavar="N", help="with --resume: use the checkpoint of this step")
+    add("--other-data", action="store_true", help="with --resume: accept different training data than before")
+    add("--checkpoint-every", type=int, metavar="N", help="save every N steps; a run is always saved when it ends")
+    add("--checkpoint-minutes", type=float, metavar="M", help="save every M minutes; default 10, 0 turns this off")
+    add(
+        "--checkpoint-dir",
+        metavar="PATH",
+        help="store checkpoints in PATH/RUN, gs://… included; default: the run directory",
+    )
+    add("--keep", type=int, metavar="K", help="newest checkpoints to keep, in addition to the best; default 3")
+
+
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the engine."""
+    add = parser.add_argument
     add(
         "--profile",
-        action="store_true",
-        dest="accounts",
-        help="also predict where the time of a step goes, by the compiler's schedule and its estimates",
+        type=steps_to_trace,
+        metavar="STEPS",
+        help="trace this many steps, after the first few, and show where their time went; for xprof, the trace is "
+        "stored in the run directory",
     )
+    add(
+        "--profile-every",
+        type=minutes,
+        metavar="MINUTES",
+        help="measure every so often how long the parts of a step take, in 1 %% of the time at most; Time shows it",
+    )
+    add(
+        "--check-devices",
+        type=int,
+        metavar="N",
+        help="compare the replicas of all arrays every N steps; if a device differs, go back to the newest checkpoint",
+    )
+    add(
+        "--low-memory",
+        action="store_true",
+        default=None,
+        help="save the state before a switch, then free each array once it is transferred",
+    )
+    add(
+        "--keep-programs",
+        type=byte_count,
+        metavar="BYTES",
+        help=f"host memory for compiled programs, least recently used dropped first; default {KEEP_PROGRAMS:,}",
+    )
+    add(
+        "--stop-timeout",
+        type=float,
+        metavar="S",
+        help=f"after a request to stop, exit within S seconds, saved or not; default {STOP_SECONDS:g}, 0 for no limit",
+    )
+
+
+def add_supervision_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a supervised run."""
+    add = parser.add_argument
+    add(
+        "--supervise",
+        action="store_true",
+        help="if a process of the run is lost, start it again from its newest good checkpoint",
+    )
+    add("--restarts", type=int, metavar="N", help=f"with --supervise: at most N restarts an hour; default {RESTARTS}")
+    add(
+        "--min-processes",
+        type=int,
+        metavar="M",
+        help="with --supervise: go on with as few as M processes if others cannot be started again; default: all",
+    )
+    add(
+        "--fallback",
+        type=_listed_presets,
+        default=(),
+        metavar="P,Q",
+        help="with --supervise: presets to try in this order where the run's does not fit fewer devices; then any",
+    )
+
+
+def add_schedule_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of how long to train and when to switch."""
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="stop after N steps in total, including those before --resume"
+    )
+    parser.add_argument(
+        "--switch",
+        action="append",
+        default=[],
+        type=_scheduled_switch,
+        metavar="STEP:PRESET",
+        help="switch to PRESET after STEP steps; repeatable",
+    )
+
+
+def add_step_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of commands about one preset's step."""
+    add_preset_option(parser)
+    accept_training_options(parser)
+    add_device_options(parser)
+    add_model_options(parser)
+
+
+def accept_training_options(parser: argparse.ArgumentParser) -> None:
+    """Accepts options without effect here, so that a `train` command works with `inspect` in place of `train`."""
+    add = parser.add_argument
+    add("--data", help=argparse.SUPPRESS)
+    add("--seed", type=int, help=argparse.SUPPRESS)
+    add("--run", dest="run_name", help=argparse.SUPPRESS)
+
+
+def byte_count(text: str) -> int:
+    """Returns a number of bytes, such as 16e9. Raises ArgumentTypeError."""
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 16e9") from error
+
+
+def steps_to_trace(text: str) -> int:
+    """Returns a number of steps that the profiler may trace. Raises ArgumentTypeError."""
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_PROFILED:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps from 1 to {MOST_PROFILED:,}")
+    return int(text)
+
+
+def minutes(text: str) -> float:
+    """Returns a positive number of minutes. Raises ArgumentTypeError."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes, such as 10")
+    return found
+
+
+def mesh(text: str) -> dict[str, int]:
+    """Reads the axes of a mesh, `data=4,model=2`. Raises ArgumentTypeError."""
+    try:
+        sizes = {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        sizes = {}
+    named = all(AXIS_NAME.fullmatch(axis) for axis in sizes)
+    if not sizes or not named or min(sizes.values()) < 1 or math.prod(sizes.values()) > MAX_DEVICES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2")
+    return sizes
+
+
+def _scheduled_switch(text: str) -> ScheduledSwitch:
+    """Returns the switch of `STEP:PRESET`. Raises ArgumentTypeError."""
+    step, colon, preset = text.partition(":")
+    if not colon or not step.isdecimal() or not preset:
+        raise argparse.ArgumentTypeError(f"{text!r} is not STEP:PRESET, such as 10:fsdp")
+    return ScheduledSwitch(int(step), absolute(preset))
+
+
+def _listed_presets(text: str) -> tuple[str, ...]:
+    """Returns the presets of `P,Q`, files by their absolute path."""
+    return tuple(absolute(name.strip()) for name in text.split(","))
+
+
+def absolute(preset: str) -> str:
+    """Returns a preset file's absolute path, so that a run can resume from another directory; a name is unchanged."""
+    with contextlib.suppress(RuntimeError):  # an unknown ~user is reported when the file is read
+        return str(Path(preset).expanduser().absolute()) if is_file(preset) else preset
+    return preset

@@ -1,5 +1,6 @@
 """`shardtui profile`: where the time of a step goes, in a run or in a trace."""
 
+import argparse
 import asyncio
 import json
 import sys
@@ -20,6 +21,7 @@ from ..state.run_state import Phase, RunState
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FINE
 from ..terminal.plain_console import table_console
+from .options import add_json_option, mesh, steps_to_trace
 from .profile_report import decoded, diff_tables, profile_diff, profile_report, profile_tables
 
 
@@ -39,6 +41,40 @@ class TraceProgram:
         """The options that were given."""
         named = {"--hlo": self.hlo, "--mesh": self.mesh, "--topology": self.topology}
         return " and ".join(name for name, value in named.items() if value)
+
+
+def profile_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `profile`."""
+    add = parser.add_argument
+    add(
+        "subject",
+        metavar="RUN|TRACE",
+        help="name of a run, or an .xplane.pb, or a directory with some: the newest; with --topology, HLO text",
+    )
+    add(
+        "--steps",
+        type=steps_to_trace,
+        dest="profiled",
+        default=5,
+        metavar="N",
+        help="steps to trace of a run that trains; default 5; of a run that has ended, its last profile is shown",
+    )
+    add("--diff", metavar="OTHER", help="compare with another run or trace")
+    add("--hlo", metavar="FILE", help="with TRACE: HLO text of its program; default: the text that the trace contains")
+    add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with TRACE or --topology: the program's mesh, to name axes")
+    add(
+        "--topology",
+        metavar="T",
+        help="the subject is the HLO text of a program compiled for this TPU slice, which never ran: predict where its "
+        "time goes, by the compiler's estimates",
+    )
+    add_json_option(parser)
+
+
+def profile_command(options: argparse.Namespace) -> int:
+    """Runs `profile`. Raises Invalid."""
+    about = TraceProgram(options.mesh or {}, options.hlo or "", options.topology or "")
+    return profile(options.subject, options.diff, options.profiled, about, options.json)
 
 
 def profile(subject: str, other: str | None, steps: int, about: TraceProgram, as_json: bool) -> int:

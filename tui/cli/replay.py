@@ -13,7 +13,20 @@ from .run import require_terminal, show, user_keymap
 FILE = "events.jsonl"
 
 
-def replay(options: argparse.Namespace) -> int:
+def replay_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `replay`."""
+    parser.add_argument("run", metavar="RUN", help="name of a run, its directory, or an events.jsonl")
+    parser.add_argument(
+        "--speed",
+        type=_speed,
+        default=1.0,
+        metavar="N",
+        help="how many times as fast as recorded; default 1; 0 plays everything at once. Keys: space pauses, [ and ] "
+        "halve and double the speed",
+    )
+
+
+def replay_command(options: argparse.Namespace) -> int:
     """Plays a recorded run. Raises Invalid if there is none."""
     from ..client.replay import Replay
 
@@ -23,7 +36,7 @@ def replay(options: argparse.Namespace) -> int:
     return show(Replay(path, options.speed), user_keymap())
 
 
-def speed(text: str) -> float:
+def _speed(text: str) -> float:
     """Parses `--speed`. Raises ArgumentTypeError."""
     try:
         value = float(text)

@@ -17,6 +17,7 @@ from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.clean import printable
 from ..terminal.exit_codes import FINE
+from .options import add_local_options, add_run_argument, add_training_options
 from .run_config import new_config, resumed, supervision
 
 if TYPE_CHECKING:
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `run`."""
+    add_training_options(parser)
+    add_local_options(parser)
+
+
+def run_command(options: argparse.Namespace) -> int:
     """Starts or resumes a run and opens the UI on it. Raises Invalid."""
     require_terminal("shardtui train --steps N")
     keymap = user_keymap()
@@ -42,7 +49,12 @@ def run(options: argparse.Namespace) -> int:
     return show(client, keymap, starts=True, restart=restart)
 
 
-def attach(options: argparse.Namespace) -> int:
+def attach_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `attach`."""
+    add_run_argument(parser, is_optional=True)
+
+
+def attach_command(options: argparse.Namespace) -> int:
     """Opens the UI on a run. Raises Invalid."""
     directory = run_directory.find(options.run)
     if elsewhere := directory.elsewhere:

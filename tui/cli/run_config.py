@@ -1,22 +1,19 @@
 """Turns the options of a command into the configuration of a run, with every check that needs no jax."""
 
 import argparse
-import contextlib
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ...engine.base.invalid import Invalid
-from ...engine.origins.explanation import ProgramRequest
 from ...engine.spec.attempt import RESTARTS, Supervision
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
     MOST_PROMPTED,
-    MOST_SAMPLED,
     CheckpointConfig,
+    EvaluationConfig,
     ModelConfig,
     Restart,
     RunConfig,
@@ -25,14 +22,12 @@ from ...engine.spec.config import (
     TrainingConfig,
     UserModel,
 )
-from ...engine.spec.model_choice import choose_model, user_model, with_settings, with_user_settings
+from ...engine.spec.model_choice import choose_model, with_settings, with_user_settings
 from ...engine.spec.preset_reader import is_file, load_preset, name_of
-from ...engine.spec.slices import spans
-from ...engine.spec.topology import load_topology
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from .data import tokenized
-from .run_settings import run_settings, settings_of_options
+from .options import absolute
 
 T = TypeVar("T")
 
@@ -124,7 +119,7 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
         return None
     problems = [f"{flag} {value}: must be at least 1" for flag, value in given.items() if value < 1]
     for preset in options.fallback:
-        _load_or_note(problems, load_preset, preset)
+        load_or_note(problems, load_preset, preset)
     if problems:
         raise Invalid(*problems)
     restarts, least, wait = numbers.values()
@@ -134,62 +129,6 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
         wait_seconds=wait,
         fallback=options.fallback,
     )
-
-
-def planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[str]]:
-    """Returns what to plan, each topology, such as `2*v5p:4x4x4`, and the presets by name or file; none for all.
-
-    A named preset must fill the slices; the board reports why a model cannot be laid out. Raises Invalid with every
-    problem.
-    """
-    problems: list[str] = []
-    name, presets = options.model or "nano", list(dict.fromkeys(map(absolute, options.preset)))
-    model = _load_or_note(problems, choose_model, name, settings_of_options(options))
-    slices = 1 if options.slices is None else options.slices
-    problems += [] if slices >= 1 else [f"--slices {slices}: must be at least 1"]
-    targets = [f"{slices}*{name}" if slices > 1 else name for name in dict.fromkeys(options.topology)]
-    topologies = list(filter(None, [_load_or_note(problems, load_topology, target) for target in targets]))
-    found = list(filter(None, [_load_or_note(problems, load_preset, preset) for preset in presets]))
-    names = [preset.name for preset in found]
-    problems += [
-        f"--preset {name}: {names.count(name)} presets have this name: rename one" for name in _duplicates(names)
-    ]
-    for preset in found:
-        problems += preset.problems
-        for topology in topologies:
-            if misfit := preset.size_problem(topology.devices):
-                problems.append(misfit)
-            else:
-                _load_or_note(problems, spans, preset.sizes(topology.devices), topology.domains)
-    config = (
-        RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
-        if model
-        else None
-    )
-    problems += problems_of(config) if config else []
-    if problems or config is None:
-        raise Invalid(*problems)
-    return config, targets, presets
-
-
-def sampling(options: argparse.Namespace) -> Sampling:
-    """Returns what to sample. Raises Invalid with every problem."""
-    found = Sampling(prompt=options.prompt, tokens=options.tokens, temperature=options.temperature, seed=options.seed)
-    checks = [
-        (1 <= found.tokens <= MOST_SAMPLED, f"--tokens {found.tokens}: must be from 1 to {MOST_SAMPLED:,}"),
-        (0 <= found.temperature < math.inf, f"--temperature {found.temperature}: must be 0 or more"),
-        (0 <= found.seed < 2**32, f"--seed {found.seed}: must be from 0 to {2**32 - 1}"),
-        (len(found.prompt) <= MOST_PROMPTED, f"--prompt: {len(found.prompt):,} characters: at most {MOST_PROMPTED:,}"),
-    ]
-    if problems := [text for holds, text in checks if not holds]:
-        raise Invalid(*problems)
-    return found
-
-
-def explained(options: argparse.Namespace) -> ProgramRequest:
-    """Returns the program to explain. Raises Invalid with every problem."""
-    function, _ = user_model(options.program, option="explain")
-    return ProgramRequest(function=function, mesh=options.mesh or {}, compiles=options.compile)
 
 
 def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
@@ -220,11 +159,7 @@ def _name_collisions(presets: list[str]) -> list[str]:
     ]
 
 
-def _duplicates(names: list[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
-
-
-def _load_or_note(problems: list[str], load: Callable[..., T], *arguments: object) -> T | None:
+def load_or_note(problems: list[str], load: Callable[..., T], *arguments: object) -> T | None:
     """Returns what `load` returns; if it raises Invalid, adds why to `problems` and returns None."""
     try:
         return load(*arguments)
@@ -258,8 +193,81 @@ def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[st
     return problems
 
 
-def absolute(preset: str) -> str:
-    """Returns a preset file's absolute path, so that a run can resume from another directory; a name is unchanged."""
-    with contextlib.suppress(RuntimeError):  # an unknown ~user is reported when the file is read
-        return str(Path(preset).expanduser().absolute()) if is_file(preset) else preset
-    return preset
+def settings_of_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the settings of the model and the training that are given, as `--set` takes them."""
+    given = {"batch_size": options.batch_size, "seq_len": options.seq_len}
+    return (*(f"{key}={value}" for key, value in given.items() if value is not None), *options.set)
+
+
+def set_words(settings: Iterable[str]) -> list[str]:
+    """Returns settings as words of a command."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def run_settings(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:
+    """Returns the fields that a resumed run may change; those not given keep their values of `before`."""
+    given = {
+        "data": options.data and str(Path(options.data).absolute()),
+        "devices": options.devices,
+        "platform": options.platform,
+        "processes": getattr(options, "processes", None),
+        "device_memory": options.device_memory,
+        "check_devices": getattr(options, "check_devices", None),
+        "low_memory": getattr(options, "low_memory", None),
+        "keep_programs": getattr(options, "keep_programs", None),
+        "steps": getattr(options, "steps", None),
+        "sampling": _sampling(options, before.sampling if before else None),
+        "switches": tuple(getattr(options, "switch", ())) or None,
+        "evaluation": _evaluation(options, before.evaluation if before else None),
+        "checkpoints": _checkpoints(options, before.checkpoints if before else CheckpointConfig()),
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    stop = getattr(options, "stop_timeout", None)
+    return changes if stop is None else changes | {"stop_seconds": stop or None}
+
+
+def _sampling(options: argparse.Namespace, before: Sampling | None) -> Sampling | None:
+    """Returns what a run samples every so many steps. Raises Invalid."""
+    every, prompt = getattr(options, "sample_every", None), getattr(options, "sample_prompt", None)
+    if every is None and prompt is None:
+        return before
+    if every is None and before is None:
+        raise Invalid(f"--sample-prompt {prompt}: add --sample-every N, the steps between samples")
+    problems = [] if every is None or every >= 1 else [f"--sample-every {every}: must be at least 1"]
+    if prompt and len(prompt) > MOST_PROMPTED:
+        problems.append(f"--sample-prompt: {len(prompt):,} characters: at most {MOST_PROMPTED:,}")
+    if problems:
+        raise Invalid(*problems)
+    given = {key: value for key, value in {"every_steps": every, "prompt": prompt}.items() if value is not None}
+    return msgspec.structs.replace(before or Sampling(), **given)
+
+
+def _evaluation(options: argparse.Namespace, before: EvaluationConfig | None) -> EvaluationConfig | None:
+    """Returns what is held out; None if nothing is and no option about it is given."""
+    data: str | None = getattr(options, "eval_data", None)
+    given = {
+        "data": data and str(Path(data).absolute()),
+        "share": getattr(options, "eval_share", None),
+        "every_steps": getattr(options, "eval_every", None),
+        "batches": getattr(options, "eval_batches", None),
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    if {"data", "share"} & changes.keys():  # they replace what was held out before
+        changes = {"data": None, "share": None, **changes}
+    return msgspec.structs.replace(before or EvaluationConfig(), **changes) if changes else before
+
+
+def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> CheckpointConfig:
+    if "resume" not in options:  # a command that does not train
+        return before
+    directory = options.checkpoint_dir
+    given = {
+        "every_steps": options.checkpoint_every,
+        "every_minutes": options.checkpoint_minutes,
+        "keep": options.keep,
+        "directory": directory and (directory if "://" in directory else str(Path(directory).absolute())),
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    if options.checkpoint_minutes == 0:
+        changes["every_minutes"] = None
+    return msgspec.structs.replace(before, **changes)

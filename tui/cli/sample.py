@@ -1,12 +1,14 @@
 """`shardtui sample`: text from the model of a run that trains, as it is now."""
 
+import argparse
 import asyncio
+import math
 import os
 import sys
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
-from ...engine.spec.config import Sampling
+from ...engine.spec.config import MOST_PROMPTED, MOST_SAMPLED, Sampling
 from ...engine.wire import run_directory
 from ...engine.wire.commands import SampleText
 from ...engine.wire.events import Sampled
@@ -16,6 +18,37 @@ from ..state.interpreter import apply_all
 from ..state.run_state import RunState
 from ..terminal.clean import json_line, printable
 from ..terminal.exit_codes import FINE
+from .options import add_json_option, add_run_argument
+
+
+def sample_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `sample`."""
+    add_run_argument(parser)
+    add = parser.add_argument
+    add("--prompt", default="", metavar="TEXT", help="the text to continue; default: a line break")
+    add("--tokens", type=int, default=64, metavar="N", help=f"bytes to sample, {MOST_SAMPLED:,} at most; default 64")
+    add("--temperature", type=float, default=1.0, metavar="T", help="divides the logits; 0: the most probable byte")
+    add("--seed", type=int, default=0, metavar="S", help="seed of the sample; default 0")
+    add_json_option(parser)
+
+
+def sample_command(options: argparse.Namespace) -> int:
+    """Runs `sample`. Raises Invalid."""
+    return sample(options.run, _sampling(options), options.json)
+
+
+def _sampling(options: argparse.Namespace) -> Sampling:
+    """Returns what to sample. Raises Invalid with every problem."""
+    found = Sampling(prompt=options.prompt, tokens=options.tokens, temperature=options.temperature, seed=options.seed)
+    checks = [
+        (1 <= found.tokens <= MOST_SAMPLED, f"--tokens {found.tokens}: must be from 1 to {MOST_SAMPLED:,}"),
+        (0 <= found.temperature < math.inf, f"--temperature {found.temperature}: must be 0 or more"),
+        (0 <= found.seed < 2**32, f"--seed {found.seed}: must be from 0 to {2**32 - 1}"),
+        (len(found.prompt) <= MOST_PROMPTED, f"--prompt: {len(found.prompt):,} characters: at most {MOST_PROMPTED:,}"),
+    ]
+    if problems := [text for holds, text in checks if not holds]:
+        raise Invalid(*problems)
+    return found
 
 
 def sample(run: str, sampling: Sampling, as_json: bool) -> int:

@@ -1,5 +1,7 @@
 """`shardtui tour`: the UI on a new run, with lessons."""
 
+import argparse
+
 from ...engine.spec.config import RunConfig
 from ...engine.spec.model_choice import choose_model
 from ...engine.wire import run_directory
@@ -9,7 +11,11 @@ SETTINGS = ("seq_len=32",)
 """Steps that take a fraction of a second on two cores."""
 
 
-def tour() -> int:
+def tour_options(_: argparse.ArgumentParser) -> None:
+    """`tour` has no options."""
+
+
+def tour_command(_: argparse.Namespace) -> int:
     """Starts a run on simulated devices, also where there are others, and shows the lessons. Raises Invalid."""
     from ..state.tour import Tour
 

@@ -1,5 +1,6 @@
 """`shardtui train` and `shardtui stop`: train and stop without the UI."""
 
+import argparse
 import asyncio
 import sys
 import time
@@ -10,6 +11,7 @@ from msgspec import Struct
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.config import Restart
+from ...engine.wire import run_directory
 from ...engine.wire.commands import Stop
 from ...engine.wire.events import (
     AnyEvent,
@@ -33,6 +35,14 @@ from ..terminal.clean import json_line, printable, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from .audience import Audience
 from .interrupts import Interrupts
+from .options import (
+    add_json_option,
+    add_local_options,
+    add_run_argument,
+    add_schedule_options,
+    add_training_options,
+)
+from .run import client_for
 from .throttle import Throttle
 
 
@@ -62,6 +72,21 @@ class RunEnded(Struct, frozen=True, tag=True, kw_only=True):
     """Time of that event, in seconds since the epoch."""
     goodput: Goodput
     """Where the wall time of the run went, with that before it was resumed."""
+
+
+def train_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `train`."""
+    add_training_options(parser)
+    add_local_options(parser)
+    add_schedule_options(parser)
+    add_json_option(parser)
+
+
+def train_command(options: argparse.Namespace) -> int:
+    """Runs `train`. Raises Invalid."""
+    if options.steps is None and not options.resume:
+        raise Invalid("train: --steps N is missing: give the number of steps to train")
+    return asyncio.run(train(*client_for(options), options.json))
 
 
 async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
@@ -112,6 +137,16 @@ def _warnings(event: AnyEvent) -> list[str]:
     if isinstance(event, EngineReady):
         return event.warnings
     return [event.line] if event.level is Level.ERROR else []
+
+
+def stop_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `stop`."""
+    add_run_argument(parser)
+
+
+def stop_command(options: argparse.Namespace) -> int:
+    """Runs `stop`. Raises Invalid."""
+    return asyncio.run(stop(EngineClient(run_directory.find(options.run))))
 
 
 async def stop(client: EngineClient) -> int:

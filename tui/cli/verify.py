@@ -1,9 +1,12 @@
 """`shardtui verify`: checks every file and array of a run's checkpoints against the digests saved with them."""
 
+import argparse
+
 import msgspec
 from rich.text import Text
 
 from ...engine.base import figures
+from ...engine.wire import run_directory
 from ...engine.wire.checkpoints import CheckedInfo, Verification
 from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import ask_engine
@@ -11,11 +14,23 @@ from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table, right
+from .options import add_json_option, add_run_argument
 
 INTACT = {
     "mix64": "all files and arrays are intact",
     "sum32": "all files are intact; arrays checked with an older version's 32-bit sums, which miss some changes",
 }
+
+
+def verify_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `verify`."""
+    add_run_argument(parser)
+    add_json_option(parser)
+
+
+def verify_command(options: argparse.Namespace) -> int:
+    """Runs `verify`. Raises Invalid."""
+    return verify(run_directory.find(options.run), options.json)
 
 
 def verify(directory: RunDirectory, as_json: bool) -> int:

@@ -1,0 +1,92 @@
+"""`shardtui presets`: lists the presets, imports them from MaxText's configuration files, and exports them."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ...engine.base.invalid import Invalid
+from ...engine.spec.maxtext_rules import maxtext_text, read_maxtext
+from ...engine.spec.preset_files import FILE_NAME, user_presets
+from ...engine.spec.preset_reader import load_preset, parse_preset
+from ...engine.spec.preset_writer import preset_text, write_preset
+from ..terminal.clean import printable
+from ..terminal.exit_codes import FINE
+from .ls import list_presets
+from .options import accept_training_options, add_device_options, add_json_option, add_model_options
+from .run_config import new_config
+
+
+def presets_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `presets`."""
+    add = parser.add_argument
+    add("action", nargs="?", choices=("import", "export"), help="omitted: list the presets")
+    add(
+        "subject",
+        nargs="?",
+        metavar="FILE.yml|PRESET",
+        help="import: a configuration file of MaxText's, whose mesh and logical_axis_rules become a preset of yours; "
+        "export: a preset, whose rules are printed in MaxText's form",
+    )
+    add("--name", metavar="NAME", help="with import: name of the preset; default: that of the file")
+    add(
+        "--mesh",
+        type=_sizes,
+        dest="sizes",
+        metavar="AXIS=SIZE,…",
+        help="with import: sizes of mesh axes in place of the file's; -1 for the remaining devices",
+    )
+    accept_training_options(parser)
+    add("--preset", help=argparse.SUPPRESS)
+    add_device_options(parser)
+    add_model_options(parser)
+    add_json_option(parser)
+
+
+def presets_command(options: argparse.Namespace) -> int:
+    """Runs `presets`. Raises Invalid."""
+    if options.action:
+        return _exchange(options)
+    list_presets(new_config(options), options.json)
+    return FINE
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Returns sizes by mesh axis, of `AXIS=SIZE,…`. Raises ArgumentTypeError."""
+    try:
+        return {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as fsdp=-1,tensor=4") from error
+
+
+def _exchange(options: argparse.Namespace) -> int:
+    """Imports a file, or exports a preset. Raises Invalid."""
+    if not options.subject:
+        missing = "FILE.yml" if options.action == "import" else "PRESET"
+        raise Invalid(f"presets {options.action}: {missing} is missing")
+    if options.action == "export":
+        preset = load_preset(options.subject)
+        if preset.problems:
+            raise Invalid(*preset.problems)
+        print(maxtext_text(preset), end="")
+        return FINE
+    return _import(Path(options.subject).expanduser(), options.name, options.sizes or {})
+
+
+def _import(path: Path, name: str | None, sizes: dict[str, int]) -> int:
+    name = name or path.stem
+    if not FILE_NAME.fullmatch(name):
+        raise Invalid(f"--name {name}: a preset's name has 1 to 64 letters, digits, '.', '_' and '-'")
+    target = user_presets() / "parallelism" / f"{name}.toml"
+    if target.exists():
+        raise Invalid(f"{target} already exists: choose another --name, or remove it")
+    found = read_maxtext(path, name, sizes)
+    text = preset_text(found.preset)
+    if problems := parse_preset(target, text).problems:
+        raise Invalid(*problems)
+    write_preset(target, text)
+    print(printable(str(target)))
+    notes = {"mesh axes of size 1": found.unused_axes, "rules that no built-in model uses": found.left_out}
+    for about, names in notes.items():
+        if names:
+            print(printable(f"{len(names)} {about}, left out: {', '.join(names)}"), file=sys.stderr)
+    return FINE
