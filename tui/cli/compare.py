@@ -68,20 +68,10 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
     add_data_options(parser)
     add_device_options(parser)
     add_model_options(parser)
-    parser.add_argument(
-        "presets",
-        nargs="*",
-        metavar="PRESET",
-        help="names or .toml files; default: all that fit except the pitfalls; see `shardtui presets`",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        dest="measured",
-        default=20,
-        metavar="N",
-        help="steps to measure under each preset, after the warm-up; default 20",
-    )
+    presets = "names or .toml files; default: all that fit except the pitfalls; see `shardtui presets`"
+    steps = "steps to measure under each preset, after the warm-up; default 20"
+    parser.add_argument("presets", nargs="*", metavar="PRESET", help=presets)
+    parser.add_argument("--steps", type=int, dest="measured", default=20, metavar="N", help=steps)
     add_json_option(parser)
 
 
