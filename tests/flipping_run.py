@@ -18,6 +18,7 @@ from shardtui.engine.program.program import Program
 from shardtui.engine.program.state_function import shard_digest_function
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
+from shardtui.engine.training.tools import Tools
 from shardtui.engine.wire.commands import AnyCommand
 from shardtui.engine.wire.events import Event
 from shardtui.engine.wire.inbox import Inbox
@@ -53,10 +54,8 @@ class FlippingRun:
         batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
         profiler = Profiler(folder / "profile", self._publish, cluster, None)
         compiler = Known(task, {name: self._flipping(program, task) for name, program in programs.items()})
-        inbox = self._inbox
-        self._loop = Loop(
-            config, batches, compiler, self.saver, profiler, self._publish, inbox, cluster, None, is_supervised
-        )
+        tools = Tools(config, compiler, self.saver, profiler, cluster, self._inbox, self._publish, is_supervised)
+        self._loop = Loop(tools, batches)
 
     def train(self) -> int:
         """Trains to the last step, or to a `Stop`. Returns the number of steps done."""

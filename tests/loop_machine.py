@@ -42,6 +42,7 @@ from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
+from shardtui.engine.training.tools import Tools
 from shardtui.engine.wire.commands import (
     AddPreset,
     Pause,
@@ -268,7 +269,7 @@ class LoopMachine(RuleBasedStateMachine):
     @rule()
     def add_a_preset(self) -> None:
         """Adds a preset and switches to it; if the run has it already, both are refused."""
-        if "made" in self.loop._compiler._presets:
+        if "made" in self.loop.tools.compiler._presets:
             self._advance(AddPreset("made", MADE))
             assert isinstance(self._last(SwitchFailed), SwitchFailed)
         else:
@@ -277,14 +278,14 @@ class LoopMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), fails=st.sampled_from([keeps_the_state, consumes_the_state]))
     def switch_fails(self, name: str, fails: Callable[[Any], None]) -> None:
         """Fails the first step after a switch; if that consumed the state, the newest checkpoint is restored."""
-        if self.schedule or name == self.preset or (fails is consumes_the_state and not self.loop._saver.kept()):
+        if self.schedule or name == self.preset or (fails is consumes_the_state and not self.loop.tools.saver.kept()):
             return
         if self.paused:
             self.resume()
         before = self.preset
         self._put(SwitchPreset(name))
         self._advance()
-        self.loop._compiler.wait()
+        self.loop.tools.compiler.wait()
         step = self.shared.programs[name, self.devices].step
         assert isinstance(step, Step)
         step.fails = fails
@@ -293,8 +294,8 @@ class LoopMachine(RuleBasedStateMachine):
         failed = self._last(SwitchFailed)
         assert (failed.to_preset, failed.preset) == (name, before)
         if fails is consumes_the_state:
-            self.loop._saver.finish()
-            self.step = self.loop._saver.kept()[-1].step
+            self.loop.tools.saver.finish()
+            self.step = self.loop.tools.saver.kept()[-1].step
 
     @precondition(lambda self: not self.paused)
     @rule()
@@ -316,13 +317,13 @@ class LoopMachine(RuleBasedStateMachine):
         """Saves a checkpoint of the current step."""
         at = self.step
         self._advance(SaveCheckpoint())
-        self.loop._saver.finish()
-        assert at in [kept.step for kept in self.loop._saver.kept()]
+        self.loop.tools.saver.finish()
+        assert at in [kept.step for kept in self.loop.tools.saver.kept()]
 
     @rule()
     def save_to_a_full_disk(self) -> None:
         """Fails a save, with no space left."""
-        if self.step in [kept.step for kept in self.loop._saver.kept()]:
+        if self.step in [kept.step for kept in self.loop.tools.saver.kept()]:
             return
         self.shared.save.is_next = True
         self._advance(SaveCheckpoint())
@@ -336,17 +337,17 @@ class LoopMachine(RuleBasedStateMachine):
         step = self._kept(which)
         self.step = step
         self._advance(RestoreCheckpoint(step))
-        assert not [kept for kept in self.loop._saver.kept() if kept.step > step]
+        assert not [kept for kept in self.loop.tools.saver.kept() if kept.step > step]
 
     @precondition(lambda self: self.seen.checkpoints)
     @rule()
     def restore_without_memory(self) -> None:
         """Fails a restore, out of memory: the state is unchanged, and no checkpoint counts as damaged."""
-        kept = [info.step for info in self.loop._saver.kept()]
+        kept = [info.step for info in self.loop.tools.saver.kept()]
         self.shared.load.is_next = True
         self._advance(RestoreCheckpoint(kept[0]))
         assert "out of memory" in self._last(RestoreFailed).problems[0]
-        assert [info.step for info in self.loop._saver.kept()] == kept
+        assert [info.step for info in self.loop.tools.saver.kept()] == kept
 
     @precondition(lambda self: self.seen.checkpoints)
     @rule(which=st.integers(0, 3), where=st.integers(0, 1 << 20))
@@ -381,7 +382,7 @@ class LoopMachine(RuleBasedStateMachine):
     def stop_and_resume(self, devices: int, preset: str | None, after: int, to: str) -> None:
         """Stops and resumes on other devices, with a scheduled switch."""
         self._stop()
-        if kept := self.loop._saver.kept():
+        if kept := self.loop.tools.saver.kept():
             self.step = kept[-1].step
             self.preset = name_in(self.home, kept[-1].preset)
         else:
@@ -440,7 +441,7 @@ class LoopMachine(RuleBasedStateMachine):
         )
         self.batches = FailingBatches(shared.batches)
         profiler = Profiler(self.home / "profile", self._record, cluster)
-        self.loop = Loop(config, self.batches, compiler, saver, profiler, self._record, self.inbox, cluster)
+        self.loop = Loop(Tools(config, compiler, saver, profiler, cluster, self.inbox, self._record), self.batches)
         assert self.loop.begin(saver.newest())
         self.is_running = True
         compiler.wait()
@@ -452,15 +453,15 @@ class LoopMachine(RuleBasedStateMachine):
         self.loop.advance()
         assert self.loop.is_over
         assert self.loop.end() == self.step
-        kept = [info.step for info in self.loop._saver.kept()]
+        kept = [info.step for info in self.loop.tools.saver.kept()]
         assert not self.step or kept[-1] == self.step
-        self.loop._compiler.close()
+        self.loop.tools.compiler.close()
 
     def _switch_to(self, name: str, command: Any) -> None:
         """Switches by a command, once the program is compiled, unless a scheduled switch overrides it."""
         is_replaced = self.schedule and self.schedule[0].step == self.step
         self._advance(command)
-        self.loop._compiler.wait()
+        self.loop.tools.compiler.wait()
         if not is_replaced:
             self.preset = name
         if self.paused:
@@ -491,7 +492,7 @@ class LoopMachine(RuleBasedStateMachine):
 
     def _kept(self, which: int) -> int:
         """Returns the step of one of the checkpoints offered to viewers."""
-        assert [info.step for info in self.seen.checkpoints] == [info.step for info in self.loop._saver.kept()]
+        assert [info.step for info in self.seen.checkpoints] == [info.step for info in self.loop.tools.saver.kept()]
         return self.seen.checkpoints[which % len(self.seen.checkpoints)].step
 
     def _last(self, kind: type[Any]) -> Any:

@@ -1,7 +1,7 @@
 """Compares what devices must share, every so many steps, and goes back if they differ."""
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -9,8 +9,6 @@ import numpy as np
 
 from ..base import figures
 from ..checkpoint.directory import state_names
-from ..checkpoint.saver import Saver
-from ..distributed.cluster import Cluster
 from ..distributed.outcomes import WrongDevices
 from ..models.task import Task
 from ..program.leaves import bytes_of
@@ -18,11 +16,11 @@ from ..program.placement import place
 from ..program.replicas import Differing, differing, first_holders, rows_of
 from ..spec.config import RunConfig
 from ..spec.preset import Preset
-from ..wire.events import DevicesDiffer, Event, WrongDevice
+from ..wire.events import DevicesDiffer, WrongDevice
 from .pausing import Pausing
-from .profiler import Profiler
 from .progress import Progress
 from .restorer import Restorer
+from .tools import Tools
 
 SHOWN = 3
 """Names of arrays and devices that a message lists."""
@@ -36,29 +34,19 @@ class DeviceCheck:
     switch they are read at once, so that every checkpoint holds a state whose replicas are equal.
     """
 
-    every_steps: int | None
-    """Steps between comparisons; None for none."""
-    last_step: int | None
-    """The run's last step, after which devices are compared as well; None if it has none."""
-    task: Task
-    cluster: Cluster
-    saver: Saver
+    tools: Tools
     restorer: Restorer
     pausing: Pausing
-    profiler: Profiler
-    publish: Callable[[Event], None]
-    is_supervised: bool
-    """Whether a supervisor starts the run again, without the devices that are wrong."""
 
     def after_step(self, at: Progress) -> bool:
         """Begins and reads what is due after a step was dispatched. Returns False if the run has gone back."""
-        if not self.every_steps:
+        if not (every_steps := self.tools.config.check_devices):
             return True
         if at.unread is not None and not self._read(at):
             return False
-        if at.begun == self.last_step or self.pausing.is_paused or self.saver.is_due(at.begun):
+        if at.begun == self.tools.config.steps or self.pausing.is_paused or self.tools.saver.is_due(at.begun):
             return self.passes(at)
-        if at.begun % self.every_steps == 0:
+        if at.begun % every_steps == 0:
             self._begin(at)
         return True
 
@@ -67,7 +55,7 @@ class DeviceCheck:
 
         Raises WrongDevices in a supervised run.
         """
-        if not self.every_steps:
+        if not self.tools.config.check_devices:
             return True
         self._begin(at)
         return self._read(at)
@@ -79,7 +67,7 @@ class DeviceCheck:
     def _read(self, at: Progress) -> bool:
         assert at.unread is not None
         rows, at.unread = rows_of(at.unread), None
-        found = self.cluster.collect(rows, dict[int, bytes])
+        found = self.tools.cluster.collect(rows, dict[int, bytes])
         shardings = jax.tree.leaves(at.program.placement.state_shardings)
 
         def compare() -> Differing | None:
@@ -87,7 +75,7 @@ class DeviceCheck:
             words = np.stack([np.frombuffer(joined[place], np.uint64) for place in sorted(joined)])
             return differing(words, first_holders(shardings))
 
-        different = self.cluster.agree(compare, Differing | None)
+        different = self.tools.cluster.agree(compare, Differing | None)
         if different:
             self._go_back(at, different)
         return different is None
@@ -96,18 +84,18 @@ class DeviceCheck:
         """Resumes from the newest checkpoint and pauses, or ends the engine for its supervisor."""
         event = self._event(at, different)
         at.reports.flush()
-        self.profiler.end(at)
-        self.saver.finish()
-        self.publish(event)
-        if self.is_supervised:
+        self.tools.profiler.end(at)
+        self.tools.saver.finish()
+        self.tools.publish(event)
+        if self.tools.is_supervised:
             raise WrongDevices(event.problem, _by_process(event.devices) if event.is_certain else {})
-        newest = self.saver.newest()
+        newest = self.tools.saver.newest()
         at.replace_with(self.restorer.first(at.program.name, at.program, newest, None))
         self.pausing.pause(at, f"{event.problem}: went back to step {at.done:,}; {_advice(event)}")
 
     def _event(self, at: Progress, different: Differing) -> DevicesDiffer:
         found = [at.program.placement.mesh.devices.flat[place] for place in different.devices]
-        names = state_names(self.task)
+        names = state_names(self.tools.compiler.task)
         arrays = [names[leaf] for leaf in different.leaves]
         devices = [
             WrongDevice(device.id, device.device_kind, device.process_index, self._host(device.process_index))
@@ -122,7 +110,7 @@ class DeviceCheck:
         )
 
     def _host(self, process: int) -> str:
-        names = {host.process: host.name for host in self.cluster.hosts}
+        names = {host.process: host.name for host in self.tools.cluster.hosts}
         return names.get(process) or socket.gethostname()
 
 

@@ -2,44 +2,41 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..data.batches import Batches
-from ..spec.config import EvaluationConfig
-from ..wire.events import Evaluated, Event
-from .feed import Feed
+from ..wire.events import Evaluated
+from .inputs import DeviceBatches
 from .progress import Progress
+from .tools import Tools
 
 
 @dataclass(frozen=True)
 class Evaluator:
     """Computes the mean loss of the same held-out batches each time, in all processes before the same step."""
 
-    config: EvaluationConfig | None
-    """None for a run without evaluation."""
+    tools: Tools
     held_out: Batches | None
-    """The held-out batches; None as well."""
-    processes: int
-    """Processes of the run."""
-    publish: Callable[[Event], None]
-    """Publishes the result."""
+    """The held-out batches; None for a run without evaluation."""
 
     def is_due(self, step: int) -> bool:
         """Returns True if an evaluation is due after `step` steps."""
-        return self.config is not None and step % self.config.every_steps == 0
+        config = self.tools.config.evaluation
+        return config is not None and step % config.every_steps == 0
 
     def evaluate(self, at: Progress) -> None:
         """Waits for the step in flight, then evaluates; the time this takes counts for no step. Changes no state.
 
         Raises Invalid if a held-out batch cannot be read.
         """
-        assert self.config and self.held_out
+        config = self.tools.config.evaluation
+        assert config and self.held_out
         at.reports.flush()
-        began, count = time.perf_counter(), min(self.config.batches, self.held_out.full_batches)
+        began, count = time.perf_counter(), min(config.batches, self.held_out.full_batches)
         loss = float(f"{math.fsum(self._losses(at, self.held_out, count)) / count:.9g}")  # all digits of a float32
         at.eval_loss = loss if math.isfinite(loss) else None
-        self.publish(
+        self.tools.publish(
             Evaluated(
                 step=at.done,
                 loss=at.eval_loss,
@@ -53,7 +50,7 @@ class Evaluator:
     def _losses(self, at: Progress, held_out: Batches, count: int) -> Iterator[float]:
         """Yields the loss of each batch; the next one is read while the devices compute."""
         assert at.program.held_out_loss
-        feed, running = Feed(held_out, self.processes), None
+        feed, running = DeviceBatches(held_out, self.tools.cluster.count), None
         for number in range(count):
             batch = feed.batch(number, at.program)
             if running is not None:

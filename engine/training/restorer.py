@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from ..checkpoint.manifest import Manifest
-from ..checkpoint.saver import Saver
 from ..distributed.outcomes import UNSUCCESSFUL, Damaged
 from ..models.task import TrainState
-from ..program.compiler import Compiler
+from ..program.memory import measure
 from ..program.program import Program
-from ..wire.events import Event, RestoreFailed
+from ..wire.events import RestoreFailed
 from .progress import Progress
 from .step_reports import StepReports
+from .tools import Tools
 
 NewState = Future[Callable[[], TrainState]]
 
@@ -19,18 +20,8 @@ NewState = Future[Callable[[], TrainState]]
 class Restorer:
     """Restores checkpoints, and falls back to older ones or a new state."""
 
-    def __init__(
-        self,
-        compiler: Compiler,
-        saver: Saver,
-        reports: Callable[[int], StepReports],
-        publish: Callable[[Event], None],
-    ) -> None:
-        """`reports` makes the step reports of a run that starts after the given number of steps."""
-        self._compiler = compiler
-        self._saver = saver
-        self._reports = reports
-        self._publish = publish
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
 
     def first(self, preset: str, program: Program, origin: Manifest | None, new_state: NewState | None) -> Progress:
         """Starts from the checkpoint `origin`, or from an older one if it is damaged; without any, with a new state."""
@@ -38,15 +29,15 @@ class Restorer:
             try:
                 return self.restore(origin.step, program)
             except Damaged:
-                origin = self._saver.newest()
-        new_state = new_state or self._compiler.initial_state(preset)
+                origin = self.tools.saver.newest()
+        new_state = new_state or self.tools.compiler.initial_state(preset)
         return self._begun_at(0, program, new_state.result()())
 
     def restore(self, step: int, program: Program) -> Progress:
         """Restores the checkpoint of `step` into the program's layout. Raises Damaged, Invalid and Failure."""
-        state, receipt = self._saver.load(step, program)
-        self._publish(receipt)
-        self._saver.report_kept()
+        state, receipt = self.tools.saver.load(step, program)
+        self.tools.publish(receipt)
+        self.tools.saver.report_kept()
         return self._begun_at(receipt.step, program, state)
 
     def go_back(self, at: Progress, step: int) -> None:
@@ -54,7 +45,9 @@ class Restorer:
         try:
             at.replace_with(self.restore(step, at.program))
         except UNSUCCESSFUL as error:
-            self._publish(RestoreFailed(step=step, problems=list(error.problems)))
+            self.tools.publish(RestoreFailed(step=step, problems=list(error.problems)))
 
     def _begun_at(self, step: int, program: Program, state: TrainState) -> Progress:
-        return Progress(program, state, self._reports(step), origin=step, agree_at=step)
+        tools = self.tools
+        reports = StepReports(tools.publish, partial(measure, tools.compiler.devices), tools.cluster, step)
+        return Progress(program, state, reports, origin=step, agree_at=step)

@@ -1,14 +1,13 @@
 """Samples of text between steps: by command, and every so many steps."""
 
 import time
-from collections.abc import Callable
 
 from ..base.advice import problems_in
-from ..program.compiler import Compiler
-from ..spec.config import RunConfig, Sampling, UserModel
+from ..spec.config import Sampling, UserModel
 from ..wire.commands import SampleText
-from ..wire.events import Event, Sampled
+from ..wire.events import Sampled
 from .progress import Progress
+from .tools import Tools
 
 NOT_BUILT_IN = "only the built-in model can be sampled: its tokens are bytes, which it is known to read"
 
@@ -16,17 +15,14 @@ NOT_BUILT_IN = "only the built-in model can be sampled: its tokens are bytes, wh
 class TextSampler:
     """Samples text from the state that trains, which it does not change."""
 
-    def __init__(self, config: RunConfig, compiler: Compiler, publish: Callable[[Event], None]) -> None:
-        self._is_user = isinstance(config.model, UserModel)
-        self._every = config.sampling
-        self._compiler = compiler
-        self._publish = publish
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
         self._last = 0
         """The step of the last sample that was due."""
 
     def sample_if_due(self, at: Progress) -> None:
         """Samples after every N steps, if the run is to. All processes have begun as many steps."""
-        every = self._every
+        every = self.tools.config.sampling
         if every is None or every.every_steps is None or at.begun in (0, self._last) or at.begun % every.every_steps:
             return
         self._last = at.begun
@@ -36,14 +32,14 @@ class TextSampler:
         """Samples as the command says; the time that it takes counts for no step. Reports why if it fails."""
         at.reports.flush()
         began = time.perf_counter()
-        text, compiled, problem = "", 0.0, NOT_BUILT_IN if self._is_user else None
+        text, compiled, problem = "", 0.0, NOT_BUILT_IN if isinstance(self.tools.config.model, UserModel) else None
         try:
             if problem is None:
                 text, compiled = self._sampled(at, command.sampling)
         except Exception as error:  # training continues without it
             problem = "; ".join(problems_in(error))
         seconds = time.perf_counter() - began - compiled
-        self._publish(
+        self.tools.publish(
             Sampled(
                 step=at.done,
                 preset=at.program.name,
@@ -59,7 +55,7 @@ class TextSampler:
 
     def _sampled(self, at: Progress, asked: Sampling) -> tuple[str, float]:
         """Returns the text, and the seconds spent to compile."""
-        sampler, compiled = self._compiler.sampler(at.program)
+        sampler, compiled = self.tools.compiler.sampler(at.program)
         prompt = asked.prompt.encode() or b"\n"
         return sampler.sample(at.state, prompt, asked.tokens, asked.temperature, asked.seed).decode(
             errors="replace"

@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
+from typing import Any
 
-from ..checkpoint.saver import Saver
 from ..distributed.cluster import Cluster
 from ..wire.commands import (
     AddPreset,
@@ -27,29 +27,55 @@ from .background_compiles import BackgroundCompiles, Pending
 from .device_check import DeviceCheck
 from .lockstep import Lockstep, LockstepCommand, MeasureParts, ReadPreset, SwitchNow
 from .pausing import Pausing
-from .profiler import PERIODIC_STEPS, Profiler
+from .profiler import PERIODIC_STEPS
 from .progress import Progress
 from .restorer import Restorer
 from .sampling import TextSampler
-from .stopping import Stopping
 from .switcher import Switcher
+from .tools import Tools
 
 
-@dataclass(frozen=True)
+class Stopping:
+    """Whether all processes have agreed to stop."""
+
+    is_agreed = False
+    """True once all processes have agreed to stop before the next step."""
+
+    def __init__(self, cluster: Cluster, inbox: Inbox, report: Callable[[], None]) -> None:
+        """`report` is called repeatedly while a compilation is awaited."""
+        self._cluster = cluster
+        self._inbox = inbox
+        self._report = report
+
+    def is_requested_before(self, compiled: Future[Any]) -> bool:
+        """Waits for a compilation or for a request to stop, and returns whether the request came first.
+
+        A compilation cannot be interrupted, but it need not be awaited.
+        """
+        self.is_agreed = self.is_agreed or self._cluster.agree(
+            lambda: self._inbox.is_stopped_before(compiled.done, self._report), bool
+        )
+        if not self.is_agreed:
+            wait([compiled])  # process 0 has finished; this process may take a little longer
+        return self.is_agreed
+
+
 class StepBoundary:
-    """Carries out commands and switches between two steps, in the same order in every process."""
+    """Carries out commands and switches between two steps, in the same order in every process.
 
-    inbox: Inbox
-    cluster: Cluster
-    compiles: BackgroundCompiles
-    saver: Saver
-    restorer: Restorer
-    switcher: Switcher
-    profiler: Profiler
-    pausing: Pausing
-    stopping: Stopping
-    check: DeviceCheck
-    sampler: TextSampler
+    Its parts are public: the loop begins, ends and steps through them.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
+        publish, cluster, inbox = tools.publish, tools.cluster, tools.inbox
+        self.compiles = BackgroundCompiles(tools.compiler, tools.config.switches, cluster, publish, inbox.wake)
+        self.restorer = Restorer(tools)
+        self.switcher = Switcher(tools, self.restorer)
+        self.pausing = Pausing(publish)
+        self.stopping = Stopping(cluster, inbox, self.compiles.report)
+        self.check = DeviceCheck(tools, self.restorer, self.pausing)
+        self._sampler = TextSampler(tools)
 
     def cross(self, at: Progress) -> None:
         """Carries out everything that is due before the next step; while paused, waits for a command."""
@@ -60,12 +86,12 @@ class StepBoundary:
         if scheduled := self.compiles.take_scheduled(at.begun):
             self._switch(at, scheduled)
             self.compiles.compile_scheduled(at.program)
-        self.saver.report()
-        self.sampler.sample_if_due(at)
+        self.tools.saver.report()
+        self._sampler.sample_if_due(at)
 
     def _run_commands(self, at: Progress) -> None:
         """Carries out the commands of process 0, in every process before the same step."""
-        agreed = self.cluster.agree(lambda: self._lockstep(at), Lockstep)
+        agreed = self.tools.cluster.agree(lambda: self._lockstep(at), Lockstep)
         at.agree_at = at.begun + agreed.stride
         for command in agreed.commands:
             if not self.stopping.is_agreed:
@@ -73,20 +99,20 @@ class StepBoundary:
 
     def _lockstep(self, at: Progress) -> Lockstep:
         """Returns the commands that are due, decided by process 0; while paused, waits for one."""
-        taken = self.inbox.take(block=not self.pausing.runs_next_step)
+        taken = self.tools.inbox.take(block=not self.pausing.runs_next_step)
         commands: list[LockstepCommand] = [self._for_all_processes(command) for command in taken]
         if preset := self.compiles.ready():
             commands.append(SwitchNow(preset))
-        if self.saver.is_overdue():
+        if self.tools.saver.is_overdue():
             commands.append(SaveCheckpoint())
-        if self.profiler.is_overdue():
+        if self.tools.profiler.is_overdue():
             commands.append(MeasureParts())
-        return Lockstep(commands, self.cluster.stride(at.reports.step_seconds))
+        return Lockstep(commands, self.tools.cluster.stride(at.reports.step_seconds))
 
     def _for_all_processes(self, command: AnyCommand) -> LockstepCommand:
         """Returns the command in the form in which every process can carry it out."""
-        if isinstance(command, AddPreset) and self.cluster.count > 1:
-            return ReadPreset(command.preset, self.saver.presets.write(command.preset, command.text))
+        if isinstance(command, AddPreset) and self.tools.cluster.count > 1:
+            return ReadPreset(command.preset, self.tools.saver.presets.write(command.preset, command.text))
         return command
 
     def _carry_out(self, command: LockstepCommand, at: Progress) -> None:
@@ -101,7 +127,7 @@ class StepBoundary:
             case AddPreset(preset, text):
                 self._add(at, preset, lambda: text)
             case ReadPreset(preset, sha256):
-                self._add(at, preset, lambda: self.saver.presets.read(preset, sha256))
+                self._add(at, preset, lambda: self.tools.saver.presets.read(preset, sha256))
             case PreparePreset(preset):
                 self.compiles.expect(preset)
                 self.compiles.compile_likely(at.program, self._has_core_to_spare)
@@ -111,17 +137,17 @@ class StepBoundary:
                 self.pausing.resume(at)
             case StepOnce():
                 self.pausing.step_once(at)
-            case InspectPreset(preset) if self.cluster.process == 0:
+            case InspectPreset(preset) if self.tools.cluster.process == 0:
                 self.compiles.inspect(preset)
             case SaveCheckpoint():
                 if self.check.passes(at):
-                    at.save(self.saver)
+                    at.save(self.tools.saver)
             case ProfileSteps(steps):
-                self.profiler.request(at.begun, steps)
+                self.tools.profiler.request(at.begun, steps)
             case SampleText():
-                self.sampler.sample(at, command)
+                self._sampler.sample(at, command)
             case MeasureParts():
-                self.profiler.request(at.begun, PERIODIC_STEPS, is_periodic=True)
+                self.tools.profiler.request(at.begun, PERIODIC_STEPS, is_periodic=True)
             case RestoreCheckpoint(step):
                 self._go_back(at, step)
             case Stop():
@@ -136,13 +162,13 @@ class StepBoundary:
 
     def _go_back(self, at: Progress, step: int) -> None:
         at.reports.flush()
-        self.profiler.end(at)
+        self.tools.profiler.end(at)
         self.restorer.go_back(at, step)
 
     def _switch(self, at: Progress, pending: Pending) -> None:
         """Waits for the program if it is not compiled yet, then moves the state."""
         at.reports.flush()
-        self.profiler.end(at)
+        self.tools.profiler.end(at)
         if not self.stopping.is_requested_before(pending.ready) and self.check.passes(at):
             self.switcher.switch(at, pending.preset, lambda: self.compiles.finished(pending))
             at.reports.restart_clock()

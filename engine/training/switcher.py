@@ -5,37 +5,23 @@ from collections.abc import Callable, Sequence
 
 from ..base.advice import problems_in
 from ..base.invalid import Invalid
-from ..checkpoint.saver import Saver
-from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL, Failure
-from ..program.compiler import Compiler, Ready
+from ..program.compiler import Ready
 from ..program.memory import limit, shortage
 from ..program.program import Program
 from ..program.reshard import bytes_moved, move_state
-from ..spec.config import RunConfig
-from ..wire.events import Event, PresetAdded, SwitchCancelled, Switched, SwitchFailed, Switching
+from ..wire.events import PresetAdded, SwitchCancelled, Switched, SwitchFailed, Switching
 from .progress import Progress
 from .restorer import Restorer
+from .tools import Tools
 
 
 class Switcher:
     """Moves the state from one program to another, and rolls back if that fails."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        compiler: Compiler,
-        saver: Saver,
-        restorer: Restorer,
-        cluster: Cluster,
-        publish: Callable[[Event], None],
-    ) -> None:
-        self._config = config
-        self._compiler = compiler
-        self._saver = saver
+    def __init__(self, tools: Tools, restorer: Restorer) -> None:
+        self.tools = tools
         self._restorer = restorer
-        self._cluster = cluster
-        self._publish = publish
 
     def switch(self, at: Progress, preset: str, finished: Callable[[], Ready]) -> None:
         """Switches to the program of a finished compilation; no step is in flight.
@@ -43,28 +29,30 @@ class Switcher:
         If it fails, the old program continues with the old state, or with the newest checkpoint if that state is lost.
         """
         try:
-            ready = self._cluster.together(finished)
+            ready = self.tools.cluster.together(finished)
             if ready.program is at.program:
-                self._publish(SwitchCancelled(to_preset=preset))
+                self.tools.publish(SwitchCancelled(to_preset=preset))
             else:
                 self._move(at, ready)
         except UNSUCCESSFUL as error:
-            if at.is_state_gone and (saved := self._saver.newest()):
+            if at.is_state_gone and (saved := self.tools.saver.newest()):
                 at.replace_with(self._restorer.restore(saved.step, at.program))
             self._report_failure(at, preset, error.problems)
 
     def add(self, at: Progress, preset: str, text: Callable[[], str]) -> bool:
         """Adds a preset that was made in this run. Returns False, and reports why, if it is invalid."""
         try:
-            info = self._cluster.together(lambda: self._compiler.add(preset, text()))
+            info = self.tools.cluster.together(lambda: self.tools.compiler.add(preset, text()))
         except UNSUCCESSFUL as error:
             self._report_failure(at, preset, error.problems)
             return False
-        self._publish(PresetAdded(preset=info))
+        self.tools.publish(PresetAdded(preset=info))
         return True
 
     def _report_failure(self, at: Progress, preset: str, problems: Sequence[str]) -> None:
-        self._publish(SwitchFailed(to_preset=preset, preset=at.program.name, step=at.done, problems=list(problems)))
+        self.tools.publish(
+            SwitchFailed(to_preset=preset, preset=at.program.name, step=at.done, problems=list(problems))
+        )
 
     def _move(self, at: Progress, ready: Ready) -> None:
         """Moves the state to the new program. Raises Invalid and Failure and leaves `at` unchanged.
@@ -73,15 +61,15 @@ class Switcher:
         """
         source, target = at.program, ready.program
         self.check_memory(target)
-        self._publish(Switching(to_preset=target.name, step=at.done))
+        self.tools.publish(Switching(to_preset=target.name, step=at.done))
         began = time.perf_counter()
-        if self._config.low_memory:
+        if self.tools.config.low_memory:
             self._save_or_refuse(at)
-        moved = self._cluster.collectively(
-            lambda: move_state(at.state, source, target, self._compiler.transfers, self._config.low_memory)
+        moved = self.tools.cluster.collectively(
+            lambda: move_state(at.state, source, target, self.tools.compiler.transfers, self.tools.config.low_memory)
         )
         at.state, at.program, at.previous = moved.state, target, source
-        self._publish(
+        self.tools.publish(
             Switched(
                 from_preset=source.name,
                 to_preset=target.name,
@@ -105,12 +93,12 @@ class Switcher:
         cannot roll back.
         """
         previous, failed = at.previous, at.program
-        if previous is None or self._cluster.count > 1:  # another process may not have failed
+        if previous is None or self.tools.cluster.count > 1:  # another process may not have failed
             raise error
         try:
             self._move_back(at, previous)
         except Failure:
-            newest = self._saver.newest()
+            newest = self.tools.saver.newest()
             if newest is None:
                 raise error from None
             at.replace_with(self._restorer.restore(newest.step, previous))
@@ -121,8 +109,8 @@ class Switcher:
         if at.is_state_gone or at.begun > at.done:
             raise Failure("the step has taken the state")
         shardings = previous.placement.state_shardings
-        at.state = self._cluster.together(
-            lambda: self._compiler.transfers.move(at.state, shardings, self._config.low_memory)
+        at.state = self.tools.cluster.together(
+            lambda: self.tools.compiler.transfers.move(at.state, shardings, self.tools.config.low_memory)
         )
         at.program, at.previous, at.agree_at = previous, None, at.begun
 
@@ -130,16 +118,16 @@ class Switcher:
         """Raises Invalid if the devices of any process have less memory than the program needs."""
 
         def check() -> None:
-            available = limit(self._compiler.devices, self._config.device_memory)
+            available = limit(self.tools.compiler.devices, self.tools.config.device_memory)
             if problem := shortage(program.name, program.description.memory, available):
                 raise Invalid(problem)
 
-        self._cluster.together(check)
+        self.tools.cluster.together(check)
 
     def _save_or_refuse(self, at: Progress) -> None:
         """Saves before the transfer frees the state's arrays. Raises Invalid if the save fails."""
-        at.save(self._saver)
-        saved = self._saver.newest()
+        at.save(self.tools.saver)
+        saved = self.tools.saver.newest()
         if saved is None or saved.step != at.done:
             raise Invalid(
                 f"step {at.done} could not be saved, which a switch with --low-memory needs: "

@@ -35,6 +35,7 @@ from .fewer_devices import Fitted, fit
 from .inputs import Inputs, inputs_of, text_inputs
 from .loop import Loop
 from .profiler import Profiler
+from .tools import Tools
 
 
 def train(
@@ -86,11 +87,8 @@ def train(
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
-    is_supervised = restart.attempt is not None
-    loop = Loop(
-        config, inputs.batches, compiler, saver, profiler, publish, inbox, cluster, inputs.held_out, is_supervised
-    )
-    return loop.run(origin, restart.profile)
+    tools = Tools(config, compiler, saver, profiler, cluster, inbox, publish, restart.attempt is not None)
+    return Loop(tools, inputs.batches, inputs.held_out).run(origin, restart.profile)
 
 
 def _compare_inputs(

@@ -19,6 +19,7 @@ from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
+from shardtui.engine.training.tools import Tools
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Pause, Resume, Stop
 from shardtui.engine.wire.event_log import EventLog, LogReader
@@ -123,16 +124,11 @@ class EngineLoop:
         corpus = read_corpus(config.data).describe()
         place = CheckpointDirectory(epath.Path(directory.checkpoints(config)))
         saver = Saver(place, config, task, corpus, devices, Cluster(), publish, lambda: None)
-        loop = Loop(
-            config,
-            bare.batches,
+        compiler, profiler = (
             Compiler(task, {}, devices, directory.presets),
-            saver,
             Profiler(directory.profile, publish, Cluster()),
-            publish,
-            self._inbox,
-            Cluster(),
         )
+        loop = Loop(Tools(config, compiler, saver, profiler, Cluster(), self._inbox, publish), bare.batches)
         self._inbox.put(Pause())
         self._thread = Thread(target=loop.run, args=(None,))
         self._thread.start()

@@ -20,7 +20,7 @@ from shardtui.engine.program.program import Program, compile_initial_state, comp
 from shardtui.engine.spec.config import RunConfig, UserModel
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
-from shardtui.engine.training.feed import Feed
+from shardtui.engine.training.inputs import DeviceBatches
 from shardtui.engine.wire.step_breakdown import TICKS, StepBreakdown
 from shardtui.tui.state.account_sums import flow_times
 
@@ -44,7 +44,7 @@ def traced(task: Task, program: Program, folder: Path) -> StepBreakdown:
     """Traces steps, cut cleanly, and reads them."""
     config = task.config
     batches = Batches(read_corpus(__file__), config.training.batch_size, config.training.seq_len, config.seed)
-    state, feed = compile_initial_state(task, program.placement)(), Feed(task.user_batches or batches, 1)
+    state, feed = compile_initial_state(task, program.placement)(), DeviceBatches(task.user_batches or batches, 1)
     inputs = [feed.batch(at, program) for at in range(STEPS + 1)]
     state, _ = program.step(state, inputs[0])
     jax.block_until_ready(state)

@@ -24,6 +24,7 @@ from shardtui.engine.program.state_function import StateFunction
 from shardtui.engine.spec.config import CheckpointConfig, EvaluationConfig, Sampling, ScheduledSwitch
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
+from shardtui.engine.training.tools import Tools
 from shardtui.engine.wire.commands import AnyCommand, Pause, Resume
 from shardtui.engine.wire.events import (
     CheckpointSaved,
@@ -96,8 +97,8 @@ def run(
     saver = Saver(place, config, task, corpus.describe(), jax.devices(), Cluster(), publish, inbox.wake)
     batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
     profiler = Profiler(folder / "profile", publish, Cluster(), every)
-    loop = Loop(config, batches, Known(task, programs), saver, profiler, publish, inbox, Cluster(), batches)
-    assert loop.run(None, profile) == 6
+    tools = Tools(config, Known(task, programs), saver, profiler, Cluster(), inbox, publish)
+    assert Loop(tools, batches, batches).run(None, profile) == 6
     return events
 
 
