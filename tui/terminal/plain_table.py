@@ -1,12 +1,72 @@
-"""The style of all tables that commands print: a line below the headings and nothing else, easy to cut and to paste."""
+"""Tables of rows. Their columns are described once: commands print them, and views show them."""
 
-from rich import box
-from rich.table import Column, Table
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rich import box, table
+from rich.text import Text
+
+R = TypeVar("R")
+UNLIMITED = 10_000
+"""A width with room for every column."""
 
 
-def plain_table(*columns: str | Column, title: str = "", caption: str = "", lines: bool = False) -> Table:
-    """Returns an empty table. `lines`: whether its rows, which may be of several lines, are kept apart."""
-    return Table(
+@dataclass(frozen=True)
+class Column(Generic[R]):
+    """One column: its heading, and its cell for each row."""
+
+    name: str
+    cell: Callable[[R], str | Text | Sequence[str]]
+    """Returns the text of a cell, with a style if rows differ in it; or the texts of one with several parts, which a
+    command prints below each other."""
+    is_figure: bool = False
+    """Whether its cells are right-aligned and never wrapped."""
+    style: str = ""
+    wide_from: int = 0
+    """Least columns of a terminal that has room for it."""
+
+    def text(self, row: R, separator: str = "; ") -> Text:
+        """Returns the cell of a row. `separator`: what stands between its parts."""
+        cell = self.cell(row)
+        if isinstance(cell, Text):
+            return cell
+        text = cell if isinstance(cell, str) else separator.join(cell)
+        return Text(text, self.style, justify="right" if self.is_figure else None)
+
+
+def figure(name: str, cell: Callable[[R], str | Text | Sequence[str]], wide_from: int = 0) -> Column[R]:
+    """Returns a column of figures."""
+    return Column(name, cell, is_figure=True, wide_from=wide_from)
+
+
+def fitting(columns: Sequence[Column[R]], width: int) -> list[Column[R]]:
+    """Returns the columns that a terminal of `width` columns has room for."""
+    return [column for column in columns if column.wide_from <= width]
+
+
+def table_of(
+    columns: Sequence[Column[R]],
+    rows: Iterable[R],
+    width: int = UNLIMITED,
+    *,
+    title: str = "",
+    caption: str = "",
+    lines: bool = False,
+) -> table.Table:
+    """Returns a table for a terminal of `width` columns. `lines`: whether its rows, which may be of several lines, are
+    kept apart."""
+    shown = fitting(columns, width)
+    headings = [right(each.name) if each.is_figure else table.Column(each.name, overflow="fold") for each in shown]
+    found = plain_table(*headings, title=title, caption=caption, lines=lines)
+    for row in rows:
+        found.add_row(*(column.text(row, "\n") for column in shown))
+    return found
+
+
+def plain_table(*columns: str | table.Column, title: str = "", caption: str = "", lines: bool = False) -> table.Table:
+    """Returns an empty table: a line below the headings and nothing else, easy to cut and to paste."""
+    return table.Table(
         *columns,
         title=title or None,
         caption=caption or None,
@@ -19,6 +79,6 @@ def plain_table(*columns: str | Column, title: str = "", caption: str = "", line
     )
 
 
-def right(name: str) -> Column:
+def right(name: str) -> table.Column:
     """Returns a column of figures, which are never wrapped."""
-    return Column(name, justify="right", no_wrap=True)
+    return table.Column(name, justify="right", no_wrap=True)

@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from ..bindings import identified
 from ..state.sort_value import MARKS, SortValue, sort_value
+from ..terminal.plain_table import UNLIMITED, Column, R, fitting
 from .filter import Filter, pattern_of
 from .rows import Rows
 
@@ -74,6 +75,11 @@ terminal's clipboard (OSC 52).
     def keys(self) -> list[str]:
         """The keys of the shown rows, from the top."""
         return [row.key.value or "" for row in self.rows.ordered_rows]
+
+    def show_columns(self, columns: Sequence[Column[R]], rows: Mapping[str, R], width: int = UNLIMITED) -> None:
+        """Shows the rows, by key, in the columns that a terminal of `width` columns has room for."""
+        shown = fitting(columns, width)
+        self.show_rows([column.name for column in shown], {key: cells_of(shown, row) for key, row in rows.items()})
 
     def show_rows(self, names: Sequence[str], rows: Mapping[str, Cells]) -> None:
         """Shows the rows, by key, under the names of their columns. Cells that stay the same are not redrawn."""
@@ -189,6 +195,11 @@ terminal's clipboard (OSC 52).
         if text:
             self.app.copy_to_clipboard(text)  # pyright: ignore[reportUnknownMemberType]
             self.notify(text, title="copied", markup=False)
+
+
+def cells_of(columns: Sequence[Column[R]], row: R) -> Cells:
+    """Returns the cells of a row."""
+    return [column.text(row) for column in columns]
 
 
 def matches(cells: Cells, patterns: Sequence[re.Pattern[str]]) -> bool:
