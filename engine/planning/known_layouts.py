@@ -6,8 +6,8 @@ import jax
 
 from ..spec.model_config import ModelConfig
 from ..spec.preset import Axes
-from .step_layout import TENSOR_PARALLEL, StepLayout
-from .weight import Spec, Weight
+from .step_layout import StepLayout
+from .weight import TENSOR_PARALLEL, Spec, Weight
 
 UNSPLIT = ("activation_embed", "keys", "head_dim", "qkv", "positions")
 """Logical axes that must not be split."""

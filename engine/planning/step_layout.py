@@ -3,20 +3,17 @@
 Sizes are per device. Dims as in decoder.py.
 """
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-
-import jax
 
 from ..models.sizes import expert_matmul, query_block, tile_block
 from ..models.task import Task
-from ..parallel.rules import LogicalAxes, by_rules, with_derived
+from ..parallel.rules import with_derived
 from ..program.placement import decide_all
 from ..spec.model_config import KEPT, AttentionKernel, ModelConfig
 from ..spec.preset import Axes, Preset
-from .weight import Spec, Weight, spec_of
+from .weight import Shards, Spec, Weight, weights_of
 
 FLOAT32, BFLOAT16 = 4, 2
 """Bytes per element."""
@@ -33,25 +30,20 @@ KEYS = ("batch", "keys", "kv_heads", "head_dim")
 """Logical axes [B, T, K, H] of attention's keys, and of its values."""
 QUERY = ("batch", "seq", "heads", "head_dim")
 """The same of its queries."""
-TENSOR_PARALLEL = ("heads", "kv_heads", "mlp", "vocab")
-"""Logical axes that tensor parallelism splits."""
 
 
-class StepLayout:
+class StepLayout(Shards):
     """The layout of one training step under a preset. Elements and bytes are per device."""
 
     def __init__(self, task: Task, preset: Preset, devices: int) -> None:
         """`task`: trains the built-in model. Raises Invalid if the preset cannot be laid out."""
         assert isinstance(task.config.model, ModelConfig)
+        super().__init__(with_derived(preset.rules), preset.sizes(devices))
         self.state, self.batch = decide_all(task, preset, devices)
         self.task, self.preset = task, preset
         self.model, self.training = task.config.model, task.config.training
         self.is_explicit = preset.axis_types == "explicit"
-        self.mesh = preset.sizes(devices)
-        self.rules = with_derived(preset.rules)
-        self._specs: dict[object, Spec] = {}
         self._gather_axes: dict[str, Axes] = {}
-        self._elements: dict[object, int] = {}
         self._gathered_specs: dict[str, Spec] = {}
         self.pipeline = preset.pipeline(devices, self.training.batch_size)
         self.on_cpu, self.on_tpu = task.platform == "cpu", task.platform == "tpu"
@@ -59,25 +51,10 @@ class StepLayout:
         self.itemsize = BFLOAT16 if self.is_bfloat16 and not self.on_cpu else FLOAT32
         """Bytes per element of activations: the CPU's compiler computes and sends bfloat16 as float32."""
 
-    def spec_of(self, shape: tuple[int, ...], logical: LogicalAxes) -> Spec:
-        """Returns the spec that the rules give an array or an activation with these logical axes."""
-        if (shape, logical) not in self._specs:
-            self._specs[shape, logical] = spec_of(by_rules(shape, logical, self.rules, self.mesh))
-        return self._specs[shape, logical]
-
     @cached_property
     def weights(self) -> list[Weight]:
         """All parameters, in the order of the model's tree."""
-        arrays, decisions = (jax.tree.leaves(tree.params) for tree in (self.task.state_arrays, self.state))
-        moments: dict[str, list[Spec]] = {}
-        for array, decision in zip(*map(jax.tree.leaves, (self.task.state_arrays, self.state)), strict=True):
-            if array.kind == "moment":
-                for owner in array.names[1:]:  # Adafactor's rows and columns name none
-                    moments.setdefault(owner, []).append(spec_of(decision))
-        return [
-            Weight(array, spec_of(decision), tuple(moments.get(array.names[0], ())))
-            for array, decision in zip(arrays, decisions, strict=True)
-        ]
+        return weights_of(self.task.state_arrays, self.state)
 
     @property
     def output_table(self) -> Weight:
@@ -120,16 +97,6 @@ class StepLayout:
         """Capacity of each expert, in tokens per sequence."""
         return self.model.capacity(self.training.seq_len)
 
-    @property
-    def batch_axes(self) -> Axes:
-        """Mesh axes that split the batch."""
-        return self.rules.get("batch", ())
-
-    @property
-    def seq_axes(self) -> Axes:
-        """Mesh axes that split the sequence."""
-        return self.rules.get("seq", ())
-
     def gather_axes(self, weight: Weight) -> Axes:
         """Returns the axes over which a parameter is all-gathered for use: they split it but not its matmul."""
         if weight.name not in self._gather_axes:
@@ -142,40 +109,15 @@ class StepLayout:
         kept |= set(self.pipeline.axes) if self.pipeline else set()
         return tuple(axis for axis in self.mesh if axis in weight.axes and axis not in kept)
 
-    def tensor_axes(self, logical: str) -> Axes:
-        """Returns the axes that split this dim of an activation; none if batch or sequence already use one of them."""
-        if logical not in TENSOR_PARALLEL:
-            return ()
-        axes = self.rules.get(logical, ())
-        return axes if not set(axes) & {*self.batch_axes, *self.seq_axes} else ()
-
     def sums_split_dim(self, weight: Weight) -> bool:
         """Returns whether the product with a kernel sums over a dim that tensor parallelism splits."""
         *summed, out = weight.array.logical_axes
         return out == "embed" and any(self.shard_count(self.tensor_axes(name)) > 1 for name in summed if name)
 
-    def is_slice(self, axes: Iterable[str]) -> bool:
-        """Returns whether these axes are all that the mesh has."""
-        return self.shard_count(axes) == self.shard_count(self.mesh)
-
     @property
     def scatter_kind(self) -> str:
         """What a reduce-scatter compiles to: on CPU an all-reduce whose result is sliced."""
         return "all-reduce" if self.on_cpu else "reduce-scatter"
-
-    def shard_count(self, axes: Iterable[str]) -> int:
-        """Returns how many shards these axes make: the product of their sizes."""
-        count = 1
-        for axis in axes:  # called some hundred times per estimate: a generator would double its time
-            count *= self.mesh[axis]
-        return count
-
-    def local_elements(self, shape: tuple[int, ...], spec: Spec) -> int:
-        """Returns the elements of an array's largest shard."""
-        if (shape, spec) not in self._elements:
-            parts = (-(-size // self.shard_count(axes)) for size, axes in zip(shape, spec, strict=True))
-            self._elements[shape, spec] = math.prod(parts)
-        return self._elements[shape, spec]
 
     def activation_elements(self, logical: tuple[str, ...]) -> int:
         """Returns the elements of one device's shard of an activation with these logical axes."""
@@ -283,18 +225,8 @@ class StepLayout:
         diagonal and those before a window are left out."""
         layers = range(self.model.layers if self.model.window else 1)
         windows = Counter(map(self.model.window_of, layers))
-        return sum(self._computed_scores(each) * count for each, count in windows.items()) / len(layers)
-
-    def _computed_scores(self, window: int) -> float:
-        seq, block = self.training.seq_len, self.score_block
-        if not 0 < window < seq:
-            return (1 + block / seq) / 2
-        starts = range(0, seq, block)
-        if self.attention == "plain":  # its keys start at the first query's window
-            keys = [start + block - max(0, start - window + 1) for start in starts]
-        else:
-            keys = [start + block - max(0, start - window + 1) // block * block for start in starts]
-        return sum(keys) * block / seq**2
+        size = self.training.seq_len, self.score_block, self.attention == "plain"
+        return sum(_computed_scores(each, *size) * count for each, count in windows.items()) / len(layers)
 
     def score_elements(self) -> float:
         """Returns the elements that are held of the attention scores `[B, N, T, T]`."""
@@ -308,6 +240,18 @@ class StepLayout:
             kept = (tuple(axis for axis in axes if axis not in gathered) for axes in weight.spec)
             self._gathered_specs[weight.name] = tuple(kept)
         return self.local_elements(weight.array.shape, self._gathered_specs[weight.name]) * self.itemsize
+
+
+def _computed_scores(window: int, seq: int, block: int, is_plain: bool) -> float:
+    """The part of the attention scores of one layer that is computed. `window`: its positions; 0 if it has none."""
+    if not 0 < window < seq:
+        return (1 + block / seq) / 2
+    starts = range(0, seq, block)
+    if is_plain:  # its keys start at the first query's window
+        keys = [start + block - max(0, start - window + 1) for start in starts]
+    else:
+        keys = [start + block - max(0, start - window + 1) // block * block for start in starts]
+    return sum(keys) * block / seq**2
 
 
 def _dims(model: ModelConfig, batch: int, seq: int) -> Mapping[str, int]:

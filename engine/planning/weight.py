@@ -1,14 +1,20 @@
-"""A parameter of the built-in model, as a preset splits it."""
+"""How a preset splits arrays over its mesh: the parameters of the built-in model, and activations."""
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..models.task import Array
-from ..parallel.rules import Decision
+import jax
+
+from ..models.task import Array, TrainState
+from ..parallel.rules import Decision, LogicalAxes, by_rules
 from ..spec.preset import Axes
 
 Spec = tuple[Axes, ...]
 """The mesh axes that split each dim of an array."""
+TENSOR_PARALLEL = ("heads", "kv_heads", "mlp", "vocab")
+"""Logical axes that tensor parallelism splits."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +77,64 @@ def spec_of(decision: Decision) -> Spec:
 def axes_of(spec: Spec) -> set[str]:
     """Returns all mesh axes that split an array."""
     return {axis for axes in spec for axis in axes}
+
+
+def weights_of(arrays: TrainState, decisions: TrainState) -> list[Weight]:
+    """Returns all parameters, in the order of the model's tree."""
+    moments: dict[str, list[Spec]] = {}
+    for array, decision in zip(*map(jax.tree.leaves, (arrays, decisions)), strict=True):
+        if array.kind == "moment":
+            for owner in array.names[1:]:  # Adafactor's rows and columns name none
+                moments.setdefault(owner, []).append(spec_of(decision))
+    parameters = zip(*map(jax.tree.leaves, (arrays.params, decisions.params)), strict=True)
+    return [Weight(array, spec_of(each), tuple(moments.get(array.names[0], ()))) for array, each in parameters]
+
+
+class Shards:
+    """How rules split arrays over a mesh."""
+
+    def __init__(self, rules: Mapping[str, Axes], mesh: Mapping[str, int]) -> None:
+        self.rules, self.mesh = rules, mesh
+        self._specs: dict[object, Spec] = {}
+        self._elements: dict[object, int] = {}
+
+    def spec_of(self, shape: tuple[int, ...], logical: LogicalAxes) -> Spec:
+        """Returns the spec that the rules give an array or an activation with these logical axes."""
+        if (shape, logical) not in self._specs:
+            self._specs[shape, logical] = spec_of(by_rules(shape, logical, self.rules, self.mesh))
+        return self._specs[shape, logical]
+
+    @property
+    def batch_axes(self) -> Axes:
+        """Mesh axes that split the batch."""
+        return self.rules.get("batch", ())
+
+    @property
+    def seq_axes(self) -> Axes:
+        """Mesh axes that split the sequence."""
+        return self.rules.get("seq", ())
+
+    def tensor_axes(self, logical: str) -> Axes:
+        """Returns the axes that split this dim of an activation; none if batch or sequence already use one of them."""
+        if logical not in TENSOR_PARALLEL:
+            return ()
+        axes = self.rules.get(logical, ())
+        return axes if not set(axes) & {*self.batch_axes, *self.seq_axes} else ()
+
+    def is_slice(self, axes: Iterable[str]) -> bool:
+        """Returns whether these axes are all that the mesh has."""
+        return self.shard_count(axes) == self.shard_count(self.mesh)
+
+    def shard_count(self, axes: Iterable[str]) -> int:
+        """Returns how many shards these axes make: the product of their sizes."""
+        count = 1
+        for axis in axes:  # called some hundred times per estimate: a generator would double its time
+            count *= self.mesh[axis]
+        return count
+
+    def local_elements(self, shape: tuple[int, ...], spec: Spec) -> int:
+        """Returns the elements of an array's largest shard."""
+        if (shape, spec) not in self._elements:
+            parts = (-(-size // self.shard_count(axes)) for size, axes in zip(shape, spec, strict=True))
+            self._elements[shape, spec] = math.prod(parts)
+        return self._elements[shape, spec]
