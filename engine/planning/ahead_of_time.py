@@ -24,13 +24,45 @@ from ..spec.topology import Topology
 from ..wire.events import PresetCompiled
 from . import compilers
 from .estimate import Step
-from .gpus import find_gpus
 from .networks import with_networks
-from .ranking import Cost, Work, timed
+from .ranking import StepCost, Work, timed
 
 NEEDED = re.compile(r"(?:Used |HLO temporaries \()(?P<needed>[\d.]+)(?P<unit>[KMGT])\b")
 PARTS = ("temporaries", "moments", "parameters", "variables", "batch", "padding")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+DESCRIPTION = """\
+gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: {optin}
+  shared_memory_per_core: {target.shared_memory_per_core}
+  core_count: {target.core_count}
+  fpus_per_core: {target.fpus_per_core}
+  l2_cache_size: {target.l2_cache_size}
+  memory_bandwidth: {chip.memory_rate:.0f}
+  clock_rate_ghz: {clock}
+  device_memory_size: {chip.memory}
+  cuda_compute_capability {{ major: {target.capability} }}
+}}
+runtime_version {{ major: {cuda} }}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 }}
+device_description_str: "{chip.kinds[0]}"
+"""
+"""A `stream_executor.GpuTargetConfigProto` with the fields that all versions of the compiler know. The limits of
+threads, blocks and registers: CUDA C++ Programming Guide, table of technical specifications, the same for all."""
+RESERVED_SHARED_MEMORY = 1024
+"""Bytes of a core's shared memory that a block cannot have: the same table."""
+CUDA = 13
+"""Major version of the runtime."""
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
@@ -41,7 +73,7 @@ def find_slice(topology: Topology) -> list[jax.Device]:
     if problem := compilers.missing(topology):
         raise Invalid(problem)
     if topology.chip.target:
-        return find_gpus(topology)
+        return _find_gpus(topology)
     os.environ.setdefault(
         "TPU_SKIP_MDS_QUERY", "1"
     )  # else libtpu queries the network for the machine's identity, for a minute
@@ -59,7 +91,28 @@ def find_slice(topology: Topology) -> list[jax.Device]:
     return canonical_order(found.devices)
 
 
-def compile_cost(task: Task, preset: Preset, topology: Topology) -> Cost:
+def _find_gpus(topology: Topology) -> list[jax.Device]:
+    """Compile-only GPUs, host by host. Raises Invalid if the compiler refuses their description."""
+    chip = topology.chip
+    assert chip.target
+    description = DESCRIPTION.format(
+        chip=chip,
+        target=chip.target,
+        optin=chip.target.shared_memory_per_core - RESERVED_SHARED_MEMORY,
+        clock=chip.clock_rate / 1e9,
+        cuda=CUDA,
+    )
+    hosts, gpus = topology.shape
+    try:
+        found = topologies.get_topology_desc(
+            platform="cuda", topology_name="", target_config=description, topology=f"1x{hosts}x{gpus}"
+        )
+    except Exception as error:
+        raise Invalid(f"--topology {topology.name}: the GPU compiler refuses it: {error}") from error
+    return list(found.devices)
+
+
+def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
     """Returns what the compiler reports for a preset; of a program that is too large for a TPU, only what it needs.
 
     Raises Invalid if the preset cannot be laid out or the slice cannot be compiled for. The GPU compiler compiles
@@ -100,11 +153,11 @@ def _work(task: Task, program: Program) -> Work:
     )
 
 
-def _cost(compiled: PresetCompiled, work: Work, topology: Topology) -> Cost:
+def _cost(compiled: PresetCompiled, work: Work, topology: Topology) -> StepCost:
     memory = compiled.memory
     assert memory is not None, "these compilers always report memory"
     mesh, found = compiled.mesh.axes, compiled.collectives
-    cost = Cost(
+    cost = StepCost(
         basis="compiler",
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
@@ -117,11 +170,11 @@ def _cost(compiled: PresetCompiled, work: Work, topology: Topology) -> Cost:
     return timed(cost, work, topology, mesh)
 
 
-def _too_large(message: str, arguments: int, topology: Topology) -> Cost:
+def _too_large(message: str, arguments: int, topology: Topology) -> StepCost:
     needed = needed_bytes(message)
     if needed is None:
         raise Invalid(first_line(message))
-    return Cost(basis="compiler", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=topology.chip.memory)
+    return StepCost(basis="compiler", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=topology.chip.memory)
 
 
 def needed_bytes(message: str) -> int | None:

@@ -13,9 +13,8 @@ from ..spec.preset_reader import load_preset, load_presets
 from ..spec.search import SearchRequest
 from ..spec.topology import Topology, load_topology
 from ..wire.stdout import print_answer
-from . import cache
-from .compile_slots import Turn, slot
-from .ranking import Board, Cost
+from .compilers import Turn, load_cost, slot, store_cost
+from .ranking import Board, StepCost
 
 
 def plan(config: RunConfig, target: str, *names: str) -> None:
@@ -49,7 +48,7 @@ def search(config: RunConfig, target: str, about: str) -> None:
 
 
 def compile_one(config: RunConfig, target: str, name: str) -> None:
-    """Prints what the TPU compiler reports for one preset on a slice: a `Cost`, as JSON. Exits if its parent does."""
+    """Prints the TPU compiler's `StepCost` of one preset on a slice, as JSON. Exits if its parent does."""
     print_answer(replace(_compiled(config, target, name), account=None))
 
 
@@ -58,12 +57,12 @@ def schedule_one(config: RunConfig, target: str, name: str) -> None:
     print_answer(_compiled(config, target, name))
 
 
-def _compiled(config: RunConfig, target: str, name: str) -> Cost:
+def _compiled(config: RunConfig, target: str, name: str) -> StepCost:
     """The cost of a compiled preset, from the cache if it is there."""
     end_with_parent()
     topology, preset = load_topology(target), load_preset(name)
     program = _program(config, preset, topology) if isinstance(config.model, UserModel) else ""
-    cost = cache.load(config, preset, topology, program)
+    cost = load_cost(config, preset, topology, program)
     if cost is None:
         from ..models.task import Task
         from .ahead_of_time import compile_cost
@@ -71,7 +70,7 @@ def _compiled(config: RunConfig, target: str, name: str) -> Cost:
         with slot(lambda waits: print_answer(Turn(is_waiting=waits))):
             cost = compile_cost(Task(config, topology.platform), preset, topology)
         try:
-            cache.store(config, preset, topology, cost, program)
+            store_cost(config, preset, topology, cost, program)
         except OSError as error:
             print(f"shardtui: cannot cache the compiler's answer: {error}", file=sys.stderr)
     return cost

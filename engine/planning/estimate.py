@@ -4,9 +4,11 @@ The formulas follow the source of the step (decoder.py, task.py). Where the comp
 figure is shown next to the estimate. Layouts that they do not cover, and a user's model, are estimated from the trace.
 """
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import jax
 from msgspec.structs import replace
@@ -14,16 +16,22 @@ from msgspec.structs import replace
 from ..analysis.finding import Finding
 from ..analysis.over_dcn import over_dcn
 from ..analysis.traffic import Flow
+from ..base.advice import problems_in
 from ..base.invalid import Invalid
 from ..models.task import Task
-from ..program.placement import DoesNotDivide, decide_all
+from ..parallel.mesh import describe_mesh
+from ..program.placement import DoesNotDivide, argument_bytes, decide_all, place
 from ..spec.config import UserModel
 from ..spec.preset import Preset
+from ..spec.preset_reader import parse_preset
 from ..spec.slices import crossing
 from ..spec.topology import Topology, wiring
+from ..wire.commands import PreviewPreset
+from ..wire.descriptions import Preview
+from ..wire.events import PresetPreviewed
 from .known_layouts import why_unknown
 from .networks import by_network
-from .ranking import Cost, Row, Work, timed
+from .ranking import Row, StepCost, Work, timed
 from .step_compute import StepCompute
 from .step_layout import StepLayout
 from .step_memory import StepMemory
@@ -70,7 +78,7 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
     return replace(row, findings=_over_dcn(preset, axes, row.estimate))
 
 
-def _over_dcn(preset: Preset, axes: Sequence[str], estimate: Cost | None) -> list[Finding]:
+def _over_dcn(preset: Preset, axes: Sequence[str], estimate: StepCost | None) -> list[Finding]:
     """Returns what is wrong with the axes that cross slices."""
     flows = [flow for flow in (estimate and estimate.collectives) or () if flow.network in ("dcn", "network")]
     moved = {axis: sum(flow.bytes_known for flow in flows if axis in flow.axes) for axis in axes}
@@ -157,11 +165,11 @@ class Step:
         names = ("flops", "memory_bytes", "model_flops", "tokens")
         return replace(one, **{name: getattr(one, name) * self.micro_batches for name in names})
 
-    def cost(self, topology: Topology | None, mesh: Mapping[str, int]) -> Cost:
+    def cost(self, topology: Topology | None, mesh: Mapping[str, int]) -> StepCost:
         """Returns the estimated cost of a step, with times and capacity if the `topology` is known, over which the axes
         of the mesh are laid in this order."""
         flows = [replace(flow, axes=[axis for axis in mesh if axis in flow.axes]) for flow in self.flows]
-        cost = Cost(
+        cost = StepCost(
             argument_bytes=self.argument_bytes,
             peak_bytes=sum(self.parts.values()),
             parts=self.parts,
@@ -183,3 +191,33 @@ def _times(flow: Flow, count: int) -> Flow:
         return flow
     names = ("count", "bytes_per_device", "bytes_known", "bytes_sent")
     return replace(flow, **{name: count * (getattr(flow, name) or 0) for name in names})
+
+
+def preview(task: Task, devices: Sequence[jax.Device], question: PreviewPreset) -> PresetPreviewed:
+    """Returns previews of an edited preset, before and after the edit: its layout and the cost of a step. Safe in any
+    thread while training runs. Never raises: errors become `problems`."""
+    before, after = (_preview(task, devices, question.preset, text) for text in (question.before, question.after))
+    return PresetPreviewed(number=question.number, before=before, after=after)
+
+
+def _preview(task: Task, devices: Sequence[jax.Device], name: str, text: str) -> Preview:
+    try:
+        preset = parse_preset(Path(f"{name}.toml"), text)
+        placement = place(task, preset, devices)
+        row = estimate_row(task, preset, len(devices), None)
+    except Invalid as error:
+        return Preview(problems=list(error.problems))
+    except Exception as error:  # a viewer waits for the answer
+        traceback.print_exception(error)
+        return Preview(problems=problems_in(error))
+    arrays = placement.describe_all(task, (placement.state_shardings, placement.batch_shardings))
+    cost = row.estimate
+    return Preview(
+        problems=[],
+        mesh=describe_mesh(placement.mesh),
+        arrays=arrays,
+        argument_bytes=argument_bytes(task, placement),
+        no_estimate=row.no_estimate,
+        peak_bytes=cost.peak_bytes if cost else None,
+        sent_bytes=cost.sent_by_axis if cost else {},
+    )

@@ -7,12 +7,14 @@ from msgspec.structs import replace
 
 from ..spec.search import Goal
 from .goal import gain, pick
-from .ranking import Row
+from .ranking import Row, StepCost
 
 SLACK: dict[Goal, float] = {"tokens-per-second": 2.0, "fits-largest-batch": 1.0, "least-traffic": 1.25}
 """A candidate is worth a compilation if it would be the best with an estimate that is so many times too low: step times
 of small models are off by that much from mesh to mesh, bytes sent by less, and a batch is no estimate."""
 
+MAX_OVERSIZE = 2.0
+"""Presets that need more than this many times the capacity by formula are compiled only if they are named."""
 Alike = Callable[[Row], object]
 LIKENESS: tuple[Alike, ...] = (
     lambda row: (frozenset(row.mesh.items()), row.settings.get("remat")),
@@ -44,6 +46,11 @@ def next_to_compile(rows: Sequence[Row], goal: Goal) -> Row | None:
     known = {frozenset(row.mesh) for row in compiled}
     promise = max(worth, key=lambda each: (frozenset(each[1].mesh) not in known, each[0]), default=None)
     return promise[1] if promise else None
+
+
+def is_far_too_large(cost: StepCost | None) -> bool:
+    """Returns whether the peak exceeds `MAX_OVERSIZE` times the capacity of a device."""
+    return bool(cost and cost.capacity_bytes and cost.peak_bytes > MAX_OVERSIZE * cost.capacity_bytes)
 
 
 def expected_figure(rows: Sequence[Row], goal: Goal) -> float | None:

@@ -1,95 +1,55 @@
-"""What would make a program fit that is too large: what to compile next, and what was found. Does not import jax."""
+"""Searches with a fixed mesh: which settings of a preset that is too large to compile next. Does not import jax."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ..spec.checks import problems_of
 from ..spec.config import RunConfig
-from ..spec.model_config import KEPT, ModelConfig, RematPolicy
+from ..spec.model_config import KEPT, ModelConfig
 from ..spec.preset import Preset
-from ..wire.descriptions import PeakBuffer, PeakMemory
+from .goal import configured
+from .ranking import Choice, Row
 
 MOST_BATCHES = 6
-"""Batch sizes to compile besides the one that was asked for."""
+"""Batch sizes to compile besides the one asked for."""
+MOST_PROGRAMS = 1 + MOST_BATCHES + 1 + len(KEPT)
+"""Programs to compile for a preset at most: as asked, other batches, more micro-batches, remat policies."""
+
+Settings = dict[str, Choice]
 
 
-class Trial(Struct, frozen=True, kw_only=True):
-    """A step that was compiled to see whether it fits. What differs from the first one is its change."""
+def next_row(rows: Sequence[Row], config: RunConfig, preset: Preset, devices: int) -> Row | None:
+    """Returns the row of a preset with other settings to compile next; None if there is none, or it fits as asked.
 
-    preset: str
-    """Name of the preset."""
-    batch_size: int
-    """Sequences in the global batch."""
-    accumulate_steps: int
-    """Micro-batches of the step."""
-    remat: bool | RematPolicy
-    """What of a block is recomputed; false for a model of one's own."""
-    peak_bytes: int | None = None
-    """Most bytes that a step holds on one device, by the compiler; null if it was not compiled."""
-    fits: bool | None = None
-    """Whether that is within the capacity of a device; null if it was not compiled."""
-    step_seconds: float | None = None
-    """Time of a step by the roofline; null if unknown, as for a program that a TPU compiler rejects."""
-    tokens_per_second: float | None = None
-    """Tokens per second of all devices by that time."""
-    problem: str = ""
-    """Why it was not compiled."""
+    Batch sizes come first, one at a time, to find the largest that fits. Then come changes that keep the batch: twice
+    as many micro-batches, and the remat policies that keep less than the config's.
 
-    def differs_only_in_batch(self, other: "Trial") -> bool:
-        """Whether both are alike but for the batch size."""
-        settings = other.preset, other.accumulate_steps, other.remat
-        return (self.preset, self.accumulate_steps, self.remat) == settings
+    `rows`: of the preset, compiled, being compiled or failed; the first one as asked.
+    """
+    first = rows[0]
+    if first.compiled is None or first.compiled.fits:
+        return None
+    tried = [row.settings for row in rows]
+    settings = next((each for each in _changes(rows, config, preset, devices) if each not in tried), None)
+    if settings is None:
+        return None
+    tokens = configured(config, settings).training.tokens_per_step
+    return replace(first, settings=settings, tokens=tokens, estimate=None, compiled=None)
 
 
-class Fit(Struct, frozen=True, kw_only=True):
-    """What was compiled to find how a step could fit."""
-
-    capacity_bytes: int
-    """Bytes available to a program on one device."""
-    trials: list[Trial]
-    """In the order in which they were compiled: first what was asked for, then batch sizes, then one change each."""
-    at_peak: PeakMemory | None = None
-    """The peak of the memory with the largest batch that fits: a program that is too large has no text to read it from.
-    Null if no batch size that was compiled fits."""
-    peak_buffers: list[PeakBuffer] = []
-    """What fills the memory at that peak: the 20 largest buffers, the largest first."""
-
-    @property
-    def batches(self) -> dict[int, int]:
-        """Bytes at the peak by batch size, of what was compiled with nothing else changed."""
-        alike = (trial for trial in self.trials if trial.differs_only_in_batch(self.trials[0]))
-        return {trial.batch_size: trial.peak_bytes for trial in alike if trial.peak_bytes is not None}
-
-    @property
-    def largest_batch(self) -> int | None:
-        """The largest batch size that was compiled and fits, with nothing else changed; None if none does."""
-        return max((size for size, peak in self.batches.items() if peak <= self.capacity_bytes), default=None)
-
-    @property
-    def least_too_large(self) -> int | None:
-        """The smallest batch size that was compiled and does not fit; None if all do."""
-        return min((size for size, peak in self.batches.items() if peak > self.capacity_bytes), default=None)
-
-    def rules_out(self, trial: Trial) -> bool:
-        """Returns whether a trial keeps all that a remat policy keeps with which the step is too large."""
-        too_large = [KEPT[each.remat] for each in self.trials if each.fits is False and isinstance(each.remat, str)]
-        kept = set(KEPT[trial.remat]) if isinstance(trial.remat, str) else set[str]()
-        return any(set(less) <= kept for less in too_large)
-
-    @property
-    def changes(self) -> list[Trial]:
-        """What was compiled with the batch that was asked for, and another change."""
-        first = self.trials[0]
-        return [trial for trial in self.trials if not trial.differs_only_in_batch(first)]
-
-
-def tried(config: RunConfig, preset: str) -> Trial:
-    """Returns the settings of a step that is to be compiled."""
-    remat = config.model.remat if isinstance(config.model, ModelConfig) else False
-    training = config.training
-    return Trial(preset=preset, batch_size=training.batch_size, accumulate_steps=training.accumulate_steps, remat=remat)
+def batch_limits(rows: Sequence[Row]) -> dict[str, tuple[int | None, int]]:
+    """Returns, by preset, the largest batch size that fits with nothing else changed, if any does, and the smallest
+    that is too large. Only of presets of which other batch sizes were compiled because they do not fit as asked.
+    """
+    found: dict[str, tuple[int | None, int]] = {}
+    for first in (row for row in rows if not row.settings and row.compiled and not row.compiled.fits):
+        own = [row for row in rows if row.preset == first.preset]
+        if batch := next((row for row in own if _is_batch(row) and row.compiled), None):
+            peaks = _peaks(own, batch.tokens // int(batch.settings["batch_size"]))
+            fitting = [size for size, peak in peaks.items() if peak <= _capacity(own)]
+            found[first.preset] = max(fitting, default=None), min(peaks.keys() - set(fitting))
+    return found
 
 
 def next_batch(peaks: Mapping[int, int], capacity: int, least: int) -> int | None:
@@ -109,26 +69,37 @@ def next_batch(peaks: Mapping[int, int], capacity: int, least: int) -> int | Non
     return least * min(max(guess, low + 1), high - 1)
 
 
-def with_other_batch(config: RunConfig, batch_size: int) -> RunConfig:
-    """Returns the config with another batch size."""
-    return replace(config, training=replace(config.training, batch_size=batch_size))
-
-
-def accumulated(config: RunConfig, preset: Preset, devices: int) -> Iterator[RunConfig]:
-    """Yields the config with twice as many micro-batches, if the batch divides into them."""
-    training = config.training
+def _changes(rows: Sequence[Row], config: RunConfig, preset: Preset, devices: int) -> Iterator[Settings]:
+    training, model = config.training, config.model
+    if not any(_is_batch(row) and not row.compiled and not row.problems for row in rows):
+        least = preset.least_batch(devices, training.accumulate_steps)
+        if size := next_batch(_peaks(rows, training.seq_len), _capacity(rows), least):
+            yield {"batch_size": size}
     steps = 2 * training.accumulate_steps
-    if not preset.stage_axes and training.batch_size % preset.least_batch(devices, steps) == 0:
-        changed = replace(config, training=replace(training, accumulate_steps=steps))
-        if not problems_of(changed):
-            yield changed
-
-
-def rematerialized(config: RunConfig) -> Iterator[RunConfig]:
-    """Yields the config with each remat policy that keeps less than its own, the one that keeps least first."""
-    model = config.model
+    more: Settings = {"accumulate_steps": steps}
+    is_divided = not preset.stage_axes and training.batch_size % preset.least_batch(devices, steps) == 0
+    if is_divided and not problems_of(configured(config, more)):
+        yield more
     if not isinstance(model, ModelConfig) or model.remat is True:
         return
+    failed = [row.settings.get("remat") for row in rows if row.compiled and not row.compiled.fits]
+    too_large = [set(kept) for policy, kept in KEPT.items() if policy in failed]
     for policy, kept in KEPT.items():
-        if model.remat is False or set(kept) < set(KEPT[model.remat]):
-            yield replace(config, model=replace(model, remat=policy))
+        keeps_less = model.remat is False or set(kept) < set(KEPT[model.remat])
+        if keeps_less and not any(less <= set(kept) for less in too_large):
+            yield {"remat": policy}
+
+
+def _is_batch(row: Row) -> bool:
+    return row.settings.keys() == {"batch_size"}
+
+
+def _peaks(rows: Sequence[Row], seq_len: int) -> dict[int, int]:
+    """Bytes at the peak by batch size, of what is compiled with nothing else changed."""
+    alike = [row for row in rows if row.settings.keys() <= {"batch_size"}]
+    return {row.tokens // seq_len: row.compiled.peak_bytes for row in alike if row.compiled}
+
+
+def _capacity(rows: Sequence[Row]) -> int:
+    """Bytes available to a program on one device."""
+    return next(row.compiled.capacity_bytes or 0 for row in rows if row.compiled)

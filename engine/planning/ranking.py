@@ -14,7 +14,6 @@ from ..spec.preset import Indivisible
 from ..spec.topology import Topology, Wiring, wiring
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from ..wire.step_breakdown import StepBreakdown
-from .fitting import Fit
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
 """Whether a preset fits the devices; `not known` if there is no cost yet, `infeasible` if it cannot be laid out."""
@@ -44,7 +43,7 @@ class Work(Struct, frozen=True, kw_only=True):
     """Tokens per step, of all devices."""
 
 
-class Cost(Struct, frozen=True, kw_only=True):
+class StepCost(Struct, frozen=True, kw_only=True):
     """Cost of one step on one device, not measured but estimated or taken from a compiled program."""
 
     basis: Basis = "formula"
@@ -166,14 +165,12 @@ class Row(Struct, frozen=True, kw_only=True):
     """What is likely to be wrong with how its mesh lies over the slices."""
     no_estimate: str = ""
     """Why there is no estimate although the layout is valid; else empty."""
-    estimate: Cost | None = None
+    estimate: StepCost | None = None
     """Cost by formula, or where none covers the layout, from the trace."""
-    compiled: Cost | None = None
+    compiled: StepCost | None = None
     """Cost of the compiled program."""
     measured: Measured | None = None
     """Measured steps."""
-    fit: Fit | None = None
-    """What would make it fit, compiled; null unless that is asked for and it is too large."""
 
     @property
     def title(self) -> str:
@@ -181,7 +178,7 @@ class Row(Struct, frozen=True, kw_only=True):
         return title_of(self.preset, self.settings)
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> StepCost | None:
         """The more accurate cost: compiled, else estimated; None if there is neither."""
         return self.compiled or self.estimate
 
@@ -193,7 +190,7 @@ class Row(Struct, frozen=True, kw_only=True):
         return "fits" if self.cost.fits else "too large"
 
     @property
-    def timed(self) -> Cost | None:
+    def timed(self) -> StepCost | None:
         """The more accurate cost with a step time: the estimate for a program that does not fit. None if unknown."""
         return next((cost for cost in (self.compiled, self.estimate) if cost and cost.step_seconds), None)
 
@@ -246,7 +243,7 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=rank)
 
 
-def timed(cost: Cost, work: Work, topology: Topology, mesh: Mapping[str, int]) -> Cost:
+def timed(cost: StepCost, work: Work, topology: Topology, mesh: Mapping[str, int]) -> StepCost:
     """Returns the cost with step times: a roofline of compute, memory and interconnect (Williams et al. 2009)."""
     chip = topology.chip
     compute, memory = work.flops / chip.flops, work.memory_bytes / chip.memory_rate

@@ -19,7 +19,7 @@ from ..spec.preset import Preset
 from ..spec.topology import Topology
 from ..wire.descriptions import CollectiveInfo
 from .networks import by_network
-from .ranking import Cost, Work, timed
+from .ranking import StepCost, Work, timed
 
 
 class StepTrace:
@@ -77,12 +77,12 @@ class StepTrace:
             tokens=self._task.config.training.tokens_per_step,
         )
 
-    def cost(self, topology: Topology) -> Cost:
+    def cost(self, topology: Topology) -> StepCost:
         """Returns the cost on a slice."""
         mesh = dict(self._placement.mesh.shape)
         with self._program.module.context:
             peak = live_peak(self._live, [array.names[0] for array in self._task.arrays])
-        cost = Cost(
+        cost = StepCost(
             basis="trace",
             argument_bytes=self.argument_bytes,
             peak_bytes=sum(self.parts.values()),

@@ -5,9 +5,8 @@ from functools import cached_property
 
 from ..analysis.traffic import Flow, sent
 from ..spec.preset import Axes
-from .collective import Collective
 from .step_layout import FLOAT32, KEYS, RECEIVED, SENT, StepLayout
-from .weight_traffic import WeightTraffic
+from .weight_traffic import Collective, WeightTraffic
 
 
 class StepTraffic:

@@ -1,9 +1,9 @@
 """Collectives of a step's parameters and their gradients, by formula."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ..spec.preset import Axes
-from .collective import Collective
 from .step_layout import FLOAT32, StepLayout
 from .weight import Weight, axes_of
 
@@ -12,6 +12,20 @@ WIDEST_WINDOW = 32
 (measured)."""
 BOTH_WAYS = 8
 """Devices from which on a windowed gather sends both ways round."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Collectives of a step that are alike."""
+
+    kind: str
+    """HLO opcode, such as `all-gather`."""
+    axes: Axes
+    """The mesh axes that it communicates over."""
+    bytes_each: float
+    """Bytes per device of each one: of the gathered array for a gather, of the input for a scatter."""
+    count: int
+    """How many run per step."""
 
 
 class WeightTraffic:

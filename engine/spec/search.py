@@ -20,5 +20,7 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     """What is best."""
     kept: list[str] = []
     """Settings that keep their values, such as `batch_size`; the search chooses the others."""
+    is_mesh_fixed: bool = False
+    """Whether only settings of the named presets are searched, and none is kept: what makes them fit."""
     minutes: float = 10.0
     """After how many minutes it ends with the best so far."""

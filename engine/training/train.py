@@ -16,7 +16,7 @@ from ..distributed.agreement import differences, facts, fingerprints
 from ..distributed.cluster import Cluster
 from ..models.task import Task
 from ..parallel.mesh import describe_device, fallback
-from ..planning.preview import preview
+from ..planning.estimate import preview
 from ..program.compiler import Compiler
 from ..program.memory import keep_freed_blocks, limit
 from ..program.presets import describe_presets, known_presets, problems_of_requested

@@ -19,7 +19,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import msgspec
-from shardtui.engine.planning.ranking import Board, Cost
+from shardtui.engine.planning.ranking import Board, StepCost
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import HF, choose_model
 from shardtui.engine.wire.framing import encode_json
@@ -124,7 +124,7 @@ task = simulated_task(msgspec.json.decode(sys.argv[1], type=RunConfig), slice_.p
 cost = StepTrace(task, load_preset(sys.argv[3]), jax.devices()).cost(slice_)
 print(msgspec.json.encode(cost).decode())
 """
-"""Prints the `Cost` of a step by its trace, also where there is a formula."""
+"""Prints the `StepCost` of a step by its trace, also where there is a formula."""
 LLAMA_1B = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -207,14 +207,14 @@ def main() -> None:
         print(f"sent: median {median(traffic):.1%}, worst {max(traffic):.1%}, of {len(traffic)} that compile")
 
 
-def _verdict(estimate: Cost, compiled: Cost) -> str:
+def _verdict(estimate: StepCost, compiled: StepCost) -> str:
     by_formula = "" if estimate.fits == compiled.fits else f" (formula: {'yes' if estimate.fits else 'no'})"
     return ("yes" if compiled.fits else "no") + by_formula
 
 
 def _costs(
     name: str, topology: str, preset: str, settings: tuple[str, ...], is_traced: bool
-) -> tuple[Cost, Cost | None]:
+) -> tuple[StepCost, StepCost | None]:
     """By formula or trace, and by the compiler; None if that takes longer than `LIMIT`."""
     with tempfile.TemporaryDirectory() as directory:
         if name.startswith(HF):
@@ -224,20 +224,20 @@ def _costs(
     config = RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset=preset)
     estimate = by_trace(config, topology, preset) if is_traced else by_formula(config, topology, preset)
     try:
-        return estimate, msgspec.json.decode(ask("compile", config, topology, preset), type=Cost)
+        return estimate, msgspec.json.decode(ask("compile", config, topology, preset), type=StepCost)
     except subprocess.TimeoutExpired:
         return estimate, None
 
 
-def by_formula(config: RunConfig, topology: str, preset: str) -> Cost:
+def by_formula(config: RunConfig, topology: str, preset: str) -> StepCost:
     (row,) = msgspec.json.decode(ask("plan", config, topology, preset), type=Board).rows
     assert row.estimate and row.estimate.basis == "formula", row.problems or row.no_estimate
     return row.estimate
 
 
-def by_trace(config: RunConfig, topology: str, preset: str) -> Cost:
+def by_trace(config: RunConfig, topology: str, preset: str) -> StepCost:
     return msgspec.json.decode(
-        answer([sys.executable, "-P", "-c", TRACE, encode_json(config).decode(), topology, preset]), type=Cost
+        answer([sys.executable, "-P", "-c", TRACE, encode_json(config).decode(), topology, preset]), type=StepCost
     )
 
 

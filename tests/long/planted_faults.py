@@ -103,17 +103,17 @@ MENDED = [
     ),
     Fault(
         "a plan that waits for other plans says that it compiles",
-        "tui/cli/plan_progress.py",
+        "tui/cli/plan.py",
         'doing = "waiting for other plans to compile" if planner.is_waiting else "compiling"',
         'doing = "compiling"',
         ("tui/test_planner.py",),
     ),
     Fault(
         "compilations of several plans have more cores than there are",
-        "engine/planning/compile_slots.py",
+        "engine/planning/compilers.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
-        ("planning/test_compile_slots.py",),
+        ("planning/test_compilers.py",),
     ),
 ]
 OTHERS = [

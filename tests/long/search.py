@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 from shardtui.engine.planning.finalists import next_to_compile
 from shardtui.engine.planning.goal import configured, figure, pick
-from shardtui.engine.planning.ranking import Board, Cost, Row
+from shardtui.engine.planning.ranking import Board, Row, StepCost
 from shardtui.engine.planning.search import MAX_ROWS
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import HF, choose_model
@@ -103,9 +103,9 @@ def compiled(config: RunConfig, topology: str, ranks: Iterable[int]) -> list[Row
     return [msgspec.structs.replace(row, compiled=cost) for row, cost in zip(chosen, costs, strict=True)]
 
 
-def cost_of(config: RunConfig, topology: str, row: Row) -> Cost:
+def cost_of(config: RunConfig, topology: str, row: Row) -> StepCost:
     answer = ask("compile", configured(config, row.settings), topology, row.preset, limit=None)
-    return msgspec.json.decode(answer, type=Cost)
+    return msgspec.json.decode(answer, type=StepCost)
 
 
 def add(table: Table, name: str, topology: str, settings: str, rows: list[Row]) -> float:

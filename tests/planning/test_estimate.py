@@ -15,12 +15,11 @@ from shardtui.engine.analysis.traffic import Flow, flows
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task
-from shardtui.engine.planning import cache as plan_cache
+from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.ahead_of_time import needed_bytes
-from shardtui.engine.planning.estimate import Step, estimate_row
+from shardtui.engine.planning.estimate import Step, estimate_row, preview
 from shardtui.engine.planning.networks import by_network
-from shardtui.engine.planning.preview import preview
-from shardtui.engine.planning.ranking import Board, Cost, Row, Work, network_seconds, ranked, timed
+from shardtui.engine.planning.ranking import Board, Row, StepCost, Work, network_seconds, ranked, timed
 from shardtui.engine.planning.step_trace import StepTrace
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
@@ -331,9 +330,9 @@ def test_invalid_mesh_names_are_no_presets(name: str) -> None:
     assert mesh_preset(name) is None
 
 
-def cost(peak: int, seconds: float) -> Cost:
+def cost(peak: int, seconds: float) -> StepCost:
     """Returns a cost on a device of 10 bytes."""
-    return Cost(argument_bytes=1, peak_bytes=peak, capacity_bytes=10, collectives=[], step_seconds=seconds)
+    return StepCost(argument_bytes=1, peak_bytes=peak, capacity_bytes=10, collectives=[], step_seconds=seconds)
 
 
 def test_fitting_presets_rank_by_time_and_others_by_missing_memory() -> None:
@@ -402,24 +401,24 @@ def test_compiler_answers_are_cached_by_all_that_they_depend_on(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config, preset = tiny_config(), load_preset("dp")
     small, large = load_topology("v5e:2x4"), load_topology("v5e:4x4")
-    assert plan_cache.load(config, preset, small) is None
-    plan_cache.store(config, preset, small, cost(5, 1.0))
-    assert plan_cache.load(config, preset, small) == cost(5, 1.0)
-    assert plan_cache.load(config, preset, large) is None
-    assert plan_cache.load(config, load_preset("tp"), small) is None
+    assert plan_cache.load_cost(config, preset, small) is None
+    plan_cache.store_cost(config, preset, small, cost(5, 1.0))
+    assert plan_cache.load_cost(config, preset, small) == cost(5, 1.0)
+    assert plan_cache.load_cost(config, preset, large) is None
+    assert plan_cache.load_cost(config, load_preset("tp"), small) is None
     other: RunConfig = tiny_config(model=WIDE, training=BATCHES)
-    assert plan_cache.load(other, preset, small) is None
+    assert plan_cache.load_cost(other, preset, small) is None
     mine = tiny_config(model=UserModel(reference="lm.py:make", directory="/"))
-    plan_cache.store(mine, preset, small, cost(6, 1.0), "module @step { a }")
-    assert plan_cache.load(mine, preset, small, "module @step { a }") == cost(6, 1.0)
-    assert plan_cache.load(mine, preset, small, "module @step { b }") is None, "another program"
+    plan_cache.store_cost(mine, preset, small, cost(6, 1.0), "module @step { a }")
+    assert plan_cache.load_cost(mine, preset, small, "module @step { a }") == cost(6, 1.0)
+    assert plan_cache.load_cost(mine, preset, small, "module @step { b }") is None, "another program"
     for name, value in {"ENGINE": tmp_path, "OPTIONS": ["--xla_some=true", None]}.items():
         with monkeypatch.context() as changed:
             changed.setattr(plan_cache, name, value)
-            assert plan_cache.load(config, preset, small) is None
+            assert plan_cache.load_cost(config, preset, small) is None
     for file in (tmp_path / "shardtui" / "plan").iterdir():
         file.write_bytes(file.read_bytes()[:20])
-    assert plan_cache.load(config, preset, small) is None, "truncated"
+    assert plan_cache.load_cost(config, preset, small) is None, "truncated"
 
 
 def test_an_unknown_preset_name_is_refused_with_a_hint(home: Path) -> None:

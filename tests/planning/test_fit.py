@@ -1,31 +1,32 @@
-"""What makes a preset fit: which batch sizes are compiled, and the fitter on real engine processes.
+"""`plan --fit`: searches with a fixed mesh. Which settings are compiled, by the planner on real engine processes.
 
 None compiles a program: answers of the compiler are in its cache, and the compiler fails for others.
 """
 
 import asyncio
-import json
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.planning import cache as plan_cache
-from shardtui.engine.planning.fitting import MOST_BATCHES, Fit, Trial, next_batch
-from shardtui.engine.planning.ranking import Cost
+from shardtui.engine.planning import compilers as plan_cache
+from shardtui.engine.planning.fitting import MOST_BATCHES, MOST_PROGRAMS, batch_limits, next_batch, next_row
+from shardtui.engine.planning.ranking import Row, StepCost
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
-from shardtui.engine.spec.mesh_names import mesh_preset
 from shardtui.engine.spec.model_config import KEPT
 from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.search import SearchRequest
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.descriptions import PeakMemory
-from shardtui.tui.client.fitter import OTHERS, Fitter
-from shardtui.tui.state.fit_words import change, conclusion, ordered
+from shardtui.tui.cli.plan import Asked, plan
+from shardtui.tui.client.planner import Planner
+from shardtui.tui.state.recommendation import recommendation
 
 from ..compilers import FAILS, HANGS, Compilers
-from ..conftest import tiny_config, tiny_model
+from ..conftest import SETTINGS, tiny_config, tiny_model
+from ..schemas import checked
+from .test_plan import run
 
 SLICE = "v5e:2x4"
 CAPACITY = load_topology(SLICE).chip.memory
@@ -62,9 +63,9 @@ def config_of(**training: int) -> RunConfig:
     return tiny_config(training=TrainingConfig(**{"batch_size": 64, "seq_len": 16, **training}))
 
 
-def keep(config: RunConfig, preset: str, part: float, rate: float = 1.0) -> None:
-    """Puts an answer of the compiler into its cache: `part` of the memory of a device."""
-    cost = Cost(
+def cost_of(part: float, rate: float = 1.0) -> StepCost:
+    """A cost by the compiler: `part` of the memory of a device."""
+    return StepCost(
         basis="compiler",
         argument_bytes=1,
         peak_bytes=int(part * CAPACITY),
@@ -73,7 +74,11 @@ def keep(config: RunConfig, preset: str, part: float, rate: float = 1.0) -> None
         step_seconds=0.5 if part <= 1 else None,
         tokens_per_second=rate if part <= 1 else None,
     )
-    plan_cache.store(config, load_preset(preset), load_topology(SLICE), cost)
+
+
+def keep(config: RunConfig, preset: str, part: float) -> None:
+    """Puts an answer of the compiler into its cache."""
+    plan_cache.store_cost(config, load_preset(preset), load_topology(SLICE), cost_of(part))
 
 
 def keep_all() -> None:
@@ -85,129 +90,133 @@ def keep_all() -> None:
         keep(tiny_config(model=tiny_model(remat=policy), training=config_of().training), "fsdp", 0.6 + len(kept) / 5)
 
 
-def fitted(config: RunConfig, preset: str = "fsdp") -> Fit:
-    async def follow() -> Fit:
-        fitter = Fitter(config, SLICE, preset)
-        async for _ in fitter.fits():
-            pass
-        return fitter.fit
+def fitted(config: RunConfig) -> list[Row]:
+    planner = Planner(config, SLICE, ["fsdp"], compiles=True, search=SearchRequest(is_mesh_fixed=True))
 
-    return asyncio.run(follow())
+    async def follow() -> None:
+        async for _ in planner.boards():
+            pass
+
+    asyncio.run(follow())
+    assert planner.board
+    return planner.board.rows
 
 
 def test_the_largest_batch_and_each_change_that_may_help_are_compiled(home: Path, compilers: Compilers) -> None:
     compilers.install(FAILS)
     keep_all()
-    fit = fitted(config_of())
-    assert fit.batches == {size: int((0.25 + size / 64 * 1.75) * CAPACITY) for size in (64, 32, 24)}
-    assert (fit.largest_batch, fit.least_too_large) == (24, 32)
-    assert fit.at_peak and fit.at_peak.at == 0.25 + 24 / 64 * 1.75, "what fills the memory with the largest batch"
-    changes = {change(trial, fit.trials[0]): trial for trial in fit.changes}
-    assert changes["accumulate_steps=2"].fits is False
-    tried = [trial.remat for trial in fit.changes if trial.remat]
-    assert tried[:4] == ["full", "save_qkv_proj", "save_out_proj", "save_dot_except_mlp"]
-    assert [changes[f"remat={name}"].fits for name in tried[:3]] == [True] * 3
-    assert [trial.fits for trial in fit.changes if trial.remat == "save_dot_except_mlp"] == [True]
-    assert "minimal" not in tried, "it keeps all that a policy keeps which is too large"
-    others = [trial for trial in fit.changes if trial.preset != "fsdp"]
-    assert len(others) == OTHERS
-    assert all(trial.problem.endswith("no such luck") for trial in others), "they are not in the cache"
-    assert ordered(fit)[:3] == [fit.trials[0], fit.trials[1], fit.trials[2]]
-    assert conclusion(fit).startswith("fsdp fits with batch_size=24, not with 32; with 64, remat=")
-
-
-@pytest.mark.slow
-def test_if_no_preset_fits_meshes_are_compiled(
-    home: Path, compilers: Compilers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compilers.install(FAILS)
-    keep_all()
-    monkeypatch.setattr("shardtui.tui.client.fitter.usual_presets", lambda config: (["data3"], []))
-    fit = fitted(config_of())
-    others = [trial for trial in fit.changes if trial.preset != "fsdp"]
-    assert len(others) == OTHERS
-    assert [change(each, fit.trials[0]) for each in others] == [f"preset={each.preset}" for each in others]
-    assert any(mesh_preset(each.preset) for each in others)
+    rows = fitted(config_of())
+    assert {row.preset for row in rows} == {"fsdp"}
+    assert rows[0].settings == {} and len(rows) <= MOST_PROGRAMS
+    sizes = [row.settings["batch_size"] for row in rows if "batch_size" in row.settings]
+    assert sizes == [32, 24]
+    assert batch_limits(rows) == {"fsdp": (24, 32)}
+    assert {row.settings.get("batch_size", 64): row.tokens for row in rows} == {64: 1024, 32: 512, 24: 384}
+    fits = {str(value): row.verdict for row in rows for value in row.settings.values()}
+    assert fits["2"] == "too large", "more micro-batches"
+    assert [policy for policy in KEPT if fits.get(policy) == "fits"] == list(KEPT)[:4]
+    assert "minimal" not in fits, "it keeps all that a policy keeps which is too large"
+    said = recommendation(rows, SLICE, "fits-largest-batch")
+    assert said.startswith("fsdp remat=")
+    assert "; fsdp fits with batch_size=24, not with 32; with the same batch as asked, remat=" in said
 
 
 def test_a_preset_that_fits_needs_no_change(home: Path, compilers: Compilers) -> None:
     compilers.install(FAILS)
     keep(config_of(batch_size=8), "fsdp", 0.5)
-    fit = fitted(config_of(batch_size=8))
-    assert [trial.fits for trial in fit.trials] == [True]
-    assert conclusion(fit) == ""
+    rows = fitted(config_of(batch_size=8))
+    assert [(row.settings, row.verdict) for row in rows] == [({}, "fits")]
+    assert batch_limits(rows) == {}
 
 
 def test_what_cannot_be_compiled_as_asked_is_not_changed(home: Path, compilers: Compilers) -> None:
     compilers.install(FAILS)
-    fit = fitted(config_of())
-    assert [trial.problem.endswith("no such luck") for trial in fit.trials] == [True]
+    (row,) = fitted(config_of())
+    assert row.problems[0].endswith("no such luck")
 
 
-def test_a_cancelled_fitter_leaves_no_process(home: Path, compilers: Compilers) -> None:
+def row_of(part: float | None = None, tokens: int = 1024, **settings: bool | int | str) -> Row:
+    compiled = None if part is None else cost_of(part)
+    return Row(preset="fsdp", mesh={"fsdp": 8}, settings=settings, tokens=tokens, laid_out=True, compiled=compiled)
+
+
+def test_one_batch_is_compiled_at_a_time_and_other_changes_beside_it() -> None:
+    preset = load_preset("fsdp")
+    first, half = row_of(2.0), row_of(tokens=512, batch_size=32)
+    assert next_row([first], config_of(), preset, 8) == half
+    beside = next_row([first, half], config_of(), preset, 8)
+    assert beside and beside.settings == {"accumulate_steps": 2}
+    known = [first, row_of(0.9, 512, batch_size=32)]
+    after = next_row(known, config_of(), preset, 8)
+    assert after and 32 < int(after.settings["batch_size"]) < 64
+    assert next_row([row_of()], config_of(), preset, 8) is None, "as asked it is not compiled yet"
+
+
+def test_if_no_batch_that_was_compiled_fits_the_smallest_is_named() -> None:
+    rows = [row_of(2.0), row_of(1.5, 128, batch_size=8)]
+    assert batch_limits(rows) == {"fsdp": (None, 8)}
+    said = recommendation(rows, SLICE, "tokens-per-second")
+    assert said.startswith(f"no candidate fits on {SLICE}: fsdp batch_size=8 comes closest")
+    assert said.endswith("fsdp: no batch size that was compiled fits, the smallest of them 8")
+
+
+def test_a_cancelled_search_leaves_no_process(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     keep(config_of(), "fsdp", 2.0)
-    fitter = Fitter(config_of(), SLICE, "fsdp")
+    planner = Planner(config_of(), SLICE, ["fsdp"], compiles=True, search=SearchRequest(is_mesh_fixed=True))
 
     async def follow() -> None:
-        async for _ in fitter.fits():
+        async for _ in planner.boards():
             pass
 
     async def end_early() -> None:
         task = asyncio.create_task(follow())
         await asyncio.to_thread(compilers.wait_for, 1)
-        assert fitter.trying and fitter.trying.trial.batch_size == 32
+        assert planner.compiling and planner.compiling.preset == "fsdp batch_size=32"
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(end_early())
     assert compilers.all_gone(0)
-    assert fitter.trying is None
-    assert [trial.fits for trial in fitter.fit.trials] == [False]
-
-
-def trial(**changes: object) -> Trial:
-    values = {"preset": "fsdp", "batch_size": 64, "accumulate_steps": 1, "remat": False, "fits": False}
-    return Trial(**{**values, "peak_bytes": 2 * CAPACITY, **changes})  # pyright: ignore[reportArgumentType]
-
-
-def test_the_conclusion_names_the_fastest_change_that_keeps_the_batch() -> None:
-    fits = {"fits": True, "peak_bytes": CAPACITY // 2}
-    slow, fast = trial(remat="full", tokens_per_second=1e6, **fits), trial(preset="tp", tokens_per_second=2e6, **fits)
-    smaller = trial(batch_size=8, **fits)
-    fit = Fit(capacity_bytes=CAPACITY, trials=[trial(), smaller, slow, fast])
-    assert conclusion(fit) == (
-        "fsdp fits with batch_size=8, not with 64; with 64, preset=tp fits, 2 M tokens/s at most"
-    )
-    assert ordered(fit) == [trial(), smaller, fast, slow]
-    none = Fit(
-        capacity_bytes=CAPACITY, trials=[trial(), trial(batch_size=8), trial(remat="full", peak_bytes=20 * 10**9)]
-    )
-    assert conclusion(none) == (
-        "fsdp: no batch size that was compiled fits, the smallest of them 8; "
-        "with 64, no other change that was compiled makes it fit: remat=full comes closest, 20 GB"
-    )
+    assert planner.compiling is None
 
 
 @pytest.mark.slow
 def test_the_command_prints_the_table_and_the_json(
     home: Path, compilers: Compilers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from shardtui.tui.cli.plan import Asked, plan
-
     compilers.install(FAILS)
     keep_all()
+    search = SearchRequest(is_mesh_fixed=True, goal="fits-largest-batch")
     asked = partial(
-        Asked, compiles=True, search=None, place=None, train=(), accounts=False, memory=False, fits=True, prices={}
+        Asked, compiles=True, search=search, place=None, train=["train"], accounts=False, memory=True, prices={}
     )
     assert plan(config_of(), [SLICE], ["fsdp"], asked(as_json=True)) == 0
     out, err = capsys.readouterr()
-    (row,) = json.loads(out)["rows"]
-    assert (row["verdict"], row["largest_batch"]) == ("too large", 24)
-    assert row["fit"]["trials"][1] == msgspec.to_builtins(trial(batch_size=32, peak_bytes=int(1.125 * CAPACITY)))
-    assert "compiling fsdp, batch_size=32, change 1" in err
+    report = checked("plan", out)
+    rows, (search,) = report["rows"], report["searches"]
+    assert {row["preset"] for row in rows} == {"fsdp"}
+    assert [row["largest_batch"] for row in rows if not row["settings"]] == [24]
+    best = max((row for row in rows if row["verdict"] == "fits"), key=lambda row: row["tokens"])
+    assert search["chosen"]["settings"].keys() == best["settings"].keys() == {"remat"}
+    assert (search["ended"], search["compiled"], search["finalists"]) == ("done", len(rows), len(rows))
+    assert "compiling fsdp batch_size=32, 2 of 16" in err
     assert plan(config_of(), [SLICE], ["fsdp"], asked(as_json=False)) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "fsdp with batch_size=24: largest buffers at the peak" in text
-    assert "fsdp does not fit: what was compiled instead, one change each" in text
-    assert "→ fsdp fits with batch_size=24, not with 32; with 64, remat=" in text
+    assert "largest buffers at the peak" in text
+    assert "fsdp fits with batch_size=24, not with 32; with the same batch as asked, remat=" in text
+    assert "train with it: train --preset" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--fit"], "--fit compiles up to 16 programs for a preset: name one with --preset"),
+        (["--fit", "--preset=dp", "--search"], "--fit: searches settings of the presets alone: leave out --search"),
+        (["--fit", "--preset=dp", "--estimate"], "--fit needs the compiler: leave out --estimate"),
+    ],
+)
+def test_wrong_usage_is_refused(home: Path, arguments: list[str], says: str) -> None:
+    refused = run(*SETTINGS, f"--topology={SLICE}", *arguments)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert says in refused.stderr

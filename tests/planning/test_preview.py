@@ -10,7 +10,7 @@ import jax
 import pytest
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
-from shardtui.engine.planning.preview import preview
+from shardtui.engine.planning.estimate import preview
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.preset_reader import load_preset, load_presets

@@ -14,7 +14,7 @@ from shardtui.engine.planning.candidates import meshes, orders
 from shardtui.engine.planning.estimate import Step, estimate_row
 from shardtui.engine.planning.finalists import expected_figure, next_to_compile
 from shardtui.engine.planning.goal import best_first, figure, pick
-from shardtui.engine.planning.ranking import Choice, Cost, Row, ranked
+from shardtui.engine.planning.ranking import Choice, Row, StepCost, ranked
 from shardtui.engine.planning.search import Search
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset, load_presets, read_preset
@@ -154,8 +154,8 @@ def candidate(
 ) -> Row:
     """Returns a row with an estimated rate and peak on a device of 10 bytes, and with those of its program."""
 
-    def cost(rate: float, peak: int) -> Cost:
-        return Cost(argument_bytes=1, peak_bytes=peak, capacity_bytes=10, step_seconds=1.0, tokens_per_second=rate)
+    def cost(rate: float, peak: int) -> StepCost:
+        return StepCost(argument_bytes=1, peak_bytes=peak, capacity_bytes=10, step_seconds=1.0, tokens_per_second=rate)
 
     row = Row(preset=name, mesh=load_preset(name).mesh, settings=settings, tokens=100, estimate=cost(rate, peak))
     if compiled is None:

@@ -9,8 +9,7 @@ import pytest
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
-from shardtui.engine.planning.estimate import Step, estimate_row
-from shardtui.engine.planning.preview import preview
+from shardtui.engine.planning.estimate import Step, estimate_row, preview
 from shardtui.engine.program.placement import describe_preset, place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program, trace_step
 from shardtui.engine.spec.preset import Preset

@@ -12,16 +12,16 @@ import pytest
 from shardtui.engine.analysis.traffic import Flow
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.base.machine import most_compilations
-from shardtui.engine.planning import cache as plan_cache
-from shardtui.engine.planning.compile_slots import slot
-from shardtui.engine.planning.ranking import Board, Cost, Row
+from shardtui.engine.planning import compilers as plan_cache
+from shardtui.engine.planning.compilers import slot
+from shardtui.engine.planning.ranking import Board, Row, StepCost
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset import Indivisible
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.framing import encode_json
-from shardtui.tui.cli.plan_progress import progress
+from shardtui.tui.cli.plan import progress
 from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.client import planner as planner_module
 from shardtui.tui.client.engine_process import NoAnswer
@@ -175,8 +175,8 @@ def test_a_compilation_ends_when_its_parent_is_killed(home: Path, compilers: Com
 
 def test_a_cached_answer_is_used(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
-    kept = Cost(argument_bytes=1000, peak_bytes=200_000, capacity_bytes=10**9, collectives=[], step_seconds=1.0)
-    plan_cache.store(tiny_config(), load_preset("fsdp"), load_topology(SLICE), kept)
+    kept = StepCost(argument_bytes=1000, peak_bytes=200_000, capacity_bytes=10**9, collectives=[], step_seconds=1.0)
+    plan_cache.store_cost(tiny_config(), load_preset("fsdp"), load_topology(SLICE), kept)
     board, _ = planned("fsdp")
     (row,) = board.rows
     assert row.compiled == kept
@@ -237,15 +237,15 @@ def flow(axes: list[str], sent: int) -> Flow:
 
 def test_rows_as_text() -> None:
     moved = [flow(["data"], 600), flow(["model"], 10_000), flow(["data"], 400), flow(["data", "model"], 5)]
-    cost = Cost(argument_bytes=1, peak_bytes=12_000_000_000, capacity_bytes=8_000_000_000, collectives=moved)
+    cost = StepCost(argument_bytes=1, peak_bytes=12_000_000_000, capacity_bytes=8_000_000_000, collectives=moved)
     row = Row(preset="mine", mesh={"data": 2}, estimate=cost)
     assert board_rows.verdict(row) == "too large by 4 GB"
     assert board_rows.peak_of_capacity(row) == "12 GB, 150 %"
     assert board_rows.most_sent(row) == ["model 10 kB", "data 1 kB"]
-    assert board_rows.estimate_errors(row) == ""
+    assert board_rows.estimate_errors(row) == []
     smaller = msgspec.structs.replace(cost, peak_bytes=10_000_000_000, collectives=[flow(["data"], 11_000)])
     compiled = msgspec.structs.replace(row, compiled=smaller)
-    assert board_rows.estimate_errors(compiled) == "peak +20 %, sent 0 %"
+    assert board_rows.estimate_errors(compiled) == ["peak +20 %", "sent 0 %"]
     assert board_rows.source(compiled) == "compiler"
     scheduled = msgspec.structs.replace(row, compiled=msgspec.structs.replace(smaller, scheduled_seconds=0.2))
     assert board_rows.scheduled(scheduled) == "predicted 200 ms by the compiler's schedule and its estimates"
@@ -259,7 +259,7 @@ def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
     moved = [flow(["data"], 7_500), msgspec.structs.replace(flow(["model"], 2_500), bytes_overlapped=2_500)]
     known = [msgspec.structs.replace(moved[0], bytes_overlapped=0), moved[1]]
     by_formula, by_compiler = (
-        Cost(argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=each) for each in (moved, known)
+        StepCost(argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=each) for each in (moved, known)
     )
     estimated = Row(preset="mine", mesh={"data": 2}, estimate=by_formula)
     compiled = msgspec.structs.replace(estimated, compiled=by_compiler)
@@ -274,7 +274,7 @@ def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
 
 def test_details_name_collectives_in_full() -> None:
     ring = msgspec.structs.replace(flow(["seq"], 1_000), kind="collective-permute")
-    cost = Cost(argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=[ring])
+    cost = StepCost(argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=[ring])
     lines = [line.plain for line in detail_lines(Row(preset="mine", mesh={"seq": 2}, estimate=cost), 60)]
     assert [line.partition(" ")[0] for line in lines][-1] == "collective-permute"
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base import figures
-from shardtui.engine.planning.ranking import Cost, Row
+from shardtui.engine.planning.ranking import Row, StepCost
 from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import EngineStopped, Profiled, ProfileFailed
 from shardtui.engine.wire.step_breakdown import CollectiveTime, DeviceTime, PartTime, StepBreakdown, WaitTime
@@ -285,7 +285,7 @@ def test_the_preset_to_try_sends_less_as_compiled_or_by_formula() -> None:
     amounts = [figures.size(sent_under(state, preset)) for preset in (least, most)]
     assert found.reason == f"sends {amounts[0]} per device and step, and this one {amounts[1]}"
     assert alternative(state, least) is None
-    cost = Cost(argument_bytes=1, peak_bytes=2, capacity_bytes=None, collectives=[])
+    cost = StepCost(argument_bytes=1, peak_bytes=2, capacity_bytes=None, collectives=[])
     row = Row(preset="tp", mesh={"model": 8}, pipeline=None, problems=[], laid_out=True, estimate=cost)
     state.estimates = {"tp": row, least: msgspec.structs.replace(row, preset=least)}
     assert alternative(state, least) is None, "it sends nothing, by formula"

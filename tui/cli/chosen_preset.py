@@ -37,7 +37,7 @@ def write_chosen(row: Row, path: Path, topology: Topology, train: Sequence[str])
         preset,
         mesh=mesh,
         source=BUILT_IN,
-        summary=f"{row.preset}, chosen by `shardtui plan --search` for {topology.title}",
+        summary=f"{row.preset}, chosen by `shardtui plan` for {topology.title}",
         teaches=f"Train with it: {command}",
     )
     write_preset(path, preset_text(chosen))

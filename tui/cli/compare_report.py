@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ...engine.analysis.traffic import Flow
-from ...engine.planning.ranking import Cost, Measured, Row, Verdict
+from ...engine.planning.ranking import Measured, Row, StepCost, Verdict
 from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.wire.descriptions import DeviceInfo
 
@@ -94,7 +94,7 @@ def compared_preset(row: Row) -> ComparedPreset:
     )
 
 
-def _prediction(cost: Cost | None) -> Prediction | None:
+def _prediction(cost: StepCost | None) -> Prediction | None:
     if cost is None:
         return None
     return Prediction(

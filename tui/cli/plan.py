@@ -1,48 +1,45 @@
 """`shardtui plan`: ranks presets on a TPU slice you need not have, by formula and by the TPU compiler."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, RenderableType
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.planning import compilers
-from ...engine.planning.goal import in_order, pick
-from ...engine.planning.ranking import Board, Cost, Row
+from ...engine.planning.finalists import is_far_too_large
+from ...engine.planning.goal import figure, in_order, pick
+from ...engine.planning.ranking import Board, Row, StepCost
 from ...engine.spec.config import RunConfig, UserModel
 from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
 from ..client.engine_process import NoAnswer
-from ..client.fitter import Fitter
-from ..client.planner import Planner, is_far_too_large
+from ..client.planner import Compiling, Planner
 from ..state import board_rows
-from ..state.chip_hours import Prices, check_prices
 from ..state.pipeline_words import pipeline_words
-from ..state.recommendation import recommendation
-from ..terminal.clean import clean, json_line, warn
+from ..state.recommendation import figure_words, recommendation
+from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from ..terminal.plain_console import table_console
-from ..terminal.plain_table import plain_table, right
+from ..terminal.plain_table import UNLIMITED, plain_table, right, table_of
 from .chosen_preset import default_place, write_chosen
 from .memory_report import peak_table
-from .plan_fit import fit_tables, follow_fits
-from .plan_progress import follow
-from .plan_report import plan_report
+from .plan_report import SearchReport, curve_table, plan_report, search_lines, search_report, shown
 from .profile_report import profile_tables
-from .search_report import SearchReport, curve_table, search_lines, search_report, shown
-from .topologies_report import topologies_table
+from .topologies_report import Prices, check_prices, topologies_table
 
 NOT_TUNED = (
     "compiled for a description of the GPU, with plain attention and nothing autotuned: on a real one memory may "
     "differ, and steps take longer than these bounds"
 )
-UNLIMITED_WIDTH = 10_000
-"""Width at which any table fits."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,6 @@ class Asked:
     """Whether it shows where the time of a step goes."""
     memory: bool
     """Whether it shows what fills the memory."""
-    fits: bool
-    """Whether it compiles what may make presets fit that are too large."""
     prices: Prices
     """Of chips."""
     as_json: bool
@@ -71,7 +66,7 @@ class Asked:
 
 def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], asked: Asked) -> int:
     """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises Invalid."""
-    if problems := _problems(config, asked, presets):
+    if problems := _problems(config, asked):
         raise Invalid(*problems)
     found = list(map(load_topology, topologies))
     check_prices(asked.prices, found)
@@ -81,8 +76,7 @@ def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], a
         planner = Planner(config, topology, presets, asked.compiles, accounts=asked.accounts, search=asked.search)
         warn(*(() if number else planner.preset_problems))
         try:
-            asyncio.run(follow(planner))
-            asyncio.run(follow_fits(planner, [Fitter(config, topology, name) for name in presets if asked.fits]))
+            asyncio.run(_follow(planner))
         except KeyboardInterrupt:
             code = INTERRUPTED
         except NoAnswer as error:
@@ -108,7 +102,7 @@ def _searched(planner: Planner, was_interrupted: bool, asked: Asked) -> SearchRe
     return search_report(planner, was_interrupted, str(place), write_chosen(best, place, topology, asked.train))
 
 
-def _problems(config: RunConfig, asked: Asked, presets: Sequence[str]) -> list[str]:
+def _problems(config: RunConfig, asked: Asked) -> list[str]:
     has_trace = isinstance(config.model, UserModel)
     needs = {
         "--profile": (asked.accounts, "the compiler's schedule"),
@@ -116,13 +110,10 @@ def _problems(config: RunConfig, asked: Asked, presets: Sequence[str]) -> list[s
             asked.memory and not has_trace,
             "the compiler's schedule, or a model of your own, which is traced",
         ),
-        "--fit": (asked.fits, "the compiler"),
+        "--fit": (asked.search is not None and asked.search.is_mesh_fixed, "the compiler"),
     }
     wrong = [option for option, (is_asked, _) in needs.items() if is_asked and not asked.compiles]
-    found = [f"{option} needs {needs[option][1]}: leave out --estimate" for option in wrong]
-    return found + (
-        ["--fit compiles up to 20 programs for a preset: name one with --preset"] if asked.fits and not presets else []
-    )
+    return [f"{option} needs {needs[option][1]}: leave out --estimate" for option in wrong]
 
 
 def _answer(boards: Sequence[Board], searches: Sequence[SearchReport], config: RunConfig, asked: Asked) -> None:
@@ -147,8 +138,8 @@ def _tables(
     rows = in_order(board.rows, goal)
     rows = shown(rows) if search else rows
     tables: list[RenderableType] = [*board_tables(rows, _title(board, config, bool(search)), console)]
-    wired = rows[:1] if search else rows
-    tables += [_wiring_table(wired)] if any(map(board_rows.used_wirings, wired)) else []
+    best = rows[:1] if search else rows
+    tables += [_wiring_table(best)] if any(map(board_rows.used_wirings, best)) else []
     tables += [Text(f"{row.title}: {line}") for row in rows for line in board_rows.findings(row)]
     tables += [Text(f"{row.title}: {words}") for row in rows if (words := board_rows.scheduled(row))]
     tables += [Text(f"{row.title}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
@@ -160,8 +151,7 @@ def _tables(
         tables.append(Text(f"far too large {board_rows.estimated_by(left_out)}, so not compiled: {titles}", "dim"))
     accounts = [(row.title, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
     tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
-    tables += _peak_tables(rows) if shows_memory else []
-    tables += [table for row in rows for table in fit_tables(row)]
+    tables += _peak_tables(best) if shows_memory else []
     tables += [Text(NOT_TUNED, "dim")] if load_topology(board.topology).chip.target and compiled else []
     tables += [curve_table(search)] if search and search.curve else []
     return [*tables, Text(f"→ {recommendation(board.rows, load_topology(board.topology).title, goal)}", "bold")]
@@ -177,7 +167,7 @@ def _peak_tables(rows: Sequence[Row]) -> list[Table]:
     ]
 
 
-def _with_peak(row: Row) -> Cost | None:
+def _with_peak(row: Row) -> StepCost | None:
     return next((cost for cost in (row.compiled, row.estimate) if cost and cost.at_peak), None)
 
 
@@ -187,23 +177,8 @@ def _title(board: Board, config: RunConfig, is_searched: bool) -> str:
     return title if is_searched else f"{title}, {config.batch} per step"
 
 
-def _lines(cells: str | list[str]) -> str:
-    return "\n".join(cells.split(", ") if isinstance(cells, str) else cells)
-
-
-CELLS: dict[str, Callable[[Row], str]] = {
-    "preset": lambda row: row.title,
-    "verdict": board_rows.verdict,
-    "peak": board_rows.peak_of_capacity,
-    "sent/step": lambda row: _lines([*board_rows.most_sent(row), *board_rows.overlapped(row)]),
-    "step time": board_rows.step_time,
-    "tokens/s": board_rows.tokens_rate,
-    "MFU": board_rows.utilisation,
-    "bound": board_rows.bound,
-    "from": board_rows.source,
-    "est. error": lambda row: _lines(board_rows.estimate_errors(row)),
-}
-RIGHT_ALIGNED = ("peak", "step time", "tokens/s", "MFU")
+CLEAR = "\r\x1b[K"
+"""Returns to the beginning of the line and clears it."""
 NARROW_TABLES = (
     ("preset", "verdict", "peak", "step time", "bound"),
     ("preset", "tokens/s", "MFU", "sent/step", "from", "est. error"),
@@ -212,28 +187,12 @@ NARROW_TABLES = (
 
 def board_tables(rows: Sequence[Row], title: str, console: Console) -> list[Table]:
     """Returns one table if the console is wide enough, else two."""
-    single = _board_table(rows, tuple(CELLS), title)
-    if console.measure(single, options=console.options.update(width=UNLIMITED_WIDTH)).maximum <= console.width:
+    columns = board_rows.columns()
+    single = table_of(columns, rows, title=title)
+    if console.measure(single, options=console.options.update(width=UNLIMITED)).maximum <= console.width:
         return [single]
-    return [_board_table(rows, names, "" if index else title) for index, names in enumerate(NARROW_TABLES)]
-
-
-def _board_table(rows: Sequence[Row], names: Sequence[str], title: str) -> Table:
-    table = plain_table(
-        *(_column(name) for name in names),
-        title=title,
-    )
-    for row in rows:
-        table.add_row(*(Text(CELLS[name](row)) for name in names))
-    return table
-
-
-def _column(name: str) -> Column:
-    if name in RIGHT_ALIGNED:
-        return right(name)
-    if name == "preset":  # the name of a mesh may be long
-        return Column(name, overflow="fold")
-    return Column(name, no_wrap=name != "sent/step")
+    parts = [[column for column in columns if column.name in names] for names in NARROW_TABLES]
+    return [table_of(part, rows, title="" if index else title) for index, part in enumerate(parts)]
 
 
 def _wiring_table(rows: Sequence[Row]) -> Table:
@@ -245,3 +204,54 @@ def _wiring_table(rows: Sequence[Row]) -> Table:
             cells = (figures.over(wired.axes), str(wired.size), board_rows.links(wired), board_rows.rate(wired))
             table.add_row(*(Text(cell) for cell in ("" if index else row.title, *cells)))
     return table
+
+
+async def _follow(planner: Planner) -> None:
+    """Prints what is being compiled, and the outcomes; on a terminal also a line with the time left."""
+    ticking = asyncio.create_task(_tick(planner)) if sys.stderr.isatty() else None
+    before: list[Compiling] = []
+    try:
+        async for board in planner.boards():
+            for ended in (each for each in before if each not in planner.running):
+                _print_line(_outcome(board, ended.preset, time.monotonic() - ended.began))
+            for now in (each for each in planner.running if each not in before):
+                _print_line(f"compiling {now.preset}, {now.number} of {now.count}")
+            before = planner.running
+    finally:
+        if ticking:
+            ticking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ticking
+            print(CLEAR, end="", file=sys.stderr, flush=True)
+
+
+async def _tick(planner: Planner) -> None:
+    """Draws the last line again every second."""
+    while True:
+        print(f"{CLEAR}{printable(progress(planner))[:79]}", end="", file=sys.stderr, flush=True)
+        await asyncio.sleep(1)
+
+
+def progress(planner: Planner) -> str:
+    """Returns what is being done and for how long, of a search the best so far, and the time left."""
+    now, left, search = time.monotonic(), planner.seconds_left, planner.search
+    doing = "waiting for other plans to compile" if planner.is_waiting else "compiling"
+    parts = [f"{doing} for {now - planner.compiling.began:.0f} s" if planner.compiling else "estimating"]
+    rows = [row for row in planner.board.rows if row.compiled] if planner.board else []
+    if search and (best := pick(rows, search.goal)) and (value := figure(best, search.goal)):
+        parts.append(f"best {figure_words(value, search.goal)}")
+    if left is None:
+        parts.append(f"{figures.seconds(now - planner.began)} in all")
+    else:
+        parts.append(f"{'at most' if search else 'about'} {figures.seconds(left)} left")
+    return ", ".join(parts)
+
+
+def _outcome(board: Board, title: str, seconds: float) -> str:
+    row = next(row for row in board.rows if row.title == title)
+    outcome = board_rows.verdict(row) if row.compiled else " ".join(row.problems)
+    return f"  {outcome}, after {figures.seconds(seconds)}"
+
+
+def _print_line(text: str) -> None:
+    print(f"{CLEAR if sys.stderr.isatty() else ''}{printable(text)}", file=sys.stderr)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from ...engine.base.invalid import Invalid
+from ...engine.planning.fitting import MOST_PROGRAMS
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
 from ...engine.spec.model_choice import choose_model
@@ -47,12 +48,12 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
         help="choose: estimate meshes, rules, batch, remat and micro-batches, and compile the best; settings that are "
         "given are kept",
     )
-    add("--goal", choices=get_args(Goal), help="of --search; default tokens-per-second")
-    add("--minutes", type=minutes, metavar="M", help="of --search: end with the best so far; default 10")
-    add("--save", metavar="NAME|FILE", help="of --search: save the preset that it chose, also as one of yours by NAME")
+    add("--goal", choices=get_args(Goal), help="of a search; default tokens-per-second")
+    add("--minutes", type=minutes, metavar="M", help="of a search: end with the best so far; default 10")
+    add("--save", metavar="NAME|FILE", help="of a search: save the preset that it chose, also as one of yours by NAME")
     add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
     add("--memory", action="store_true", dest="shows_memory", help="also show what fills the memory at the peak")
-    add("--fit", action="store_true", help="also compile what may make each --preset fit that is too large")
+    add("--fit", action="store_true", help="search settings that make each --preset fit that is too large")
     add(
         "--profile",
         action="store_true",
@@ -65,7 +66,7 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
 
 def plan_command(options: argparse.Namespace) -> int:
     """Runs `plan`. Raises Invalid."""
-    shown = options.accounts, options.shows_memory, options.fit, dict(options.price), options.json
+    shown = options.accounts, options.shows_memory, dict(options.price), options.json
     search, place = _searched(options), _place_of(options.save) if options.save else None
     train = ["shardtui", "train", "--model", options.model or "nano", *set_words(settings_of_options(options))]
     return plan(*_planned(options), Asked(not options.estimate, search, place, train, *shown))
@@ -108,18 +109,23 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[st
 
 
 def _searched(options: argparse.Namespace) -> SearchRequest | None:
-    """Returns what is searched; None without --search. Raises Invalid with every problem."""
-    if not options.search:
+    """Returns what is searched; None without --search or --fit. Raises Invalid with every problem."""
+    if not options.search and not options.fit:
         given = {"--goal": options.goal, "--minutes": options.minutes, "--save": options.save}
-        problems = [f"{flag} {value}: applies to a search: add --search" for flag, value in given.items() if value]
+        problems = [
+            f"{flag} {value}: applies to a search: add --search or --fit" for flag, value in given.items() if value
+        ]
         if problems:
             raise Invalid(*problems)
         return None
     kept = [key for key in (text.partition("=")[0] for text in settings_of_options(options)) if key in CHOSEN]
     request = SearchRequest(
-        goal=options.goal or SearchRequest().goal, kept=sorted(set(kept)), minutes=options.minutes or MINUTES
+        goal=options.goal or SearchRequest().goal,
+        kept=[] if options.fit else sorted(set(kept)),
+        is_mesh_fixed=options.fit,
+        minutes=options.minutes or MINUTES,
     )
-    if problems := [*_goal_problems(request), *_place_problems(options)]:
+    if problems := [*_goal_problems(request), *_fit_problems(options), *_place_problems(options)]:
         raise Invalid(*problems)
     return request
 
@@ -128,6 +134,14 @@ def _goal_problems(request: SearchRequest) -> list[str]:
     if request.goal != "fits-largest-batch" or "batch_size" not in request.kept:
         return []
     return ["--goal fits-largest-batch: the search chooses the batch: omit --batch-size and --set batch_size"]
+
+
+def _fit_problems(options: argparse.Namespace) -> list[str]:
+    if not options.fit:
+        return []
+    both = ["--fit: searches settings of the presets alone: leave out --search"] if options.search else []
+    nameless = [f"--fit compiles up to {MOST_PROGRAMS} programs for a preset: name one with --preset"]
+    return both + ([] if options.preset else nameless)
 
 
 def _place_problems(options: argparse.Namespace) -> list[str]:

@@ -1,66 +1,95 @@
-"""The JSON of `shardtui plan`."""
+"""The JSON of `shardtui plan`, with what a search found."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import asdict
+from rich.table import Table
+from rich.text import Text
 
-from ...engine.analysis.finding import Finding
-from ...engine.planning.fitting import Fit
-from ...engine.planning.goal import in_order
-from ...engine.planning.ranking import Board, Bound, Choice, Cost, Row, Verdict
-from ...engine.spec.pipeline_info import PipelineInfo
+from ...engine.planning.finalists import expected_figure
+from ...engine.planning.fitting import batch_limits
+from ...engine.planning.goal import CurvePoint, figure, in_order, pick
+from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row, Verdict
 from ...engine.spec.search import Goal
-from ...engine.spec.topology import Topology, Wiring, load_topology
-from ..state.chip_hours import Prices, yield_of
-from ..state.recommendation import recommendation
-from .search_report import SearchReport
+from ...engine.spec.topology import load_topology
+from ..client.planner import Planner
+from ..state.recommendation import figure_words, recommendation
+from ..terminal.plain_table import plain_table, right
+from .topologies_report import Prices, yield_of
 
 SCHEMA = 2
+SHOWN = 10
+"""Rows of the table of a search, unless more are compiled."""
+Ending = Literal["done", "out of time", "interrupted", "estimates only"]
 
 
-class PlannedPreset(Struct, frozen=True, kw_only=True):
-    """One preset on a slice."""
+class PlannedPreset(Row, frozen=True, kw_only=True):
+    """One preset on a slice; of a search one candidate: a preset with settings."""
 
-    preset: str
-    """Name of the preset."""
     topology: str
     """The slice, such as `v5p:4x4x4`."""
     slices: int
     """Number of such slices, connected by DCN."""
-    mesh: dict[str, int]
-    """Size by mesh axis, in order."""
-    verdict: Verdict
+    verdict: Verdict  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
     """Whether it fits, by the compiled program if there is one, else by `estimate`; `not known` if there is neither."""
     bound: Bound | None
     """What takes longest in a step; null if unknown."""
-    estimate: Cost | None
-    """Cost by formula, or where none covers the layout, from the trace; null if the layout is invalid, or for the
-    reason in `no_estimate`."""
-    no_estimate: str
-    """Why there is no `estimate` for a valid layout, such as that its step cannot be traced; else empty."""
-    compiled: Cost | None
-    """Cost of the program that the TPU compiler made; null if there is none."""
     overlapped_share: float | None
     """Share of the bytes sent, 0 to 1, that `compiled` sends while the device computes; null without a program, or if
     nothing is sent."""
-    problems: list[str]
-    """Why it is invalid, or why there is no `compiled`; one line each."""
-    wiring: list[Wiring]
-    """The links that each mesh axis uses."""
-    pipeline: PipelineInfo | None
-    """Stages of its pipeline; null if it has none."""
-    settings: dict[str, Choice]
-    """Settings of `--set` that a search chose; else empty."""
-    fit: Fit | None
-    """What was compiled to make it fit; null unless `--fit` asks for it and it is too large."""
     largest_batch: int | None
-    """The largest batch size in `fit` that fits, with nothing else changed; null if there is none."""
-    findings: list[Finding]
-    """What is likely to be wrong with how the mesh lies over the slices."""
+    """With `--fit`, the largest batch size that was compiled and fits with nothing else changed, of a preset that is
+    too large; null if there is none."""
     tokens_per_chip_hour: float | None
     """Tokens that a chip trains in an hour, by the step time of `compiled`, else of `estimate`; null if unknown."""
     tokens_per_dollar: float | None
     """The same ÷ the `--price` of the chip; null without one."""
+
+
+class ChosenPreset(Struct, frozen=True, kw_only=True):
+    """What a search chose."""
+
+    preset: str
+    """Name of the preset."""
+    settings: dict[str, Choice]
+    """What the search chose of `--set`."""
+    figure: float
+    """What the goal is measured by."""
+    basis: Basis
+    """What the figure is made from."""
+    file: str
+    """The preset as a file, which `train --preset` takes."""
+    command: str
+    """The command that trains with it."""
+
+
+class SearchReport(Struct, frozen=True, kw_only=True):
+    """A search on one topology."""
+
+    topology: str
+    """A slice such as `v5p:4x4x4`, or several: `2*v5p:4x4x4`."""
+    goal: Goal
+    """What was searched: most tokens of all devices per second, by the compiler's schedule where there is one; most
+    tokens in a batch that a step holds at once; or fewest bytes that a device sends per token."""
+    minutes: float
+    """Minutes that it might take."""
+    ended: Ending
+    """Why it ended: `done` if no candidate that is left is likely to be better."""
+    estimated: int
+    """Candidates that were estimated; 0 with `--fit`, which compiles only."""
+    finalists: int
+    """The best of these, in `rows`."""
+    compiled: int
+    """How many of them were compiled."""
+    chosen: ChosenPreset | None
+    """The best; null if none fits, or the search was interrupted before the estimates."""
+    curve: list[CurvePoint]
+    """The best so far, by the time at which it was compiled."""
+    expected: float | None
+    """The best figure of those that are not compiled, by estimates that are corrected by what is compiled; null if none
+    is left. It is what more time would bring."""
 
 
 class PlanReport(Struct, frozen=True, kw_only=True):
@@ -80,7 +109,7 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     """Topology by topology, best first: presets that fit by step time, then those that are too large by how much, then
     those of unknown cost, then invalid ones. Of a search, those that fit by its goal, compiled ones first."""
     searches: list[SearchReport]
-    """With `--search`, what was found on each topology."""
+    """With `--search` or `--fit`, what was found on each topology."""
 
 
 def plan_report(*boards: Board, prices: Prices | None = None, searches: Sequence[SearchReport] = ()) -> PlanReport:
@@ -96,34 +125,88 @@ def plan_report(*boards: Board, prices: Prices | None = None, searches: Sequence
             recommendation(board.rows, where.title, goal) for goal, (board, where) in zip(goals, planned, strict=True)
         ),
         rows=[
-            _planned(row, where, prices or {})
-            for goal, (board, where) in zip(goals, planned, strict=True)
+            _planned(row, board, prices or {})
+            for goal, board in zip(goals, boards, strict=True)
             for row in in_order(board.rows, goal)
         ],
         searches=list(searches),
     )
 
 
-def _planned(row: Row, topology: Topology, prices: Prices) -> PlannedPreset:
-    cost, tokens = row.timed, yield_of(row, topology, prices)
+def _planned(row: Row, board: Board, prices: Prices) -> PlannedPreset:
+    topology, cost, compiled = load_topology(board.topology), row.timed, row.compiled
+    tokens, limits = yield_of(row, topology, prices), {} if row.settings else batch_limits(board.rows)
     return PlannedPreset(
-        preset=row.preset,
+        **asdict(row),
         topology=topology.name,
         slices=topology.slices,
-        mesh=row.mesh,
         verdict=row.verdict,
         bound=cost.bound if cost else None,
-        estimate=row.estimate,
-        no_estimate=row.no_estimate,
-        compiled=row.compiled,
-        overlapped_share=row.compiled.overlapped_share if row.compiled else None,
-        problems=row.problems,
-        wiring=row.wiring,
-        pipeline=row.pipeline,
-        settings=row.settings,
-        fit=row.fit,
-        largest_batch=row.fit.largest_batch if row.fit else None,
-        findings=row.findings,
+        overlapped_share=compiled.overlapped_share if compiled else None,
+        largest_batch=limits.get(row.preset, (None,))[0],
         tokens_per_chip_hour=tokens.per_chip_hour,
         tokens_per_dollar=tokens.per_dollar,
     )
+
+
+def search_report(planner: Planner, was_interrupted: bool, file: str, command: str) -> SearchReport:
+    """Returns the JSON form of a search. `file`, `command`: of what it chose; empty if that is nothing."""
+    board, request = planner.board, planner.search
+    assert board is not None and request is not None
+    best = pick(board.rows, request.goal)
+    chosen = None
+    if best is not None:
+        found, cost = figure(best, request.goal), best.cost
+        assert found is not None and cost is not None
+        chosen = ChosenPreset(
+            preset=best.preset, settings=best.settings, figure=found, basis=cost.basis, file=file, command=command
+        )
+    ended = "interrupted" if was_interrupted else "out of time" if planner.is_out_of_time else "done"
+    return SearchReport(
+        topology=board.topology,
+        goal=request.goal,
+        minutes=request.minutes,
+        ended=ended if planner.compiles or was_interrupted else "estimates only",
+        estimated=board.estimated,
+        finalists=len(board.rows),
+        compiled=sum(row.compiled is not None for row in board.rows),
+        chosen=chosen,
+        curve=planner.curve,
+        expected=expected_figure(board.rows, request.goal),
+    )
+
+
+def shown(rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows of a search that its table shows: what is compiled or failed, and the best of the others."""
+    tried = [row for row in rows if row.compiled or row.problems]
+    others = [row for row in rows if row not in tried]
+    return [*tried, *others[: max(0, SHOWN - len(tried))]]
+
+
+def curve_table(report: SearchReport) -> Table:
+    """Returns the best so far by time."""
+    table = plain_table(right("after"), right("best so far"), "preset", title="what the time brought")
+    for point in report.curve:
+        words = figure_words(point.figure, report.goal)
+        table.add_row(f"{point.minutes:.1f} min", Text(words), Text(point.title, overflow="fold"))
+    return table
+
+
+def search_lines(report: SearchReport) -> list[str]:
+    """Returns how the search went, and how to train with what it chose."""
+    estimated = f"{report.estimated:,} candidates estimated, " if report.estimated else ""
+    tried = f"{estimated}{report.compiled} of {'the best ' if report.estimated else ''}{report.finalists} compiled"
+    ends: dict[Ending, str] = {
+        "done": "none that is left is likely to be better",
+        "out of time": f"the {report.minutes:g} minutes are over",
+        "interrupted": "interrupted",
+        "estimates only": "by estimates only",
+    }
+    lines = [f"{tried}: {ends[report.ended]}"]
+    if report.expected is not None and report.ended in ("out of time", "interrupted"):
+        lines.append(
+            f"more time: the best of the others is expected to reach {figure_words(report.expected, report.goal)}"
+        )
+    if report.chosen:
+        lines += [f"written to {report.chosen.file}", f"train with it: {report.chosen.command}"]
+    return lines

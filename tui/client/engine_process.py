@@ -12,7 +12,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from ...engine.base.invalid import Invalid
-from ...engine.planning.compile_slots import Turn
+from ...engine.planning.compilers import Turn
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.framing import encode_json
 from .exit_reason import exit_status_text, last_line

@@ -11,9 +11,10 @@ import msgspec
 from ...engine.base.invalid import Invalid
 from ...engine.base.machine import has_room
 from ...engine.planning import compilers
-from ...engine.planning.finalists import next_to_compile
+from ...engine.planning.finalists import is_far_too_large, next_to_compile
+from ...engine.planning.fitting import MOST_PROGRAMS, next_row
 from ...engine.planning.goal import CurvePoint, configured, pick, point_of
-from ...engine.planning.ranking import Board, Cost, Row, ranked
+from ...engine.planning.ranking import Board, Row, StepCost, ranked
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
@@ -21,9 +22,6 @@ from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
 from ...engine.wire.step_breakdown import StepBreakdown
 from .engine_process import Answer, EngineProcess
-
-MAX_OVERSIZE = 2.0
-"""Presets that need more than this many times the capacity by formula are compiled only if they are named."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,11 @@ class Planner:
 
         `presets`: names or files, which are compiled however large they are; if there are none, the usual ones are
         planned. `nice`: added to the niceness of the compiler's process. `accounts`: compiled costs have where the time
-        of a step goes. `search`: the best of all meshes and settings are planned instead of the usual presets.
+        of a step goes. `search`: the best of all meshes and settings are planned instead of the usual presets, or with
+        a fixed mesh the settings of `presets`.
         """
-        self._config = config
+        self.config = config
+        """What is planned; a search changes its settings."""
         self._topology = topology
         usual, problems = usual_presets(config)
         self._presets = list(presets or ([] if search else usual))
@@ -143,13 +143,13 @@ class Planner:
         Raises Invalid if the request is invalid, and NoAnswer if the engine fails.
         """
         self.began = time.monotonic()
-        board = self._keep(await self._estimated())
-        yield board
+        self.board = await self._estimated()
+        yield self.board
         try:
             while self.compiles:
-                while (index := self._next(board)) is not None and self._has_room():
-                    self._start(index, board)
-                    yield board
+                while self._has_room() and (index := self._next()) is not None:
+                    self._start(index)
+                    yield self.board
                 if not self._jobs:
                     return
                 done, _ = await asyncio.wait(self._jobs, timeout=self._timeout(), return_when=FIRST_COMPLETED)
@@ -157,8 +157,8 @@ class Planner:
                 if not done:
                     return
                 for task in done:
-                    board = self._keep(self._ended(task, board))
-                    yield board
+                    self._end(task)
+                    yield self.board
                     if any(line.startswith("--topology") for line in task.result().messages):
                         return  # the compiler does not know the slice, whatever the preset
         finally:
@@ -170,7 +170,7 @@ class Planner:
 
     async def _estimated(self) -> Board:
         """Returns the board of estimates, of a search with its candidates after the named presets."""
-        if self.search is None:
+        if self.search is None or self.search.is_mesh_fixed:
             return await self.estimates()
         found = await self._board("search", msgspec.json.encode(self.search).decode())
         known = (await self.estimates()).rows if self._presets else []
@@ -180,7 +180,7 @@ class Planner:
         return msgspec.structs.replace(found, rows=[*known, *rows])
 
     async def _board(self, question: str, *about: str) -> Board:
-        answer = await EngineProcess(self._nice).ask(question, self._config, self._topology, *about)
+        answer = await EngineProcess(self._nice).ask(question, self.config, self._topology, *about)
         return msgspec.json.decode(answer.checked().last_line, type=Board)
 
     async def account(self, title: str) -> StepBreakdown:
@@ -189,7 +189,7 @@ class Planner:
         Raises Invalid if that cannot be told, and NoAnswer if the engine fails.
         """
         answer = await EngineProcess(self._nice).ask("schedule", *self.subject(title))
-        found = msgspec.json.decode(answer.checked().last_line, type=Cost).account
+        found = msgspec.json.decode(answer.checked().last_line, type=StepCost).account
         if found is None:
             slices = load_topology(self._topology).title
             raise Invalid(f"{title} on {slices}: its program is too large or too long, or has no times, as on GPUs")
@@ -199,7 +199,7 @@ class Planner:
         """Returns the config, the topology and the name or file of a row of the board."""
         assert self.board is not None
         at = [row.title for row in self.board.rows].index(title)
-        return configured(self._config, self.board.rows[at].settings), self._topology, self._presets[at]
+        return configured(self.config, self.board.rows[at].settings), self._topology, self._presets[at]
 
     def cancel(self) -> None:
         """Cancels the compilation that began first; the next one follows."""
@@ -207,34 +207,56 @@ class Planner:
             job.is_cancelled = True
             job.process.kill()
 
-    def _keep(self, board: Board) -> Board:
-        self.board = board
-        return board
+    @property
+    def _rows(self) -> list[Row]:
+        return self.board.rows if self.board else []
 
-    def _next(self, board: Board) -> int | None:
+    def _next(self) -> int | None:
         """Returns the index of the row to compile next; None if there is none."""
-        running = {index for index, _ in self._jobs.values()}
-        index = {id(row): index for index, row in enumerate(board.rows)}
-        if self.search:
-            left = (self._timeout() or 0) > 0
-            rows = [row for place, row in enumerate(board.rows) if place not in running]
-            row = next_to_compile(rows, self.search.goal) if left else None
-            return None if row is None else index[id(row)]
-        return next((index[id(row)] for row in self._worth(board) if row.title not in self._tried), None)
+        if self._timeout() == 0:
+            return None
+        if self.search and not self.search.is_mesh_fixed:
+            running = {index for index, _ in self._jobs.values()}
+            rows = [row for place, row in enumerate(self._rows) if place not in running]
+            row = next_to_compile(rows, self.search.goal)
+        else:
+            row = next((row for row in self._worth if row.title not in self._tried), None)
+        if row is None:
+            return self._add_change() if self.search and self.search.is_mesh_fixed else None
+        return next(index for index, each in enumerate(self._rows) if each is row)
 
-    def _worth(self, board: Board) -> list[Row]:
-        """Returns the rows that are worth a compilation, the best by formula first."""
-        known = [row for row in ranked(board.rows) if row.estimate or row.laid_out]
+    def _add_change(self) -> int | None:
+        """Adds the row of a preset with other settings that is to be compiled next, and returns its index."""
+        assert self.board
+        for reference in dict.fromkeys(self._presets):
+            rows = [row for row, own in zip(self._rows, self._presets, strict=True) if own == reference]
+            if row := next_row(rows, self.config, load_preset(reference), load_topology(self._topology).devices):
+                self.board = msgspec.structs.replace(self.board, rows=[*self._rows, row])
+                self._presets.append(reference)
+                return len(self._rows) - 1
+        return None
+
+    @property
+    def _worth(self) -> list[Row]:
+        """The rows that are worth a compilation, the best by formula first."""
+        known = [row for row in ranked(self._rows) if row.estimate or row.laid_out]
         return [row for row in known if self._is_named or not is_far_too_large(row.estimate)]
 
-    def _start(self, index: int, board: Board) -> None:
+    @property
+    def _most(self) -> int:
+        """How many rows are to be compiled; of a search at most."""
+        if self.search and self.search.is_mesh_fixed:
+            return len(set(self._presets)) * MOST_PROGRAMS
+        return len(self._rows if self.search else self._worth)
+
+    def _start(self, index: int) -> None:
         """Starts the compilation of a row."""
-        row = board.rows[index]
+        row = self._rows[index]
         self._compiled_since = self._compiled_since or time.monotonic()
         self._tried.add(row.title)
-        count = len(board.rows) if self.search else len(self._worth(board))
+        count = self._most
         job = Job(Compiling(row.title, len(self._tried), count, time.monotonic()), EngineProcess(self._nice))
-        config = configured(self._config, row.settings)
+        config = configured(self.config, row.settings)
         answer = job.process.ask(self._question, config, self._topology, self._presets[index])
         self._jobs[asyncio.create_task(answer)] = index, job
 
@@ -246,16 +268,17 @@ class Planner:
         """Seconds until a search must end; None for a plan."""
         return None if self.ends is None else max(0.0, self.ends - time.monotonic())
 
-    def _ended(self, task: asyncio.Task[Answer], board: Board) -> Board:
-        """Returns the board with the answer of a compilation that has ended."""
+    def _end(self, task: asyncio.Task[Answer]) -> None:
+        """Puts the answer of a compilation that has ended into the board."""
+        assert self.board
         index, job = self._jobs.pop(task)
         self._last_ended = time.monotonic()
-        row = _with_answer(board.rows[index], task.result(), job.is_cancelled)
-        board = msgspec.structs.replace(board, rows=[*board.rows[:index], row, *board.rows[index + 1 :]])
-        if self.search and (best := pick([row for row in board.rows if row.compiled], self.search.goal)):
+        rows = [*self._rows]
+        rows[index] = _with_answer(rows[index], task.result(), job.is_cancelled)
+        self.board = msgspec.structs.replace(self.board, rows=rows)
+        if self.search and (best := pick([row for row in rows if row.compiled], self.search.goal)):
             point = point_of(best, self.search.goal, time.monotonic() - self.began)
             self.curve += [point] if not self.curve or point.title != self.curve[-1].title else []
-        return board
 
     async def _stop(self) -> None:
         """Ends all compilations."""
@@ -268,12 +291,7 @@ class Planner:
 
 def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
     if not answer.status:
-        cost = msgspec.json.decode(answer.last_line, type=Cost)
+        cost = msgspec.json.decode(answer.last_line, type=StepCost)
         return msgspec.structs.replace(row, compiled=cost, problems=[*row.problems, *answer.messages])
     why = ["cancelled"] if is_cancelled else answer.problems
     return msgspec.structs.replace(row, problems=[*row.problems, *(f"not compiled: {line}" for line in why)])
-
-
-def is_far_too_large(cost: Cost | None) -> bool:
-    """Returns whether the peak exceeds `MAX_OVERSIZE` times the capacity of a device."""
-    return bool(cost and cost.capacity_bytes and cost.peak_bytes > MAX_OVERSIZE * cost.capacity_bytes)

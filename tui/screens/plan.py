@@ -18,20 +18,16 @@ from ...engine.spec.config import RunConfig
 from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
 from ..bindings import identified
-from ..client.fitter import Fitter
 from ..client.planner import Planner
-from ..state import board_rows
-from ..state.last_slice import remember_slice
 from ..state.recommendation import recommendation
 from ..state.run_state import RunState
 from ..terminal.clean import clean, printable
 from ..widgets.lines import set_titles
 from ..widgets.paragraphs import Paragraphs
-from ..widgets.plan_request import EXAMPLE_SLICES, PlanRequest
+from ..widgets.plan_request import EXAMPLE_SLICES, PlanRequest, ended_text, remember_slice
 from ..widgets.plan_table import PlanTable
 from ..widgets.row_details import RowDetails
 from ..widgets.table import Table
-from .fit import FitScreen
 from .memory import MemoryScreen
 from .predicted import PredictedScreen
 from .run_screen import RunScreen
@@ -59,9 +55,8 @@ chooses the batch, and writes the preset as a file.
 **enter** on a compiled preset predicts where the time of a step goes on TPUs, by the compiler's schedule and its
 estimates: bars, operations and, on **t**, a timeline. **m** there shows what fills the memory: its curve over the step
 and the largest buffers at the peak. **enter** on a preset of a model of your own that is not compiled yet shows that by
-the trace of its step. **enter** on a preset that is too large compiles what would make it fit: the
-largest batch, more micro-batches, remat policies and other presets, one after the other. **k** there cancels,
-and **m** shows what fills the memory with the largest batch that fits.
+the trace of its step. **enter** on a preset that is too large searches what makes it fit: the largest batch, more
+micro-batches and remat policies, each compiled. **escape** shows the presets again.
 
 **k** cancels the current compilation, **K** all remaining ones. `shardtui plan` prints the same without a run.
 """
@@ -73,13 +68,15 @@ and **m** shows what fills the memory with the largest batch that fits.
             ("n", "find", "Find meshes"),
             ("k", "skip", "Cancel one"),
             ("K", "skip_all", "Cancel all"),
-            Binding("escape", "leave", "Table", show=False),
+            Binding("escape", "leave", "Back", show=False),
         ],
     )
 
     def __init__(self) -> None:
         super().__init__()
         self.planner: Planner | None = None
+        self.before: list[Planner] = []
+        """The plans from which searches for what makes a preset fit began, the latest last."""
         self.worker: Worker[None] | None = None
         self.board: Board | None = None
         self.can_cancel = False
@@ -134,30 +131,31 @@ and **m** shows what fills the memory with the largest batch that fits.
             return
         self.table.rows.focus()
         search = SearchRequest(kept=["batch_size"]) if searches else None
-        self.planner = Planner(config, topology, (), compiles=compiles, nice=NICENESS, search=search)
+        self.before = []
         if compiles:
             remember_slice(topology)
+        self.start(Planner(config, topology, (), compiles=compiles, nice=NICENESS, search=search))
+
+    def start(self, planner: Planner) -> None:
+        """Shows what a planner finds."""
+        self.planner = planner
         self.status = "estimating …"
         self.show_progress()
-        self.worker = self.follow(self.planner, config)
+        self.worker = self.follow(planner)
 
     @work(exclusive=True)
-    async def follow(self, planner: Planner, config: RunConfig) -> None:
+    async def follow(self, planner: Planner) -> None:
         """Shows each board as it arrives, also while another view is active.
 
         If it is cancelled, by a key or because the UI ends, the planner kills the processes that it has started.
         """
         try:
             async for board in planner.boards():
-                self.show_board(clean(board), config)
+                self.show_board(clean(board), planner.config)
         except Invalid as error:
             self.show_problems(error.problems)
         else:
-            board = planner.board
-            missing = compilers.missing(load_topology(board.topology)) if board else None
-            hint = "" if missing else ": t, then enter compiles"
-            estimated = board_rows.estimated_by(board.rows if board else [])
-            self.status = "compiled" if planner.compiles else f"{estimated} only{hint}"
+            self.status = ended_text(planner)
 
     def show_board(self, board: Board, config: RunConfig) -> None:
         """Shows the ranked presets and the recommendation; `config` has the batch that was planned."""
@@ -209,19 +207,17 @@ and **m** shows what fills the memory with the largest batch that fits.
             self.notify("compile a preset first: t, then enter", markup=False)
 
     def make_fit(self, title: str, planner: Planner) -> None:
-        """Opens what makes a preset fit that is too large, unless other programs are being compiled."""
-        try:
-            fitter = Fitter(*planner.subject(title), nice=NICENESS)
-        except Invalid as error:  # its file is no longer there
-            self.show_problems(error.problems)
-            return
-        problem = compilers.missing(fitter.slice)
+        """Searches what makes a preset fit that is too large, unless other programs are being compiled."""
+        config, topology, preset = planner.subject(title)
+        problem = compilers.missing(load_topology(topology))
         if planner.compiling:
             problem = "the plan is still being compiled: wait, or cancel it with K"
         if problem:
             self.notify(problem, markup=False)
-        else:
-            self.app.push_screen(FitScreen(title, fitter))  # pyright: ignore[reportUnknownMemberType]
+            return
+        self.before.append(planner)
+        search = SearchRequest(is_mesh_fixed=True)
+        self.start(Planner(config, topology, (preset,), compiles=True, nice=NICENESS, search=search))
 
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)
@@ -265,7 +261,17 @@ and **m** shows what fills the memory with the largest batch that fits.
         self.request.focus_slice()
 
     def action_leave(self) -> None:
-        self.table.rows.focus()
+        """Leaves a field for the table, or what makes a preset fit for the plan before."""
+        if self.focused is not self.table.rows or not self.before:
+            self.table.rows.focus()
+            return
+        if self.worker:
+            self.worker.cancel()
+            self.worker = None
+        self.planner = self.before.pop()
+        self.status = ended_text(self.planner)
+        if self.planner.board:
+            self.show_board(clean(self.planner.board), self.planner.config)
 
     def action_skip(self) -> None:
         if self.planner:

@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Label
 
 from ...engine.base.invalid import Invalid
-from ...engine.planning.ranking import Cost
+from ...engine.planning.ranking import StepCost
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.peak_words import coverage
 from ..terminal.clean import printable
@@ -39,7 +39,7 @@ class PredictedScreen(Dialog[None]):
         ("escape,q", "dismiss", "Close"),
     ]
 
-    def __init__(self, preset: str, cost: Cost, account: Callable[[], Awaitable[StepBreakdown]]) -> None:
+    def __init__(self, preset: str, cost: StepCost, account: Callable[[], Awaitable[StepBreakdown]]) -> None:
         """`cost`: of the compiled preset. `account`: asks for the account, which takes a while; raises Invalid if there
         is none.
         """

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ...engine.base import figures
-from ...engine.planning.ranking import Cost, Row
+from ...engine.planning.ranking import Row, StepCost
 from .measured_rows import listed_presets, row_of
 from .run_state import RunState
 
@@ -62,13 +62,13 @@ def _slower(state: RunState, preset: str) -> set[str]:
     return {name for name in listed_presets(state) if own and (state.seconds_under(name) or 0.0) > own}
 
 
-def _fits(row: Row, cost: Cost | None) -> bool:
+def _fits(row: Row, cost: StepCost | None) -> bool:
     if cost is None or row.problems:
         return False
     return cost.capacity_bytes is None or cost.peak_bytes <= cost.capacity_bytes
 
 
-def _least(own: Cost | None, others: Mapping[str, Cost | None], how: str) -> Alternative | None:
+def _least(own: StepCost | None, others: Mapping[str, StepCost | None], how: str) -> Alternative | None:
     sent = {name: cost.bytes_sent for name, cost in others.items() if cost and cost.bytes_sent is not None}
     best = min(sent, key=lambda name: sent[name], default=None)
     if own is None or not own.bytes_sent or best is None or sent[best] > LESS * own.bytes_sent:

@@ -1,11 +1,18 @@
-"""The cells of a board as text, for the command's table and for the view. Nothing here draws."""
+"""The columns of a board, for the command's table and for the view, and what else is said of its rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rich.text import Text
+
 from ...engine.base import figures
-from ...engine.planning.ranking import Cost, Row
+from ...engine.planning.ranking import Row, StepCost
 from ...engine.spec.topology import Wiring
+from ..terminal.plain_table import Column, figure
+
+WIDE_FROM = 110
+"""Least terminal columns at which a view has full titles, verdicts and all columns."""
+STYLES = {"fits": "green", "too large": "yellow", "not known": "dim", "infeasible": "dim"}
 
 
 @dataclass(frozen=True)
@@ -16,6 +23,28 @@ class Errors:
     """Of the peak memory."""
     sent: float | None
     """Of the bytes sent; None if one of the two is unknown, or nothing is sent."""
+
+
+def columns(is_wide: bool = True, compiling: Sequence[str] = ()) -> list[Column[Row]]:
+    """Returns the columns of a board. `compiling`: titles of the rows that are being compiled."""
+    said, used = (verdict, peak_of_capacity) if is_wide else (short_verdict, peak)
+    return [
+        Column("preset", (lambda row: row.title) if is_wide else _short_title, style="bold"),
+        Column("verdict", lambda row: Text(said(row), STYLES[row.verdict])),
+        figure("peak", used),
+        Column("sent/step", lambda row: [*most_sent(row), *overlapped(row)], wide_from=WIDE_FROM),
+        figure("step time", step_time),
+        figure("tokens/s", tokens_rate, wide_from=WIDE_FROM),
+        figure("MFU", utilisation),
+        Column("bound", bound),
+        Column("from", lambda row: "compiling" if row.title in compiling else source(row), style="dim"),
+        Column("est. error", estimate_errors, wide_from=WIDE_FROM),
+    ]
+
+
+def _short_title(row: Row) -> str:
+    """Returns the preset with its setting, or with the names of its settings: `fsdp8 +remat +batch_size`."""
+    return row.title if len(row.settings) < 2 else " ".join([row.preset, *(f"+{key}" for key in row.settings)])
 
 
 def short_verdict(row: Row) -> str:
@@ -52,7 +81,7 @@ def peak_of_capacity(row: Row) -> str:
     return f"{peak(row)}, {figures.percent(row.cost.peak_bytes / row.cost.capacity_bytes)}"
 
 
-def sent(row: Row) -> Cost | None:
+def sent(row: Row) -> StepCost | None:
     """Returns the cost with the most reliable traffic: compiled, else estimated; None if neither has any."""
     return next((cost for cost in (row.compiled, row.estimate) if cost and cost.collectives is not None), None)
 
@@ -62,7 +91,7 @@ def source(row: Row) -> str:
     return "compiler" if row.compiled else row.estimate.basis if row.estimate else ""
 
 
-def by(estimate: Cost) -> str:
+def by(estimate: StepCost) -> str:
     """Returns how an estimate was made, in words."""
     return f"by {estimate.basis}"
 
@@ -100,13 +129,12 @@ def errors(row: Row) -> Errors | None:
     return Errors(estimate.peak_bytes / max(1, compiled.peak_bytes) - 1, moved)
 
 
-def estimate_errors(row: Row) -> str:
-    """Returns the errors of the estimate as text, such as `peak +4 %, sent −3 %`; empty if unknown."""
+def estimate_errors(row: Row) -> list[str]:
+    """Returns the errors of the estimate as text, such as `peak +4 %` and `sent −3 %`; empty if unknown."""
     found = errors(row)
     if found is None:
-        return ""
-    of_peak = f"peak {percent(found.peak)}"
-    return of_peak if found.sent is None else f"{of_peak}, sent {percent(found.sent)}"
+        return []
+    return [f"peak {percent(found.peak)}", *([] if found.sent is None else [f"sent {percent(found.sent)}"])]
 
 
 def percent(error: float) -> str:

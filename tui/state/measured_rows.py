@@ -7,7 +7,7 @@ import msgspec
 
 from ...engine.analysis.traffic import flows
 from ...engine.base import figures
-from ...engine.planning.ranking import Cost, Row, ranked
+from ...engine.planning.ranking import Row, StepCost, ranked
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled
@@ -83,7 +83,7 @@ def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes"]) -> str:
     return f"≈ {figures.size(getattr(row.estimate, name))}" if row.estimate else ""
 
 
-def sent(cost: Cost | None) -> str:
+def sent(cost: StepCost | None) -> str:
     """Returns the bytes that a device sends per step; empty if unknown."""
     return "" if cost is None or cost.bytes_sent is None else figures.size(cost.bytes_sent)
 
@@ -112,11 +112,11 @@ def verdict(rows: Sequence[Row], where: str) -> str:
     return sentence
 
 
-def _cost(compiled: PresetCompiled, state: RunState) -> Cost | None:
+def _cost(compiled: PresetCompiled, state: RunState) -> StepCost | None:
     memory = compiled.memory
     if memory is None:
         return None
-    return Cost(
+    return StepCost(
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
         capacity_bytes=state.ready.memory_limit if state.ready else None,

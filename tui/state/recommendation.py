@@ -1,18 +1,19 @@
-"""Which preset to choose, in one sentence."""
+"""Which preset and settings to choose, in one sentence."""
 
 from collections.abc import Sequence
 
 from ...engine.base import figures
-from ...engine.planning.ranking import Row, ranked
+from ...engine.planning.fitting import batch_limits
+from ...engine.planning.goal import figure, pick
+from ...engine.planning.ranking import Row, ranked, settings_of
 from ...engine.spec.search import Goal
-from .search_words import choice
 
 
 def recommendation(rows: Sequence[Row], where: str, goal: Goal | None = None) -> str:
     """Returns the best row and why it is the best, in one sentence. `where`: the devices or the slice. `goal`: of the
     search for these rows."""
     if goal is not None:
-        return choice(rows, goal, where)
+        return "; ".join([_choice(rows, goal, where), *_batches(rows, goal)])
     best, *others = [row for row in ranked(rows) if row.cost] or [None]
     if best is None or best.cost is None:
         if any(row.laid_out for row in rows):
@@ -40,3 +41,52 @@ def _advantage(seconds: float, after: Row | None) -> str:
     if after.step_seconds < 1.005 * seconds:
         return f", as fast as {after.preset} with less network time or memory"
     return f", {after.step_seconds / seconds:.2f} × as fast as {after.preset}"
+
+
+def _batches(rows: Sequence[Row], goal: Goal) -> list[str]:
+    """Returns the largest batch of each preset that is too large as asked, such as `fsdp fits with batch_size=24, not
+    with 32`, and the best settings that keep the batch."""
+    found: list[str] = []
+    for preset, (largest, over) in batch_limits(rows).items():
+        smallest = f"{preset}: no batch size that was compiled fits, the smallest of them {over:,}"
+        found.append(smallest if largest is None else f"{preset} fits with batch_size={largest}, not with {over:,}")
+        kept = pick([row for row in rows if row.preset == preset and "batch_size" not in row.settings], goal)
+        found += [f"with the same batch as asked, {' '.join(settings_of(kept.settings))} fits"] if kept else []
+    return found
+
+
+def figure_words(value: float, goal: Goal) -> str:
+    """Returns what a goal is measured by, with its unit."""
+    match goal:
+        case "tokens-per-second":
+            return f"{figures.rate(value)} tokens/s".replace("  ", " ")
+        case "fits-largest-batch":
+            return f"{value:,.0f} tokens a batch"
+        case "least-traffic":
+            return f"{figures.size(value)} sent per token"
+
+
+def _choice(rows: Sequence[Row], goal: Goal, where: str) -> str:
+    """Returns what a search chose and how good it is, or what comes closest, in one sentence."""
+    best = pick(rows, goal)
+    if best is None or best.cost is None:
+        return _closest(rows, where)
+    value, cost = figure(best, goal), best.cost
+    assert value is not None
+    by = "by the compiler" if cost.basis == "compiler" else f"by {cost.basis}, not compiled"
+    if cost.basis == "compiler" and goal == "tokens-per-second" and cost.scheduled_seconds:
+        by = "by the compiler's schedule"
+    room = f" of {figures.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
+    return f"{best.title}: {figure_words(value, goal)} {by}; {figures.size(cost.peak_bytes)}{room} per device"
+
+
+def _closest(rows: Sequence[Row], where: str) -> str:
+    known = [(row, row.cost) for row in rows if row.cost and row.cost.capacity_bytes]
+    if not known:
+        return f"no mesh of {where} can lay this model out: choose another slice, or another batch size"
+    row, cost = min(known, key=lambda each: each[1].peak_bytes / (each[1].capacity_bytes or 1))
+    over = cost.peak_bytes - (cost.capacity_bytes or 0)
+    return (
+        f"no candidate fits on {where}: {row.title} comes closest, {figures.size(cost.peak_bytes)} of "
+        f"{figures.size(cost.capacity_bytes or 0)}, {figures.size(over)} too large: use more chips, or a smaller batch"
+    )

@@ -1,6 +1,8 @@
-"""The line in which the user requests a plan: a slice, a batch size, and what the plan is doing."""
+"""The line in which the user requests a plan: a slice, which the next run suggests, a batch size, and the progress."""
 
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 from textual.containers import Horizontal
@@ -9,16 +11,21 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Input, Label
 
 from ...engine.base import figures
+from ...engine.base.atomic_write import write_atomically
+from ...engine.base.directories import state_directory
 from ...engine.base.invalid import Invalid
+from ...engine.planning import compilers
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
 from ...engine.spec.topology import load_topology
 from ..client.planner import Planner
-from ..state.last_slice import last_slice
+from ..state import board_rows
 from ..terminal.clean import printable
 from .lines import Lines
 
 EXAMPLE_SLICES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16", "h100:4x8")
+LAST_SLICE = "last-slice"
+"""File of the slice that was planned last."""
 
 
 class PlanRequest(Horizontal):
@@ -83,3 +90,33 @@ def progress_text(planner: Planner) -> str:
         return f"compiling {printable(compiling.preset)}, {seconds} s, {count}"
     rest = f"{figures.seconds(left)} left"
     return f"compiling, at most {rest}" if planner.search else f"compiling {count}, ≈ {rest}"
+
+
+def ended_text(planner: Planner) -> str:
+    """Returns how a plan was made that has ended."""
+    if planner.compiles:
+        return "compiled"
+    board = planner.board
+    missing = compilers.missing(load_topology(board.topology)) if board else None
+    hint = "" if missing else ": t, then enter compiles"
+    return f"{board_rows.estimated_by(board.rows if board else [])} only{hint}"
+
+
+def last_slice() -> str:
+    """Returns the slice that was planned last; empty if there is none, or this version does not know it."""
+    with suppress(OSError, UnicodeDecodeError, Invalid):
+        name = _path().read_text(encoding="ascii").strip()
+        load_topology(name)
+        return name
+    return ""
+
+
+def remember_slice(name: str) -> None:
+    """Keeps the slice for the next run, if the file can be written."""
+    with suppress(OSError):
+        _path().parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(_path(), name.encode("ascii"))
+
+
+def _path() -> Path:
+    return state_directory() / LAST_SLICE

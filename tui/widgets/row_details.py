@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from textual.content import Content
 
 from ...engine.base import figures
-from ...engine.planning.ranking import Cost, Row
+from ...engine.planning.ranking import Row, StepCost
 from ..state import board_rows
 from ..state.overlap_words import overlap_words
 from ..state.pipeline_words import pipeline_words
@@ -72,7 +72,7 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
     yield from _collectives(row)
 
 
-def _memory(row: Row, cost: Cost) -> str:
+def _memory(row: Row, cost: StepCost) -> str:
     of = f" of {figures.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
     verdict = "" if cost.fits else f", {board_rows.verdict(row)}"
     text = f"{figures.size(cost.peak_bytes)}{of}{verdict}, of which state + batch {figures.size(cost.argument_bytes)}"
@@ -83,7 +83,7 @@ def _memory(row: Row, cost: Cost) -> str:
     return f"{text}; {estimated}, {board_rows.percent(errors.peak)}"
 
 
-def _times(cost: Cost) -> str:
+def _times(cost: StepCost) -> str:
     parts = {"compute": cost.compute_seconds, "memory": cost.memory_seconds, "network": cost.network_seconds}
     known = (f"{name} {figures.seconds(seconds)}" for name, seconds in parts.items() if seconds is not None)
     rate = f"{figures.count(cost.tokens_per_second or 0)} tokens/s"
