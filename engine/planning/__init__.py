@@ -1,1 +1,1 @@
-"""What a preset would cost: by formula, and by the TPU compiler for a slice that is not attached."""
+"""Costs of presets: by formula, by trace, and by the compiler for devices that are not attached."""

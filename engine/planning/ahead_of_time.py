@@ -143,7 +143,7 @@ def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
 
 
 def _work(task: Task, program: Program) -> Work:
-    """What a device does in a step by the compiled text, where no formula covers it. Kernels have no FLOPs in it."""
+    """Work of a device in a step by the compiled text, where no formula covers it. Kernels have no FLOPs there."""
     flops, moved = program.step_work()
     return Work(
         flops=flops,

@@ -66,7 +66,7 @@ def with_microbatches(preset: Preset, devices: int, batch_size: int) -> Iterator
 
 def batches(shards: int, seq_len: int, finest: bool) -> list[int]:
     """Returns batch sizes, smallest first: one sequence a shard, two, four, … up to `MOST_TOKENS`; if `finest`, also
-    between them, without a limit but that of twenty doublings."""
+    between them, up to twenty doublings."""
     doubled = [shards * 2**power for power in range(21)]
     if not finest:
         return [size for size in doubled if size * seq_len <= MOST_TOKENS] or doubled[:1]

@@ -127,14 +127,14 @@ class Step:
     def __init__(self, task: Task, preset: Preset, devices: int) -> None:
         """`task`: trains the built-in model. Raises Invalid if the preset cannot be laid out."""
         self.micro_batches = task.config.training.accumulate_steps
-        """Micro-batches over which gradients are accumulated: `layout` is that of one."""
+        """Micro-batches over which gradients are accumulated: `layout` describes one."""
         if self.micro_batches > 1:
             decide_all(task, preset, devices)
             task = micro_task(task, self.micro_batches)
         self.layout = StepLayout(task, preset, devices)
         self.memory = StepMemory(self.layout)
         self.unknown = why_unknown(self.layout)
-        """Why no formula but that of the arguments covers this layout; empty if all hold."""
+        """Why the formulas, except for the arguments, do not cover this layout; empty if all hold."""
         if self.micro_batches > 1 and self.layout.on_cpu:
             self.unknown = f"no formula for gradients accumulated over {self.micro_batches} micro-batches on CPU"
 

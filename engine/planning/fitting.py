@@ -40,7 +40,7 @@ def next_row(rows: Sequence[Row], config: RunConfig, preset: Preset, devices: in
 
 def batch_limits(rows: Sequence[Row]) -> dict[str, tuple[int | None, int]]:
     """Returns, by preset, the largest batch size that fits with nothing else changed, if any does, and the smallest
-    that is too large. Only of presets of which other batch sizes were compiled because they do not fit as asked.
+    that is too large. Covers presets that do not fit as asked and were compiled with other batch sizes.
     """
     found: dict[str, tuple[int | None, int]] = {}
     for first in (row for row in rows if not row.settings and row.compiled and not row.compiled.fits):

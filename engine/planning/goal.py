@@ -17,15 +17,15 @@ class CurvePoint(Struct, frozen=True, kw_only=True):
     minutes: float
     """Minutes since the search began."""
     figure: float
-    """What the goal is measured by."""
+    """Value of the goal."""
     preset: str
     """Name of its preset."""
     settings: dict[str, Choice]
-    """What the search chose of `--set`."""
+    """Settings that the search chose, as `--set` takes them."""
 
     @property
     def title(self) -> str:
-        """As that of the row."""
+        """The title of its row."""
         return title_of(self.preset, self.settings)
 
 
@@ -37,9 +37,9 @@ def configured(config: RunConfig, settings: Mapping[str, Choice]) -> RunConfig:
 
 
 def figure(row: Row, goal: Goal) -> float | None:
-    """Returns what the goal is measured by; None if it is unknown.
+    """Returns the value of the goal; None if it is unknown.
 
-    Of a compiled program, tokens per second are those of the compiler's schedule, if there is one.
+    Tokens per second of a compiled program follow the compiler's schedule, if there is one.
     """
     cost = row.timed
     if goal == "fits-largest-batch":

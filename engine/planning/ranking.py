@@ -18,12 +18,12 @@ from ..wire.step_breakdown import StepBreakdown
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
 """Whether a preset fits the devices; `not known` if there is no cost yet, `infeasible` if it cannot be laid out."""
 Bound = Literal["compute", "memory", "network"]
-"""What limits the time of a step: the longest part of the roofline."""
+"""The longest part of the roofline, which limits the time of a step."""
 
 
 Basis = Literal["formula", "trace", "compiler"]
-"""What a cost is made from: `formula` for the built-in model; `trace` for a user's model, whose traced step says what
-is computed and saved and, with the partitioner's own passes, what is sent; `compiler` for a compiled program."""
+"""Source of a cost: `formula` for the built-in model; `trace` for a user's model, whose traced step has its computation
+and memory and, with the partitioner's own passes, its traffic; `compiler` for a compiled program."""
 
 
 Choice = bool | int | str
@@ -31,7 +31,7 @@ Choice = bool | int | str
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What one device does in a step, independent of the chip."""
+    """Work of one device in a step, independent of the chip."""
 
     flops: float
     """FLOPs of one device per step, including recomputation."""
@@ -47,7 +47,7 @@ class StepCost(Struct, frozen=True, kw_only=True):
     """Cost of one step on one device, not measured but estimated or taken from a compiled program."""
 
     basis: Basis = "formula"
-    """What it is made from."""
+    """Its source."""
     argument_bytes: int
     """Bytes of the state and the batch."""
     peak_bytes: int
@@ -141,7 +141,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """What is known of one preset."""
+    """A preset with its settings, and its costs."""
 
     preset: str
     """Name of the preset."""
@@ -162,7 +162,7 @@ class Row(Struct, frozen=True, kw_only=True):
     laid_out: bool = False
     """Whether its layout is valid; there may be no cost yet."""
     findings: list[Finding] = []
-    """What is likely to be wrong with how its mesh lies over the slices."""
+    """Likely mistakes in how its mesh lies over the slices."""
     no_estimate: str = ""
     """Why there is no estimate although the layout is valid; else empty."""
     estimate: StepCost | None = None
@@ -228,7 +228,7 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
     """Returns the rows, best first.
 
     Presets that fit come first, by step time, then by traffic, then by peak memory; then those that are too large, by
-    how much; then those of unknown cost; then infeasible ones.
+    how much; then those without a cost; then infeasible ones.
     """
 
     def rank(row: Row) -> tuple[float, ...]:

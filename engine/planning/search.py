@@ -127,7 +127,7 @@ class Search:
 
     @property
     def _first_remats(self) -> Sequence[Choice | None]:
-        """What is tried of remat for all meshes; None is what the model has."""
+        """Remat policies to try for all meshes; None keeps the model's."""
         return (False, True) if self._is_free("remat") and not self._is_traced else (None,)
 
     def _rows_of(self, preset: Preset, remat: Choice | None) -> list[Row]:

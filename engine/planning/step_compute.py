@@ -28,7 +28,7 @@ class StepCompute:
     def _flops(self) -> float:
         """FLOPs of one device: 2 per multiply-add, and twice as many backward as forward.
 
-        Kaplan et al. 2020, "Scaling Laws", section 2.1. Remat repeats a block's attention, and those of its matmuls
+        Kaplan et al. 2020, "Scaling Laws", section 2.1. Remat repeats a block's attention, and the matmuls
         whose results it does not keep. Devices that do not split a matmul repeat it, and pipeline stages without a
         micro-batch compute, too. Attention leaves out blocks of scores above the diagonal; cuDNN's and ring attention
         compute the others once more backward, splash attention twice.

@@ -18,7 +18,7 @@ from .weight import Shards, Spec, Weight, weights_of
 FLOAT32, BFLOAT16 = 4, 2
 """Bytes per element."""
 CUDNN_BLOCK = 128
-"""Positions in a block of cuDNN's attention: those of FlashAttention-2 (Dao 2023, section 3.3), as cuDNN's are not
+"""Positions in a block of cuDNN's attention: as in FlashAttention-2 (Dao 2023, section 3.3), as cuDNN's are not
 documented."""
 LANES = 128
 """Elements in a row of a TPU's tiles, to which the last dim is padded."""
@@ -116,7 +116,7 @@ class StepLayout(Shards):
 
     @property
     def scatter_kind(self) -> str:
-        """What a reduce-scatter compiles to: on CPU an all-reduce whose result is sliced."""
+        """Opcode that a reduce-scatter compiles to: on CPU an all-reduce whose result is sliced."""
         return "all-reduce" if self.on_cpu else "reduce-scatter"
 
     def activation_elements(self, logical: tuple[str, ...]) -> int:

@@ -124,7 +124,7 @@ class StepTraffic:
         """Context parallelism (Dubey et al. 2024, "The Llama 3 Herd of Models", section 3.3.2).
 
         If the sequence is split, each shard all-gathers the keys and values of all positions for its queries, and once
-        more with remat. Their gradients are reduce-scattered, that of the keys in float32.
+        more with remat. Their gradients are reduce-scattered, for the keys in float32.
         """
         axes = tuple(axis for axis in self.step.seq_axes if axis not in self.step.rules.get("keys", ()))
         keys, layers = self.step.activation_elements(KEYS) / self.step.microbatches, self.step.block_runs
@@ -155,12 +155,12 @@ class StepTraffic:
         yield Collective("collective-permute", axes, one * last, layers)
 
     def _expert_collectives(self) -> Iterator[Collective]:
-        """Collectives of a mixture of experts; with remat those of the forward pass run once more.
+        """Collectives of a mixture of experts; remat repeats the forward pass.
 
         If the axes of the experts split the batch, tokens reach their experts and return by all-to-all, and so do their
         gradients (Lepikhin et al. 2020, "GShard", section 3.2). Along other axes every device has all tokens: the
         experts' outputs are all-gathered, and so is the gradient of their inputs. If each expert is split, its two
-        matmuls end in an all-reduce like those of an MLP.
+        matmuls end in an all-reduce like an MLP's.
 
         If the sequence is split, the router's probabilities are all-gathered to rank the tokens; an expert's input is a
         sum over the shards of the sequence, and its output goes to all of them.

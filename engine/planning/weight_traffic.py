@@ -116,7 +116,7 @@ class WeightTraffic:
         return 2 < step.shard_count(axes) <= WIDEST_WINDOW and step.shard_count(step.seq_axes) == 1
 
     def _windowed(self, kind: str, axes: Axes, size: float, count: int) -> Collective:
-        """What a windowed product sends: of n shards n + 1, as both directions start with the device's own; of a
+        """The sends of a windowed product: of n shards n + 1, as both directions start with the device's own; of a
         gather over few devices n - 1."""
         devices = self.step.shard_count(axes)
         shards = devices - 1 if kind == "all-gather" and devices < BOTH_WAYS else devices + 1
@@ -124,7 +124,7 @@ class WeightTraffic:
 
     def _scatter_kind(self, weight: Weight, axes: Axes) -> str:
         """On a TPU, too, some gradients are all-reduced and then sliced: those over the whole slice (measured), and
-        that of a token table with two uses, as the sum over these comes after the reduction."""
+        the gradient of a token table with two uses, as they are summed after the reduction."""
         step = self.step
         is_reduced = step.on_tpu and (step.is_slice(axes) or (weight.is_table and step.model.tied))
         return "all-reduce" if is_reduced else step.scatter_kind

@@ -1,11 +1,11 @@
-"""What a search for a preset is asked for."""
+"""Requests for a search."""
 
 from typing import Literal
 
 from msgspec import Struct
 
 Goal = Literal["tokens-per-second", "fits-largest-batch", "least-traffic"]
-"""What a search makes as large as possible, or of traffic as small: tokens of all devices per second; sequences of the
+"""What a search maximizes, or of traffic minimizes: tokens of all devices per second; sequences of the
 largest batch that a step holds at once; bytes that a device sends per token."""
 
 
@@ -14,10 +14,10 @@ CHOSEN = ("batch_size", "remat", "accumulate_steps")
 
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
-    """What a search is asked for."""
+    """A request for a search."""
 
     goal: Goal = "tokens-per-second"
-    """What is best."""
+    """Measure of the best candidate."""
     kept: list[str] = []
     """Settings that keep their values, such as `batch_size`; the search chooses the others."""
     is_mesh_fixed: bool = False

@@ -44,12 +44,12 @@ NOT_TUNED = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What of a plan is asked for."""
+    """The options of a plan."""
 
     compiles: bool
     """Whether the compiler follows the estimates."""
     search: SearchRequest | None
-    """What is searched; None for a plan of presets."""
+    """The search; None for a plan of presets."""
     place: Path | None
     """Where the preset that a search chose is written; None for a place of its own."""
     train: Sequence[str]

@@ -35,7 +35,7 @@ class PlannedPreset(Row, frozen=True, kw_only=True):
     verdict: Verdict  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
     """Whether it fits, by the compiled program if there is one, else by `estimate`; `not known` if there is neither."""
     bound: Bound | None
-    """What takes longest in a step; null if unknown."""
+    """The longest part of a step; null if unknown."""
     overlapped_share: float | None
     """Share of the bytes sent, 0 to 1, that `compiled` sends while the device computes; null without a program, or if
     nothing is sent."""
@@ -49,16 +49,16 @@ class PlannedPreset(Row, frozen=True, kw_only=True):
 
 
 class ChosenPreset(Struct, frozen=True, kw_only=True):
-    """What a search chose."""
+    """The choice of a search."""
 
     preset: str
     """Name of the preset."""
     settings: dict[str, Choice]
-    """What the search chose of `--set`."""
+    """Settings that the search chose, as `--set` takes them."""
     figure: float
-    """What the goal is measured by."""
+    """Value of the goal."""
     basis: Basis
-    """What the figure is made from."""
+    """Source of the figure."""
     file: str
     """The preset as a file, which `train --preset` takes."""
     command: str
@@ -71,7 +71,7 @@ class SearchReport(Struct, frozen=True, kw_only=True):
     topology: str
     """A slice such as `v5p:4x4x4`, or several: `2*v5p:4x4x4`."""
     goal: Goal
-    """What was searched: most tokens of all devices per second, by the compiler's schedule where there is one; most
+    """Most tokens of all devices per second, by the compiler's schedule where there is one; most
     tokens in a batch that a step holds at once; or fewest bytes that a device sends per token."""
     minutes: float
     """Minutes that it might take."""
@@ -107,13 +107,13 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     """The best one of each topology and why, a sentence each."""
     rows: list[PlannedPreset]
     """Topology by topology, best first: presets that fit by step time, then those that are too large by how much, then
-    those of unknown cost, then invalid ones. Of a search, those that fit by its goal, compiled ones first."""
+    unknown cost, then invalid ones. Of a search, the fitting ones by its goal, compiled ones first."""
     searches: list[SearchReport]
     """With `--search` or `--fit`, what was found on each topology."""
 
 
 def plan_report(*boards: Board, prices: Prices | None = None, searches: Sequence[SearchReport] = ()) -> PlanReport:
-    """Returns the JSON form of boards, each ranked. `searches`: that of each board, or none."""
+    """Returns the JSON form of boards, each ranked. `searches`: one for each board, or none."""
     goals: list[Goal | None] = [search.goal for search in searches] or [None] * len(boards)
     planned = [(board, load_topology(board.topology)) for board in boards]
     first, topology = planned[0]

@@ -1,4 +1,4 @@
-"""What tokens cost on topologies, per hour of a chip and per dollar, and the best preset of each."""
+"""Tokens per chip-hour and per dollar, and the best preset of each topology."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ class PlanTable(Table):
         """By title, best first."""
 
     def show_ranking(self, rows: Sequence[Row], compiling: Sequence[str]) -> None:
-        """Shows the presets, the best of which is the first. `compiling`: titles of those that are being compiled."""
+        """Shows the presets, the best first. `compiling`: titles of the rows that are being compiled."""
         self.ranking = {row.title: row for row in rows}
         width = self.screen.size.width
         self.show_columns(columns(width >= WIDE_FROM, compiling), self.ranking, width)
