@@ -4,7 +4,6 @@ import asyncio
 import io
 import math
 import re
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -204,20 +203,6 @@ def test_a_preset_may_be_a_file(home: Path) -> None:
     own = home / "own.toml"
     own.write_text('[mesh]\nrows = 2\ncolumns = -1\n[rules]\nbatch = "rows"\nmlp = "columns"\n')
     assert planned(*TINY, "--estimate", f"--preset={own}")["rows"][0]["mesh"] == {"rows": 2, "columns": 4}
-
-
-def test_an_interrupted_plan_prints_what_it_has(home: Path, compilers: Compilers) -> None:
-    compilers.install(HANGS)
-    process = subprocess.Popen(
-        [*SHARDTUI, "plan", *TINY, "--json", "--preset=dp"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    compilers.wait_for(1)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert checked("plan", output)["rows"][0]["verdict"] == "fits"
-    assert "Traceback" not in errors
-    assert compilers.all_gone(0)
 
 
 @pytest.mark.parametrize(

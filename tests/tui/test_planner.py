@@ -194,14 +194,6 @@ def test_a_slice_unknown_to_the_compiler_is_tried_once(home: Path, compilers: Co
     assert problems(board)[compiled[0]] == ["not compiled: --topology v5e:2x4: no such slice"]
 
 
-def test_without_a_compiler_nothing_is_compiled(home: Path, compilers: Compilers) -> None:
-    compilers.remove()
-    board, compiled = planned()
-    assert compiled == []
-    assert {row.preset for row in board.rows} == {*usual_presets(tiny_config())[0]}
-    assert not any(row.preset.startswith("pitfall") for row in board.rows)
-
-
 def test_the_preset_of_the_run_is_planned(home: Path) -> None:
     assert "pitfall-same-axis" in usual_presets(tiny_config(preset="pitfall-same-axis"))[0]
     _, wrong = usual_presets(tiny_config(preset="/no/such.toml"))
