@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.planning import compilers as plan_cache
-from shardtui.engine.planning.fitting import MOST_BATCHES, MOST_PROGRAMS, batch_limits, next_batch, next_row
+from shardtui.engine.planning.finalists import MOST_BATCHES, MOST_PROGRAMS, batch_limits, next_batch, next_row
 from shardtui.engine.planning.ranking import Row, StepCost
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.model_config import KEPT

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from ...engine.base.invalid import Invalid
-from ...engine.planning.fitting import MOST_PROGRAMS
+from ...engine.planning.finalists import MOST_PROGRAMS
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
 from ...engine.spec.model_choice import choose_model

@@ -8,8 +8,7 @@ from msgspec.structs import asdict
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.planning.finalists import expected_figure
-from ...engine.planning.fitting import batch_limits
+from ...engine.planning.finalists import batch_limits, expected_figure
 from ...engine.planning.goal import CurvePoint, figure, in_order, pick
 from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row, Verdict
 from ...engine.spec.search import Goal

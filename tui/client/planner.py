@@ -11,8 +11,7 @@ import msgspec
 from ...engine.base.invalid import Invalid
 from ...engine.base.machine import has_room
 from ...engine.planning import compilers
-from ...engine.planning.finalists import is_far_too_large, next_to_compile
-from ...engine.planning.fitting import MOST_PROGRAMS, next_row
+from ...engine.planning.finalists import MOST_PROGRAMS, is_far_too_large, next_row, next_to_compile
 from ...engine.planning.goal import CurvePoint, configured, pick, point_of
 from ...engine.planning.ranking import Board, Row, StepCost, ranked
 from ...engine.spec.config import RunConfig

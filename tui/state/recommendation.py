@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...engine.base import figures
-from ...engine.planning.fitting import batch_limits
+from ...engine.planning.finalists import batch_limits
 from ...engine.planning.goal import figure, pick
 from ...engine.planning.ranking import Row, ranked, settings_of
 from ...engine.spec.search import Goal
