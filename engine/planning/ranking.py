@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from ..analysis.finding import Finding
 from ..analysis.traffic import Flow, overlapped_share
@@ -58,6 +59,11 @@ class StepCost(Struct, frozen=True, kw_only=True):
     """Bytes by kind of data, largest first; for a compiled program also what is not live at the peak."""
     collectives: list[Flow] | None = None
     """Collectives summed by kind and mesh axes; null if there is no program, or its text cannot be read."""
+    bytes_sent: int | None = None
+    """Bytes of `collectives`: what the device sends to its neighbors on rings per step, without collectives whose count
+    depends on data."""
+    overlapped_share: float | None = None
+    """Share of `bytes_sent`, 0 to 1, that is sent while the device computes; null by formula, or if nothing is sent."""
     compute_seconds: float | None = None
     """Time of the FLOPs at the chip's peak rate. This and the next five are null if the chip is unknown, or there is no
     program."""
@@ -83,6 +89,12 @@ class StepCost(Struct, frozen=True, kw_only=True):
     """Where the time of a step goes by the compiler's schedule and estimates; null unless `plan --profile` asks for
     it, by formula, and for a program that is too large."""
 
+    def __post_init__(self) -> None:
+        """Derives figures, so that JSON has them."""
+        flows = self.collectives
+        force_setattr(self, "bytes_sent", None if flows is None else sum(flow.bytes_sent for flow in flows))
+        force_setattr(self, "overlapped_share", overlapped_share(flows or ()))
+
     @property
     def bound(self) -> Bound | None:
         """What limits the step: the longest of its three times; None if they are unknown."""
@@ -93,16 +105,6 @@ class StepCost(Struct, frozen=True, kw_only=True):
         }
         known: dict[Bound, float] = {name: seconds for name, seconds in parts.items() if seconds is not None}
         return max(known, key=lambda name: known[name]) if known else None
-
-    @property
-    def bytes_sent(self) -> int | None:
-        """Bytes that one device sends per step over all axes; None if unknown."""
-        return None if self.collectives is None else sum(flow.bytes_sent for flow in self.collectives)
-
-    @property
-    def overlapped_share(self) -> float | None:
-        """Share of `bytes_sent` that is sent while the device computes; None if unknown or nothing is sent."""
-        return overlapped_share(self.collectives or ())
 
     @property
     def sent_by_axis(self) -> dict[str, int]:
@@ -146,7 +148,9 @@ class Row(Struct, frozen=True, kw_only=True):
     preset: str
     """Name of the preset."""
     mesh: dict[str, int]
-    """Size by mesh axis, in order."""
+    """Size by mesh axis, in order; empty if the mesh does not fill the devices."""
+    verdict: Verdict = "not known"
+    """Whether it fits, by `compiled`, else by `estimate`; `not known` if there is neither."""
     settings: dict[str, Choice] = {}
     """Settings of `--set` that a search chose."""
     tokens: int = 0
@@ -172,6 +176,13 @@ class Row(Struct, frozen=True, kw_only=True):
     measured: Measured | None = None
     """Measured steps."""
 
+    def __post_init__(self) -> None:
+        """Derives the verdict, so that JSON has it."""
+        known: Verdict = "not known" if self.laid_out else "infeasible"
+        if self.cost is not None:
+            known = "fits" if self.cost.fits else "too large"
+        force_setattr(self, "verdict", known)
+
     @property
     def title(self) -> str:
         """Its name and its settings: `fsdp8 batch_size=64 remat=true`."""
@@ -181,13 +192,6 @@ class Row(Struct, frozen=True, kw_only=True):
     def cost(self) -> StepCost | None:
         """The more accurate cost: compiled, else estimated; None if there is neither."""
         return self.compiled or self.estimate
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether it fits the devices, by its cost."""
-        if self.cost is None:
-            return "not known" if self.laid_out else "infeasible"
-        return "fits" if self.cost.fits else "too large"
 
     @property
     def timed(self) -> StepCost | None:

@@ -31,7 +31,6 @@ from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 from shardtui.engine.spec.preset_writer import preset_text
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.commands import PreviewPreset
-from shardtui.tui.cli.compare_report import compared_preset
 from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.recommendation import recommendation
@@ -155,7 +154,6 @@ def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task)
     assert (row.estimate, row.verdict, row.problems) == (None, "not known", [])
     assert board_rows.no_estimates([row]) == [f"x: no estimate: {UNKNOWN[rules]}"]
     assert plan_report(Board(model="m", topology="v5e:2x4", rows=[row])).rows[0].no_estimate == UNKNOWN[rules]
-    assert compared_preset(row).no_estimate == UNKNOWN[rules]
     previewed = preview(task, jax.devices(), PreviewPreset(1, "x", text_of_dp(), text))
     assert [line.plain for line in no_estimate_lines(previewed, 200)] == [f"no estimate after: {UNKNOWN[rules]}"]
     after = previewed.after

@@ -42,7 +42,7 @@ from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from ..terminal.plain_console import table_console
 from ..terminal.plain_table import plain_table
 from .audience import Audience
-from .compare_report import CompareReport, compared_preset
+from .compare_report import CompareReport
 from .interrupts import Interrupts
 from .options import add_data_options, add_device_options, add_json_option, add_model_options
 from .run_config import compared
@@ -131,7 +131,7 @@ class _Session:
             memory_source=memory.source if memory else None,
             steps=self._steps,
             warm_up=WARM_UP_STEPS,
-            rows=[compared_preset(row) for row in self.rows],
+            rows=self.rows,
             recommendation=verdict(self.rows, devices(ready)),
             complete=all(row.measured and row.measured.steps == self._steps for row in self.rows),
         )

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ...engine.planning.finalists import batch_limits, expected_figure
 from ...engine.planning.goal import CurvePoint, figure, in_order, pick
-from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row, Verdict
+from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row
 from ...engine.spec.search import Goal
 from ...engine.spec.topology import load_topology
 from ..client.planner import Planner
@@ -31,8 +31,6 @@ class PlannedPreset(Row, frozen=True, kw_only=True):
     """The slice, such as `v5p:4x4x4`."""
     slices: int
     """Number of such slices, connected by DCN."""
-    verdict: Verdict  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
-    """Whether it fits, by the compiled program if there is one, else by `estimate`; `not known` if there is neither."""
     bound: Bound | None
     """The longest part of a step; null if unknown."""
     overlapped_share: float | None
@@ -139,7 +137,6 @@ def _planned(row: Row, board: Board, prices: Prices) -> PlannedPreset:
         **asdict(row),
         topology=topology.name,
         slices=topology.slices,
-        verdict=row.verdict,
         bound=cost.bound if cost else None,
         overlapped_share=compiled.overlapped_share if compiled else None,
         largest_batch=limits.get(row.preset, (None,))[0],
