@@ -9,12 +9,11 @@ import functools
 import inspect
 import itertools
 import json
-import operator
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +24,7 @@ from shardtui.engine.spec.prepared import Prepared
 from shardtui.engine.spec.preset_reader import PresetFile
 from shardtui.engine.wire.checkpoints import Verification
 from shardtui.engine.wire.descriptions import PresetListing
-from shardtui.engine.wire.events import AnyEvent, Sampled, StepsDone
+from shardtui.engine.wire.events import AnyEvent, Sampled
 from shardtui.tui.cli.compare_report import CompareReport
 from shardtui.tui.cli.explain import ExplanationDiff
 from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport
@@ -38,9 +37,7 @@ from shardtui.tui.cli.why import WhyReport
 
 ROOT = Path(__file__).parent.parent
 
-LINES = functools.reduce(
-    operator.or_, (StepDone, RunEnded, *(event for event in get_args(AnyEvent) if event is not StepsDone))
-)
+LINES = AnyEvent | StepDone | RunEnded
 PRINTED = {
     "inspect": ("shardtui inspect --json", InspectReport),
     "inspect-diff": ("shardtui inspect --diff OTHER --json", DiffReport),
@@ -59,8 +56,7 @@ PRINTED = {
     "verify": ("shardtui verify --json", Verification),
     "export": ("shardtui export RUN DIR --json", Exported),
     "prepare": ("shardtui data prepare --json", Prepared),
-    "train": ("a line of shardtui train --json", LINES),
-    "events": ("a line of events.jsonl", AnyEvent),
+    "events": ("a line of events.jsonl, or of shardtui train --json", LINES),
 }
 READ = {"preset-file": ("a parallelism preset", PresetFile), "model-file": ("a model preset", ModelPreset)}
 

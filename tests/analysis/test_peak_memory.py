@@ -270,9 +270,9 @@ def test_the_table_says_what_is_predicted_and_what_the_compiler_says() -> None:
     text = " ".join(shown.get().split())
     assert "fsdp: largest buffers at the peak, predicted: 50 % through the program, at model.py:7" in text
     assert (
-        "copy of blocks.mlp.up.kernel temporary 2 MB 1 MB bf16[8,64]{1,0:T(8,128)(2,1)} 10 % – 90 % model.py:12" in text
+        "2 MB 1 MB 10 % – 90 % temporary model.py:12 bf16[8,64]{1,0:T(8,128)(2,1)} copy of blocks.mlp.up.kernel" in text
     )
-    assert "jvp(blocks)/mlp/tanh temporary" in text
+    assert "{1,0:T(8,128)(2,1)} jvp(blocks)/mlp/tanh" in text
     assert "over the step ▁█ up to 9 MB" in text
     assert "4 MB of 9 MB live then, rebuilt from the order of the program; the compiler's own peak is 10 MB" in text
 

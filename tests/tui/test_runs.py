@@ -35,9 +35,9 @@ from shardtui.tui.screens.confirm import Confirm
 from shardtui.tui.screens.runs import RunsScreen
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import Phase, RunState
-from shardtui.tui.state.run_summary import summarise
+from shardtui.tui.state.run_summary import age, summarise
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.run_list import RunList, age, columns_for
+from shardtui.tui.widgets.run_list import RunList, columns_for
 from textual.pilot import Pilot
 
 from ..conftest import tiny_config
@@ -102,19 +102,19 @@ def test_a_long_history_is_not_decoded(home: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(event_log, "decode_event_json", lambda line: decoded.append(line) or decode(line))
     monkeypatch.setattr(event_log, "BACKWARD_BYTES", at_a_time)
     summary = summarise(directory)
-    assert (summary.step, summary.loss, summary.preset, summary.phase) == (2999, 2.0, "dp", Phase.STOPPED)
+    assert (summary.step, summary.loss, summary.preset, summary.state) == (2999, 2.0, "dp", Phase.STOPPED)
     assert len(decoded) < 10
 
 
 def test_a_summary_says_what_holds_the_run(home: Path) -> None:
     directory = recorded_run("dead", steps(5, None))
     crashed = summarise(directory)
-    assert (crashed.phase, crashed.loss, crashed.pid, crashed.is_live) == (Phase.LOST, None, None, False)
+    assert (crashed.state, crashed.loss, crashed.pid, crashed.is_live) == (Phase.LOST, None, None, False)
     with directory.hold():
         live = summarise(directory)
-    assert (live.phase, live.pid, live.is_live) == (Phase.TRAINING, os.getpid(), True)
+    assert (live.state, live.pid, live.is_live) == (Phase.TRAINING, os.getpid(), True)
     fresh = summarise(run_directory.create(tiny_config(run="fresh")))
-    assert (fresh.phase, fresh.step, fresh.preset) == (Phase.LOST, 0, "dp")
+    assert (fresh.state, fresh.step, fresh.preset) == (Phase.LOST, 0, "dp")
 
 
 def test_columns_give_way_to_long_names() -> None:

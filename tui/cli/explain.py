@@ -8,13 +8,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 from rich.console import RenderableType
-from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid, suggestion
 from ...engine.origins.explanation import (
-    CollectiveOrigin,
     CompiledProgram,
     Explanation,
     ProgramRequest,
@@ -23,13 +21,14 @@ from ...engine.origins.explanation import (
 )
 from ...engine.spec.model_choice import user_model
 from ..client.engine_client import ask_engine
-from ..state.chain_words import chains, ends
+from ..state.chain_words import chains
 from ..state.compiled_words import compiled_bytes, differences
-from ..state.explanation_diff import changes
+from ..state.explanation_diff import changes, numbered
+from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FAILED, FINE
 from ..terminal.plain_console import table_console
-from ..terminal.plain_table import plain_table, right
+from ..terminal.plain_table import plain_table, right, table_of
 from .options import add_json_option, mesh
 from .run import has_terminal, run_app, user_keymap
 
@@ -154,12 +153,13 @@ def _print_changes(program: str, found: Sequence[str], as_json: bool) -> int:
 
 def explanation_tables(found: Explanation) -> list[RenderableType]:
     """Returns tables of the values, the collectives and, if compiled, what differs."""
-    split = [value for value in found.values if value.origin]
-    tables: list[RenderableType] = [*_title(found), *([value_table(split)] if split else [])]
+    split = {label: value for label, value in numbered(found.values).items() if value.origin}
+    heading = "values, and where each mesh axis comes from"
+    values = [table_of(VALUES, split.items(), title=heading)] if split else []
+    tables: list[RenderableType] = [*_title(found), *values]
     if hidden := len(found.values) - len(split):
         tables.append(Text(f"and {hidden:,} values that nothing splits: --json lists all", "dim"))
-    tables.append(collective_table(found.collectives) if found.collectives else "no collectives")
-    return [*tables, *(_compiled(found.compiled) if found.compiled else ())]
+    return [*tables, _collectives(found), *(_compiled(found.compiled) if found.compiled else ())]
 
 
 def chain_lines(found: Explanation) -> list[RenderableType]:
@@ -169,7 +169,7 @@ def chain_lines(found: Explanation) -> list[RenderableType]:
         place = f"  {figures.short_source(value.source)}" if value.source else ""
         lines.append(Text(f"\n{value.name} [{figures.shape(value.shape)}] {figures.spec(value.axes)}{place}", "bold"))
         lines += map(Text, [*chains(value.origin), *_as_compiled(value)])
-    lines += ["", collective_table(found.collectives)] if found.collectives else []
+    lines += ["", _collectives(found)] if found.collectives else []
     return [*lines, *(_compiled(found.compiled) if found.compiled else ())]
 
 
@@ -184,48 +184,10 @@ def _as_compiled(value: ValueOrigin) -> list[str]:
     return ["  as compiled" if same else f"  differs: the compiler chose {figures.spec(value.compiled_axes)}"]
 
 
-def value_table(values: Sequence[ValueOrigin]) -> Table:
-    """Returns a table of values, each mesh axis with who asked for it."""
-    table = plain_table(
-        Column("value", overflow="fold"),
-        "shape",
-        "split over",
-        "source",
-        Column("asked for by", overflow="fold"),
-        title="values, and where each mesh axis comes from",
-    )
-    for value in values:
-        table.add_row(
-            Text(value.name),
-            figures.shape(value.shape),
-            Text(figures.spec(value.axes)),
-            Text(figures.short_source(value.source)),
-            Text("\n".join(ends(value.origin))),
-        )
-    return table
-
-
-def collective_table(collectives: Sequence[CollectiveOrigin]) -> Table:
-    """Returns a table of estimated collectives."""
-    table = plain_table(
-        "collective",
-        "over",
-        right("times"),
-        right("bytes"),
-        "source",
-        Column("because", overflow="fold"),
-        title="collectives, estimated",
-    )
-    for each in collectives:
-        table.add_row(
-            each.kind,
-            Text(figures.over(each.axes)),
-            figures.times(each.count),
-            figures.size(each.bytes),
-            Text(figures.short_source(each.source)),
-            Text("\n".join(each.because)),
-        )
-    return table
+def _collectives(found: Explanation) -> RenderableType:
+    if not found.collectives:
+        return "no collectives"
+    return table_of(ESTIMATED_COLLECTIVES, found.collectives, title="collectives, estimated")
 
 
 def _compiled(found: CompiledProgram) -> list[RenderableType]:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Group, RenderableType
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from ...engine.analysis.collectives import inventory
 from ...engine.analysis.hlo import parse
-from ...engine.analysis.layout import bytes_per_device, notation, replicas, wasted_bytes
+from ...engine.analysis.layout import wasted_bytes
 from ...engine.analysis.lint import Finding
 from ...engine.analysis.megascale import WrongSlices, slices_of
 from ...engine.analysis.traffic import FlowChange, flows, overlapped_share
@@ -24,16 +24,18 @@ from ...engine.base.invalid import Invalid
 from ...engine.origins.explanation import Explained
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_reader import load_preset
-from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
+from ...engine.wire.descriptions import CollectiveInfo, MemoryInfo
 from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
+from ..state.array_rows import flat_rows
 from ..state.overlap_words import overlap_words
 from ..state.pipeline_words import pipeline_words
+from ..state.tables import array_columns, collective_columns
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FINE
 from ..terminal.export import without_fonts
 from ..terminal.plain_console import PIPE_WIDTH, plain_console, table_console
-from ..terminal.plain_table import plain_table, right
+from ..terminal.plain_table import plain_table, right, table_of
 from .inspect_report import DiffReport, HloReport, all_arrays, diff_report, inspect_report
 from .lint_report import FindingReport, findings
 from .memory_report import peak_table
@@ -44,8 +46,6 @@ MAX_ROWS = 500
 """Rows of the table of collectives, the largest first."""
 MOST_ENDS = 3
 """Ends of chains in the table of findings; JSON has them all."""
-MAX_CELL = 500
-"""Characters of an op or a source in a table."""
 
 
 def inspect_options(parser: argparse.ArgumentParser) -> None:
@@ -148,8 +148,8 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
     device = inspection.devices[0]
     title = f"{compiled.preset}: {figures.axes(mesh.axes)} on {len(inspection.devices)} × {device.kind}"
     title += f", {pipeline_words(compiled.pipeline)}" if compiled.pipeline else ""
-    arrays = sorted(all_arrays(inspection), key=lambda array: -wasted_bytes(array, mesh))
-    tables: list[RenderableType] = [Text(title, "bold"), _array_table(arrays, mesh)]
+    arrays = flat_rows(sorted(all_arrays(inspection), key=lambda array: -wasted_bytes(array, mesh)))
+    tables: list[RenderableType] = [Text(title, "bold"), table_of(array_columns(mesh), arrays, title="arrays")]
     if inspection.inspected.problem:
         tables.append(Text(f"no gradients and activations: {inspection.inspected.problem}", "red"))
     if compiled.memory:
@@ -163,32 +163,6 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
     )
     found = findings(inspection)
     return [*tables, findings_table(found) if found else Text("no findings", "green")]
-
-
-def _array_table(arrays: Sequence[ArrayInfo], mesh: MeshInfo) -> Table:
-    table = plain_table(
-        Column("array", overflow="fold"),
-        "kind",
-        "dtype",
-        "shape",
-        right("bytes"),
-        right("per device"),
-        right("copies"),
-        right("redundant"),
-        title="arrays, dims with their mesh axes as subscript",
-    )
-    for array in arrays:
-        table.add_row(
-            Text(array.name + notation(array)),
-            array.kind,
-            array.dtype,
-            figures.shape(array.shape),
-            figures.size(array.bytes),
-            figures.size(bytes_per_device(array, mesh)),
-            str(replicas(array.compiled_spec, mesh)),
-            figures.size(wasted_bytes(array, mesh)),
-        )
-    return table
 
 
 def _memory_table(memory: MemoryInfo) -> Table:
@@ -217,33 +191,9 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
             figures.in_step(flow.bytes_per_device),
             "–" if share is None else figures.percent(share),
         )
-    each = plain_table(
-        "collective",
-        "over",
-        right("times"),
-        right("each"),
-        right("per step"),
-        "by",
-        "op",
-        Column("source", overflow="fold"),
-    )
-    for info in map(clean, collectives[:MAX_ROWS]):
-        each.add_row(
-            info.kind,
-            figures.over(info.axes, info.network),
-            figures.times(info.count),
-            figures.size(info.bytes_each),
-            figures.in_step(info.bytes_per_device),
-            "user" if info.written else "compiler",
-            Text(_cut(figures.op(info.op_name))),
-            Text(_cut(info.source)),
-        )
+    each = table_of(collective_columns(), map(clean, collectives[:MAX_ROWS]))
     hidden = len(collectives) - MAX_ROWS
     return [sums, each, Text(f"and {hidden:,} more, none larger: --json lists all")] if hidden > 0 else [sums, each]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}…"
 
 
 def findings_table(found: Sequence[Finding]) -> Table:

@@ -1,8 +1,7 @@
 """The JSON of `shardtui inspect`."""
 
-from collections.abc import Sequence
-
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ...engine.analysis.layout import Shard, bytes_per_device, replicas, shards, shards_differ, wasted_bytes
 from ...engine.analysis.traffic import FlowChange, changes, flows, overlapped_share
@@ -15,7 +14,6 @@ from ...engine.wire.descriptions import (
     DeviceInfo,
     MemoryInfo,
     MeshInfo,
-    NamedArray,
     PeakBuffer,
     PeakMemory,
     ProductInfo,
@@ -25,39 +23,18 @@ from ...engine.wire.events import Inspection
 from ..state.collective_origins import because
 from ..state.explanation_diff import numbered
 
-SCHEMA = 1
-
-SpecEntry = str | list[str] | None
+SCHEMA = 2
 
 
-class MeshReport(Struct, frozen=True):
-    """Devices along named axes."""
+class ArrayReport(ArrayInfo, frozen=True, kw_only=True):
+    """An array that the step takes or computes, its layout, and what that costs."""
 
-    axes: list[str]
-    """Names of the axes, in order."""
-    sizes: list[int]
-    """Number of devices along each axis."""
-    device_ids: list[int]
-    """Device ids in row-major order of the axes."""
-
-
-class ArrayReport(NamedArray, frozen=True, kw_only=True):
-    """An array that the step takes or computes, and its layout."""
-
-    spec: list[SpecEntry]
-    """Intended partition spec, one entry per dim: null, a mesh axis, or a list of them, major first."""
-    compiled_spec: list[SpecEntry]
-    """Partition spec that the compiler chose."""
     bytes_per_device: int
     """Bytes on the fullest device."""
     replicas: int
     """Number of devices that hold each element."""
     wasted_bytes: int
     """Bytes that all devices hold beyond one copy."""
-    reasons: list[str]
-    """For each dim, why it is sharded or not."""
-    type: str
-    """The type that `jax.typeof` prints if the preset has explicit axis types, else empty."""
     shards: list[Shard]
     """Its shards under `compiled_spec`."""
     origin: list[Link] | None
@@ -85,7 +62,7 @@ class InspectReport(Struct, frozen=True, kw_only=True):
     """Devices of the mesh."""
     versions: dict[str, str]
     """Versions of Python and the packages, by name."""
-    mesh: MeshReport
+    mesh: MeshInfo
     """The mesh as it is built on the devices."""
     pipeline: PipelineInfo | None
     """Stages of its pipeline; null if it has none."""
@@ -126,10 +103,9 @@ class LayoutChange(Struct, frozen=True, kw_only=True):
     """Module path of the array."""
     kind: ArrayKind
     """Role of the array in the step."""
-    compiled_spec: list[SpecEntry]
-    """Partition spec that the compiler chose under `preset`, one entry per dim: null, a mesh axis, or a list of axes,
-    major first."""
-    other_compiled_spec: list[SpecEntry]
+    compiled_spec: list[list[str]]
+    """Spec that the compiler chose under `preset`: for each dim the mesh axes that split it, major first."""
+    other_compiled_spec: list[list[str]]
     """Partition spec under `other`."""
     bytes_per_device: int
     """Bytes on the fullest device under `preset`."""
@@ -146,9 +122,9 @@ class DiffReport(Struct, frozen=True, kw_only=True):
     """Name of the first preset."""
     other: str
     """Name of the second preset."""
-    mesh: MeshReport
+    mesh: MeshInfo
     """Mesh of `preset`."""
-    other_mesh: MeshReport
+    other_mesh: MeshInfo
     """Mesh of `other`."""
     arrays: list[LayoutChange]
     """Arrays whose shards are on different devices."""
@@ -163,7 +139,7 @@ class DiffReport(Struct, frozen=True, kw_only=True):
 class HloReport(Struct, frozen=True, kw_only=True):
     """The collectives of a compiled program."""
 
-    schema: int = SCHEMA
+    schema: int = 1
     """Version of this schema; grows when a field changes its meaning or is removed."""
     mesh: dict[str, int]
     """Size by mesh axis, in order, as given."""
@@ -182,26 +158,13 @@ def inspect_report(inspection: Inspection, explained: Explained) -> InspectRepor
     """Returns the JSON form of one preset's step."""
     compiled, inspected, found = inspection.compiled, inspection.inspected, explained.explanation
     values = numbered(found.values) if found else {}
-    collectives = compiled.collectives
-    return InspectReport(
-        preset=compiled.preset,
-        devices=inspection.devices,
-        versions=inspection.versions,
-        mesh=_mesh(compiled.mesh),
-        pipeline=compiled.pipeline,
-        arrays=[_array(array, compiled.mesh, values.get(array.name)) for array in all_arrays(inspection)],
-        collectives=None if collectives is None else [_collective(info, found) for info in collectives],
-        overlapped_share=overlapped_share(flows(collectives or ())),
-        products=compiled.products,
-        memory=compiled.memory,
-        at_peak=compiled.at_peak,
-        peak_buffers=compiled.peak_buffers,
-        rematerializations=inspected.rematerializations,
-        flops_per_step=inspection.flops_per_step,
-        compile_seconds=compiled.compile_seconds,
-        problem=inspected.problem,
-        origin_problem=explained.problem,
-    )
+    known = asdict(compiled) | asdict(inspected) | asdict(inspection)
+    known["arrays"] = [_array(array, compiled.mesh, values.get(array.name)) for array in all_arrays(inspection)]
+    if compiled.collectives is not None:
+        known["collectives"] = [_collective(info, found) for info in compiled.collectives]
+    known["overlapped_share"] = overlapped_share(flows(compiled.collectives or ()))
+    known["origin_problem"] = explained.problem
+    return InspectReport(**{name: known[name] for name in InspectReport.__struct_fields__ if name in known})
 
 
 def diff_report(one: Inspection, other: Inspection) -> DiffReport:
@@ -212,8 +175,8 @@ def diff_report(one: Inspection, other: Inspection) -> DiffReport:
     return DiffReport(
         preset=one.compiled.preset,
         other=other.compiled.preset,
-        mesh=_mesh(meshes[0]),
-        other_mesh=_mesh(meshes[1]),
+        mesh=meshes[0],
+        other_mesh=meshes[1],
         arrays=[_change(a, b, *meshes) for a, b in pairs if shards_differ(a, b, *meshes)],
         collectives=changes(one.compiled.collectives or (), other.compiled.collectives or ()),
         memory=one.compiled.memory,
@@ -221,30 +184,16 @@ def diff_report(one: Inspection, other: Inspection) -> DiffReport:
     )
 
 
-def _mesh(mesh: MeshInfo) -> MeshReport:
-    return MeshReport(list(mesh.axes), list(mesh.axes.values()), mesh.device_ids)
-
-
 def _collective(info: CollectiveInfo, found: Explanation | None) -> CollectiveReport:
-    fields = {name: getattr(info, name) for name in info.__struct_fields__}
-    return CollectiveReport(**fields, origin=because(info, found.collectives) if found else None)
+    return CollectiveReport(**asdict(info), origin=because(info, found.collectives) if found else None)
 
 
 def _array(array: ArrayInfo, mesh: MeshInfo, value: ValueOrigin | None) -> ArrayReport:
     return ArrayReport(
-        name=array.name,
-        kind=array.kind,
-        shape=array.shape,
-        dtype=array.dtype,
-        logical_axes=array.logical_axes,
-        spec=_entries(array.spec),
-        compiled_spec=_entries(array.compiled_spec),
-        bytes=array.bytes,
+        **asdict(array),
         bytes_per_device=bytes_per_device(array, mesh),
         replicas=replicas(array.compiled_spec, mesh),
         wasted_bytes=wasted_bytes(array, mesh),
-        reasons=array.reasons,
-        type=array.type,
         shards=shards(array.shape, array.compiled_spec, mesh),
         origin=value.origin if value else None,
     )
@@ -254,13 +203,8 @@ def _change(a: ArrayInfo, b: ArrayInfo, a_mesh: MeshInfo, b_mesh: MeshInfo) -> L
     return LayoutChange(
         name=a.name,
         kind=a.kind,
-        compiled_spec=_entries(a.compiled_spec),
-        other_compiled_spec=_entries(b.compiled_spec),
+        compiled_spec=a.compiled_spec,
+        other_compiled_spec=b.compiled_spec,
         bytes_per_device=bytes_per_device(a, a_mesh),
         other_bytes_per_device=bytes_per_device(b, b_mesh),
     )
-
-
-def _entries(spec: Sequence[Sequence[str]]) -> list[SpecEntry]:
-    """Returns the spec as a PartitionSpec has it: null, an axis, or several per dim."""
-    return [axes[0] if len(axes) == 1 else list(axes) or None for axes in spec]

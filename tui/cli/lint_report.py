@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ...engine.analysis.lint import Finding, lint
 from ...engine.origins.explanation import Explained, Explanation
 from ...engine.wire.descriptions import ArrayInfo
 from ...engine.wire.events import Inspection
 from ..state import finding_origins
-from .inspect_report import SCHEMA, all_arrays
+from .inspect_report import all_arrays
 
 
 class FindingReport(Finding, frozen=True, kw_only=True):
@@ -23,7 +24,7 @@ class FindingReport(Finding, frozen=True, kw_only=True):
 class LintReport(Struct, frozen=True, kw_only=True):
     """Likely mistakes in the layout of a preset."""
 
-    schema: int = SCHEMA
+    schema: int = 1
     """Version of this schema; grows when a field changes its meaning or is removed."""
     preset: str
     """Name of the preset."""
@@ -45,8 +46,7 @@ def lint_report(inspection: Inspection, found: Sequence[Finding], explained: Exp
 
 
 def _finding(found: Finding, explanation: Explanation | None, arrays: Sequence[ArrayInfo]) -> FindingReport:
-    fields = {name: getattr(found, name) for name in found.__struct_fields__}
     ends = explanation and finding_origins.ends(
         found, finding_origins.evidence(found, explanation, arrays), explanation
     )
-    return FindingReport(**fields, origin=ends)
+    return FindingReport(**asdict(found), origin=ends)

@@ -1,9 +1,11 @@
 """`shardtui ls` and `shardtui presets`: lists of runs and presets, as tables or JSON."""
 
 import argparse
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 from rich.text import Text
 
 from ...engine.base import figures
@@ -14,34 +16,26 @@ from ...engine.wire.run_directory import RunDirectory, all_runs, state_home
 from ..client.engine_client import ask_engine
 from ..state.goodput import Goodput, share_words
 from ..state.pipeline_words import pipeline_words
-from ..state.run_summary import recorded_goodput, summarise
+from ..state.run_summary import RUNS, RunSummary, recorded_goodput, summarise
 from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.exit_codes import FINE
 from ..terminal.plain_console import table_console
-from ..terminal.plain_table import plain_table, right
+from ..terminal.plain_table import Column, figure, plain_table, table_of
 from .options import add_json_option
 
 
-class RunInfo(Struct, frozen=True, kw_only=True):
-    """One run, live or ended."""
+class RunInfo(RunSummary, frozen=True, kw_only=True):
+    """One run, live or ended, and its goodput."""
 
-    run: str
-    """Name of the run."""
-    state: str
-    """`starting`, `compiling`, `training`, `switching`, `paused`, `stopped`, `failed`, or `crashed` if its process died
-    without reporting why."""
-    model: str
-    """Name of the model."""
-    preset: str
-    """The preset that trains, or trained last."""
-    step: int
-    """Steps done."""
-    pid: int | None
-    """Process that trains it; null if there is none, or it runs on another host or in another container."""
-    directory: str
-    """Path of its files."""
     goodput: Goodput
     """Where its wall time went."""
+
+
+COLUMNS: Sequence[Column[RunInfo]] = (
+    *RUNS,
+    figure("goodput", lambda run: share_words(run.goodput)),
+    Column("process", lambda run: str(run.pid or "–")),
+)
 
 
 class RunListing(Struct, frozen=True, kw_only=True):
@@ -78,11 +72,7 @@ def list_runs(as_json: bool) -> None:
     if not runs:
         print(printable(f"no runs in {state_home()}: start one with `shardtui`"))
         return
-    table = plain_table("run", "state", "model", "preset", right("step"), right("goodput"), "process")
-    for run in map(clean, runs):
-        step, process = f"{run.step:,}", str(run.pid or "–")
-        table.add_row(run.run, run.state, run.model, run.preset, step, share_words(run.goodput), process)
-    table_console().print(table)
+    table_console().print(table_of(COLUMNS, map(clean, runs)))
 
 
 def list_presets(config: RunConfig, as_json: bool) -> None:
@@ -103,13 +93,4 @@ def list_presets(config: RunConfig, as_json: bool) -> None:
 
 def _run_info(directory: RunDirectory) -> RunInfo:
     summary = summarise(directory)
-    return RunInfo(
-        run=directory.name,
-        state=summary.phase,
-        model=summary.model,
-        preset=summary.preset,
-        step=summary.step,
-        pid=summary.pid,
-        directory=str(directory.path),
-        goodput=recorded_goodput(summary),
-    )
+    return RunInfo(**asdict(summary), goodput=recorded_goodput(summary))

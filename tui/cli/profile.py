@@ -7,6 +7,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+from msgspec.structs import asdict
+
 from ...engine.base.invalid import Invalid
 from ...engine.wire import run_directory
 from ...engine.wire.commands import ProfileSteps
@@ -22,7 +25,7 @@ from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FINE
 from ..terminal.plain_console import table_console
 from .options import add_json_option, mesh, steps_to_trace
-from .profile_report import decoded, diff_tables, profile_diff, profile_report, profile_tables
+from .profile_report import ProfileReport, diff_tables, profile_diff, profile_tables
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def profile(subject: str, other: str | None, steps: int, about: TraceProgram, as
     (account, tried), console = _account(subject, steps, about), table_console()
     if other is None:
         tables = profile_tables(subject, clean(account), console.width, tried)
-        report = profile_report(account)
+        report = ProfileReport(**asdict(account))
     else:
         report = profile_diff(subject, account, other, _account(other, steps, about)[0])
         tables = diff_tables(clean(report))
@@ -98,8 +101,8 @@ def _account(subject: str, steps: int, about: TraceProgram) -> tuple[StepBreakdo
     if _is_file(subject):
         path, mesh = str(Path(subject).absolute()), json.dumps(about.mesh)
         if about.topology:
-            return decoded(ask_engine("predict", path, mesh, about.topology)), None
-        return decoded(ask_engine("profile", path, mesh, about.hlo)), None
+            return _decoded("predict", path, mesh, about.topology), None
+        return _decoded("profile", path, mesh, about.hlo), None
     directory = run_directory.find(subject)
     if about.options:
         raise Invalid(f"{about.options}: only for files, but {subject} is a run, which knows its own program")
@@ -113,6 +116,10 @@ def _account(subject: str, steps: int, about: TraceProgram) -> tuple[StepBreakdo
         raise Invalid(f"run {subject}: no account of its profile: {event.problem or 'it was made by an older version'}")
     tried = alternative(state, event.preset)
     return event.account, tried and clean(tried)
+
+
+def _decoded(*question: str) -> StepBreakdown:
+    return msgspec.json.decode(ask_engine(*question), type=StepBreakdown)
 
 
 def _is_file(subject: str) -> bool:

@@ -1,27 +1,24 @@
 """The JSON of `shardtui profile`, and its tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import msgspec
 from msgspec import Struct
 from rich.console import RenderableType
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from ...engine.base import figures
-from ...engine.wire.step_breakdown import OperationTime, StepBreakdown
+from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.account_sums import FlowTime, flow_times, suggestion
 from ..state.alternative import Alternative
-from ..state.operation_words import bandwidth, flops, share
-from ..terminal.plain_table import plain_table, right
+from ..state.tables import operation_columns, share
+from ..terminal.plain_table import plain_table, right, table_of
 
 SCHEMA = 1
 MAX_OPERATIONS = 15
 """Operations in the table, those with most time."""
 MAX_DEVICES = 16
 """Devices in the table of waits."""
-WIDE = 120
-"""Columns from which the table of operations has their rates."""
 
 
 class ProfileReport(StepBreakdown, frozen=True, kw_only=True):
@@ -74,11 +71,6 @@ class ProfileDiff(Struct, frozen=True, kw_only=True):
     """Every kind and axes that either has."""
 
 
-def profile_report(account: StepBreakdown) -> ProfileReport:
-    """Returns the report of an account."""
-    return ProfileReport(**{name: getattr(account, name) for name in StepBreakdown.__struct_fields__})
-
-
 def profile_diff(subject: str, account: StepBreakdown, name: str, other: StepBreakdown) -> ProfileDiff:
     """Compares two accounts."""
     old, new = ({part.name: part.seconds for part in each.parts} for each in (account, other))
@@ -106,7 +98,7 @@ def profile_tables(
     tables: list[RenderableType] = [Text(_title(name, account), "bold"), _parts(account)]
     if account.collectives:
         tables.append(_collectives(account))
-    tables.append(_operations(account, width))
+    tables.append(table_of(operation_columns(account), account.operations[:MAX_OPERATIONS], width, title="operations"))
     if account.waits:
         tables.append(_waits(account))
     skipped = "without an estimate, left out" if account.predicted_for else "skipped"
@@ -151,39 +143,6 @@ def _times(count: float) -> str:
     return f"{count:,.0f}" if count == round(count) else f"{count:,.1f}"
 
 
-def _operations(account: StepBreakdown, width: int) -> Table:
-    """The operations; their rates, too, where the table is wide enough."""
-    rates: list[tuple[Column, Callable[[OperationTime], str]]] = []
-    if width >= WIDE:
-        rates = [(right("FLOP/s"), flops), (right("bytes/s"), bandwidth)]
-    if rates and any(each.roofline_seconds is not None for each in account.operations):
-        rates.insert(1, (right("MFU"), lambda each: share(each.flops_share)))
-        rates.append((right("bandwidth"), lambda each: share(each.bandwidth_share)))
-    table = plain_table(
-        Column("operation", overflow="fold"),
-        "part",
-        right("times"),
-        right("time"),
-        right("share"),
-        *(column for column, _ in rates),
-        Column("module", overflow="fold"),
-        Column("source", overflow="fold"),
-        title="operations",
-    )
-    for each in account.operations[:MAX_OPERATIONS]:
-        table.add_row(
-            Text(each.name),
-            each.part,
-            _times(each.count),
-            figures.seconds(each.seconds),
-            share(each.seconds / account.step_seconds),
-            *(words(each) for _, words in rates),
-            Text(each.module),
-            Text(figures.short_source(each.source)),
-        )
-    return table
-
-
 def _waits(account: StepBreakdown) -> Table:
     table = plain_table(right("device"), right("others wait"), right("times"), title="devices that others wait for")
     for wait in account.waits[:MAX_DEVICES]:
@@ -205,8 +164,3 @@ def diff_tables(diff: ProfileDiff) -> Sequence[RenderableType]:
             cells = [_times(flow.count), *_times_of(flow)] if flow else ["–"] * 5
             moved.add_row(change.kind, figures.over(change.axes), Text(name), *cells)
     return [parts, moved]
-
-
-def decoded(answer: bytes) -> StepBreakdown:
-    """Returns the account that the engine printed."""
-    return msgspec.json.decode(answer, type=StepBreakdown)

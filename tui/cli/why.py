@@ -3,6 +3,7 @@
 import argparse
 
 import msgspec
+from msgspec.structs import asdict
 from rich.console import RenderableType
 from rich.table import Column
 from rich.text import Text
@@ -66,8 +67,7 @@ def why(step: StepRequest, name: str, as_json: bool) -> int:
     found = matching(before, name)
     changed = [line for other in after for line in changes(before, other)]
     if as_json:
-        fields = {key: getattr(found, key) for key in found.__struct_fields__}
-        print(json_line(WhyReport(**fields, tried=step.rules, changes=changed)))
+        print(json_line(WhyReport(**asdict(found), tried=step.rules, changes=changed)))
         return FINE
     shown = [*chain_lines(clean(found)), *(_tried(before, after[0]) if after else ())]
     table_console().print(*shown, sep="\n")

@@ -15,14 +15,14 @@ from ...engine.base.invalid import Invalid
 from ...engine.planning.ranking import StepCost
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.peak_words import coverage
+from ..state.tables import WIDE_FROM
 from ..terminal.clean import printable
 from ..widgets.memory_at_peak import MemoryAtPeak
-from ..widgets.operation_rows import show_operations
 from ..widgets.step_bar import StepBar, title
 from ..widgets.table import Table
 from ..widgets.timeline import TimelineView
 from .dialog import Dialog
-from .time import WIDE
+from .time import show_operations
 
 NOTE = (
     "Predicted, not measured: operations take the cycles that the TPU compiler estimates, one after the other; "
@@ -84,7 +84,7 @@ class PredictedScreen(Dialog[None]):
             return
         self.query_one(StepBar).show_account(account, self.preset, "")
         self.query_one(Vertical).border_title = title(self.preset, account)
-        show_operations(self.table, account, self.size.width >= WIDE)
+        show_operations(self.table, account, self.size.width >= WIDE_FROM)
         self.timeline.show_account(account)
         if account.skipped:
             self.note = f"{NOTE} Without an estimate, left out: {', '.join(account.skipped)}."

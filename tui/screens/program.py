@@ -3,7 +3,6 @@
 import time
 from typing import ClassVar
 
-from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -13,22 +12,19 @@ from textual.widgets import DataTable, Footer, Label, OptionList, Static, Tabbed
 from textual.widgets.option_list import Option
 
 from ...engine.base import figures
-from ...engine.origins.explanation import CollectiveOrigin, CompiledProgram, Explanation, ValueOrigin
+from ...engine.origins.explanation import CompiledProgram, Explanation, ValueOrigin
 from ...engine.wire.descriptions import MeshInfo
 from ..bindings import identified
 from ..client.explainer import Rules
-from ..state.chain_words import ends
 from ..state.compiled_words import compiled_bytes, differences
 from ..state.explanation_diff import numbered
 from ..state.origin_pages import EstimatedPage, FindingPage, Page, ValuePage
 from ..state.program_findings import program_findings
+from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
 from ..widgets.finding_list import FindingList
-from ..widgets.table import Cells, Table, right
+from ..widgets.table import Table
 from .base_screen import BaseScreen
 from .origin import OriginScreen
-
-VALUES = ("value", "shape", "dtype", "split over", "source", "asked for by")
-COLLECTIVES = ("collective", "over", "times", "bytes", "source", "because")
 
 
 class ProgramScreen(BaseScreen[None]):
@@ -97,9 +93,9 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         self.show_about()
         self.values = numbered(found.values)
         values, collectives = self.query(Table)
-        values.show_rows(VALUES, {label: value_cells(label, value) for label, value in self.values.items()})
-        rows = {str(at): collective_cells(each) for at, each in enumerate(found.collectives)}
-        collectives.show_rows(COLLECTIVES, rows)
+        values.show_columns(VALUES, {label: (label, value) for label, value in self.values.items()})
+        rows = {str(at): each for at, each in enumerate(found.collectives)}
+        collectives.show_columns(ESTIMATED_COLLECTIVES, rows)
         values.rows.border_title = f"values: {len(self.values):,}"
         collectives.rows.border_title = f"collectives, estimated: {len(rows):,}"
         nothing = Option(Content.styled("✓ no findings", "$success"), disabled=True)
@@ -142,30 +138,6 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
 
         mesh = MeshInfo(found.mesh, [])
         self.app.push_screen(OriginScreen(page, self.program, mesh, explain, has_rules=False))  # pyright: ignore[reportUnknownMemberType]
-
-
-def value_cells(label: str, value: ValueOrigin) -> Cells:
-    """Returns the row of a value."""
-    return [
-        Text(label),
-        Text(figures.shape(value.shape)),
-        Text(value.dtype, "dim"),
-        Text(figures.spec(value.axes) if any(value.axes) else "", "" if value.origin else "dim"),
-        Text(figures.short_source(value.source)),
-        Text("; ".join(ends(value.origin))),
-    ]
-
-
-def collective_cells(each: CollectiveOrigin) -> Cells:
-    """Returns the row of a collective."""
-    return [
-        Text(each.kind),
-        Text(figures.over(each.axes)),
-        right(figures.times(each.count)),
-        right(figures.size(each.bytes)),
-        Text(figures.short_source(each.source)),
-        Text("; ".join(each.because)),
-    ]
 
 
 def compiled_lines(found: CompiledProgram) -> Content:

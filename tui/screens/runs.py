@@ -79,7 +79,7 @@ class RunsScreen(Dialog[ChosenRun | None]):
 
     def action_resume(self) -> None:
         if summary := self.list.summary:
-            self.dismiss(ChosenRun(summary.directory, summary.step))
+            self.dismiss(ChosenRun(self.list.run, summary.step))
 
     @work
     async def action_delete(self) -> None:

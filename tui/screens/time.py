@@ -15,16 +15,14 @@ from ..bindings import identified, key_of
 from ..messages import CollectiveChosen
 from ..state.alternative import Alternative, alternative
 from ..state.run_state import RunState
-from ..widgets.operation_rows import show_operations
+from ..state.tables import WIDE_FROM, operation_columns
+from ..terminal.plain_table import UNLIMITED
+from ..widgets.lines import set_titles
 from ..widgets.parts_history import PartsHistory
 from ..widgets.step_bar import StepBar
 from ..widgets.table import Table
 from ..widgets.timeline import TimelineView
 from .run_screen import RunScreen
-
-WIDE = 110
-"""Columns of a terminal from which all columns of the table are shown."""
-
 
 HISTORY_HINT = (
     "The parts of the step were not measured yet: train with --profile-every 10 to measure them every ten minutes."
@@ -81,12 +79,12 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
             return
         self.needs_estimates = True  # for the preset to try
         other = alternative(state, state.profiled.preset)
-        shown = (state.profiled, self.size.width >= WIDE, other)
+        shown = (state.profiled, self.size.width >= WIDE_FROM, other)
         if shown != self.shown:
             self.shown = shown
             self.query_one(StepBar).show_profile(state.profiled, other)
             hint = f"{key_of(self, 'timeline')}: timeline"
-            show_operations(self.table, state.profiled.account, self.size.width >= WIDE, hint)
+            show_operations(self.table, state.profiled.account, self.size.width >= WIDE_FROM, hint)
             self.timeline.show_account(state.profiled.account)
 
     def select(self, name: str) -> None:
@@ -150,3 +148,11 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
         if self.state.is_live and not self.state.watched:
             return f"{key_of(self, 'profile')} traces the next five steps and shows here where their time goes."
         return "No step of this run was profiled."
+
+
+def show_operations(table: Table, account: StepBreakdown, is_wide: bool, subtitle: str = "") -> None:
+    """Fills a table with the operations, with as many columns as there is room for."""
+    rows = {each.name: each for each in account.operations}
+    table.show_columns(operation_columns(account), rows, UNLIMITED if is_wide else 0)
+    more = f" and {account.operations_left_out} more" if account.operations_left_out else ""
+    set_titles(table.rows, f"{len(account.operations)} operations{more}", subtitle)

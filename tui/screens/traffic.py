@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from rich.text import Text
 from textual import on
 from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from ...engine.base import figures
 from ...engine.wire.descriptions import CollectiveInfo
 from ...engine.wire.events import PresetCompiled
 from ...engine.wire.step_breakdown import CollectiveTime
@@ -17,14 +15,11 @@ from ..bindings import identified
 from ..messages import OperationChosen, OriginRequested
 from ..state.origin_pages import CompiledPage
 from ..state.run_state import RunState
+from ..state.tables import collective_columns
 from ..widgets.collective_details import CollectiveDetails
 from ..widgets.flows import Flows
-from ..widgets.table import Table, right
+from ..widgets.table import Table
 from .run_screen import RunScreen
-
-COLUMNS = ("collective", "over", "times", "each", "per step", "by", "source", "operation")
-MEASURED = 5
-"""Where the measured time stands among the columns, if there is one."""
 
 
 class TrafficScreen(RunScreen):
@@ -79,13 +74,7 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
 
     def show_collectives(self) -> None:
         """Fills the table."""
-        names: list[str] = list(COLUMNS)
-        rows = {key: _cells(info) for key, info in self.infos.items()}
-        if self.measured:
-            names.insert(MEASURED, "measured")
-            for key, info in self.infos.items():
-                rows[key].insert(MEASURED, _measured(self.measured.get(info.name)))
-        self.table.show_rows(names, rows)
+        self.table.show_columns(collective_columns(self.measured), self.infos)
 
     def select(self, source: str, name: str = "") -> None:
         """Moves the cursor to a collective: the first of a source line, or that of the instruction `name`."""
@@ -132,20 +121,3 @@ def measured_times(state: RunState) -> Mapping[str, CollectiveTime]:
     if not profiled or not profiled.account or not layout or profiled.preset != layout.preset:
         return {}
     return {each.name: each for each in profiled.account.collectives}
-
-
-def _measured(time: CollectiveTime | None) -> Text:
-    return right(figures.seconds(time.waiting_seconds + time.exposed_seconds) if time else "")
-
-
-def _cells(info: CollectiveInfo) -> list[Text]:
-    return [
-        Text(info.kind),
-        Text(figures.over(info.axes, info.network)),
-        right(figures.times(info.count)),
-        right(figures.size(info.bytes_each)),
-        right(figures.in_step(info.bytes_per_device)),
-        Text("user" if info.written else "compiler", "" if info.written else "dim"),
-        Text(figures.short_source(info.source)),
-        Text(figures.op(info.op_name)),
-    ]

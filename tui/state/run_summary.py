@@ -2,26 +2,29 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from pathlib import Path
 
+from msgspec import Struct
+
+from ...engine.spec.preset_reader import name_of
 from ...engine.wire.event_log import LogReader, deciding_events
 from ...engine.wire.run_directory import RunDirectory
+from ..terminal.plain_table import Column, figure
 from .goodput import Goodput
 from .interpreter import apply_all
 from .run_state import OVER, Phase, RunState
 from .wall_time import WallTime
 
 
-@dataclass(frozen=True)
-class RunSummary:
+class RunSummary(Struct, frozen=True, kw_only=True):
     """One run, live or ended."""
 
-    directory: RunDirectory
-    """Its files."""
-    phase: Phase
-    """What it does; LOST if its process died without reporting why."""
+    run: str
+    """Name of the run."""
+    state: Phase
+    """What it does; `crashed` if its process died without reporting why."""
     model: str
     """Name of the model."""
     preset: str
@@ -29,9 +32,11 @@ class RunSummary:
     step: int
     """Steps done."""
     loss: float | None
-    """Loss of the last step; None if there is none, or it is not finite."""
+    """Loss of the last step; null if there is none, or it is not finite."""
     pid: int | None
-    """Process that trains it; None if there is none, or it runs on another host or in another container."""
+    """Process that trains it; null if there is none, or it runs on another host or in another container."""
+    directory: str
+    """Path of its files."""
     is_live: bool
     """Whether an engine, or an external loop, holds its lock."""
     is_external: bool
@@ -40,7 +45,7 @@ class RunSummary:
     @property
     def is_over(self) -> bool:
         """Whether it has ended, failed or crashed."""
-        return self.phase in OVER
+        return self.state in OVER
 
 
 def summarise(directory: RunDirectory) -> RunSummary:
@@ -53,13 +58,14 @@ def summarise(directory: RunDirectory) -> RunSummary:
     about = directory.about
     loss = state.losses[-1] if state.losses else math.nan
     return RunSummary(
-        directory=directory,
-        phase=state.phase if state.is_over or is_live else Phase.LOST,
+        run=directory.name,
+        state=state.phase if state.is_over or is_live else Phase.LOST,
         model=about.model_name,
         preset=state.preset or about.preset,
         step=state.step,
         loss=loss if math.isfinite(loss) else None,
         pid=holder.pid if holder and holder.is_here else None,
+        directory=str(directory.path),
         is_live=is_live,
         is_external=directory.watched is not None,
     )
@@ -69,7 +75,7 @@ def recorded_goodput(summary: RunSummary) -> Goodput:
     """Returns where the wall time of a run went. Reads its whole history. Raises Invalid if that cannot be read."""
     wall_time = WallTime()
     with suppress(FileNotFoundError):  # it has recorded nothing yet
-        for events in LogReader(summary.directory.events).read():
+        for events in LogReader(RunDirectory(Path(summary.directory)).events).read():
             wall_time.add_all(events)
     return wall_time.until(time.time() if summary.is_live else None)
 
@@ -85,3 +91,26 @@ def active_at(directory: RunDirectory) -> float:
 def newest_first(directories: Iterable[RunDirectory]) -> list[RunDirectory]:
     """Returns the runs, the one that was active last at the front."""
     return sorted(directories, key=active_at, reverse=True)
+
+
+def age(seconds: float) -> str:
+    """Returns how long ago something was, in one unit: `42 s`, `12 min`, `5 h`, `3 d`."""
+    whole = max(0, int(seconds))
+    steps = ((86400, "d"), (3600, "h"), (60, "min"))
+    return next((f"{whole // each} {unit}" for each, unit in steps if whole >= each), f"{whole} s")
+
+
+def _age(summary: RunSummary) -> str:
+    return "now" if summary.is_live else age(time.time() - active_at(RunDirectory(Path(summary.directory))))
+
+
+RUNS: Sequence[Column[RunSummary]] = (
+    Column("run", lambda summary: summary.run),
+    figure("age", _age),
+    Column("model", lambda summary: summary.model),
+    Column("preset", lambda summary: name_of(summary.preset)),
+    figure("steps", lambda summary: f"{summary.step:,}"),
+    figure("loss", lambda summary: "–" if summary.loss is None else f"{summary.loss:.4g}"),
+    Column("state", lambda summary: summary.state),
+)
+"""The columns of runs."""

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from rich import box, table
 from rich.text import Text
 
-R = TypeVar("R")
+R = TypeVar("R", contravariant=True)
 UNLIMITED = 10_000
 """A width with room for every column."""
 

@@ -3,22 +3,17 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from rich.text import Text
 from textual import on
 from textual.binding import BindingType
 from textual.widgets import DataTable
 
-from ...engine.analysis.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
-from ...engine.base import figures
-from ...engine.wire.descriptions import ArrayInfo
 from ..bindings import identified
 from ..state.array_rows import Row, flat_rows, tree_rows
 from ..state.run_state import RunState
+from ..state.tables import REDUNDANT, array_columns, slice_column
+from ..terminal.plain_table import Column
 from .lines import set_titles
-from .table import Cells, Table, matches, right
-
-SORTED_BY = "redundant"
-COLUMNS = ("per device", "copies", SORTED_BY, "kind", "dims, mesh axes as subscript", "shape", "dtype")
+from .table import Cells, Table, cells_of, matches
 
 
 class ArrayTable(Table):
@@ -27,7 +22,7 @@ class ArrayTable(Table):
     BINDINGS: ClassVar[list[BindingType]] = identified("arrays", [("g", "group", "Group")])
 
     def __init__(self) -> None:
-        super().__init__(sorted_by=SORTED_BY)
+        super().__init__(sorted_by=REDUNDANT)
         self.state = RunState()
         self.is_grouped = False
         self.status = ""
@@ -37,13 +32,16 @@ class ArrayTable(Table):
         """Names of the arrays whose layout the last switch changed."""
         self.found: dict[str, Row] = {}
         """Every row that can be shown now, by key."""
+        self.columns: list[Column[Row]] = []
 
     def show_arrays(self, state: RunState) -> None:
         """Shows the arrays of the active preset."""
-        self.state, self.changed = state, state.changed
-        followed = [] if state.followed is None else [f"device {state.followed} holds"]
+        assert state.layout
+        self.state, self.changed, mesh = state, state.changed, state.layout.mesh
+        self.columns = array_columns(mesh, self.mark)
+        self.columns[1:1] = [] if state.followed is None else [slice_column(state.followed, mesh)]
         self.found = {row.key: row for row in flat_rows(state.arrays)}  # arrays that share a name share a row
-        self.show_rows(["array", *followed, *COLUMNS], {key: self.cells(row) for key, row in self.found.items()})
+        self.show_columns(self.columns, self.found)
 
     def refresh_rows(self) -> None:
         super().refresh_rows()
@@ -65,7 +63,7 @@ class ArrayTable(Table):
         arrays = [self.found[key].arrays[0] for key, cells in self.all_rows.items() if matches(cells, patterns)]
         rows = {row.key: row for row in tree_rows(arrays, self.state.layout.mesh, self.folded)}
         self.found |= rows
-        return {key: self.cells(row) for key, row in rows.items()}
+        return {key: cells_of(self.columns, row) for key, row in rows.items()}
 
     @property
     def selected_row(self) -> Row | None:
@@ -88,41 +86,8 @@ class ArrayTable(Table):
         self.is_grouped = not self.is_grouped
         self.show_arrays(self.state)
 
-    def cells(self, row: Row) -> Cells:
-        """Returns Rich text: a table measures it and never parses it as markup."""
-        assert self.state.layout
-        mesh, arrays, array = self.state.layout.mesh, row.arrays, row.arrays[0]
-        cells = [Text("  " * row.depth + self.mark(row) + row.label, "bold" if row.is_module else "")]
-        if self.state.followed is not None:
-            cells.append(Text("" if row.is_module else held_slice(array, self.state)))
-        cells += [
-            right(figures.size(sum(bytes_per_device(array, mesh) for array in arrays))),
-            right("" if row.is_module else str(replicas(array.compiled_spec, mesh))),
-            right(figures.size(sum(wasted_bytes(array, mesh) for array in arrays))),
-        ]
-        if row.is_module:
-            return [*cells, Text(f"{len(arrays)} array{'s' if len(arrays) > 1 else ''}", "dim"), Text(), Text(), Text()]
-        return [
-            *cells,
-            Text(array.kind, "dim"),
-            Text(notation(array)),
-            Text(figures.shape(array.shape)),
-            Text(array.dtype, "dim"),
-        ]
-
     def mark(self, row: Row) -> str:
         """Returns the mark before a row's name: folded, unfolded, or changed by the last switch."""
         if row.is_module:
             return "▸ " if row.key in self.folded else "▾ "
         return "● " if row.key in self.changed else "  "
-
-
-def held_slice(array: ArrayInfo, state: RunState) -> str:
-    """Returns the index ranges that the followed device holds, written as a slice: `[0:4, :]`."""
-    assert state.layout and state.followed is not None
-    box = shard_of(state.followed, array.shape, array.compiled_spec, state.layout.mesh)
-    ranges = (
-        ":" if (start, stop) == (0, size) else f"{start}:{stop}"
-        for start, stop, size in zip(box.start, box.stop, array.shape, strict=True)
-    )
-    return f"[{', '.join(ranges)}]"

@@ -9,14 +9,15 @@ from textual.content import Content
 from ...engine.base import figures
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ..state.peak_words import curve_rows, moment
-from .buffer_rows import show_buffers
-from .lines import Lines
+from ..state.tables import BUFFERS, WIDE_FROM
+from ..terminal.plain_table import UNLIMITED
+from .lines import Lines, set_titles
 from .table import Table
 
 LOW, TALL = 3, 6
 """Lines of the curve in a low terminal, and in a tall one."""
-TALL_FROM, WIDE_FROM = 32, 110
-"""Lines of a tall terminal, columns of a wide one."""
+TALL_FROM = 32
+"""Lines of a tall terminal."""
 SCALE_WIDTH = 9
 """Cells of the figures beside the curve."""
 
@@ -42,7 +43,9 @@ class MemoryAtPeak(Vertical):
         """Shows the peak of a step. `buffers`: the largest ones, the largest first."""
         size = self.screen.size
         self.curve.show_peak(peak, TALL if size.height >= TALL_FROM else LOW)
-        show_buffers(self.table, buffers, size.width >= WIDE_FROM, f"at the peak, {moment(peak)}")
+        rows = {str(at): buffer for at, buffer in enumerate(buffers)}
+        self.table.show_columns(BUFFERS, rows, UNLIMITED if size.width >= WIDE_FROM else 0)
+        set_titles(self.table.rows, f"at the peak, {moment(peak)}")
 
 
 class MemoryCurve(Lines):

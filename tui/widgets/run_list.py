@@ -1,8 +1,7 @@
 """A list of runs, newest first: what each trained, how far, and whether it is live."""
 
 import asyncio
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from textual import work
@@ -11,9 +10,8 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from ...engine.base.invalid import Invalid
-from ...engine.spec.preset_reader import name_of
 from ...engine.wire.run_directory import RunDirectory
-from ..state.run_summary import RunSummary, active_at, newest_first, summarise
+from ..state.run_summary import RUNS, RunSummary, newest_first, summarise
 from ..terminal.clean import printable
 from .choices import Choices
 from .cut import cut
@@ -25,9 +23,8 @@ WIDTHS = {"age": 6, "model": 9, "preset": 10, "steps": 9, "loss": 7, "state": 11
 """Cells of the columns beside the name."""
 DISPENSABLE = ("model", "preset")
 """Columns that are left out where a run's name would be cut, the first one first."""
-RIGHT = ("age", "steps", "loss")
-"""Columns of numbers."""
 GAP = "  "
+FIGURES = [column.name for column in RUNS if column.is_figure]
 MIN_NAME = 8
 DIM = "$foreground 60%"
 
@@ -88,7 +85,7 @@ class RunList(Choices):
         if self.chosen is not None:
             mark = Content("[x] " if name in self.chosen else "[ ] ")
         if summary := self.summaries.get(name):
-            return mark + row(summary, columns, time.time())
+            return mark + row(summary, columns)
         return mark + Content.assemble(name, (GAP + self.problems.get(name, "…"), DIM))
 
     @property
@@ -145,19 +142,11 @@ def heading(columns: Mapping[str, int]) -> Content:
     return _line({name: Content(name) for name in columns}, columns).stylize(DIM)
 
 
-def row(summary: RunSummary, columns: Mapping[str, int], now: float) -> Content:
+def row(summary: RunSummary, columns: Mapping[str, int]) -> Content:
     """Returns one row: `nano-1  3 min  nano  fsdp-tp2  1,204  2.3104  ■ stopped`."""
-    mark, style = PHASE_MARKS[summary.phase]
-    cells = {
-        "run": Content(summary.directory.name),
-        "age": Content("now" if summary.is_live else age(now - active_at(summary.directory))),
-        "model": Content(printable(summary.model)),
-        "preset": Content(printable(name_of(summary.preset))),
-        "steps": Content(f"{summary.step:,}"),
-        "loss": Content("–" if summary.loss is None else f"{summary.loss:.4g}"),
-        "state": Content.styled(f"{mark} {summary.phase}", style),
-    }
-    return _line(cells, columns)
+    mark, style = PHASE_MARKS[summary.state]
+    cells = {column.name: Content(printable(column.text(summary).plain)) for column in RUNS}
+    return _line(cells | {"state": Content.styled(f"{mark} {summary.state}", style)}, columns)
 
 
 def _line(cells: Mapping[str, Content], columns: Mapping[str, int]) -> Content:
@@ -165,12 +154,5 @@ def _line(cells: Mapping[str, Content], columns: Mapping[str, int]) -> Content:
     for name, width in columns.items():
         cell = cut(cells[name], width)
         space = " " * (width - cell.cell_length)
-        parts.append(Content.assemble(space, cell) if name in RIGHT else Content.assemble(cell, space))
+        parts.append(Content.assemble(space, cell) if name in FIGURES else Content.assemble(cell, space))
     return Content(GAP).join(parts)
-
-
-def age(seconds: float) -> str:
-    """Returns how long ago something was, in one unit: `42 s`, `12 min`, `5 h`, `3 d`."""
-    steps: Sequence[tuple[int, str]] = ((86400, "d"), (3600, "h"), (60, "min"))
-    whole = max(0, int(seconds))
-    return next((f"{whole // each} {unit}" for each, unit in steps if whole >= each), f"{whole} s")

@@ -1,0 +1,162 @@
+"""The columns of the tables that commands print and views show: arrays, collectives, buffers, operations, values."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.text import Text
+
+from ...engine.analysis.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
+from ...engine.base import figures
+from ...engine.origins.explanation import CollectiveOrigin, ValueOrigin
+from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, PeakBuffer
+from ...engine.wire.step_breakdown import CollectiveTime, OperationTime, StepBreakdown
+from ..terminal.plain_table import Column, figure
+from .array_rows import Row
+from .chain_words import ends
+from .peak_words import held_by, lifetime
+
+WIDE_FROM, WIDEST_FROM = 110, 180
+"""Least columns of a terminal in which a table has more columns, and all; a view, which scrolls, has all from the first
+on."""
+MAX_CELL = 500
+"""Characters of an operation or a source."""
+REDUNDANT = "redundant"
+
+
+def array_columns(mesh: MeshInfo, mark: Callable[[Row], str] = lambda row: "") -> list[Column[Row]]:
+    """Returns the columns of arrays and modules. `mark`: what stands before a name."""
+
+    def of_array(cell: Callable[[ArrayInfo], str]) -> Callable[[Row], str]:
+        return lambda row: "" if row.is_module else cell(row.arrays[0])
+
+    def total(size: Callable[[ArrayInfo, MeshInfo], int]) -> Callable[[Row], str]:
+        return lambda row: figures.size(sum(size(array, mesh) for array in row.arrays))
+
+    def kind(row: Row) -> str:
+        count = len(row.arrays)
+        return f"{count} array{'s' * (count > 1)}" if row.is_module else row.arrays[0].kind
+
+    return [
+        Column("array", lambda row: Text("  " * row.depth + mark(row) + row.label, "bold" if row.is_module else "")),
+        figure("per device", total(bytes_per_device)),
+        figure("copies", of_array(lambda array: str(replicas(array.compiled_spec, mesh)))),
+        figure(REDUNDANT, total(wasted_bytes)),
+        Column("kind", kind, style="dim"),
+        Column("dims, mesh axes as subscript", of_array(notation)),
+        Column("shape", of_array(lambda array: figures.shape(array.shape))),
+        Column("dtype", of_array(lambda array: array.dtype), style="dim"),
+        figure("bytes", total(lambda array, _: array.bytes)),
+    ]
+
+
+def slice_column(device: int, mesh: MeshInfo) -> Column[Row]:
+    """Returns the column of the index ranges that a device holds, written as slices: `[0:4, :]`."""
+
+    def held(row: Row) -> str:
+        array = row.arrays[0]
+        box = shard_of(device, array.shape, array.compiled_spec, mesh)
+        ranges = zip(box.start, box.stop, array.shape, strict=True)
+        texts = (":" if (start, stop) == (0, size) else f"{start}:{stop}" for start, stop, size in ranges)
+        return "" if row.is_module else f"[{', '.join(texts)}]"
+
+    return Column(f"device {device} holds", held)
+
+
+def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> list[Column[CollectiveInfo]]:
+    """Returns the columns of compiled collectives. `measured`: their times by name, if a step was profiled."""
+
+    def time(info: CollectiveInfo) -> str:
+        found = (measured or {}).get(info.name)
+        return figures.seconds(found.waiting_seconds + found.exposed_seconds) if found else ""
+
+    return [
+        Column("collective", lambda info: info.kind),
+        Column("over", lambda info: figures.over(info.axes, info.network)),
+        figure("times", lambda info: figures.times(info.count)),
+        figure("each", lambda info: figures.size(info.bytes_each)),
+        figure("per step", lambda info: figures.in_step(info.bytes_per_device)),
+        *([figure("measured", time)] if measured else []),
+        Column("by", lambda info: "user" if info.written else Text("compiler", "dim")),
+        Column("source", lambda info: _cut(figures.short_source(info.source))),
+        Column("operation", lambda info: _cut(figures.op(info.op_name))),
+    ]
+
+
+BUFFERS: Sequence[Column[PeakBuffer]] = (
+    figure("bytes", lambda buffer: figures.size(buffer.bytes)),
+    figure("padding", lambda buffer: figures.size(buffer.padding) if buffer.padding else "", WIDE_FROM),
+    figure("live", lifetime),
+    Column("is", lambda buffer: buffer.kind, wide_from=WIDE_FROM),
+    Column("source", lambda buffer: figures.short_source(buffer.source)),
+    Column("layout", lambda buffer: buffer.layout, style="dim", wide_from=WIDE_FROM),
+    Column("holds", held_by),
+)
+"""Of what fills the memory at the peak of a step."""
+
+
+def operation_columns(account: StepBreakdown) -> list[Column[OperationTime]]:
+    """Returns the columns of operations: time, rates compared with the chip's if they are known, and the code."""
+    waits = {each.name: each for each in account.collectives}
+
+    def wait(name: str, seconds: Callable[[CollectiveTime], float]) -> Column[OperationTime]:
+        return figure(
+            name,
+            lambda each: figures.seconds(seconds(waits[each.name])) if each.name in waits else "",
+            WIDEST_FROM,
+        )
+
+    columns: list[Column[OperationTime]] = [
+        Column("operation", lambda each: each.name),
+        figure("share", lambda each: share(each.seconds / account.step_seconds)),
+        figure("time", lambda each: figures.seconds(each.seconds)),
+        figure("times", lambda each: f"{each.count:,.3g}"),
+        Column("source", lambda each: figures.short_source(each.source)),
+        figure("FLOP/s", _known(figures.rate, lambda each: each.flops_per_second), WIDE_FROM),
+        figure("MFU", lambda each: share(each.flops_share), WIDE_FROM),
+        figure("bytes/s", _known(figures.size, lambda each: each.bytes_per_second), WIDE_FROM),
+        figure("bandwidth", lambda each: share(each.bandwidth_share), WIDE_FROM),
+        figure("roofline", _known(figures.seconds, lambda each: each.roofline_seconds), WIDEST_FROM),
+        wait("waiting", lambda each: each.waiting_seconds),
+        wait("exposed", lambda each: each.exposed_seconds),
+        wait("hidden", lambda each: each.hidden_seconds),
+        Column("part", lambda each: each.part, wide_from=WIDE_FROM),
+        Column("module", lambda each: each.module, style="dim", wide_from=WIDE_FROM),
+    ]
+    if all(each.roofline_seconds is None for each in account.operations):
+        return [column for column in columns if column.name not in ("MFU", "bandwidth", "roofline")]
+    return columns
+
+
+def _known(
+    words: Callable[[float], str], value: Callable[[OperationTime], float | None]
+) -> Callable[[OperationTime], str]:
+    return lambda each: "" if (found := value(each)) is None else words(found)
+
+
+def share(value: float | None) -> str:
+    """Formats a fraction with one digit after the point: `38.2 %`; None as an empty text."""
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+VALUES: Sequence[Column[tuple[str, ValueOrigin]]] = (
+    Column("value", lambda each: each[0]),
+    Column("shape", lambda each: figures.shape(each[1].shape)),
+    Column("dtype", lambda each: each[1].dtype, style="dim"),
+    Column("split over", lambda each: figures.spec(each[1].axes) if any(each[1].axes) else ""),
+    Column("source", lambda each: figures.short_source(each[1].source)),
+    Column("asked for by", lambda each: ends(each[1].origin)),
+)
+"""Of explained values with their labels, each mesh axis with what asked for it."""
+
+ESTIMATED_COLLECTIVES: Sequence[Column[CollectiveOrigin]] = (
+    Column("collective", lambda each: each.kind),
+    Column("over", lambda each: figures.over(each.axes)),
+    figure("times", lambda each: figures.times(each.count)),
+    figure("bytes", lambda each: figures.size(each.bytes)),
+    Column("source", lambda each: figures.short_source(each.source)),
+    Column("because", lambda each: each.because),
+)
+"""Of the collectives that the partitioner's passes estimate."""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}…"
