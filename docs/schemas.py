@@ -27,8 +27,7 @@ from shardtui.engine.wire.descriptions import PresetListing
 from shardtui.engine.wire.events import AnyEvent, Sampled
 from shardtui.tui.cli.compare_report import CompareReport
 from shardtui.tui.cli.explain import ExplanationDiff
-from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport
-from shardtui.tui.cli.lint_report import LintReport
+from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
 from shardtui.tui.cli.ls import RunListing
 from shardtui.tui.cli.plan_report import PlanReport
 from shardtui.tui.cli.profile_report import ProfileDiff, ProfileReport

@@ -9,8 +9,9 @@ from textual.app import App
 from textual.worker import Worker, WorkerError
 
 from ..engine.base.invalid import Invalid
-from ..engine.origins.explanation import KeptStepRequest
+from ..engine.origins.explanation import KeptStepRequest, StepRequest
 from ..engine.spec.config import RunConfig
+from ..engine.spec.preset import reference
 from ..engine.wire.commands import InspectPreset
 from ..engine.wire.events import AnyEvent, EngineReady, PresetAdded
 from .client.engine_client import EngineClient
@@ -64,7 +65,7 @@ class Lookups:
     def explain(self) -> "Explain":
         """Returns what explains the active preset's step. It raises Invalid if the step is not known."""
         from .client.explainer import Explainer, Explanation, Rules
-        from .state.explained_step import NO_RULES, NOT_KEPT, explained_step
+        from .lookups import NO_RULES, NOT_KEPT, explained_step
 
         step, kept = explained_step(self._state), self._client.directory.step
         explainer = self._explainer = self._explainer or Explainer()
@@ -97,3 +98,21 @@ class Lookups:
         except Invalid as error:
             self._notices.warn(error.problems, title="no estimates")
         self._redraws.now()
+
+
+NOT_KEPT = "the step of this run is not known: give watch the jitted function and its args, or step.lower(…)"
+NO_RULES = "a run in an external loop has no rules to try: its shardings are in its program"
+
+
+def explained_step(state: RunState) -> StepRequest | None:
+    """Returns the active preset's step; None if the run has no configuration, or no preset yet."""
+    if state.config is None or state.ready is None or not state.preset:
+        return None
+    info, devices = state.preset_info(state.preset), state.ready.devices
+    config = msgspec.structs.replace(
+        state.config,
+        preset=reference(info.name, info.source) if info else state.preset,
+        devices=len(devices) or state.config.devices,
+        platform=devices[0].platform if devices else state.config.platform,
+    )
+    return StepRequest(config=config, is_simulated=True)

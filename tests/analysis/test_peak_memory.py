@@ -11,7 +11,7 @@ from shardtui.engine.analysis.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak
 from shardtui.engine.program.program import Program
 from shardtui.engine.wire.descriptions import PeakBuffer, PeakMemory
 from shardtui.tui.cli.memory_report import peak_table
-from shardtui.tui.state.peak_words import curve_rows
+from shardtui.tui.state.step_words import curve_rows
 
 from ..programs import KINDS
 

@@ -224,7 +224,7 @@ OTHERS = [
     ),
     Fault(
         "a text that would be cut at a number is wider than its cell",
-        "tui/widgets/cut.py",
+        "tui/widgets/lines.py",
         "return number.start()",
         "return number.end()",
         ("tui/test_cut.py",),

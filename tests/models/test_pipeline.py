@@ -20,7 +20,7 @@ from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.pipeline_info import PipelineInfo
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_reader import load_preset, read_preset
-from shardtui.tui.state.pipeline_words import pipeline_words
+from shardtui.tui.state.step_words import pipeline_words
 
 from ..conftest import BATCHES, WIDE, step, tiny_config
 from ..training.test_loop import assert_same_losses

@@ -10,7 +10,7 @@ from shardtui.engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryI
 from shardtui.engine.wire.events import EngineStopped, MemoryMeasured, PresetCompiled, ProgramsKept
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.cut import NUMBER, cut
+from shardtui.tui.widgets.lines import NUMBER, cut
 from shardtui.tui.widgets.preset_list import PresetList
 from textual.content import Content
 

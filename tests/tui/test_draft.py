@@ -9,9 +9,8 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset import Override, Preset
 from shardtui.engine.spec.preset_reader import REST, load_preset, parse_preset
-from shardtui.tui.state.draft import Draft
-from shardtui.tui.state.draft_files import replaced_by
-from shardtui.tui.widgets.row_values import NEW_AXIS, with_text
+from shardtui.tui.state.draft import Draft, replaced_by
+from shardtui.tui.widgets.prompt import NEW_AXIS, with_text
 from shardtui.tui.widgets.rule_list import Row, is_about, rows_of, value_of
 
 from ..conftest import tiny_config

@@ -10,11 +10,11 @@ from shardtui.engine.origins.explanation import StepRequest
 from shardtui.engine.wire.events import Inspection
 from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.lookups import explained_step
 from shardtui.tui.screens.arrays import ArraysScreen
 from shardtui.tui.screens.lint import LintScreen
 from shardtui.tui.screens.origin import OriginScreen
 from shardtui.tui.screens.traffic import TrafficScreen
-from shardtui.tui.state.explained_step import explained_step
 from shardtui.tui.state.origin_pages import FindingPage
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.export import screen_text

@@ -27,7 +27,7 @@ from shardtui.tui.client import planner as planner_module
 from shardtui.tui.client.engine_process import NoAnswer
 from shardtui.tui.client.planner import Planner, usual_presets
 from shardtui.tui.state import board_rows
-from shardtui.tui.state.overlap_words import overlap_words
+from shardtui.tui.state.step_words import overlap_words
 from shardtui.tui.widgets.plan_request import progress_text
 from shardtui.tui.widgets.row_details import detail_lines
 

@@ -18,8 +18,7 @@ from shardtui.tui.screens.time import TimeScreen
 from shardtui.tui.screens.traffic import TrafficScreen
 from shardtui.tui.state.timeline_spans import device_lanes, in_words, widest
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.timeline import TimelineView
-from shardtui.tui.widgets.timeline_plot import LABEL_WIDTH, lane_line
+from shardtui.tui.widgets.timeline import LABEL_WIDTH, TimelineView, lane_line
 
 from ..recorded import recorded_run
 from .recordings import recorded

@@ -24,7 +24,6 @@ from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.messages import EventsArrived
-from shardtui.tui.state.sort_value import sort_value
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.array_table import ArrayTable
 from shardtui.tui.widgets.device_details import DeviceDetails
@@ -32,6 +31,7 @@ from shardtui.tui.widgets.finding_list import FindingList
 from shardtui.tui.widgets.flows import Flows
 from shardtui.tui.widgets.mesh_pane import MeshPane
 from shardtui.tui.widgets.sharding_pane import ShardingPane
+from shardtui.tui.widgets.table import sort_value
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, OptionList
 

@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 from shardtui.engine.watch import watch
 from shardtui.engine.wire.run_directory import find
 from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.lookups import NO_RULES, NOT_KEPT
 from shardtui.tui.screens.traffic import TrafficScreen
-from shardtui.tui.state.explained_step import NO_RULES, NOT_KEPT
 from shardtui.tui.terminal.export import screen_text
 from textual.pilot import Pilot
 from textual.widgets import OptionList

@@ -21,9 +21,8 @@ from ...engine.origins.explanation import (
 )
 from ...engine.spec.model_choice import user_model
 from ..client.engine_client import ask_engine
-from ..state.chain_words import chains
-from ..state.compiled_words import compiled_bytes, differences
 from ..state.explanation_diff import changes, numbered
+from ..state.explanation_words import chains, compiled_bytes, differences
 from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FAILED, FINE

@@ -27,17 +27,14 @@ from ...engine.spec.preset_reader import load_preset
 from ...engine.wire.descriptions import CollectiveInfo, MemoryInfo
 from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
-from ..state.array_rows import flat_rows
-from ..state.overlap_words import overlap_words
-from ..state.pipeline_words import pipeline_words
-from ..state.tables import array_columns, collective_columns
+from ..state.step_words import overlap_words, pipeline_words
+from ..state.tables import array_columns, collective_columns, flat_rows
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FINE
 from ..terminal.export import without_fonts
 from ..terminal.plain_console import PIPE_WIDTH, plain_console, table_console
 from ..terminal.plain_table import plain_table, right, table_of
-from .inspect_report import DiffReport, HloReport, all_arrays, diff_report, inspect_report
-from .lint_report import FindingReport, findings
+from .inspect_report import DiffReport, FindingReport, HloReport, all_arrays, diff_report, findings, inspect_report
 from .memory_report import peak_table
 from .options import add_json_option, add_step_options, mesh
 from .run_config import new_config

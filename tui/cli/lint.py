@@ -8,7 +8,7 @@ from rich.text import Text
 from ..terminal.clean import clean, printable
 from ..terminal.exit_codes import FAILED, FINE
 from .inspect import explained_inspection, findings_table, print_answer
-from .lint_report import findings, lint_report
+from .inspect_report import findings, lint_report
 from .options import add_json_option, add_step_options
 from .run_config import new_config
 

@@ -15,8 +15,8 @@ from ...engine.wire.descriptions import PresetListing
 from ...engine.wire.run_directory import RunDirectory, all_runs, state_home
 from ..client.engine_client import ask_engine
 from ..state.goodput import Goodput, share_words
-from ..state.pipeline_words import pipeline_words
 from ..state.run_summary import RUNS, RunSummary, recorded_goodput, summarise
+from ..state.step_words import pipeline_words
 from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.exit_codes import FINE
 from ..terminal.plain_console import table_console

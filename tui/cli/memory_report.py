@@ -6,7 +6,7 @@ from rich.table import Table
 
 from ...engine.base import figures
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
-from ..state.peak_words import coverage, curve_rows, moment
+from ..state.step_words import coverage, curve_rows, moment
 from ..state.tables import BUFFERS
 from ..terminal.plain_table import table_of
 

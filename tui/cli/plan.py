@@ -24,8 +24,8 @@ from ...engine.spec.topology import load_topology
 from ..client.engine_process import NoAnswer
 from ..client.planner import Compiling, Planner
 from ..state import board_rows
-from ..state.pipeline_words import pipeline_words
 from ..state.recommendation import figure_words, recommendation
+from ..state.step_words import pipeline_words
 from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
 from ..terminal.plain_console import table_console

@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from textual.widgets import Label
 
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
-from ..state.peak_words import coverage
+from ..state.step_words import coverage
 from ..widgets.memory_at_peak import MemoryAtPeak
 from .dialog import Dialog
 

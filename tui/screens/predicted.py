@@ -14,7 +14,7 @@ from textual.widgets import Label
 from ...engine.base.invalid import Invalid
 from ...engine.planning.ranking import StepCost
 from ...engine.wire.step_breakdown import StepBreakdown
-from ..state.peak_words import coverage
+from ..state.step_words import coverage
 from ..state.tables import WIDE_FROM
 from ..terminal.clean import printable
 from ..widgets.memory_at_peak import MemoryAtPeak

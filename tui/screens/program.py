@@ -16,14 +16,14 @@ from ...engine.origins.explanation import CompiledProgram, Explanation, ValueOri
 from ...engine.wire.descriptions import MeshInfo
 from ..bindings import identified
 from ..client.explainer import Rules
-from ..state.compiled_words import compiled_bytes, differences
 from ..state.explanation_diff import numbered
+from ..state.explanation_words import compiled_bytes, differences
 from ..state.origin_pages import EstimatedPage, FindingPage, Page, ValuePage
 from ..state.program_findings import program_findings
 from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
 from ..widgets.finding_list import FindingList
 from ..widgets.table import Table
-from .base_screen import BaseScreen
+from .dialog import BaseScreen
 from .origin import OriginScreen
 
 

@@ -18,14 +18,12 @@ from ...engine.wire.events import PresetPreviewed
 from ..bindings import identified
 from ..messages import DraftApplied, DraftChanged, PresetChosen, WatchRequested
 from ..state.availability import why_not
-from ..state.draft import Draft
-from ..state.draft_files import read_draft, replaced_by, user_file
+from ..state.draft import Draft, read_draft, replaced_by, user_file
 from ..state.preview_request import PreviewRequest, apply_problems, save_problems
 from ..state.run_state import RunState
 from ..terminal.clean import printable
-from ..widgets.draft_preview import DraftPreview
-from ..widgets.prompt import Prompt
-from ..widgets.row_values import NEW_AXIS, editable_text, stepped, with_text
+from ..widgets.preset_diff import DraftPreview
+from ..widgets.prompt import NEW_AXIS, Prompt, editable_text, stepped, with_text
 from ..widgets.rule_list import Row, RuleList, ValueStepped
 from .confirm import Confirm
 from .run_screen import RunScreen

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingsMap, BindingType
+from textual.content import Content
 from textual.widget import Widget
 
 from ..messages import ViewShown
 from ..state.run_state import RunState
 from ..widgets.keys import Keys
+from ..widgets.lines import Lines
 from ..widgets.status_bar import StatusBar
 from ..widgets.tab_bar import TabBar
-from ..widgets.too_small import MIN_HEIGHT, MIN_WIDTH, TooSmall
-from .base_screen import BaseScreen
-from .dialog import Dialog
+from .dialog import BaseScreen, Dialog
 
 if TYPE_CHECKING:
     from ..state.tour import Tour
@@ -25,6 +25,24 @@ T = TypeVar("T")
 def actions_by_key(bindings: Iterable[BindingType]) -> dict[str, str]:
     """Returns the name of each key's action, without arguments: `{"f": "follow"}`."""
     return {key: same[0].action.partition("(")[0] for key, same in BindingsMap(bindings).key_to_bindings.items()}
+
+
+MIN_WIDTH, MIN_HEIGHT = 60, 15
+"""Least cells of a terminal in which a view can be read."""
+
+
+class TooSmall(Lines):
+    """The terminal's size and the least size. It covers the view, whose keys still work."""
+
+    DEFAULT_CSS = """
+    TooSmall { display: none; layer: notice; width: 100%; height: 100%; background: $background; }
+    """
+
+    def on_resize(self) -> None:
+        width, height = self.size
+        lines = [f"{width} × {height} cells: too small", f"at least {MIN_WIDTH} × {MIN_HEIGHT} are needed"]
+        blank = [Content()] * max(0, (height - len(lines)) // 2)
+        self.show([*blank, *(Content(line.center(width)) for line in lines)])
 
 
 class RunScreen(BaseScreen[None]):

@@ -1,13 +1,16 @@
 """Traffic: the collectives of the compiled step, in total and one by one, compared with another preset."""
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from textual import on
 from textual.binding import BindingType
+from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable
 
+from ...engine.base import figures
 from ...engine.wire.descriptions import CollectiveInfo
 from ...engine.wire.events import PresetCompiled
 from ...engine.wire.step_breakdown import CollectiveTime
@@ -16,8 +19,8 @@ from ..messages import OperationChosen, OriginRequested
 from ..state.origin_pages import CompiledPage
 from ..state.run_state import RunState
 from ..state.tables import collective_columns
-from ..widgets.collective_details import CollectiveDetails
 from ..widgets.flows import Flows
+from ..widgets.lines import Lines
 from ..widgets.table import Table
 from .run_screen import RunScreen
 
@@ -121,3 +124,39 @@ def measured_times(state: RunState) -> Mapping[str, CollectiveTime]:
     if not profiled or not profiled.account or not layout or profiled.preset != layout.preset:
         return {}
     return {each.name: each for each in profiled.account.collectives}
+
+
+class CollectiveDetails(Lines):
+    """Kind, mesh axes, shapes, source line and operation of the selected collective; empty without one."""
+
+    def on_mount(self) -> None:
+        self.border_title = "collective"
+        self.border_subtitle = "enter: origin"
+        self.info: CollectiveInfo | None = None
+
+    def show_collective(self, info: CollectiveInfo | None) -> None:
+        """Shows a collective; None empties the panel."""
+        self.info = info
+        self.draw()
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    def draw(self) -> None:
+        """Draws the contents again, for example at another width."""
+        self.show(detail_lines(self.info, self.size.width) if self.info else [])
+
+
+def detail_lines(info: CollectiveInfo, width: int) -> list[Content]:
+    """Returns the details of a collective, wrapped at `width`."""
+    shapes = ", ".join(f"{info.dtype}[{','.join(map(str, shape))}]" for shape in info.shapes[:4])
+    more = f" and {len(info.shapes) - 4} more" if len(info.shapes) > 4 else ""
+    origin = "written by the user" if info.written else "inserted by the compiler"
+    timing = f"{'' if info.overlapped else 'not '}overlapped with computation"
+    over = figures.over(info.axes, info.network)
+    texts = [
+        f"{info.kind} over {over}, groups of {info.group_size}, {origin}, {timing}: {shapes}{more}",
+        info.source or "source line unknown",
+        info.op_name,
+    ]
+    return [Content(line) for text in texts for line in textwrap.wrap(text, max(width, 8))]

@@ -1,4 +1,4 @@
-"""What a lint finding is about in an explained step, and the rules and lines at which its chains end."""
+"""What a finding or a compiled collective is about in an explained step, and where its chains end."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from ...engine.analysis.finding import Finding
 from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
-from ...engine.wire.descriptions import ArrayInfo
-from .chain_words import in_words
-from .collective_origins import whole_axes
+from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo
 from .explanation_diff import numbered
+from .explanation_words import in_words
 
 UNSPLIT = ("S101", "S102", "S103", "S110")
 """Codes of findings about dims that are not split."""
@@ -77,3 +76,26 @@ def _rule(text: str) -> str:
     """The rule that a chain ends at, without the array that has it; the text if it ends at no rule."""
     rule = RULE.search(text)
     return rule[0] if rule else text.partition(": ")[2] or text
+
+
+def origins_of(info: CollectiveInfo, estimated: Sequence[CollectiveOrigin]) -> list[CollectiveOrigin]:
+    """Returns the estimated collectives of the same kind over the same axes, for the same source line."""
+    same = (each for each in estimated if (each.kind, each.source) == (info.kind, info.source))
+    return [each for each in same if info.source and whole_axes(each) == set(info.axes)]
+
+
+def similar(info: CollectiveInfo, estimated: Sequence[CollectiveOrigin]) -> list[CollectiveOrigin]:
+    """Returns the estimated collectives for the same source line; without any, those of the same kind and axes."""
+    at_line = [each for each in estimated if info.source and each.source == info.source]
+    return at_line or [each for each in estimated if each.kind == info.kind and whole_axes(each) == set(info.axes)]
+
+
+def because(info: CollectiveInfo, estimated: Sequence[CollectiveOrigin]) -> list[str] | None:
+    """Returns why a compiled collective is needed; None if the passes estimate none that can be joined to it."""
+    reasons = dict.fromkeys(text for each in origins_of(info, estimated) for text in each.because)
+    return list(reasons) or None
+
+
+def whole_axes(each: CollectiveOrigin) -> set[str]:
+    """Returns the mesh axes that a collective communicates over, also where it does so over a part of one."""
+    return {axis.partition(":")[0] for axis in each.axes}

@@ -12,9 +12,9 @@ from ...engine.base import figures
 from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
 from . import finding_origins
-from .chain_words import in_words
-from .collective_origins import origins_of, similar
 from .explanation_diff import layouts, numbered, traffic
+from .explanation_words import in_words
+from .finding_origins import origins_of, similar
 
 MOST_LINES = 12
 """Values or collectives of one list."""

@@ -1,6 +1,7 @@
 """The columns of the tables that commands print and views show: arrays, collectives, buffers, operations, values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -10,9 +11,66 @@ from ...engine.origins.explanation import CollectiveOrigin, ValueOrigin
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, PeakBuffer
 from ...engine.wire.step_breakdown import CollectiveTime, OperationTime, StepBreakdown
 from ..terminal.plain_table import Column, figure
-from .array_rows import Row
-from .chain_words import ends
-from .peak_words import held_by, lifetime
+from .explanation_words import ends
+from .step_words import held_by, lifetime
+
+
+@dataclass(frozen=True)
+class ArrayRow:
+    """An array, or a module with all arrays in it."""
+
+    key: str
+    """Identifies the row: the array's name, or the module's prefix."""
+    label: str
+    """What the row shows: a name, or the last part of one."""
+    depth: int
+    """Levels of indentation."""
+    arrays: tuple[ArrayInfo, ...]
+    """The array, or all arrays in the module."""
+    is_module: bool = False
+
+
+def flat_rows(arrays: Iterable[ArrayInfo]) -> list[ArrayRow]:
+    """Returns a row for each array, in program order."""
+    return [ArrayRow(array.name, array.name, 0, (array,)) for array in arrays]
+
+
+def tree_rows(arrays: Iterable[ArrayInfo], mesh: MeshInfo, folded: set[str]) -> list[ArrayRow]:
+    """Returns rows for kinds, then for modules by the dots in their names, at each level the most redundant first.
+
+    `folded` holds the keys of the rows whose children are hidden.
+    """
+    kinds = _grouped(arrays, lambda array: array.kind)
+    tops = [ArrayRow(f"{kind}:", f"{kind}s", 0, found, True) for kind, found in kinds.items()]
+    return [row for top in _ordered(tops, mesh) for row in _subtree(top, mesh, folded, 0)]
+
+
+def _subtree(row: ArrayRow, mesh: MeshInfo, folded: set[str], skip: int) -> list[ArrayRow]:
+    """Returns `row` and the rows below it. The rows above show the first `skip` parts of a name."""
+    if not row.is_module or row.key in folded:
+        return [row]
+    deeper = [array for array in row.arrays if array.name.count(".") > skip]
+    modules = _grouped(deeper, lambda array: array.name.split(".")[skip])
+    below = [
+        ArrayRow(array.name, array.name.split(".")[skip], row.depth + 1, (array,))
+        for array in row.arrays
+        if array.name.count(".") == skip
+    ]
+    below += [ArrayRow(f"{row.key}{name}.", name, row.depth + 1, found, True) for name, found in modules.items()]
+    children = (_subtree(child, mesh, folded, skip + 1) for child in _ordered(below, mesh))
+    return [row, *(line for lines in children for line in lines)]
+
+
+def _grouped(arrays: Iterable[ArrayInfo], key: Callable[[ArrayInfo], str]) -> dict[str, tuple[ArrayInfo, ...]]:
+    groups: dict[str, tuple[ArrayInfo, ...]] = {}
+    for array in arrays:
+        groups[key(array)] = (*groups.get(key(array), ()), array)
+    return groups
+
+
+def _ordered(rows: Iterable[ArrayRow], mesh: MeshInfo) -> list[ArrayRow]:
+    return sorted(rows, key=lambda row: -sum(wasted_bytes(array, mesh) for array in row.arrays))
+
 
 WIDE_FROM, WIDEST_FROM = 110, 180
 """Least columns of a terminal in which a table has more columns, and all; a view, which scrolls, has all from the first
@@ -22,16 +80,16 @@ MAX_CELL = 500
 REDUNDANT = "redundant"
 
 
-def array_columns(mesh: MeshInfo, mark: Callable[[Row], str] = lambda row: "") -> list[Column[Row]]:
+def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: "") -> list[Column[ArrayRow]]:
     """Returns the columns of arrays and modules. `mark`: what stands before a name."""
 
-    def of_array(cell: Callable[[ArrayInfo], str]) -> Callable[[Row], str]:
+    def of_array(cell: Callable[[ArrayInfo], str]) -> Callable[[ArrayRow], str]:
         return lambda row: "" if row.is_module else cell(row.arrays[0])
 
-    def total(size: Callable[[ArrayInfo, MeshInfo], int]) -> Callable[[Row], str]:
+    def total(size: Callable[[ArrayInfo, MeshInfo], int]) -> Callable[[ArrayRow], str]:
         return lambda row: figures.size(sum(size(array, mesh) for array in row.arrays))
 
-    def kind(row: Row) -> str:
+    def kind(row: ArrayRow) -> str:
         count = len(row.arrays)
         return f"{count} array{'s' * (count > 1)}" if row.is_module else row.arrays[0].kind
 
@@ -48,10 +106,10 @@ def array_columns(mesh: MeshInfo, mark: Callable[[Row], str] = lambda row: "") -
     ]
 
 
-def slice_column(device: int, mesh: MeshInfo) -> Column[Row]:
+def slice_column(device: int, mesh: MeshInfo) -> Column[ArrayRow]:
     """Returns the column of the index ranges that a device holds, written as slices: `[0:4, :]`."""
 
-    def held(row: Row) -> str:
+    def held(row: ArrayRow) -> str:
         array = row.arrays[0]
         box = shard_of(device, array.shape, array.compiled_spec, mesh)
         ranges = zip(box.start, box.stop, array.shape, strict=True)

@@ -8,9 +8,8 @@ from textual.binding import BindingType
 from textual.widgets import DataTable
 
 from ..bindings import identified
-from ..state.array_rows import Row, flat_rows, tree_rows
 from ..state.run_state import RunState
-from ..state.tables import REDUNDANT, array_columns, slice_column
+from ..state.tables import REDUNDANT, ArrayRow, array_columns, flat_rows, slice_column, tree_rows
 from ..terminal.plain_table import Column
 from .lines import set_titles
 from .table import Cells, Table, cells_of, matches
@@ -30,9 +29,9 @@ class ArrayTable(Table):
         """Keys of the modules whose arrays are hidden."""
         self.changed: set[str] = set()
         """Names of the arrays whose layout the last switch changed."""
-        self.found: dict[str, Row] = {}
+        self.found: dict[str, ArrayRow] = {}
         """Every row that can be shown now, by key."""
-        self.columns: list[Column[Row]] = []
+        self.columns: list[Column[ArrayRow]] = []
 
     def show_arrays(self, state: RunState) -> None:
         """Shows the arrays of the active preset."""
@@ -66,7 +65,7 @@ class ArrayTable(Table):
         return {key: cells_of(self.columns, row) for key, row in rows.items()}
 
     @property
-    def selected_row(self) -> Row | None:
+    def selected_row(self) -> ArrayRow | None:
         """The row under the cursor; None if the table is empty."""
         return self.found.get(self.selected or "")
 
@@ -86,7 +85,7 @@ class ArrayTable(Table):
         self.is_grouped = not self.is_grouped
         self.show_arrays(self.state)
 
-    def mark(self, row: Row) -> str:
+    def mark(self, row: ArrayRow) -> str:
         """Returns the mark before a row's name: folded, unfolded, or changed by the last switch."""
         if row.is_module:
             return "▸ " if row.key in self.folded else "▾ "

@@ -5,7 +5,7 @@ from textual.content import Content
 from ...engine.analysis.traffic import FlowChange, changes, flows
 from ...engine.base import figures
 from ...engine.wire.events import PresetCompiled
-from ..state.overlap_words import overlap_words
+from ..state.step_words import overlap_words
 from .lines import Lines, set_titles
 
 MAX_LINES = 8

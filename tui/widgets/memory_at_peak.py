@@ -8,7 +8,7 @@ from textual.content import Content
 
 from ...engine.base import figures
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
-from ..state.peak_words import curve_rows, moment
+from ..state.step_words import curve_rows, moment
 from ..state.tables import BUFFERS, WIDE_FROM
 from ..terminal.plain_table import UNLIMITED
 from .lines import Lines, set_titles

@@ -9,8 +9,7 @@ from ...engine.analysis.layout import bytes_per_device
 from ...engine.base import figures
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ...engine.wire.events import PresetCompiled
-from .cut import cut
-from .lines import set_titles
+from .lines import cut, set_titles
 from .sharding_pane import ShardingPane
 from .sharding_picture import draw_sharding
 from .sharding_subject import Subject

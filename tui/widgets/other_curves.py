@@ -1,11 +1,14 @@
 """The losses of other runs as curves for the loss chart, each with a letter and a colour of its own."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from ...engine.base.invalid import Invalid
+from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory
-from ..client.recorded_losses import recorded_losses
+from ..state.interpreter import apply_all
 from ..state.losses import Losses
+from ..state.run_state import RunState
 from .loss_plot import Curve
 
 STYLES = {"A": "$warning", "B": "$success", "C": "$error", "D": "$secondary", "E": "$foreground", "F": "$accent"}
@@ -32,3 +35,12 @@ async def _losses_of(run: RunDirectory) -> Losses:
         return await recorded_losses(run)
     except (FileNotFoundError, Invalid):
         return Losses()
+
+
+async def recorded_losses(run: RunDirectory) -> Losses:
+    """Returns the losses of all steps. Raises FileNotFoundError, and Invalid if the events cannot be read."""
+    state = RunState()
+    for events in LogReader(run.events).read():
+        apply_all(state, events)
+        await asyncio.sleep(0)  # lets the UI handle keys and draw
+    return state.losses

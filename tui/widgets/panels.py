@@ -7,10 +7,9 @@ from textual.content import Content
 from ...engine.analysis.traffic import Flow, flows
 from ...engine.base import figures
 from ...engine.wire.events import MemoryMeasured, Switched
-from ..state.pipeline_words import pipeline_words
 from ..state.run_state import RunState
-from .cut import cut
-from .lines import Lines, set_titles
+from ..state.step_words import pipeline_words
+from .lines import Lines, cut, set_titles
 
 
 class Panel(Lines):

@@ -4,6 +4,8 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets.option_list import Option
 
@@ -13,6 +15,7 @@ from ...engine.wire.descriptions import ArrayInfo
 from ...engine.wire.events import PresetPreviewed
 from ..state.board_rows import percent
 from ..state.preset_diff import PEAK, Change, Cost, changes, costs
+from ..state.preview_request import NO_ENGINE
 from .choices import Choices
 from .lines import Lines, set_titles
 
@@ -149,3 +152,28 @@ def _shards(change: Change, previewed: PresetPreviewed) -> str:
     before = shard_shape(change.before.shape, change.before.spec, previewed.before.mesh)
     after = shard_shape(change.after.shape, change.after.spec, previewed.after.mesh)
     return f"  {figures.shape(before)} → {figures.shape(after)}" if before != after else "  on other devices"
+
+
+class DraftPreview(Vertical):
+    """Costs before and after, and below them the arrays that change or the problems."""
+
+    def compose(self) -> ComposeResult:
+        yield Costs()
+        yield Changes()
+
+    def show_preview(self, name: str, previewed: PresetPreviewed, limit: int | None) -> None:
+        """Shows the engine's answer. `limit`: bytes of memory on a device, None if unknown."""
+        problems = previewed.after.problems
+        self.query_one(Costs).show_costs(None if problems else previewed, limit)
+        if problems:
+            self.query_one(Changes).show_problems(name, problems)
+        else:
+            self.query_one(Changes).show_changes(previewed)
+
+    def show_without_engine(self, name: str, problems: Sequence[str]) -> None:
+        """Shows the problems that are known without an engine, or that there is none to ask."""
+        self.query_one(Costs).show_costs(None, None)
+        if problems:
+            self.query_one(Changes).show_problems(name, problems)
+        else:
+            self.query_one(Changes).show_contents("no preview", [Content(NO_ENGINE)])

@@ -8,8 +8,7 @@ from textual.content import Content
 from ...engine.base import figures
 from ...engine.planning.ranking import Row, StepCost
 from ..state import board_rows
-from ..state.overlap_words import overlap_words
-from ..state.pipeline_words import pipeline_words
+from ..state.step_words import overlap_words, pipeline_words
 from .lines import Lines, set_titles
 
 LABEL_WIDTH = 15

@@ -10,8 +10,7 @@ from textual.strip import Strip
 from textual.widgets import DataTable
 from textual.widgets.data_table import RowKey
 
-from .cut import NUMBER, cut_point
-from .lines import refit_titles
+from .lines import NUMBER, cut_point, refit_titles
 
 
 class Rows(DataTable[Text]):

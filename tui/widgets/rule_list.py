@@ -19,8 +19,7 @@ from ..bindings import identified
 from ..state.draft import Draft
 from ..terminal.clean import printable
 from .choices import Choices
-from .cut import cut
-from .lines import set_titles
+from .lines import cut, set_titles
 
 Kind = Literal["name", "heading", "axis", "rule", "override"]
 MESH_PROBLEM = re.compile(r": mesh \S+=|\[mesh\]: ")

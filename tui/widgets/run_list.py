@@ -14,7 +14,7 @@ from ...engine.wire.run_directory import RunDirectory
 from ..state.run_summary import RUNS, RunSummary, newest_first, summarise
 from ..terminal.clean import printable
 from .choices import Choices
-from .cut import cut
+from .lines import cut
 from .status_bar import PHASE_MARKS
 
 NEW, HEADING = "# new", "# heading"

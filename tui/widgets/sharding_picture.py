@@ -12,8 +12,8 @@ from textual.content import Content
 from ...engine.analysis.layout import bytes_per_device, coordinates, dim_name, replicas, shard_shape
 from ...engine.base import figures
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
-from .cut import cut
 from .grid import FOLDED_CELL_WIDTH, Cell, Window, draw_grid, grid_capacity, window
+from .lines import cut
 from .sharding_subject import Part, Subject
 
 

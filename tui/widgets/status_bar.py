@@ -7,8 +7,7 @@ from ...engine.spec.training_words import training_words
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
 from ..state.goodput import share_words
 from ..state.run_state import Phase, RunState
-from .cut import cut
-from .lines import Lines
+from .lines import Lines, cut
 
 PHASE_MARKS = {
     Phase.STARTING: ("◌", "$warning"),

@@ -1,5 +1,6 @@
 """A table that the user filters, sorts and copies from, with the same keys in every view."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -14,10 +15,79 @@ from textual.message import Message
 from textual.widgets import Input
 
 from ..bindings import identified
-from ..state.sort_value import MARKS, SortValue, sort_value
 from ..terminal.plain_table import UNLIMITED, Column, R, fitting
-from .filter import Filter, pattern_of
 from .rows import Rows
+
+MARKS = " ●○◌✗▾▸"
+"""Characters beside a name that show its state, or that it can be opened."""
+SCALES = {
+    "": 1.0,
+    "B": 1.0,
+    "k": 1e3,
+    "kB": 1e3,
+    "M": 1e6,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "%": 1.0,
+}
+"""Factor of each unit that `engine.base.figures` writes."""
+FIGURE = re.compile(r"[≈ ]*(?P<sign>[−+-]?)(?P<number>\d[\d,]*(?:\.\d+)?)(?:…[\d.]+)? ?(?P<unit>[a-zA-Zµ%]*)(?![\w.])")
+SHAPE = re.compile(r"\d+(?: ?× ?\d+)+")
+
+SortValue = tuple[int, float, str]
+"""Figures, then names, then what is unknown."""
+
+
+def sort_value(text: str) -> SortValue:
+    """Returns what a cell is sorted by: a figure with its unit, the product of a shape's sizes, or a name."""
+    text = text.strip(MARKS)
+    if not text or text in "–?…":
+        return (2, 0.0, "")
+    if SHAPE.fullmatch(text):
+        return (0, float(math.prod(map(int, re.findall(r"\d+", text)))), "")
+    found = FIGURE.match(text)
+    if found is None or found["unit"] not in SCALES:
+        return (1, 0.0, text.casefold())
+    value = float(found["number"].replace(",", "")) * SCALES[found["unit"]]
+    return (0, -value if found["sign"] in ("−", "-") else value, "")
+
+
+class Filter(Input):
+    """A regular expression, ignoring case; hidden until it is opened."""
+
+    DEFAULT_CSS = """
+    Filter { display: none; height: 1; margin: 0 1; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(placeholder="filter: a regular expression", compact=True)
+
+    def open(self) -> None:
+        """Shows the line and moves the focus to it."""
+        self.display = True
+        self.focus()
+
+    def close(self) -> None:
+        """Empties the line and hides it."""
+        self.value, self.display = "", False
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """Returns the pattern that the user has typed; as long as it is not a valid one, that of its literal text."""
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error:
+        return re.compile(re.escape(text), re.IGNORECASE)
+
 
 Cells = Sequence[Text]
 

@@ -1,9 +1,9 @@
-"""Chains of origins in words."""
+"""Explanations in words: chains of origins, and what the compiler made of them."""
 
 from collections.abc import Sequence
 
 from ...engine.base import figures
-from ...engine.origins.explanation import Link
+from ...engine.origins.explanation import CompiledProgram, Link
 
 
 def in_words(link: Link) -> str:
@@ -33,3 +33,15 @@ def chains(origin: Sequence[Link]) -> list[str]:
 def conflicts(origin: Sequence[Link]) -> list[str]:
     """Returns a line for each conflict: what a dim is not split over, and why."""
     return [f"dim {link.dim} not over {link.axis}: {in_words(link)}" for link in origin if link.kind == "conflict"]
+
+
+def compiled_bytes(found: CompiledProgram) -> dict[str, int]:
+    """Returns the bytes on one device, by what takes them."""
+    return {"arguments": found.argument_bytes, "outputs": found.output_bytes, "temporaries": found.temporary_bytes}
+
+
+def differences(found: CompiledProgram) -> list[str]:
+    """Returns where the compiled collectives differ from the estimated ones, a line each, or that they do not."""
+    if found.collectives is None:
+        return ["its collectives are unknown: it was compiled for another number of devices"]
+    return found.differs or ["the compiled program has the collectives that were estimated"]

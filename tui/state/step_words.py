@@ -1,9 +1,11 @@
-"""What fills the memory at the peak of a step, in words."""
+"""The compiled step in words: what fills the memory at its peak, its pipeline, its overlap."""
 
 from collections.abc import Sequence
 
+from ...engine.analysis.traffic import Flow, overlapped_share
 from ...engine.base import figures
 from ...engine.base.figures import maxima
+from ...engine.spec.pipeline_info import PipelineInfo
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 
 
@@ -45,3 +47,18 @@ def coverage(peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | No
     if compiler is None:
         return f"{shown}, by the trace of the step: nothing was compiled"
     return f"{shown}, rebuilt from the order of the program; the compiler's own peak is {figures.size(compiler)}"
+
+
+def pipeline_words(info: PipelineInfo) -> str:
+    """Returns a schedule such as `2 stages, 4 micro-batches, bubble 20 %`, with `2 repeats` if there are several."""
+    repeats = f"{info.repeats} repeats, " if info.repeats > 1 else ""
+    parts = f"{info.microbatches} micro-batch{'es' * (info.microbatches > 1)}"
+    return f"{info.stages} stages, {repeats}{parts}, bubble {figures.percent(info.bubble)}"
+
+
+def overlap_words(flows: Sequence[Flow]) -> str:
+    """Returns a share such as `36 % overlapped with computation`; empty if unknown or nothing is sent."""
+    share = overlapped_share(flows)
+    if share is None:
+        return ""
+    return f"{figures.percent(share) if share else 'none'} overlapped with computation"
