@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ...engine.analysis.collectives import inventory
 from ...engine.analysis.hlo import parse
-from ...engine.analysis.layout import wasted_bytes
+from ...engine.analysis.layout import notation, wasted_bytes
 from ...engine.analysis.lint import Finding
 from ...engine.analysis.megascale import WrongSlices, slices_of
 from ...engine.analysis.traffic import FlowChange, flows, overlapped_share
@@ -24,11 +24,11 @@ from ...engine.base.invalid import Invalid
 from ...engine.origins.explanation import Explained
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_reader import load_preset
-from ...engine.wire.descriptions import CollectiveInfo, MemoryInfo
+from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
 from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
 from ..state.step_words import overlap_words, pipeline_words
-from ..state.tables import array_columns, collective_columns, flat_rows
+from ..state.tables import DIMS, ArrayRow, array_columns, collective_columns
 from ..terminal.clean import clean, json_line
 from ..terminal.exit_codes import FINE
 from ..terminal.export import without_fonts
@@ -145,8 +145,7 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
     device = inspection.devices[0]
     title = f"{compiled.preset}: {figures.axes(mesh.axes)} on {len(inspection.devices)} × {device.kind}"
     title += f", {pipeline_words(compiled.pipeline)}" if compiled.pipeline else ""
-    arrays = flat_rows(sorted(all_arrays(inspection), key=lambda array: -wasted_bytes(array, mesh)))
-    tables: list[RenderableType] = [Text(title, "bold"), table_of(array_columns(mesh), arrays, title="arrays")]
+    tables: list[RenderableType] = [Text(title, "bold"), _arrays(all_arrays(inspection), mesh)]
     if inspection.inspected.problem:
         tables.append(Text(f"no gradients and activations: {inspection.inspected.problem}", "red"))
     if compiled.memory:
@@ -160,6 +159,14 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
     )
     found = findings(inspection)
     return [*tables, findings_table(found) if found else Text("no findings", "green")]
+
+
+def _arrays(arrays: Sequence[ArrayInfo], mesh: MeshInfo) -> RenderableType:
+    """Returns a table of the arrays, most redundant bytes first. A name and its dims share a cell, which wraps well."""
+    found = sorted(arrays, key=lambda array: -wasted_bytes(array, mesh))
+    rows = [ArrayRow(array.name, array.name + notation(array), 0, (array,)) for array in found]
+    columns = [column for column in array_columns(mesh) if column.name != DIMS]
+    return table_of(columns, rows, title="arrays, dims with their mesh axes as subscript")
 
 
 def _memory_table(memory: MemoryInfo) -> Table:

@@ -77,7 +77,7 @@ WIDE_FROM, WIDEST_FROM = 110, 180
 on."""
 MAX_CELL = 500
 """Characters of an operation or a source."""
-REDUNDANT = "redundant"
+REDUNDANT, DIMS = "redundant", "dims, mesh axes as subscript"
 
 
 def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: "") -> list[Column[ArrayRow]]:
@@ -99,7 +99,7 @@ def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: 
         figure("copies", of_array(lambda array: str(replicas(array.compiled_spec, mesh)))),
         figure(REDUNDANT, total(wasted_bytes)),
         Column("kind", kind, style="dim"),
-        Column("dims, mesh axes as subscript", of_array(notation)),
+        Column(DIMS, of_array(notation)),
         Column("shape", of_array(lambda array: figures.shape(array.shape))),
         Column("dtype", of_array(lambda array: array.dtype), style="dim"),
         figure("bytes", total(lambda array, _: array.bytes)),
