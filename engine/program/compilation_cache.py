@@ -1,5 +1,4 @@
-"""Sets up jax's persistent compilation cache: its directory, what is in its keys, who writes it, and repair of damaged
-entries."""
+"""Sets up jax's persistent compilation cache: its directory, who writes it, and the repair of damaged entries."""
 
 import contextlib
 import functools
@@ -8,13 +7,13 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from etils import epath
+from jaxlib.mlir import ir
 
 from ..analysis.hlo import LIBRARIES
 from ..base.directories import ENGINE
@@ -22,6 +21,8 @@ from ..wire.run_directory import compilation_cache
 
 LOCATION = re.compile(r'"([^"]+)":\d+:\d+')
 """A source location in a lowered program: file, line and column."""
+FRONTEND = "mhlo.frontend_attributes"
+"""The attributes of a module that compilers pass on, and that are part of the key."""
 
 
 def use_compilation_cache() -> None:
@@ -31,7 +32,6 @@ def use_compilation_cache() -> None:
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
-        _write_in_every_process()
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     _patch_cache()
@@ -39,93 +39,74 @@ def use_compilation_cache() -> None:
 
 @functools.cache
 def _patch_cache() -> None:
-    """Adds the source code to jax's cache keys, and deletes entries that cannot be read.
+    """Deletes entries that cannot be read, and lets each process write the programs that it compiles.
 
     jax never overwrites an entry, so one truncated by a full disk or a kill would stay, and its program would be
-    compiled at every start. jax has no public hook for this; if its two private functions are missing, nothing is
-    patched.
-    """
-    with contextlib.suppress(ImportError, AttributeError):
-        from jax._src import compilation_cache as entries
-
-        entries.get_executable_and_time = _with_code_in_key(_deleting_on_failure(entries.get_executable_and_time))
-        entries.put_executable_and_time = _with_code_in_key(_deleting_on_failure(entries.put_executable_and_time))
-
-
-@functools.cache
-def _write_in_every_process() -> None:
-    """Lets each process write the programs that it compiles, under keys of its own.
-
-    In jax only process 0 writes, although on CPU the keys differ: they have a fingerprint of the process's devices. So
-    the other processes would compile at every start. Like `_patch_cache`, this replaces private functions.
+    compiled at every start. jax writes in process 0 only, although on CPU the keys differ by process, and hosts may
+    have no directory in common. jax 0.10 and 0.12 have no public option for either; if the private functions are
+    missing, nothing is changed.
     """
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import compilation_cache as entries
         from jax._src import compiler
 
-        entries.get_cache_key = _with_process_in_key(entries.get_cache_key)
-        compiler._cache_write = _written_by_any_process(compiler._cache_write)
+        entries.get_executable_and_time = _deleting_on_failure(entries.get_executable_and_time)
+        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+            compiler._cache_write = _written_by_any_process(compiler._cache_write, entries.put_executable_and_time)
 
 
-def _with_process_in_key(function: Callable[..., str]) -> Callable[..., str]:
-    """Wraps `function`, which returns a key, to append this process's index and how many processes run the program.
+def _deleting_on_failure(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps jax's `read` to delete the entry of its first argument, the key, if that fails.
 
-    The programs of a single process have the same keys as in a run of one process.
+    jax then warns, compiles and writes a new entry.
     """
 
-    @functools.wraps(function)
-    def keyed(module: Any, devices: "np.ndarray[Any, Any]", options: Any, backend: Any, *more: Any) -> str:
-        key = function(module, devices, options, backend, *more)
-        own, count = backend.process_index(), len({device.process_index for device in devices.flat})
-        return key if (own, count) == (0, 1) else f"{key}-{own}of{count}"
+    @functools.wraps(read)
+    def deleting(key: str, *arguments: Any) -> Any:
+        try:
+            return read(key, *arguments)
+        except Exception:
+            with contextlib.suppress(OSError):  # the directory may be read-only
+                folder = epath.Path(jax.config.jax_compilation_cache_dir)  # type: ignore[attr-defined]
+                (folder / f"{key}-cache").unlink(missing_ok=True)  # another engine may have deleted it
+            raise
 
-    return keyed
+    return deleting
 
 
-def _written_by_any_process(function: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `function`, which writes an entry in process 0 only, to do so in the others."""
-    from jax._src import compilation_cache as entries
+def _written_by_any_process(in_process_0: Callable[..., None], put: Callable[..., None]) -> Callable[..., None]:
+    """Wraps jax's function that writes an entry in process 0 to do so in the others, with `put`."""
 
-    @functools.wraps(function)
+    @functools.wraps(in_process_0)
     def written(
         key: str, seconds: float, module: str, backend: Any, executable: Any, *callbacks: Sequence[Any]
     ) -> None:
         if backend.process_index() == 0:
-            function(key, seconds, module, backend, executable, *callbacks)
+            in_process_0(key, seconds, module, backend, executable, *callbacks)
         elif not any(callbacks) and seconds >= jax.config.jax_persistent_cache_min_compile_time_secs:  # type: ignore[attr-defined]
             try:
-                entries.put_executable_and_time(key, module, executable, backend, int(seconds))
+                put(key, module, executable, backend, int(seconds))
             except Exception as error:
                 warnings.warn(f"{module}: not written to the compilation cache: {error}", stacklevel=1)
 
     return written
 
 
-class _Code(threading.local):
-    """The source code of what this thread compiles."""
+def mark_code(lowered: jax.stages.Lowered) -> None:
+    """Writes a digest of the traced source files into a program, so that it is found in the cache only while they are
+    unchanged, in path and content.
 
-    digest = ""
-    """Empty outside `of_code_in`: jax's own key is used."""
-
-
-_code = _Code()
-
-
-@contextlib.contextmanager
-def of_code_in(lowered: str) -> Iterator[None]:
-    """Compiles inside this context hit the cache only if the traced source files are unchanged, in path and content.
-
-    jax leaves source lines out of its keys, so a cached program could report outdated lines. With jax's own option for
-    it (`jax_compilation_cache_include_metadata_in_key`) entries are rarely found: the key then has full call stacks,
-    and those of library functions depend on which caller traced them first.
-
-    `lowered` is the text of the program to be compiled, with its locations.
+    jax leaves source lines out of its keys, so a cached program could report outdated lines. With jax's own option
+    (`jax_compilation_cache_include_metadata_in_key`) the key has full call stacks. Library functions have the stack of
+    the caller that traced them first, so `train`, which creates the state before, would not find what `inspect`
+    compiled.
     """
-    before, _code.digest = _code.digest, _digest(lowered)
-    try:
-        yield
-    finally:
-        _code.digest = before
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        attributes = module.operation.attributes
+        digest = {"shardtui_code": ir.StringAttr.get(_digest(lowered.as_text(debug_info=True)))}
+        known = ir.DictAttr(attributes[FRONTEND]) if FRONTEND in attributes else ()
+        attributes[FRONTEND] = ir.DictAttr.get({each.name: each.attr for each in known} | digest)
 
 
 def _digest(lowered: str) -> str:
@@ -147,35 +128,6 @@ def _contents(file: str) -> bytes:
     with contextlib.suppress(OSError):
         return hashlib.sha256(Path(file).read_bytes()).digest()
     return b""
-
-
-def _with_code_in_key(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `function` to append the digest of the code to its first argument, the key."""
-
-    @functools.wraps(function)
-    def keyed(key: str, *arguments: Any, **options: Any) -> Any:
-        return function(f"{key}-{_code.digest}" if _code.digest else key, *arguments, **options)
-
-    return keyed
-
-
-def _deleting_on_failure(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `function` to delete the entry of its first argument, the key, if it fails to read or write it.
-
-    jax then warns, compiles and writes a new entry.
-    """
-
-    @functools.wraps(function)
-    def deleting(*arguments: Any, **options: Any) -> Any:
-        try:
-            return function(*arguments, **options)
-        except Exception:
-            with contextlib.suppress(OSError):  # the directory may be read-only
-                folder = epath.Path(jax.config.jax_compilation_cache_dir)  # type: ignore[attr-defined]
-                (folder / f"{arguments[0]}-cache").unlink(missing_ok=True)  # another engine may have deleted it
-            raise
-
-    return deleting
 
 
 class _Hits(threading.local):

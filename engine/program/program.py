@@ -19,7 +19,7 @@ from ..parallel.observed import Observed
 from ..parallel.rules import flax_rules
 from ..spec.preset import Preset
 from ..wire.events import Phase, PresetCompiled
-from .compilation_cache import cache_hits, of_code_in
+from .compilation_cache import cache_hits, mark_code
 from .digest import is_finite
 from .memory import predict
 from .placement import Placement, Tree, with_shardings
@@ -72,8 +72,8 @@ def compile_program(task: Task, placement: Placement, on_phase: Callable[[Phase]
     lowered = traced.lower()
     on_phase("compile")
     hits = cache_hits()
-    with of_code_in(lowered.as_text(debug_info=True)):
-        step = lowered.compile()
+    mark_code(lowered)
+    step = lowered.compile()
     from_cache = cache_hits() > hits
     state = placement.abstract_state(task)
     text = step.as_text() or ""
