@@ -10,10 +10,9 @@ from ..wire.descriptions import CollectiveInfo
 from . import megascale
 from .dataflow import Dataflow
 from .device_groups import axes_of, grouping, groups_of
-from .execution_counts import runs
+from .execution_counts import CALLS, runs
 from .hlo import Arrays, Computation, Instruction, Module, arrays
 from .overlap import Schedule
-from .trip_counts import CALLS
 
 KINDS = {
     opcode: kind

@@ -6,8 +6,8 @@ Values are followed through instructions that only move them or change their dty
 import re
 from collections.abc import Iterator
 
+from .execution_counts import BODY, CALLS
 from .hlo import Computation, Instruction, Module, number
-from .trip_counts import BODY, CALLS
 
 APPLIED = r"\bto_apply=%?([\w.\-]+)"
 INDEX = r"\bindex=(\d+)"

@@ -216,7 +216,7 @@ def parse(text: str) -> Module:
     first_line = text.partition("\n")[0]
     return Module(
         head.group(1),
-        _count(first_line, "num_partitions") * _count(first_line, "replica_count"),
+        _field(first_line, "num_partitions", 1) * _field(first_line, "replica_count", 1),
         computations,
         entry,
         "is_scheduled=true" in first_line,
@@ -279,25 +279,21 @@ def closing(rest: str) -> int:
     return len(rest)
 
 
-def _count(head: str, key: str) -> int:
-    found = re.search(rf"\b{key}=(\d+)", head)
-    return number(found.group(1)) if found else 1
+def _field(text: str, key: str, missing: int = 0) -> int:
+    found = re.search(rf"\b{key}=(\d+)", text)
+    return number(found.group(1)) if found else missing
 
 
 def _frames(tables: Mapping[str, Mapping[int, str]]) -> Frames:
-    def field_of(text: str, key: str) -> int:
-        found = re.search(rf"{key}=(\d+)", text)
-        return number(found.group(1)) if found else 0
-
     raw = {
-        number: (field_of(text, "file_location_id"), field_of(text, "parent_frame_id"))
+        number: (_field(text, "file_location_id"), _field(text, "parent_frame_id"))
         for number, text in tables.get("StackFrames", {}).items()
     }
     shift = 1 if raw.get(1, (0, 0))[1] == 1 else 0  # current XLA prints parents one too high
     return Frames(
         files=dict(tables.get("FileNames", {})),
         locations={
-            number: (field_of(text, "file_name_id"), field_of(text, "line"))
+            number: (_field(text, "file_name_id"), _field(text, "line"))
             for number, text in tables.get("FileLocations", {}).items()
         },
         frames={number: (location, parent - shift) for number, (location, parent) in raw.items()},

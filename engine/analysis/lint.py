@@ -10,10 +10,8 @@ from ..base import figures
 from ..wire.descriptions import ArrayInfo, MeshInfo
 from ..wire.events import PresetCompiled, PresetInspected
 from .finding import RULES, Finding, Subject, finding
-from .gathers import gathered_parameters
 from .layout import bytes_per_device, dim_name, is_same_layout, replicas, shard_shape, used_axes
-from .over_dcn import over_dcn
-from .repetition import repeated_products
+from .operation_findings import gathered_parameters, over_dcn, repeated_products
 
 __all__ = ["RULES", "Finding", "lint"]
 

@@ -1,27 +1,45 @@
 """The values of a scheduled program: from when to when each is live, and which of them share memory.
 
-XLA prints a module in the order in which it runs, but not where each value lies. So this follows the rules of its
-buffer assignment: what only renames values needs no memory (tuples, bitcasts), a loop updates its state in place, so
-does an update of a slice, and donated arguments hold the outputs that they are donated to.
+XLA prints a module in the order in which it runs, but not where each value lies, and only its CPU compiler returns the
+buffer assignment. So this follows the assignment's main rules: what only renames values needs no memory (tuples,
+bitcasts), a loop updates its state in place, an elementwise result takes the memory of an operand that nothing reads
+later, and donated arguments hold the outputs that they are donated to.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
-from .array_memory import elements, leaves, memory_space
-from .execution_counts import BRANCHES
-from .hlo import Computation, Instruction, Module, arrays, number, numbers
-from .in_place import elementwise, updated
-from .trip_counts import BODY, CONDITION
+from .dataflow import APPLIED
+from .execution_counts import BODY, CALLS, CONDITION
+from .hlo import Computation, Instruction, Module, arrays, closing, number, numbers
 
-APPLIED = r"\bto_apply=%?([\w.\-]+)"
-BRANCH = re.compile(r"%?([\w.\-]+)")
+LEAF = re.compile(r"token\[\]|\w+\[[^\]]*\](?:\{[^}]*\})?")
+"""An array, with its layout."""
+SPACE = re.compile(r"S\((\d+)\)")
+MAIN = 0
+"""The memory space of HBM, and on CPU the only one."""
+BRANCHES = re.compile(r"(?:true|false)_computation=(%?[\w.\-]+)|branch_computations=\{([^}]*)\}")
+NAME = re.compile(r"[\w.\-]+")
 OUTPUT_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
 """An output, and the argument or operand whose memory it takes."""
 RENAMES = ("bitcast", "tuple", "opt-barrier", "optimization-barrier", "after-all", "call")
 """Opcodes whose result is the memory of their operands."""
+UPDATES = ("dynamic-update-slice", "scatter")
+"""Opcodes that change their first operand in place."""
+ELEMENTWISE = re.compile(
+    "abs|add|and|atan2|cbrt|ceil|clamp|compare|convert|copy|cosine|divide|exponential(-minus-one)?|floor|is-finite|log|"
+    "log-plus-one|logistic|maximum|minimum|multiply|negate|not|or|power|remainder|round-nearest-(afz|even)|rsqrt|select|"
+    "shift-(left|right-arithmetic|right-logical)|sign|sine|sqrt|subtract|tan|tanh|xor"
+)
+"""Opcodes whose result at an index depends on nothing but the operands at that index."""
+INERT = ("parameter", "constant", "broadcast", "iota", "tuple", "bitcast", "reduce")
+"""Other opcodes in a fusion that does not read an element after it has written it. The GPU compiler computes reductions
+first."""
+LOOPS = re.compile(r" kind=k(Loop|Input)")
+"""Fusions that are computed element by element; of the second kind, which ends in reductions, only on GPU."""
 
 
 @dataclass(eq=False)
@@ -55,6 +73,8 @@ class Value:
 
 
 Values = list[Value]
+Size = tuple[int, int, int]
+"""Elements and bits of an array, and its memory space: a result takes the memory of an operand of the same size."""
 
 
 class Schedule:
@@ -63,8 +83,8 @@ class Schedule:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.values: Values = []
-        self._reusable: list[tuple[Value, Value]] = []
-        """Results, and an operand whose memory each can take if nothing reads that later."""
+        self._reusable: list[tuple[Values, Values]] = []
+        """Results, and operands whose memory they can take if nothing reads these later."""
         self.now = 0
         """Instructions that have run: in the end, the length of the schedule."""
         entry = module.computations[module.entry]
@@ -88,14 +108,16 @@ class Schedule:
             begin, end = spans.get(value.owner, (value.begin, value.end))
             is_argument = value.argument is not None
             spans[value.owner] = min(begin, value.begin), self.now + 1 if is_argument else max(end, value.end)
-        for result, operand in self._reusable:
-            one, other = result.owner, operand.owner
-            if (
-                _are_alike(result.array, operand.array)
-                and spans[one][0] == result.begin == spans[other][1] > spans[other][0]
-            ):
-                _share(one, other)
-                spans[other] = spans[other][0], spans[one][1]
+        for results, operands in self._reusable:
+            now, free = results[0].begin, dict[Size, list[Value]]()
+            for value, array in {operand.owner: operand.array for operand in operands}.items():
+                if spans[value][0] < spans[value][1] == now:
+                    free.setdefault(_size(array), []).append(value)
+            for result in results:
+                if spans[result.owner][0] == now and (unused := free.get(_size(result.array))):
+                    value = unused.pop()
+                    spans[value] = spans[value][0], spans[result.owner][1]
+                    _share(result, value)
 
     def _run(self, where: Computation, given: Sequence[Values] | None) -> Values:
         """Runs a computation and returns its result. `given`: the values of its parameters; None for the entry's."""
@@ -144,17 +166,12 @@ class Schedule:
         return result
 
     def _branch(self, where: Computation, each: Instruction, operands: list[Values]) -> Values:
-        names = re.findall(r"(?:true|false)_computation=%?([\w.\-]+)", each.rest)
-        listed = each.rest.partition(BRANCHES)[2].partition("}")[0]
-        results: list[Values] = []
-        for name, given in zip(names or BRANCH.findall(listed), operands[1:], strict=False):
-            if called := self.module.computations.get(name):
-                results.append(self._run(called, [given]))
-                self._read(results[-1])
+        listed = " ".join(one or several for one, several in BRANCHES.findall(each.rest))
+        called = [self.module.computations.get(name) for name in NAME.findall(listed)]
+        results = [self._run(found, [given]) for found, given in zip(called, operands[1:], strict=False) if found]
         result = self._new(where, each)
         for values in results:
-            for one, other in zip(result, values, strict=False):
-                _share(other, one)
+            self._keep(values, result)
         return result
 
     def _finished(self, where: Computation, each: Instruction, started: Values) -> Values:
@@ -162,23 +179,17 @@ class Schedule:
         self._read(started)
         if each.opcode == "copy-done":
             return started[:1]
-        left, found = list(reversed(started)), Values()
-        for array in reversed(leaves(each.type)):
-            value = next((value for value in left if value.array == array), None)
-            if value is None:
-                return self._new(where, each)
-            left.remove(value)
-            found.append(value)
-        return found[::-1]
+        wanted = leaves(each.type)
+        found = [value for value in started if value.array in wanted][-len(wanted) :]
+        return found if len(found) == len(wanted) else self._new(where, each)
 
     def _computed(self, where: Computation, each: Instruction, operands: list[Values], flat: Values) -> Values:
         self._read(flat)
         result = self._new(where, each)
         for at, value in self._in_place(each, operands, flat, len(result)):
             _share(result[at], value)
-        for at, operand in elementwise(self.module, each):
-            if at < len(result) and operand < len(operands):
-                self._reusable += [(result[at], value) for value in operands[operand][:1]]
+        if result and self._may_reuse(each):
+            self._reusable.append((result, flat))
         self.now += 1
         return result
 
@@ -195,11 +206,15 @@ class Schedule:
                 at = numbers(index)[0] if index.strip() else 0
                 if at < count and number(operand) < len(operands) and operands[number(operand)]:
                     yield at, operands[number(operand)][0]
-        for at, number_ in enumerate(updated(self.module, each)):
-            if number_ is not None and number_ < len(operands) and operands[number_]:
-                value = operands[number_][0]
-                if memory_space(value.array) == memory_space(leaves(each.type)[at]):
-                    yield at, value
+
+    def _may_reuse(self, each: Instruction) -> bool:
+        """Whether an instruction can write its results over operands that it is the last to read."""
+        fused = self.module.computations.get(each.attribute(CALLS) or "") if each.opcode == "fusion" else None
+        opcodes = {inside.opcode for inside in fused.instructions.values()} if fused else {each.opcode}
+        if not opcodes.isdisjoint(UPDATES):
+            return True
+        is_by_element = LOOPS.search(each.rest) is not None if fused else True
+        return is_by_element and all(opcode in INERT or ELEMENTWISE.fullmatch(opcode) for opcode in opcodes)
 
     def _new(self, where: Computation, each: Instruction, argument: int | None = None) -> Values:
         return [self._value(array, where, each, argument) for array in leaves(each.type)]
@@ -220,10 +235,10 @@ class Schedule:
             _share(value, before)
 
 
-def _are_alike(one: str, other: str) -> bool:
-    """Whether two arrays have as many elements, as large ones, in the same memory."""
-    alike = [(prod(found.shapes[0]), found.bits) for found in (arrays(one), arrays(other)) if found.shapes]
-    return len(alike) == 2 and alike[0] == alike[1] and memory_space(one) == memory_space(other)
+@lru_cache(4096)
+def _size(array: str) -> Size:
+    found = arrays(array)
+    return prod(found.shapes[0]) if found.shapes else 0, found.bits, memory_space(array)
 
 
 def _share(value: Value, other: Value) -> None:
@@ -237,3 +252,33 @@ def _element(where: Computation, each: Instruction, flat: Values) -> Values:
     index = number(each.attribute(r"\bindex=(\d+)") or "0")
     at = sum(counts[:index])
     return flat[at : at + (counts[index] if index < len(counts) else 0)]
+
+
+@lru_cache(4096)
+def leaves(type_: str) -> tuple[str, ...]:
+    """Returns the arrays of a type, those of nested tuples in order."""
+    return tuple(LEAF.findall(type_))
+
+
+@lru_cache(4096)
+def elements(type_: str) -> tuple[int, ...]:
+    """Returns how many arrays each element of a tuple type has."""
+    counts, at = list[int](), 1
+    while at < len(type_) - 1:
+        if type_[at] == "(":
+            end = at + 1 + closing(type_[at + 1 :]) + 1
+            counts.append(len(leaves(type_[at:end])))
+        elif found := LEAF.match(type_, at):
+            end = found.end()
+            counts.append(1)
+        else:  # a comma, a blank, or a comment with an index
+            end = type_.find("*/", at) + 2 if type_.startswith("/*", at) else at + 1
+        at = end
+    return tuple(counts)
+
+
+@lru_cache(4096)
+def memory_space(array: str) -> int:
+    """Returns the memory space of an array, such as `MAIN`; TPUs also have vector and scalar memory on the chip."""
+    found = SPACE.search(array)
+    return int(found[1]) if found else MAIN

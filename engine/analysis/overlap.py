@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from . import megascale
 from .dataflow import APPLIED, is_product
+from .execution_counts import BODY, CALLS
 from .hlo import Computation, Instruction, Module
-from .trip_counts import BODY, CALLS
 
 TARGET = r'\bcustom_call_target="([^"]*)"'
 START, DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"

@@ -1,18 +1,21 @@
 """What fills the memory of a device at the peak of a step, from the order of its compiled program."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
 from ..base.figures import maxima
 from ..wire.descriptions import PeakBuffer, PeakMemory
-from .array_memory import MAIN, memory_space, padded_bytes
 from .dataflow import Dataflow
-from .hlo import Instruction, Module, arrays, number
-from .live_values import Schedule, Value
-from .trip_counts import CALLS
+from .execution_counts import CALLS
+from .hlo import Instruction, Module, arrays, element_bits, number, numbers
+from .live_values import MAIN, Schedule, Value, memory_space
 
+ARRAY = re.compile(r"(\w+)\[([\d,<=]*)\](?:\{([\d,]*))?")
+TILE = re.compile(r"T\(([\d,]+)\)")
 MOST_BUFFERS = 20
 """Buffers that are described."""
 UNTOLD = ("broadcast", "while", "copy", "convert", "custom-call")
@@ -169,3 +172,23 @@ class _Reader:
 def _tells_little(value: Value) -> tuple[bool, bool]:
     """Whether the name of what computes a value is none that jax gave, and whether it only prepares or moves."""
     return "/" not in value.instruction.op_name, value.instruction.opcode in UNTOLD
+
+
+@lru_cache(4096)
+def padded_bytes(array: str) -> int:
+    """Returns the bytes of an array in memory: TPUs pad the minor dims to whole tiles."""
+    found = ARRAY.match(array)
+    bits = element_bits(found[1]) if found else 0
+    if not found or not bits:
+        return 0
+    dims, tile = numbers(found[2]), TILE.search(array)
+    if tile:
+        sizes = numbers(tile[1])
+        dims = [1] * (len(sizes) - len(dims)) + dims
+        shift = len(dims) - len(numbers(found[2]))
+        order = [dim + shift for dim in numbers(found[3] or "")] + list(reversed(range(shift)))  # minor to major
+        for dim, size in zip(order, reversed(sizes), strict=False):
+            dims[dim] = -(-dims[dim] // size) * size
+    for size in dims:
+        bits *= size
+    return -(-bits // 8)

@@ -3,11 +3,11 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ..wire.descriptions import ProductInfo
-from .convolution import Dim, multiplied
 from .dataflow import Dataflow, is_product
 from .execution_counts import runs
 from .hlo import Computation, Instruction, Module, arrays, number, numbers
@@ -20,6 +20,28 @@ CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d,"]*)[}\
 LABELS = (r"\bdim_labels=(\w+)_", r"\bdim_labels=\w+_(\w+)->", r"\bdim_labels=\w+->(\w+)")
 WINDOW = r"\bwindow=\{([^}]*)\}"
 WINDOW_PART = re.compile(r"(\w+)=([\dx_\-]+)")
+
+MAX_KERNEL = 10_000
+"""Length of a kernel that is counted, along one dim."""
+
+
+class Dim(NamedTuple):
+    """The window of a convolution along one dim."""
+
+    input: int
+    """Length of the input."""
+    kernel: int
+    """Length of the kernel."""
+    output: int
+    """Length of the result."""
+    pad: int = 0
+    """Padding before the input; negative if the input is cut."""
+    stride: int = 1
+    """Input elements between the windows of two results."""
+    dilation: int = 1
+    """Dilation of the input."""
+    kernel_dilation: int = 1
+    """Dilation of the kernel."""
 
 
 def scope(op_name: str, known: set[str] | None = None) -> str:
@@ -140,3 +162,28 @@ def _window(window: Mapping[str, Sequence[str]], dim: int) -> Iterator[int]:
         given = window.get(key, ())
         text = given[dim].partition("_")[0] if dim < len(given) else default
         yield -number(text[1:]) if text.startswith("-") else number(text)
+
+
+def multiplied(dim: Dim) -> int | None:
+    """Returns the multiplications of a kernel element by an input element; None if the kernel is too long to count.
+
+    Counts as XLA does (`HloCostAnalysis::HandleConvolution`), in time proportional to the kernel's length.
+    """
+    if dim.kernel > MAX_KERNEL or min(dim.stride, dim.dilation) < 1:
+        return None
+    return sum(_positions(dim, at * dim.kernel_dilation - dim.pad) for at in range(dim.kernel))
+
+
+def _positions(dim: Dim, first: int) -> int:
+    """Results that one kernel element contributes to.
+
+    These are the `n` for which `first + n · stride` is a multiple of the dilation, within the dilated input.
+    """
+    common = math.gcd(dim.stride, dim.dilation)
+    if first % common:
+        return 0
+    period = dim.dilation // common
+    start = -first // common * pow(dim.stride // common, -1, period) % period
+    lowest = max(0, -(first // dim.stride))
+    highest = min(dim.output - 1, ((dim.input - 1) * dim.dilation - first) // dim.stride)
+    return max(0, (highest - start) // period - (lowest - 1 - start) // period) if highest >= lowest else 0

@@ -1,4 +1,5 @@
 """What an operation computes, and what it reads and writes in memory, each time it runs: from the types in the text.
+Also the cycles that the TPU compiler estimates for it.
 
 Bytes are counted as XLA does (`HloCostAnalysis`): a fusion that only takes a slice of an operand reads the slice, and
 one that updates a slice in place writes the slice.
@@ -10,10 +11,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .dataflow import Dataflow, is_product
-from .execution_counts import runs
+from .execution_counts import CALLS, runs
 from .hlo import Computation, Instruction, Module, arrays
 from .products import product_flops
-from .trip_counts import CALLS
 
 ARRAY = re.compile(r"\b[a-z]\w*\[[\d,<=]*\](\{[^{}]*\})?")
 """An array of a type, with its layout."""
@@ -33,6 +33,7 @@ NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id", "recv"
 """Opcodes that are no operations of a device."""
 CALLED = re.compile(r"\b(?:to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 """The computations that a container calls."""
+CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 MAX_DEPTH = 20
 """Renamings in a row that are followed: a valid program has a few."""
 
@@ -175,3 +176,9 @@ def _main_bytes(type_: str) -> int:
         return arrays(type_).bits // 8
     main = (found[0] for found in ARRAY.finditer(type_) if not (found[1] and ELSEWHERE.search(found[1])))
     return arrays(" ".join(main)).bits // 8
+
+
+def cycles_of(each: Instruction) -> int:
+    """Returns the cycles that the TPU compiler estimates for one execution; 0 if it estimates none."""
+    found = CYCLES.search(each.rest)
+    return int(found[1]) if found else 0

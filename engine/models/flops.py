@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ..analysis.convolution import Dim, multiplied
-from ..analysis.products import scope
+from ..analysis.products import Dim, multiplied, scope
 
 Jaxpr = Any
 """A jaxpr, open or closed: the classes differ between versions of jax."""

@@ -14,7 +14,7 @@ import jax
 from msgspec.structs import replace
 
 from ..analysis.finding import Finding
-from ..analysis.over_dcn import over_dcn
+from ..analysis.operation_findings import over_dcn
 from ..analysis.traffic import Flow
 from ..base.advice import problems_in
 from ..base.invalid import Invalid

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from ..analysis.cycles import CYCLES, cycles_of
 from ..analysis.execution_counts import runs
 from ..analysis.hlo import Computation, Instruction, Module, parse
-from ..analysis.work import NO_WORK
+from ..analysis.work import CYCLES, NO_WORK, cycles_of
 from ..base import figures
 from ..base.invalid import Invalid
 from ..spec.topology import Topology, load_topology, wiring

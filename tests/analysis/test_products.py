@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shardtui.engine.analysis.convolution import Dim, multiplied
 from shardtui.engine.analysis.dataflow import Dataflow
 from shardtui.engine.analysis.hlo import Module, parse
-from shardtui.engine.analysis.products import products, scope
+from shardtui.engine.analysis.products import Dim, multiplied, products, scope
 from shardtui.engine.analysis.program_text import read
 from shardtui.engine.models.flops import flops_by_scope
 

@@ -1,9 +1,10 @@
-"""Matrix products that several devices repeat."""
+"""Findings about what devices compute and send: repeated products, gathered parameters, layers that wait for DCN."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..base import figures
-from ..wire.descriptions import ArrayInfo, ProductInfo
+from ..wire.descriptions import ArrayInfo, CollectiveInfo, ProductInfo
 from .finding import Finding, Subject, finding
 from .layout import dim_name, used_axes
 
@@ -11,6 +12,16 @@ REPEATED = 1.2
 """Reported from this factor on. A lower one can come from a few dims that do not divide."""
 MAX_PARTS = 3
 """Parts of the step that a message lists."""
+PARALLELISM = {
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "vocab": "tensor",
+    "seq": "sequence",
+    "keys": "sequence",
+}
+"""Logical axis to the parallelism of a mesh axis that splits it. Its collectives are in every layer, before the next
+operation can begin; those of a batch axis are of the gradients, once per step."""
 
 
 def repeated_products(subject: Subject) -> Iterator[Finding]:
@@ -73,3 +84,53 @@ def _crowded(subject: Subject) -> set[str]:
         for dim, axes in enumerate(array.dropped_axes)
         if set(axes) & used_axes(array)
     }
+
+
+def gathered_parameters(subject: Subject) -> Iterator[Finding]:
+    """Yields S106. FSDP gathers over axes that split the batch; over others, a device could multiply its own part."""
+    batch_axes = subject.axes_of("batch")
+    gathers = [info for info in subject.collectives if info.gathered and not batch_axes & set(info.axes)]
+    for array in subject.of_kind("parameter"):
+        mine = [info for info in gathers if array.name in info.gathered and set(info.axes) <= used_axes(array)]
+        if any(info.multiplied for info in mine):
+            moved = sum(_bytes_of(array, info) for info in mine)
+            axes = " × ".join(mine[0].axes)
+            yield finding(
+                "S106",
+                f"{array.name} is all-gathered over {axes}, {figures.size(moved)} per device and step, "
+                f"although the batch is not split over {axes}",
+                "split a dim that activations have, too (heads, mlp or vocab), so that each device multiplies its part",
+                [array],
+                moved,
+                next((info.source for info in mine if info.multiplied), ""),
+                list(dict.fromkeys(axis for info in mine for axis in info.axes)),
+            )
+
+
+def _bytes_of(array: ArrayInfo, gather: CollectiveInfo) -> int:
+    """Bytes per device of `array` in a gather of several arrays, which all have one dtype."""
+    sizes = [math.prod(shape) for shape in gather.shapes]
+    mine = sum(size for name, size in zip(gather.gathered, sizes, strict=False) if name == array.name)
+    return gather.least_bytes * mine // max(1, sum(sizes))
+
+
+def over_dcn(split: Mapping[str, set[str]], moved: Mapping[str, int]) -> Iterator[Finding]:
+    """Yields a finding for each tensor or sequence axis that crosses slices.
+
+    `split`: mesh axis to the logical axes that it splits. `moved`: each mesh axis that crosses slices, to the bytes per
+    device and step of its collectives on DCN; 0 if unknown.
+    """
+    for axis, size in moved.items():
+        dims = sorted(split.get(axis, set()) & PARALLELISM.keys())
+        if not dims or {"batch", "layers"} & split[axis]:  # pipeline stages may split the vocabulary, too
+            continue
+        traffic = f", {figures.size(size)} per device and step" if size else ""
+        yield finding(
+            "S111",
+            f"{axis} is a {PARALLELISM[dims[0]]} axis ({', '.join(dims)}) and crosses slices: every layer waits for "
+            f"DCN{traffic}",
+            f"put another axis first in [mesh], such as data, a multiple of the slices: then {axis} stays inside one",
+            cost=size,
+            axes=[axis],
+            dims=dims,
+        )
