@@ -70,7 +70,6 @@ class Loader:
             arrays=len(manifest.digests),
             seconds=time.perf_counter() - began,
             digests_equal=True,
-            digest=manifest.digest,
             rolled_back=rolled_back,
         )
 

@@ -16,7 +16,7 @@ from ..base import figures
 from ..base.regular_file import open_regular
 from ..distributed.outcomes import Damaged
 from ..spec.config import Restart, RunConfig, UserModel
-from ..wire.checkpoints import CheckpointInfo, Digest
+from ..wire.checkpoints import CheckpointInfo
 from ..wire.descriptions import CorpusInfo
 
 FILE_NAME = "checkpoint.json"
@@ -56,12 +56,10 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configuration of the run."""
     corpus: CorpusInfo
     """The training data."""
-    digest: Digest = "sum32"
-    """Kind of `digests`; older checkpoints, which had only one kind, do not name it."""
     digests: dict[str, int]
     """Digest of each array, by name."""
-    arrays: dict[str, str] = {}
-    """Type of each array, such as `float32 [128, 512]`, by name; empty in older checkpoints."""
+    arrays: dict[str, str]
+    """Type of each array, such as `float32 [128, 512]`, by name."""
     files: dict[str, FileDigest]
     """Digest of every file except this one, by path inside the checkpoint."""
 
@@ -78,7 +76,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             loss=self.loss,
             eval_loss=self.eval_loss,
             bytes=self.bytes,
-            digest=self.digest,
         )
 
     def other_model(self, config: RunConfig) -> tuple[str, str] | None:

@@ -133,7 +133,6 @@ class Saver:
             eval_loss=eval_loss,
             config=self._config,
             corpus=self._corpus,
-            digest="mix64",
             digests=dict(zip(state_names(self._task), joined(digests).tolist(), strict=True)),
             arrays=array_types(self._task),
             files={},

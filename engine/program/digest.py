@@ -57,15 +57,6 @@ def shard_digests(tree: Any, shardings: Any) -> jax.Array:
     return jax.shard_map(of_device, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(mesh.axis_names))(*leaves)
 
 
-def linear_sums(tree: Any) -> jax.Array:
-    """Returns uint32 [leaves], the checksums of older checkpoints, to verify those.
-
-    A sum of bits with wrap-around, weighted by an odd number per index. It is linear: an array and its negative have
-    the same sum.
-    """
-    return jnp.stack([_linear_sum(leaf) for leaf in jax.tree.leaves(tree)])
-
-
 def joined(found: jax.Array) -> np.ndarray:
     """Joins the two words of each digest to one: uint32 [leaves, 2] to uint64 [leaves]."""
     high, low = np.asarray(found, np.uint64).T
@@ -160,10 +151,3 @@ def _mixed(words: jax.Array, index: list[jax.Array]) -> tuple[jax.Array, jax.Arr
 
 def _fold_and_multiply(x: jax.Array, shift: int, factor: int) -> jax.Array:
     return (x ^ x >> shift) * U32(factor)
-
-
-def _linear_sum(x: jax.Array) -> jax.Array:
-    unsigned = jnp.dtype(f"uint{x.dtype.itemsize * 8}")
-    bits = lax.bitcast_convert_type(x, unsigned).astype(U32)
-    index = _index(x.shape, x.shape, [0] * x.ndim)[0]
-    return jnp.sum(bits * (index * U32(2) + U32(1)), dtype=U32)

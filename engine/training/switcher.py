@@ -81,7 +81,6 @@ class Switcher:
                 stall_seconds=time.perf_counter() - began,
                 compile_seconds=ready.compile_seconds,
                 digests_equal=moved.digests_equal,
-                digest="mix64",
                 loss_before=at.reports.last_loss,
             )
         )

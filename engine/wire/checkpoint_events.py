@@ -2,7 +2,7 @@
 
 from ..base import figures
 from ..spec.preset_reader import name_of
-from .checkpoints import DIGESTS_EQUAL, CheckpointInfo, Digest
+from .checkpoints import CheckpointInfo
 from .event import Event, Level
 
 
@@ -106,16 +106,13 @@ class Restored(Event, frozen=True):
     """True if every array equals the saved one."""
     rolled_back: list[int]
     """Steps of later checkpoints, which were renamed and set aside."""
-    digest: Digest = "sum32"
-    """How arrays were compared: `mix64`, a 64-bit digest that misses an accidental change with probability 2⁻⁶⁴, or
-    `sum32`, the wrapping sum of older versions, which misses some changes."""
 
     @property
     def line(self) -> str:
         later = ", ".join(f"{step:,}" for step in self.rolled_back)
         return (
             f"restored step {self.step:,}, saved under {name_of(self.from_preset)} on {self.from_devices} devices: "
-            f"{self.arrays} {DIGESTS_EQUAL[self.digest]}, {figures.seconds(self.seconds)}"
+            f"{self.arrays} digests equal (64-bit), {figures.seconds(self.seconds)}"
             + (f"; set aside: {later}" if later else "")
         )
 

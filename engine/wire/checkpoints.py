@@ -1,17 +1,8 @@
 """What is reported of checkpoints."""
 
 import math
-from typing import Literal
 
 from msgspec import Struct
-
-Digest = Literal["sum32", "mix64"]
-"""How arrays are compared: by the 64 bits of `digest.digests`; in older versions, the 32 of `digest.linear_sums`."""
-DIGESTS_EQUAL: dict[Digest, str] = {
-    "mix64": "digests equal (64-bit)",
-    "sum32": "checksums equal (32-bit, of an older version)",
-}
-"""What a switch or a restore has verified."""
 
 
 class CheckpointInfo(Struct, frozen=True, kw_only=True):
@@ -29,9 +20,6 @@ class CheckpointInfo(Struct, frozen=True, kw_only=True):
     """Mean of the last 32 steps' losses; null if unknown or not finite."""
     bytes: int
     """Size on disk."""
-    digest: Digest = "sum32"
-    """How arrays were compared: `mix64`, a 64-bit digest that misses an accidental change with probability 2⁻⁶⁴, or
-    `sum32`, the wrapping sum of older versions, which misses some changes."""
     eval_loss: float | None = None
     """Held-out loss of the last evaluation before it was saved; null if there was none, or it was not finite."""
 
@@ -63,7 +51,7 @@ class CheckedInfo(Struct, frozen=True, kw_only=True):
 class Verification(Struct, frozen=True, kw_only=True):
     """Result of verifying all checkpoints of a run."""
 
-    schema: int = 1
+    schema: int = 2
     """Schema version; increases when a field changes its meaning or is removed."""
     directory: str
     """Directory of the checkpoints."""

@@ -109,8 +109,7 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     overlapped: bool = False
     """True if it is asynchronous, and the compiler scheduled computation between its start and its end."""
     name: str = ""
-    """Name of the instruction, as traces have it: of a collective inside a fusion, the fusion. Empty in events of older
-    versions."""
+    """Name of the instruction, as traces have it: of a collective inside a fusion, the fusion."""
     network: Network | None = None
     """What carries it; null if the program's text does not tell, as on simulated devices."""
 

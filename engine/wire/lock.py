@@ -99,7 +99,7 @@ def _current_holder(path: Path) -> Holder | None:
 
 
 def _parsed(text: str) -> Holder:
-    """Parses what `take` wrote, or the process id alone, which earlier versions wrote."""
+    """Parses what `take` wrote, or the process id alone, which a system without /proc has."""
     number, *identity = text.split() or ["0"]
     pid = int(number) if number.isascii() and number.isdecimal() else 0
     if not pid:

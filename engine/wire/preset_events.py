@@ -7,7 +7,6 @@ from msgspec import Struct
 from ..base import figures
 from ..spec.model_config import AttentionKernel
 from ..spec.pipeline_info import PipelineInfo
-from .checkpoints import DIGESTS_EQUAL, Digest
 from .descriptions import (
     ArrayInfo,
     CollectiveInfo,
@@ -212,9 +211,6 @@ class Switched(Event, frozen=True):
     """True if no array has changed."""
     loss_before: float | None
     """Loss of the last step before the switch; null if there is none, or if it was not finite."""
-    digest: Digest = "sum32"
-    """How arrays were compared: `mix64`, a 64-bit digest that misses an accidental change with probability 2⁻⁶⁴, or
-    `sum32`, the wrapping sum of older versions, which misses some changes."""
 
     @property
     def level(self) -> Level:
@@ -222,7 +218,7 @@ class Switched(Event, frozen=True):
 
     @property
     def line(self) -> str:
-        digests = f"all {self.arrays} {DIGESTS_EQUAL[self.digest]}" if self.digests_equal else "DIGESTS DIFFER"
+        digests = f"all {self.arrays} digests equal (64-bit)" if self.digests_equal else "DIGESTS DIFFER"
         compiled = (
             f", compiled in {figures.seconds(self.compile_seconds)} while training" if self.compile_seconds else ""
         )
@@ -243,8 +239,8 @@ class SwitchFailed(Event, frozen=True):
     """Number of completed steps."""
     problems: list[str]
     """What went wrong, one line each."""
-    preset: str = ""
-    """The active preset; empty in events of older versions."""
+    preset: str
+    """The active preset."""
 
     @property
     def line(self) -> str:

@@ -45,8 +45,8 @@ class Profiled(Event, frozen=True):
     """Number of profiled steps."""
     directory: str
     """Directory for `xprof --logdir`; it may contain earlier traces."""
-    preset: str = ""
-    """The preset of the profiled steps; empty in events of older versions."""
+    preset: str
+    """The preset of the profiled steps."""
     account: StepBreakdown | None = None
     """Where the time of a step went, on all devices; null if a trace cannot be read."""
     problem: str | None = None

@@ -23,9 +23,7 @@ MAX_GUESTS = 16
 GUEST_SECONDS = 5.0
 """How long a guest stays connected."""
 HELLO_SECONDS = 5.0
-"""Timeout for a viewer's `Hello`; viewers of the first protocol send none."""
-FIRST_PROTOCOL = 1
-"""The first protocol, which has no `Hello`."""
+"""Timeout for a viewer's `Hello`."""
 MAX_BACKLOG_BYTES = 4 * 1024 * 1024
 """Bytes that may wait for a slow viewer. Further events are dropped; it reads them from `events.jsonl`."""
 
@@ -162,15 +160,12 @@ class Server:
     async def _handshake(self, reader: asyncio.StreamReader) -> None:
         """Waits for a `Hello` of this protocol version; accepts `Stop` from viewers of any version.
 
-        Raises OtherProtocol, and as `_handle_commands` does.
+        Raises OtherProtocol, TimeoutError, and as `_handle_commands` does.
         """
         seconds: float | None = HELLO_SECONDS
         while True:
-            try:
-                async with asyncio.timeout(seconds):
-                    command = await framing.read_command(reader)
-            except TimeoutError:
-                raise OtherProtocol(FIRST_PROTOCOL) from None
+            async with asyncio.timeout(seconds):
+                command = await framing.read_command(reader)
             match command:
                 case Hello(protocol=version) if version != VERSION:
                     raise OtherProtocol(version)
@@ -180,7 +175,7 @@ class Server:
                     self._enqueue(command)
                     seconds = None
                 case _:
-                    raise OtherProtocol(FIRST_PROTOCOL)
+                    raise BadFrame("the first message of a viewer is `Hello`")
 
     async def _handle_commands(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
         """Handles commands until the connection ends with IncompleteReadError, OSError or BadFrame.

@@ -1,6 +1,5 @@
 """Checkpoints are verified against their manifest: every array is found, and no code of the model runs."""
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -9,22 +8,20 @@ from typing import Any
 
 import jax
 import msgspec
-import numpy as np
 import pytest
 from etils import epath
 from jax.sharding import SingleDeviceSharding
-from shardtui.engine.checkpoint.arrays import load_arrays, save_arrays
+from shardtui.engine.checkpoint.arrays import save_arrays
 from shardtui.engine.checkpoint.directory import CheckpointDirectory, array_types, state_names, verify
 from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest, file_digests, read_manifest, write_manifest
 from shardtui.engine.models.task import Task, TrainState
-from shardtui.engine.program.digest import digests, joined, linear_sums
+from shardtui.engine.program.digest import digests, joined
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import CorpusInfo
-from shardtui.tui.cli.verify import _print_table
 
 from ..conftest import SHARDTUI, TINY, tiny_config
 from ..schemas import checked
@@ -92,7 +89,6 @@ def save(root: Path, config: RunConfig, preset: str = "dp") -> Manifest:
         loss=None,
         config=config,
         corpus=CorpusInfo("text", 1, 1, "ab" * 32),
-        digest="mix64",
         digests=dict(zip(state_names(task), found, strict=True)),
         arrays=array_types(task),
         files=file_digests(folder),
@@ -168,34 +164,6 @@ def test_arrays_that_differ_from_the_manifest_are_reported(
     write_manifest(msgspec.structs.replace(manifest, **changed), epath.Path(tmp_path / "0"))
     (problem,) = problems(tmp_path, tiny_config())
     assert re.fullmatch(says, problem)
-
-
-def as_older(manifest: Manifest, sums: list[int], folder: epath.Path) -> None:
-    """Writes the manifest as a version without 64-bit digests did."""
-    sums_by_name = dict(zip(manifest.digests, sums, strict=True))
-    body = msgspec.to_builtins(msgspec.structs.replace(manifest, digests=sums_by_name))
-    del body["digest"]
-    text = msgspec.json.encode(body)
-    seal = hashlib.sha256(text).hexdigest()
-    (folder / FILE_NAME).write_bytes(msgspec.json.encode({"sha256": seal, "manifest": msgspec.Raw(text)}))
-
-
-def test_a_checkpoint_of_an_older_version_is_verified_by_its_sums(
-    tmp_path: Path, manifest: Manifest, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = epath.Path(tmp_path / "0")
-    state = load_arrays(folder, on_one_device(Task(tiny_config(), "cpu").abstract_state))
-    sums = np.asarray(jax.jit(linear_sums)(state)).tolist()
-    as_older(manifest, sums, folder)
-    found = verify(CheckpointDirectory(epath.Path(tmp_path)), tiny_config())
-    (checked,) = found.checkpoints
-    assert checked.checkpoint is not None
-    assert (checked.checkpoint.digest, checked.problems) == ("sum32", [])
-    _print_table(found, "older")
-    assert "32-bit sums, which miss some changes" in " ".join(re.sub("[│┃]", "", capsys.readouterr().out).split())
-    as_older(manifest, [sums[0] ^ 1, *sums[1:]], folder)
-    (problem,) = problems(tmp_path, tiny_config())
-    assert re.fullmatch(r".*: digest [0-9a-f]{8}, [0-9a-f]{8} when saved", problem)
 
 
 def on_one_device(state: TrainState) -> TrainState:

@@ -191,7 +191,9 @@ def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
         StepsDone(step=1, losses=[1.0], step_seconds=[0.1], input_wait_seconds=0.0),
         switch(texts.line("preset left"), preset),
         CommandRefused(problem=texts.line("refusal")),
-        SwitchFailed(to_preset=texts.line("preset not reached"), step=1, problems=texts.of("failed switch")),
+        SwitchFailed(
+            to_preset=texts.line("preset not reached"), step=1, preset="dp", problems=texts.of("failed switch")
+        ),
         Paused(step=1, problem=texts.line("pause")),
         CheckpointFailed(step=1, problems=texts.of("failed checkpoint")),
         CheckpointDamaged(step=1, problems=texts.of("damaged checkpoint"), set_aside=texts.line("damaged name")),

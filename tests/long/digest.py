@@ -13,23 +13,19 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import jax
 import jax.numpy as jnp
 import numpy as np
-from shardtui.engine.program.digest import _mixed, digests, linear_sums
+from shardtui.engine.program.digest import _mixed, digests
 
-from tests.changes import CHANGES, DTYPES, encoding, tried
+from tests.changes import CHANGES, DTYPES, tried
 from tests.suite import versions
 from tests.table import Table, arguments
 
 TRIES = 10_000
 """Of each change of each dtype."""
-SUMMED = tuple(dtype for dtype in DTYPES if encoding(dtype).width >= 8 and encoding(dtype).words == 1)
-"""What the older sum could take."""
 ELEMENTS = 2**25
 COLUMNS = {
     "change": "",
     "arrays changed": "{:,}",
     "missed": "{:,}",
-    "by the older sum": "{:,}",
-    "missed by it": "{:,}",
 }
 ODDS = {
     "elements": "",
@@ -54,15 +50,12 @@ def main() -> None:
 
 
 def _add_changes(table: Table) -> None:
-    changed, missed, summed, missed_by_sum = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    changed, missed = Counter[str](), Counter[str]()
     for result in tried(digests, DTYPES, TRIES):
         changed[result.change] += result.changed
         missed[result.change] += result.missed
-    for result in tried(linear_sums, SUMMED, TRIES):
-        summed[result.change] += result.changed
-        missed_by_sum[result.change] += result.missed
     for change in CHANGES:
-        table.add(change, changed[change], missed[change], summed[change], missed_by_sum[change])
+        table.add(change, changed[change], missed[change])
 
 
 def _add_odds(table: Table) -> None:

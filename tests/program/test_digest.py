@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.program import digest
-from shardtui.engine.program.digest import digests, is_finite, joined, linear_sums
+from shardtui.engine.program.digest import digests, is_finite, joined
 from shardtui.engine.program.state_function import digest_function
 
 from ..changes import CHANGES, DTYPES, SIDE, arrays, encoding, tried
@@ -36,11 +36,6 @@ def test_no_change_is_missed(dtype: str) -> None:
     found = list(tried(digests, (dtype,), 100))
     assert {result.change for result in found if result.changed} == CHANGES.keys()
     assert [result for result in found if result.missed] == []
-
-
-def test_the_checksum_of_older_versions_misses_some_changes() -> None:
-    missed = [result.change for result in tried(linear_sums, ("float32", "bfloat16"), 100) if result.missed]
-    assert {"two elements negated", "negated", "halves exchanged"} <= set(missed)
 
 
 def test_an_array_and_its_negative_differ() -> None:

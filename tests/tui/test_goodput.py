@@ -150,13 +150,13 @@ def test_a_pause_is_without_the_steps_switches_and_saves_in_it() -> None:
 def test_a_switch_and_the_compilation_it_waited_for() -> None:
     waited = goodput(*BEGUN, (9, done(10)), (14, Switching(to_preset="tp", step=10)), (16, switched()), (17, done(20)))
     assert waited == about(starting=4, compiling=4 + 5, switching=2, steps=1.98, input_wait=0.02)
-    failed = SwitchFailed(to_preset="tp", step=10, problems=["no memory"])
+    failed = SwitchFailed(to_preset="tp", step=10, problems=["no memory"], preset="dp")
     found = goodput(*BEGUN, (9, done(10)), (9, Switching(to_preset="tp", step=10)), (12, failed), (13, done(20)))
     assert found == about(starting=4, compiling=4, switching=3, steps=1.98, input_wait=0.02)
 
 
 def test_a_trace_that_is_written() -> None:
-    written = Profiled(step=10, steps=5, directory="profile")
+    written = Profiled(step=10, steps=5, directory="profile", preset="dp")
     found = goodput(*BEGUN, (9, done(10)), (9, ProfileWriting(step=10, steps=5)), (13, written), (14, done(20)))
     assert found == about(starting=4, compiling=4, tracing=4, steps=1.98, input_wait=0.02)
 
@@ -213,7 +213,12 @@ MOMENTS = st.one_of(
     st.sampled_from([STARTED, COMPILING, COMPILED, TRAINING, Paused(step=1), Resumed(step=1), saved(1)]),
     st.sampled_from([Switching(to_preset="tp", step=1), switched(stall_seconds=3.0), ProfileWriting(step=1, steps=1)]),
     st.sampled_from([EngineStopped(step=1, reason="stopped"), Failed(problems=[], refused=False)]),
-    st.sampled_from([SwitchFailed(to_preset="tp", step=1, problems=[]), Profiled(step=1, steps=1, directory="")]),
+    st.sampled_from(
+        [
+            SwitchFailed(to_preset="tp", step=1, problems=[], preset="dp"),
+            Profiled(step=1, steps=1, directory="", preset="dp"),
+        ]
+    ),
     st.builds(saving, st.integers(1, 30), st.floats(0, 9)),
     st.builds(restored, st.integers(1, 30), st.floats(0, 9)),
     st.builds(done, st.integers(10, 30), st.integers(0, 10)),

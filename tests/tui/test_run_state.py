@@ -78,7 +78,6 @@ def switched(**changes: object) -> Switched:
         "stall_seconds": 0.031,
         "compile_seconds": 2.0,
         "digests_equal": True,
-        "digest": "mix64",
         "loss_before": 2.0,
     }
     return Switched(**{**values, **changes})  # type: ignore[arg-type]
@@ -239,8 +238,6 @@ def test_every_event_except_steps_is_logged_as_text() -> None:
         "dp → tp at step 3: moved 1.5 MB, stalled 31 ms, compiled in 2.0 s while training, "
         "all 64 digests equal (64-bit)"
     )
-    old_receipt = switched(digest="sum32")
-    assert old_receipt.line.endswith("all 64 checksums equal (32-bit, of an older version)")
     assert "DIGESTS DIFFER" in switched(digests_equal=False).line
 
 
@@ -362,7 +359,7 @@ def test_the_headline_shows_steps_that_took_no_measurable_time() -> None:
 
 def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:
     """Training pauses while the trace is written, which may take longer than the steps."""
-    profiled = Profiled(step=8, steps=5, directory="/tmp/profile")
+    profiled = Profiled(step=8, steps=5, directory="/tmp/profile", preset="dp")
     events = (Profiling(step=3, steps=5), ProfileWriting(step=8, steps=5, time=100.0), profiled)
     states = [after(*events[:number]) for number in range(4)]
     assert [status_line(state, 80, 112.0).plain.split("  ")[-1].strip() for state in states] == [

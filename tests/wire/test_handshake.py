@@ -92,20 +92,29 @@ async def answers(directory: RunDirectory, *commands: AnyCommand) -> list[AnyEve
     [
         ([Hello(VERSION - 1)], "update shardtui here"),
         ([Hello(VERSION + 1)], "restart the run with this version"),
-        ([Pause()], "update shardtui here"),
-        ([], "update shardtui here"),
     ],
-    ids=["older", "newer", "of the first version", "of the first version, silent"],
+    ids=["older", "newer"],
 )
 def test_a_viewer_of_another_version_learns_which_side_to_update(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, commands: Sequence[AnyCommand], says: str
+    directory: RunDirectory, commands: Sequence[AnyCommand], says: str
 ) -> None:
-    monkeypatch.setattr(server_module, "HELLO_SECONDS", 0.2)
     with engine(directory) as living:
         (refused,) = asyncio.run(answers(directory, *commands))
         assert living.commands.empty()
-    assert isinstance(refused, CommandRefused), "which the first version shows, too"
+    assert isinstance(refused, CommandRefused)
     assert (refused.protocol, says in refused.problem) == (VERSION, True)
+
+
+def test_a_viewer_that_does_not_begin_with_hello_is_refused(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "HELLO_SECONDS", 0.2)
+    with engine(directory) as living:
+        (refused,) = asyncio.run(answers(directory, Pause()))
+        assert isinstance(refused, CommandRefused)
+        assert "is `Hello`" in refused.problem
+        assert asyncio.run(answers(directory)) == []
+        assert living.commands.empty()
 
 
 def test_a_viewer_of_any_version_may_stop_the_run(directory: RunDirectory) -> None:

@@ -100,7 +100,7 @@ def test_another_process_with_the_same_id_is_not_the_engine(
         assert (refused.returncode, words in refused.stderr) == (2, True)
 
 
-def test_the_lock_of_an_earlier_version_is_read(home: Path) -> None:
+def test_a_lock_with_a_process_id_alone_is_read(home: Path) -> None:
     directory = run_directory.create(tiny_config())
     with claimed(directory, lambda text: text[:1]) as pid:
         assert directory.holder() == Holder(pid, "here")

@@ -113,7 +113,7 @@ def _account(subject: str, steps: int, about: TraceProgram) -> tuple[StepBreakdo
     is_alive = holder is not None and holder.is_alive
     event = asyncio.run(_requested(directory, steps, state)) if is_alive else _newest(directory, state)
     if event.account is None:
-        raise Invalid(f"run {subject}: no account of its profile: {event.problem or 'it was made by an older version'}")
+        raise Invalid(f"run {subject}: no account of its profile: {event.problem}")
     tried = alternative(state, event.preset)
     return event.account, tried and clean(tried)
 

@@ -100,7 +100,7 @@ events while the cursor is on the last row.
 
 A switch or a restored checkpoint is verified by digests: 64 bits for each array, computed from the bits of all elements
 and their indices, equal before and after. An accidental change goes unnoticed with odds of 2⁻⁶⁴; digests are no
-protection against tampering. Checkpoints of older versions have 32-bit checksums, which miss some changes.
+protection against tampering.
 """
     AUTO_FOCUS: ClassVar[str | None] = "Choices"
     BINDINGS: ClassVar[list[BindingType]] = identified(

@@ -94,7 +94,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
             state.marks.append((event.step, event.to_preset))
             _train(state, event.to_preset)
         case events.SwitchFailed():
-            state.failed_switch, state.preset = event, event.preset or state.preset
+            state.failed_switch, state.preset = event, event.preset
             _end_compiling(state)
             _resume(state)
         case events.SwitchCancelled():

@@ -98,7 +98,7 @@ several short operations, of which this one is the longest.
         timeline = self.account.timeline if self.account else None
         if timeline is None or not self.devices:
             set_titles(self, "timeline")
-            self.show([Content("This account has no timeline: it was made by an older version.")])
+            self.show([Content("This account has no timeline.")])
             return
         took = figures.seconds(timeline.seconds)
         is_predicted = self.account and self.account.predicted_for
