@@ -45,8 +45,8 @@ class Loader:
 
         Sets damaged ones aside. Raises Invalid if there are checkpoints but no good one, or none of `step`.
         """
-        chosen = self._cluster.agree(lambda: self._newest(step), Chosen | None)
-        return self._cluster.together(lambda: self._manifest(chosen)) if chosen else None
+        chosen = self._cluster.broadcast(lambda: self._newest(step), Chosen | None)
+        return self._cluster.run_on_all(lambda: self._manifest(chosen)) if chosen else None
 
     def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
         """Returns the state with the program's shardings, after comparing its digests, and the receipt.
@@ -55,13 +55,13 @@ class Loader:
         setting the checkpoint aside; Invalid if there is none of this step; Failure if it could not be loaded.
         """
         began = time.perf_counter()
-        chosen = self._cluster.agree(lambda: self._requested(step), Chosen)
+        chosen = self._cluster.broadcast(lambda: self._requested(step), Chosen)
         try:
             state, manifest = self._loaded(chosen, program)
         except Damaged as error:
-            self._cluster.agree(partial(self._set_aside, step, error), None)
+            self._cluster.broadcast(partial(self._set_aside, step, error), None)
             raise
-        rolled_back = self._cluster.agree(lambda: self._roll_back(step), list[int])
+        rolled_back = self._cluster.broadcast(lambda: self._roll_back(step), list[int])
         return state, Restored(
             step=step,
             from_preset=manifest.preset,
@@ -77,11 +77,11 @@ class Loader:
         """Raises Damaged."""
         if chosen.problems:
             raise Damaged(*chosen.problems)
-        manifest = self._cluster.together(lambda: self._manifest(chosen))
+        manifest = self._cluster.run_on_all(lambda: self._manifest(chosen))
         abstract = program.placement.abstract_state(self._task)
-        state = self._cluster.together(lambda: load_arrays(self._directory.path(chosen.step), abstract))
+        state = self._cluster.run_on_all(lambda: load_arrays(self._directory.path(chosen.step), abstract))
         names = state_names(self._task)
-        self._cluster.collectively(lambda: check_digests(state, names, manifest, program.digest))
+        self._cluster.run_on_all(lambda: check_digests(state, names, manifest, program.digest), has_collectives=True)
         return state, manifest
 
     def _manifest(self, chosen: Chosen) -> Manifest:

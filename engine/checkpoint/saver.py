@@ -91,8 +91,10 @@ class Saver:
         self.finish()
         self._saved_at = time.monotonic()
         try:
-            if self._cluster.agree(lambda: self._is_wanted(step), bool):
-                self._cluster.collectively(lambda: self._begin(state, program, step, loss, eval_loss))
+            if self._cluster.broadcast(lambda: self._is_wanted(step), bool):
+                self._cluster.run_on_all(
+                    lambda: self._begin(state, program, step, loss, eval_loss), has_collectives=True
+                )
         except UNSUCCESSFUL as error:
             self._failed(step, list(error.problems))
 
@@ -201,9 +203,9 @@ class Saver:
 
 def prepare_shared(directory: CheckpointDirectory, cluster: Cluster) -> None:
     """Creates the directory. Raises Invalid if it cannot be written, or if a process does not see process 0's."""
-    mark = cluster.agree(lambda: _write_mark(directory), str)
-    cluster.together(lambda: _check_mark(directory, mark))
-    cluster.agree(directory.clear, None)
+    mark = cluster.broadcast(lambda: _write_mark(directory), str)
+    cluster.run_on_all(lambda: _check_mark(directory, mark))
+    cluster.broadcast(directory.clear, None)
 
 
 def _write_mark(directory: CheckpointDirectory) -> str:

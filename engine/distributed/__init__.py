@@ -1,1 +1,1 @@
-"""The processes that train one run together, and how they agree on values."""
+"""The processes that train one run together, and what they exchange."""

@@ -24,38 +24,31 @@ class Cluster:
         """Returns the processes; none if there is only this one. Call it before any other method. Raises Invalid."""
         return []
 
-    def agree(self, decide: Callable[[], T], kind: Any) -> T:
+    def broadcast(self, decide: Callable[[], T], kind: Any) -> T:
         """Returns in every process what `decide` returns in process 0; `decide` is called only there.
 
         If it raises Invalid or Damaged, all processes raise that; any other exception becomes Failure in all.
         """
-        return self.together(decide)
+        return self.run_on_all(decide)
 
-    def gather(self, value: T, kind: Any) -> list[T]:
+    def all_gather(self, value: T, kind: Any) -> list[T]:
         """Returns the value of each process, by process index."""
         return [value]
 
-    def collect(self, value: T, kind: Any) -> list[T]:
+    def gather(self, value: T, kind: Any) -> list[T]:
         """Returns in process 0 the value of each process, by process index; nothing elsewhere."""
         return [value]
 
-    def together(self, attempt: Callable[[], T]) -> T:
+    def run_on_all(self, attempt: Callable[[], T], has_collectives: bool = False) -> T:
         """Returns what `attempt` returns in this process, once it has succeeded in every process.
 
         Otherwise all raise the same, with the problems of each process: Failure if any failed, else Damaged, else
-        Invalid.
+        Invalid. If it `has_collectives`, raises Stranded if it fails here while others wait in one forever.
         """
         try:
             return attempt()
         except Exception as error:
             raise unsuccessful(error) from error
-
-    def collectively(self, attempt: Callable[[], T]) -> T:
-        """Does the same as `together` for an attempt that runs collectives.
-
-        Raises Stranded if it fails in this process while others wait in a collective forever.
-        """
-        return self.together(attempt)
 
     def report_reached(self, name: str) -> None:
         """Reports to process 0 that this process reached the point `name`. From any thread; does not block."""
@@ -72,7 +65,7 @@ class Cluster:
         return text
 
     def stride(self, step_seconds: float) -> int:
-        """Returns how many steps to run between two agreements, so that these take at most `MAX_SHARE` of the time."""
+        """Returns how many steps to run between two broadcasts, so that these take at most `MAX_SHARE` of the time."""
         return 1
 
     def statuses(self) -> list[HostStatus]:

@@ -32,11 +32,11 @@ FAILING_SECONDS = 3
 DETECTION_SECONDS = 60.0
 """Timeout for the check whether another process was lost: heartbeats stop after 10 s, and a busy machine adds to it."""
 OUTCOME_TIMEOUT_SECONDS = 5
-"""Timeout for the others' outcomes of a collective attempt that failed in this process."""
+"""Timeout for the others' outcomes of an attempt with collectives that failed in this process."""
 MAX_SHARE = 0.005
-"""Largest fraction of the training time that agreements may take."""
+"""Largest fraction of the training time that broadcasts may take."""
 MAX_INTERVAL_SECONDS = 0.5
-"""Longest time between two agreements, unless a step takes longer: a command may wait that long."""
+"""Longest time between two broadcasts, unless a step takes longer: a command may wait that long."""
 NONCE_BYTES = 16
 GENERATION_SIZE = 1000
 """Number of stored decisions that are deleted together, one generation later."""
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def stride(call_seconds: float, step_seconds: float) -> int:
-    """Returns the number of steps between two agreements; 1 if `step_seconds` is 0, which means unknown."""
+    """Returns the number of steps between two broadcasts; 1 if `step_seconds` is 0, which means unknown."""
     interval = min(call_seconds / MAX_SHARE, MAX_INTERVAL_SECONDS)
     return math.ceil(interval / step_seconds) or 1 if step_seconds else 1
 
@@ -68,7 +68,7 @@ class JaxCluster(Cluster):
         self.process, self.count = global_state.process_id, global_state.num_processes
         self._store = SealedStore(global_state.client, seal, self.count)
         self._liveness = Liveness(self.process, self.count, global_state.client, self._store, stop, lost)
-        self._agreed = self._gathered = 0
+        self._broadcasts = self._gathers = 0
         self._call_seconds = 0.0
 
     def meet(self) -> list[HostInfo]:
@@ -76,7 +76,7 @@ class JaxCluster(Cluster):
         self._store.seal = self._renewed()
         self._liveness.is_reporting = True
         own = HostInfo(process=self.process, processes=self.count, name=socket.gethostname(), pid=os.getpid())
-        self.hosts = self.gather(own, HostInfo)
+        self.hosts = self.all_gather(own, HostInfo)
         if any(host.processes != self.hosts[0].processes for host in self.hosts):
             counts = ", ".join(f"{host.processes} on {self._name(host.process)}" for host in self.hosts)
             raise Invalid(f"--num-processes: {counts}: give the same number on every host")
@@ -95,42 +95,42 @@ class JaxCluster(Cluster):
             self._store.write("welcome", msgspec.msgpack.encode(nonces))
         return self._store.seal.renewed(nonces)
 
-    def agree(self, decide: Callable[[], T], kind: Any) -> T:
+    def broadcast(self, decide: Callable[[], T], kind: Any) -> T:
         """Returns what process 0 decides, decoded as `kind`."""
         decision = self._from_process_0(lambda: _decided(decide))
         if decision.outcome.kind != "done":
             raise error_of(decision.outcome.kind, decision.outcome.problems)
         return msgspec.msgpack.decode(decision.value, type=kind)
 
-    def gather(self, value: T, kind: Any) -> list[T]:
+    def all_gather(self, value: T, kind: Any) -> list[T]:
         """Returns the value of each process, decoded as `kind`."""
-        collected = self._collected(value)
-        found = self._from_process_0(lambda: Decision(msgspec.Raw(msgspec.msgpack.encode(list(collected)))))
+        gathered = self._gather(value)
+        found = self._from_process_0(lambda: Decision(msgspec.Raw(msgspec.msgpack.encode(list(gathered)))))
         values = msgspec.msgpack.decode(found.value, type=list[msgspec.Raw])
         return [msgspec.msgpack.decode(raw, type=kind) for raw in values]
 
-    def collect(self, value: T, kind: Any) -> list[T]:
+    def gather(self, value: T, kind: Any) -> list[T]:
         """Returns the value of each process, decoded as `kind`, in process 0; nothing elsewhere."""
-        return [msgspec.msgpack.decode(raw, type=kind) for raw in self._collected(value)]
+        return [msgspec.msgpack.decode(raw, type=kind) for raw in self._gather(value)]
 
-    def _collected(self, value: object) -> Iterator[msgspec.Raw]:
+    def _gather(self, value: object) -> Iterator[msgspec.Raw]:
         """Sends the value to process 0, where it yields those of all."""
-        number, self._gathered = self._gathered, self._gathered + 1
+        number, self._gathers = self._gathers, self._gathers + 1
         mine = msgspec.msgpack.encode(value)
         if self.process:
-            self._store.write(f"gathered/{number}/{self.process}", mine)
+            self._store.write(f"gather/{number}/{self.process}", mine)
             return iter(())
         return self._received(number, mine)
 
     def _received(self, number: int, mine: bytes) -> Iterator[msgspec.Raw]:
         yield msgspec.Raw(mine)
-        yield from (msgspec.Raw(self._store.read(f"gathered/{number}/{other}")) for other in range(1, self.count))
-        self._store.delete(f"gathered/{number}/")
+        yield from (msgspec.Raw(self._store.read(f"gather/{number}/{other}")) for other in range(1, self.count))
+        self._store.delete(f"gather/{number}/")
 
     def _from_process_0(self, decide: Callable[[], Decision]) -> Decision:
         """Returns in every process what `decide` returns in process 0."""
-        number, self._agreed = self._agreed, self._agreed + 1
-        key = f"agreed/{number // GENERATION_SIZE}/{number}"
+        number, self._broadcasts = self._broadcasts, self._broadcasts + 1
+        key = f"broadcast/{number // GENERATION_SIZE}/{number}"
         if self.process:
             return msgspec.msgpack.decode(self._store.read(key), type=Decision)
         decision = decide()
@@ -138,25 +138,20 @@ class JaxCluster(Cluster):
         self._store.write(key, msgspec.msgpack.encode(decision))
         self._call_seconds = time.perf_counter() - began
         if number % GENERATION_SIZE == 0 and number >= 2 * GENERATION_SIZE:
-            self._store.delete(f"agreed/{number // GENERATION_SIZE - 2}/")
+            self._store.delete(f"broadcast/{number // GENERATION_SIZE - 2}/")
         return decision
 
-    def together(self, attempt: Callable[[], T]) -> T:
-        """Returns the result of `attempt`, or raises the same in every process."""
+    def run_on_all(self, attempt: Callable[[], T], has_collectives: bool = False) -> T:
+        """Returns the result of `attempt`, or raises the same in every process, or Stranded: see `Cluster`."""
         value, error = _tried(attempt)
-        self._settle(self.gather(outcome_of(error), Outcome), error)
-        return value  # type: ignore[return-value] # not None: without a value `_settle` raises
-
-    def collectively(self, attempt: Callable[[], T]) -> T:
-        """Does the same as `together`; raises Stranded if others do not report an outcome after a failure here."""
-        value, error = _tried(attempt)
+        is_limited = has_collectives and error is not None
         try:
-            with self._store.timeout(None if error is None else OUTCOME_TIMEOUT_SECONDS):
-                outcomes = self.gather(outcome_of(error), Outcome)
+            with self._store.timeout(OUTCOME_TIMEOUT_SECONDS if is_limited else None):
+                outcomes = self.all_gather(outcome_of(error), Outcome)
         except TimeoutError:
             raise Stranded(*outcome_of(error).problems) from error
         self._settle(outcomes, error)
-        return value  # type: ignore[return-value]
+        return value  # type: ignore[return-value] # not None: without a value `_settle` raises
 
     def _settle(self, outcomes: Sequence[Outcome], error: Exception | None) -> None:
         """Raises the same in every process unless all have succeeded. `error`: the exception in this process."""
@@ -185,7 +180,7 @@ class JaxCluster(Cluster):
         return self._store.seal.fingerprint(text)
 
     def stride(self, step_seconds: float) -> int:
-        """Returns the number of steps until the next agreement, from the measured time of the last one."""
+        """Returns the number of steps until the next broadcast, from the measured time of the last one."""
         return stride(self._call_seconds, step_seconds)
 
     def statuses(self) -> list[HostStatus]:

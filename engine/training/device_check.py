@@ -67,7 +67,7 @@ class DeviceCheck:
     def _read(self, at: Progress) -> bool:
         assert at.unread is not None
         rows, at.unread = rows_of(at.unread), None
-        found = self.tools.cluster.collect(rows, dict[int, bytes])
+        found = self.tools.cluster.gather(rows, dict[int, bytes])
         shardings = jax.tree.leaves(at.program.placement.state_shardings)
 
         def compare() -> Differing | None:
@@ -75,7 +75,7 @@ class DeviceCheck:
             words = np.stack([np.frombuffer(joined[place], np.uint64) for place in sorted(joined)])
             return differing(words, first_holders(shardings))
 
-        different = self.tools.cluster.agree(compare, Differing | None)
+        different = self.tools.cluster.broadcast(compare, Differing | None)
         if different:
             self._go_back(at, different)
         return different is None

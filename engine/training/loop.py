@@ -52,7 +52,7 @@ class Loop:
         first = self.boundary.compiles.first(self.tools.config.preset)
         if self.boundary.stopping.is_requested_before(first):
             return False
-        program = self.tools.cluster.together(first.result)
+        program = self.tools.cluster.run_on_all(first.result)
         self.boundary.compiles.describe(program)
         self.boundary.switcher.check_memory(program)
         self.at = self.boundary.restorer.first(self.tools.config.preset, program, origin, new_state)

@@ -102,7 +102,7 @@ class Profiler:
         steps, waited = len(request.steps), time.perf_counter()
         jax.block_until_ready(at.state)
         try:
-            self._cluster.together(self._start)
+            self._cluster.run_on_all(self._start)
         except UNSUCCESSFUL as error:
             _stop_quietly()  # another process could not start its own
             self._put_off(0.0)
@@ -149,7 +149,7 @@ class Profiler:
         if not is_periodic:
             self._publish(ProfileWriting(step=step, steps=steps))
         try:
-            self._cluster.together(jax.profiler.stop_trace)
+            self._cluster.run_on_all(jax.profiler.stop_trace)
         except UNSUCCESSFUL as error:
             self._put_off(0.0)
             self._publish(ProfileFailed(step=step, problems=problems_in(error)))
@@ -222,13 +222,13 @@ def _places(mesh: jax.sharding.Mesh) -> dict[int, Place]:
 def joint_breakdown(cluster: Cluster, read: Callable[[], Recording], peaks: Peaks | None) -> StepBreakdown | None:
     """Returns in process 0 the account of the steps that all processes have traced whole; None in the others.
 
-    Every process calls it. `read` reads its own trace. Raises in all the same, as `Cluster.together`.
+    Every process calls it. `read` reads its own trace. Raises in all the same, as `Cluster.run_on_all`.
     """
-    recording = cluster.together(read)
+    recording = cluster.run_on_all(read)
     recording.keep(_common_steps(cluster, recording))
-    own = cluster.together(lambda: shared(recording))
-    clocks = Clocks(cluster.gather(own, Shared), recording.program)
-    sums = cluster.collect(cluster.together(lambda: _sums(recording, clocks, cluster.process)), Sums)
+    own = cluster.run_on_all(lambda: shared(recording))
+    clocks = Clocks(cluster.all_gather(own, Shared), recording.program)
+    sums = cluster.gather(cluster.run_on_all(lambda: _sums(recording, clocks, cluster.process)), Sums)
     if cluster.process:
         return None
     account = breakdown_of(recording, sums, clocks.window, clocks.shown, peaks)
@@ -239,7 +239,7 @@ def _common_steps(cluster: Cluster, recording: Recording) -> list[int]:
     """Returns the steps to account for, which every process has traced whole. Raises Invalid if there is none."""
     if cluster.count == 1:
         return recording.steps
-    found = cluster.gather(cluster.together(lambda: traced(recording)), Traced)
+    found = cluster.all_gather(cluster.run_on_all(lambda: traced(recording)), Traced)
     if common := kept_steps(found):
         return common
     whole = ", ".join(f"{len(each.steps)} on process {process}" for process, each in enumerate(found))

@@ -22,8 +22,8 @@ class Progress:
     """Counts and losses of the steps that were dispatched and that are done."""
     origin: int
     """The step of the checkpoint that was restored; 0 for a new state."""
-    agree_at: int
-    """The step before which the processes next agree on commands."""
+    commands_at: int
+    """The step before which process 0 next broadcasts commands."""
     eval_loss: float | None = None
     """Held-out loss of the last evaluation since the origin; None before it, and if it was not finite."""
     unread: jax.Array | None = None

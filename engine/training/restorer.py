@@ -50,4 +50,4 @@ class Restorer:
     def _begun_at(self, step: int, program: Program, state: TrainState) -> Progress:
         tools = self.tools
         reports = StepReports(tools.publish, partial(measure, tools.compiler.devices), tools.cluster, step)
-        return Progress(program, state, reports, origin=step, agree_at=step)
+        return Progress(program, state, reports, origin=step, commands_at=step)

@@ -1,9 +1,11 @@
-"""What happens between two steps: the commands that all processes agree on, and the switches that are due."""
+"""What happens between two steps: the commands that process 0 broadcasts, and the switches that are due."""
 
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
+
+from msgspec import Struct
 
 from ..distributed.cluster import Cluster
 from ..wire.commands import (
@@ -25,7 +27,6 @@ from ..wire.commands import (
 from ..wire.inbox import Inbox
 from .background_compiles import BackgroundCompiles, Pending
 from .device_check import DeviceCheck
-from .lockstep import Lockstep, LockstepCommand, MeasureParts, ReadPreset, SwitchNow
 from .pausing import Pausing
 from .profiler import PERIODIC_STEPS
 from .progress import Progress
@@ -52,12 +53,42 @@ class Stopping:
 
         A compilation cannot be interrupted, but it need not be awaited.
         """
-        self.is_agreed = self.is_agreed or self._cluster.agree(
+        self.is_agreed = self.is_agreed or self._cluster.broadcast(
             lambda: self._inbox.is_stopped_before(compiled.done, self._report), bool
         )
         if not self.is_agreed:
             wait([compiled])  # process 0 has finished; this process may take a little longer
         return self.is_agreed
+
+
+class SwitchNow(Struct, frozen=True, tag=True):
+    """Every process is ready for the requested switch to `preset`."""
+
+    preset: str
+
+
+class ReadPreset(Struct, frozen=True, tag=True):
+    """Read a preset that process 0 has written next to the checkpoints: the coordinator does not carry its text."""
+
+    preset: str
+    sha256: str
+    """Digest of the preset's text."""
+
+
+class MeasureParts(Struct, frozen=True, tag=True):
+    """Trace the next steps for the parts of a step: it is time."""
+
+
+StepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts
+
+
+class StepCommands(Struct, frozen=True):
+    """What every process carries out before the same step, as process 0 broadcasts it."""
+
+    commands: list[StepCommand]
+    """Commands in the order in which they are carried out."""
+    stride: int
+    """Steps until process 0 broadcasts again."""
 
 
 class StepBoundary:
@@ -79,7 +110,7 @@ class StepBoundary:
 
     def cross(self, at: Progress) -> None:
         """Carries out everything that is due before the next step; while paused, waits for a command."""
-        if at.begun >= at.agree_at or self.pausing.is_paused:
+        if at.begun >= at.commands_at or self.pausing.is_paused:
             self._run_commands(at)
         self.compiles.report()
         self.compiles.compile_likely(at.program, self._has_core_to_spare)
@@ -91,31 +122,31 @@ class StepBoundary:
 
     def _run_commands(self, at: Progress) -> None:
         """Carries out the commands of process 0, in every process before the same step."""
-        agreed = self.tools.cluster.agree(lambda: self._lockstep(at), Lockstep)
-        at.agree_at = at.begun + agreed.stride
-        for command in agreed.commands:
+        found = self.tools.cluster.broadcast(lambda: self._step_commands(at), StepCommands)
+        at.commands_at = at.begun + found.stride
+        for command in found.commands:
             if not self.stopping.is_agreed:
                 self._carry_out(command, at)
 
-    def _lockstep(self, at: Progress) -> Lockstep:
+    def _step_commands(self, at: Progress) -> StepCommands:
         """Returns the commands that are due, decided by process 0; while paused, waits for one."""
         taken = self.tools.inbox.take(block=not self.pausing.runs_next_step)
-        commands: list[LockstepCommand] = [self._for_all_processes(command) for command in taken]
+        commands: list[StepCommand] = [self._for_all_processes(command) for command in taken]
         if preset := self.compiles.ready():
             commands.append(SwitchNow(preset))
         if self.tools.saver.is_overdue():
             commands.append(SaveCheckpoint())
         if self.tools.profiler.is_overdue():
             commands.append(MeasureParts())
-        return Lockstep(commands, self.tools.cluster.stride(at.reports.step_seconds))
+        return StepCommands(commands, self.tools.cluster.stride(at.reports.step_seconds))
 
-    def _for_all_processes(self, command: AnyCommand) -> LockstepCommand:
+    def _for_all_processes(self, command: AnyCommand) -> StepCommand:
         """Returns the command in the form in which every process can carry it out."""
         if isinstance(command, AddPreset) and self.tools.cluster.count > 1:
             return ReadPreset(command.preset, self.tools.saver.presets.write(command.preset, command.text))
         return command
 
-    def _carry_out(self, command: LockstepCommand, at: Progress) -> None:
+    def _carry_out(self, command: StepCommand, at: Progress) -> None:
         match command:
             case SwitchNow(preset):
                 if requested := self.compiles.take_requested(preset):

@@ -29,7 +29,7 @@ class Switcher:
         If it fails, the old program continues with the old state, or with the newest checkpoint if that state is lost.
         """
         try:
-            ready = self.tools.cluster.together(finished)
+            ready = self.tools.cluster.run_on_all(finished)
             if ready.program is at.program:
                 self.tools.publish(SwitchCancelled(to_preset=preset))
             else:
@@ -42,7 +42,7 @@ class Switcher:
     def add(self, at: Progress, preset: str, text: Callable[[], str]) -> bool:
         """Adds a preset that was made in this run. Returns False, and reports why, if it is invalid."""
         try:
-            info = self.tools.cluster.together(lambda: self.tools.compiler.add(preset, text()))
+            info = self.tools.cluster.run_on_all(lambda: self.tools.compiler.add(preset, text()))
         except UNSUCCESSFUL as error:
             self._report_failure(at, preset, error.problems)
             return False
@@ -65,8 +65,9 @@ class Switcher:
         began = time.perf_counter()
         if self.tools.config.low_memory:
             self._save_or_refuse(at)
-        moved = self.tools.cluster.collectively(
-            lambda: move_state(at.state, source, target, self.tools.compiler.transfers, self.tools.config.low_memory)
+        moved = self.tools.cluster.run_on_all(
+            lambda: move_state(at.state, source, target, self.tools.compiler.transfers, self.tools.config.low_memory),
+            has_collectives=True,
         )
         at.state, at.program, at.previous = moved.state, target, source
         self.tools.publish(
@@ -108,10 +109,10 @@ class Switcher:
         if at.is_state_gone or at.begun > at.done:
             raise Failure("the step has taken the state")
         shardings = previous.placement.state_shardings
-        at.state = self.tools.cluster.together(
+        at.state = self.tools.cluster.run_on_all(
             lambda: self.tools.compiler.transfers.move(at.state, shardings, self.tools.config.low_memory)
         )
-        at.program, at.previous, at.agree_at = previous, None, at.begun
+        at.program, at.previous, at.commands_at = previous, None, at.begun
 
     def check_memory(self, program: Program) -> None:
         """Raises Invalid if the devices of any process have less memory than the program needs."""
@@ -121,7 +122,7 @@ class Switcher:
             if problem := shortage(program.name, program.description.memory, available):
                 raise Invalid(problem)
 
-        self.tools.cluster.together(check)
+        self.tools.cluster.run_on_all(check)
 
     def _save_or_refuse(self, at: Progress) -> None:
         """Saves before the transfer frees the state's arrays. Raises Invalid if the save fails."""

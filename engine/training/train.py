@@ -54,10 +54,10 @@ def train(
     hosts = cluster.meet()
     config = restart.config or directory.config
     _compare_inputs(cluster, hosts, directory, restart, config)
-    devices, task = cluster.together(lambda: devices_and_task(config, cluster.count, restart.attempt))
+    devices, task = cluster.run_on_all(lambda: devices_and_task(config, cluster.count, restart.attempt))
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
-    inputs = cluster.together(lambda: _checked_inputs(config, task, devices, directory))
+    inputs = cluster.run_on_all(lambda: _checked_inputs(config, task, devices, directory))
     _compare(cluster, hosts, inputs.facts)
 
     within = None if config.checkpoints.directory else directory.path
@@ -95,9 +95,9 @@ def _compare_inputs(
     cluster: Cluster, hosts: Sequence[HostInfo], directory: RunDirectory, restart: Restart, config: RunConfig
 ) -> None:
     """Raises Invalid if configuration, versions or presets differ between the processes."""
-    given, _ = cluster.together(lambda: known_presets(config, directory.presets))
+    given, _ = cluster.run_on_all(lambda: known_presets(config, directory.presets))
     if different := _differences(cluster, hosts, facts(config, restart, versions(), given)):
-        text = cluster.together(lambda: _text_facts(config))
+        text = cluster.run_on_all(lambda: _text_facts(config))
         raise Invalid(*different, *_differences(cluster, hosts, text))
 
 
@@ -108,7 +108,7 @@ def _compare(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]
 
 def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> list[str]:
     """Compares the processes' inputs by keyed fingerprints: the values themselves are not sent."""
-    found = cluster.gather(fingerprints(own, cluster.fingerprint), dict[str, str])
+    found = cluster.all_gather(fingerprints(own, cluster.fingerprint), dict[str, str])
     return differences(hosts, cluster.process, own, found, cluster.fingerprint)
 
 

@@ -57,13 +57,13 @@ def _work(membership: Membership) -> dict[str, float]:
 
 
 def _part(cluster: JaxCluster, length: float) -> float:
-    agree_at, agreeing = 0, 0.0
-    cluster.agree(lambda: 1, int)
+    commands_at, agreeing = 0, 0.0
+    cluster.broadcast(lambda: 1, int)
     began = time.perf_counter()
     for number in range(round(SECONDS / length)):
-        if number == agree_at:
+        if number == commands_at:
             before = time.perf_counter()
-            agree_at = number + cluster.agree(lambda: cluster.stride(length), int)
+            commands_at = number + cluster.broadcast(lambda: cluster.stride(length), int)
             agreeing += time.perf_counter() - before
         until = began + agreeing + (number + 1) * length
         time.sleep(max(0.0, until - time.perf_counter()))

@@ -50,9 +50,9 @@ def test_values_planted_before_the_run_are_reported_and_no_code_is_run(
     while any(engine.poll() is None for engine in both):
         try:
             for number in range(12):
-                attacker.write(f"agreed/0/{number}", answer_of(config))
+                attacker.write(f"broadcast/0/{number}", answer_of(config))
             attacker.write("welcome", answer_of([b"", b""]))
-            attacker.write("gathered/0/1", msgspec.msgpack.encode(config))
+            attacker.write("gather/0/1", msgspec.msgpack.encode(config))
         except Exception:  # the service ends with the run
             time.sleep(0.1)
     said = [engine.stderr.read() for engine in both if engine.stderr]
@@ -77,7 +77,7 @@ def test_a_run_under_attack_leaks_nothing_continues_and_ends_only_at_a_forged_ag
     attacker = Attacker(coordinator)
     attacker.wait_for_service()
     read = b"".join(
-        value for folder in ("agreed", "gathered", "status", "noted") for value in attacker.read(folder).values()
+        value for folder in ("broadcast", "gather", "status", "noted") for value in attacker.read(folder).values()
     )
     assert read
     assert not [word for word in (b"a-secret-place", b"0.00012345", b"learning_rate", b"nano") if word in read]
@@ -93,13 +93,13 @@ def test_a_run_under_attack_leaks_nothing_continues_and_ends_only_at_a_forged_ag
     done = named(history(home, "hosts"), "StepsDone")[-1]["step"]
     wait_for(lambda: named(history(home, "hosts"), "StepsDone")[-1]["step"] > done + 3)
     assert "<told to the operator>" not in str(history(home, "hosts"))
-    newest = max(int(key.rpartition("/")[2]) for key in attacker.read("agreed"))
+    newest = max(int(key.rpartition("/")[2]) for key in attacker.read("broadcast"))
     for number in range(newest + 1, newest + 200):
-        attacker.write(f"agreed/0/{number}", answer_of({"commands": [{"type": "Stop"}], "stride": 1}))
+        attacker.write(f"broadcast/0/{number}", answer_of({"commands": [{"type": "Stop"}], "stride": 1}))
     assert [engine.wait(timeout=240) for engine in both] == [1, 1]
     (failed,) = named(history(home, "hosts"), "Failed")
     assert "is not sealed with the run's secret" in failed["problems"][0]
-    assert "agreed/0/" in failed["problems"][0]
+    assert "broadcast/0/" in failed["problems"][0]
     kept = named(history(home, "hosts"), "CheckpointsKept")[-1]["checkpoints"][-1]["step"]
     resumed = train("--resume=hosts", f"--steps={kept + 7}")
     assert named(resumed, "Restored")[0]["step"] in (kept, kept + 5)  # committed, but the run ended before it said so

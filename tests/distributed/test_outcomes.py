@@ -62,18 +62,18 @@ def test_an_error_of_process_0_is_raised_in_all(answers: list[Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_failure_while_others_hang_in_a_collective_is_reported_and_ends_all(failing: int) -> None:
-    found = _answers(f"collectively-{failing}")
+    found = _answers(f"collective-{failing}")
     assert found[failing] == ["Stranded", "ValueError: no data (lm.py:7)"]
     assert found[1 - failing] == ["lost", {str(failing): "ValueError: no data (lm.py:7)"}]
 
 
 def test_a_single_process_raises_the_same_kinds() -> None:
     with pytest.raises(Failure, match="out of memory"):
-        Cluster().together(lambda: _raised("memory"))
+        Cluster().run_on_all(lambda: _raised("memory"))
     with pytest.raises(Damaged):
-        Cluster().together(lambda: _raised("damaged"))
+        Cluster().run_on_all(lambda: _raised("damaged"))
     with pytest.raises(Invalid):
-        Cluster().agree(lambda: _raised("refused"), None)
+        Cluster().broadcast(lambda: _raised("refused"), None)
 
 
 def _answers(case: str) -> list[Any]:
@@ -95,12 +95,12 @@ def _work(coordinator: str, case: str, number: int) -> Any:
     cluster.hosts = []  # their names and pids differ between runs
     if case == "attempts":
         together = [
-            _outcome(lambda named=named: cluster.together(lambda: _raised(named[number]))) for named, _ in CASES
+            _outcome(lambda named=named: cluster.run_on_all(lambda: _raised(named[number]))) for named, _ in CASES
         ]
-        found: Any = [together, _outcome(lambda: cluster.agree(lambda: _raised("disk"), None))]
+        found: Any = [together, _outcome(lambda: cluster.broadcast(lambda: _raised("disk"), None))]
     elif case.endswith(str(number)):
         try:
-            cluster.collectively(_fails)
+            cluster.run_on_all(_fails, has_collectives=True)
         except Stranded as error:
             found = ["Stranded", *error.problems]
             cluster.fail(error)

@@ -14,7 +14,7 @@ from shardtui.engine.wire.run_directory import RunDirectory
 from ..conftest import tiny_config
 
 SECRET = b"the secret of a run"
-KEY = "agreed/0/7"
+KEY = "broadcast/0/7"
 SHARED = tiny_config(checkpoints=CheckpointConfig(directory="/shared"))
 
 
@@ -30,7 +30,7 @@ def test_a_sealed_value_can_be_read_under_its_key() -> None:
         b"",
         b"value",
         b"value" * 20,
-        Seal(SECRET).seal("agreed/0/8", b"value"),
+        Seal(SECRET).seal("broadcast/0/8", b"value"),
         Seal(b"the secret of another").seal(KEY, b"value"),
         Seal(b"").seal(KEY, b"value"),
         Seal(SECRET).seal(KEY, b"value") + b"!",
@@ -38,7 +38,7 @@ def test_a_sealed_value_can_be_read_under_its_key() -> None:
     ],
 )
 def test_any_other_value_is_forged_and_its_text_is_not_shown(value: bytes) -> None:
-    with pytest.raises(Forged, match="agreed/0/7: ") as forged:
+    with pytest.raises(Forged, match="broadcast/0/7: ") as forged:
         Seal(SECRET).open(KEY, value)
     assert "value in the coordinator's store is not sealed with the run's secret" in str(forged.value)
     assert "valuevalue" not in str(forged.value)

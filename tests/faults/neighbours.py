@@ -129,7 +129,7 @@ def _plant(attacker: Attacker, folders: list[Path], chance: random.Random) -> st
     while time.monotonic() < until:
         with suppress(Exception):  # the service may have ended
             for number in range(8):
-                attacker.write(f"agreed/0/{number}", answer_of(config))
+                attacker.write(f"broadcast/0/{number}", answer_of(config))
             attacker.write("welcome", msgspec.msgpack.encode([b"evil"] * 2))
             attacker.write("hello/1", b"evil")
     return ""
@@ -141,13 +141,13 @@ def _forge(attacker: Attacker, folders: list[Path], chance: random.Random) -> st
     if not _wait(lambda: _done(directory)):
         return "no step before the attack"
     time.sleep(chance.uniform(0, LATEST))
-    agreed = attacker.read("agreed")
+    agreed = attacker.read("broadcast")
     newest = max(int(key.rpartition("/")[2]) for key in agreed)
     commands = answer_of({"commands": [{"type": "SwitchPreset", "preset": "evil"}, {"type": "Stop"}], "stride": 1})
-    recorded = agreed[f"agreed/0/{newest}"]
+    recorded = agreed[f"broadcast/0/{newest}"]
     with suppress(Exception):
         for number in range(newest + 1, newest + 100):
-            attacker.write(f"agreed/0/{number}", chance.choice([commands, recorded, b""]))
+            attacker.write(f"broadcast/0/{number}", chance.choice([commands, recorded, b""]))
     return ""
 
 
@@ -171,7 +171,7 @@ def _flood(attacker: Attacker, folders: list[Path], chance: random.Random) -> st
     if not _wait(lambda: _done(directory)):
         return "no step before the attack"
     for number in range(FLOOD):
-        attacker.write(f"{chance.choice(['status', 'noted', 'agreed', 'evil'])}/{10**6 + number}", b"x" * 1_000_000)
+        attacker.write(f"{chance.choice(['status', 'noted', 'broadcast', 'evil'])}/{10**6 + number}", b"x" * 1_000_000)
     return ""
 
 
@@ -180,7 +180,7 @@ def _read(number: int) -> str:
         attacker.wait_for_service()
         if not _wait(lambda: _done(directory)):
             return "no step before the attack"
-        folders = ("agreed", "gathered", "status", "noted", "hello", "welcome", "cpu", "xla")
+        folders = ("broadcast", "gather", "status", "noted", "hello", "welcome", "cpu", "xla")
         found = {key: value for folder in folders for key, value in attacker.read(folder).items()}
         ours = b"".join(value for key, value in found.items() if not key.startswith(("cpu", "xla")))
         secret = (directory.path / "secret").read_bytes()
