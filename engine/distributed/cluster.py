@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..wire.hosts import Activity, HostInfo, HostStatus
+from .hang import diagnose_hang
 from .outcomes import unsuccessful
-from .verdicts import judged
 
 T = TypeVar("T")
 
@@ -77,11 +77,7 @@ class Cluster:
 
     def share(self, activity: Activity) -> list[HostStatus]:
         """Reports what this process does, and returns the last status of every process, with verdicts."""
-        return judged([HostStatus(process=0, step=0, bytes_in_use=0, activity=activity)])
-
-    def stalled_elsewhere(self) -> str | None:
-        """Returns where another process has been for long without waiting for others; None if none has."""
-        return None
+        return diagnose_hang([HostStatus(process=0, step=0, bytes_in_use=0, activity=activity)])
 
     def fail(self, error: Exception) -> None:
         """Reports to the others that `error` ends this process, and the run with it.

@@ -200,12 +200,6 @@ class JaxCluster(Cluster):
         self._liveness.update(activity=activity)
         return self.statuses()
 
-    def stalled_elsewhere(self) -> str | None:
-        """Returns where the first other process is that has been there for long, and does not wait; None if none is."""
-        others = ((other.process, other.activity) for other in self.statuses() if other.process != self.process)
-        found = ((process, activity.where) for process, activity in others if activity.where and not activity.waits)
-        return next((f"{where} on {self._name(process)}" for process, where in found), None)
-
     def fail(self, error: Exception) -> None:
         """Reports the failure and leaves. Waits first unless the cause is clearly in this process."""
         if not _is_own(error):

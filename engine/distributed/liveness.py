@@ -10,9 +10,9 @@ import jax
 import msgspec
 
 from ..wire.hosts import HostStatus
+from .hang import diagnose_hang
 from .joining import HEARTBEAT_SECONDS
 from .sealed_store import SealedStore
-from .verdicts import judged
 
 BEAT_SECONDS = 1.0
 """Interval between status reports."""
@@ -22,9 +22,10 @@ PROVING_CHECKS = 3
 """Complete checks that prove the others alive. The first began before it was asked for; in the second, another may have
 answered early and died since."""
 SILENT_SECONDS = 15.0
-"""A process in a step that sends heartbeats but has not reported for so long is stuck: no Python code runs in it."""
+"""A process in a step that sends heartbeats but has not reported for so long is late: no Python code runs in it."""
 ANSWER_SECONDS = 0.5
 """Time for the last process that leaves to read the service's answer: without it jax aborts the process."""
+NO_PYTHON = "native code that keeps Python from running"
 NO_HEARTBEAT = f"no heartbeat for {HEARTBEAT_SECONDS} s: killed, hung, or disconnected"
 
 
@@ -68,9 +69,17 @@ class Liveness:
     @property
     def statuses(self) -> list[HostStatus]:
         """Returns the last status of each process, with verdicts."""
-        known = [status for _, status in sorted(self._known.items())]
-        others = (status for status in known if status.process != self._process and status.activity.doing == "step")
-        return judged(known, [other.process for other in others if self._still[other.process] >= SILENT_SECONDS])
+        return diagnose_hang([self._aged(status) for _, status in sorted(self._known.items())])
+
+    def _aged(self, status: HostStatus) -> HostStatus:
+        """Returns the status; late if the process, in a step, has not reported for long."""
+        activity, silent = status.activity, self._still[status.process]
+        if status.process == self._process or not activity.in_step or silent < SILENT_SECONDS:
+            return status
+        late = msgspec.structs.replace(
+            activity, seconds=activity.seconds + silent, is_late=True, where=NO_PYTHON, waits=False
+        )
+        return msgspec.structs.replace(status, activity=late)
 
     def update(self, **changes: Any) -> None:
         """Changes the status of this process; the others see it within two beats."""

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Self
 
 from ..base.regular_file import append_regular
-from ..base.stacks import append_text, stamped
+from ..base.stacks import DUMP_SIGNAL, append_stacks
 from ..wire.ending import Ending, Kind, read_ending
 from ..wire.run_directory import RunDirectory
-from .process_health import STOPPED, ProcessHealth, clear
+from .process_health import STOPPED, ProcessHealth
 
 SETTLE_SECONDS = 5.0
 """Time for the other processes to end after one has failed: they are informed, and record why they end."""
 CLOSING_SECONDS = 40.0
 """The same after one has ended in order: process 0 waits 30 s for the others."""
+STACKS_SECONDS = 2.0
+"""Time for a process to write its stacks."""
 KINDS: tuple[Kind, ...] = ("refused", "stuck", "failed", "killed", "lost", "stopped", "finished")
 """The first of these that a process has ended with is how the engine ended."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -68,7 +70,7 @@ class Engine:
 
     def _start(self, process: int, command: Sequence[str], log: Path | None) -> Child:
         self._directory.ending(process).unlink(missing_ok=True)
-        clear(beat := self._directory.beat(process))
+        (beat := self._directory.beat(process)).unlink(missing_ok=True)
         with append_regular(log) if log else contextlib.nullcontext() as file:
             popen = subprocess.Popen(command, stdin=self._theirs, stdout=file, stderr=file)
         return Child(process, popen, ProcessHealth(popen.pid, beat))
@@ -90,7 +92,7 @@ class Engine:
             return None
         os.close(self._ours)
         for child in self._children:
-            clear(self._directory.beat(child.process))
+            self._directory.beat(child.process).unlink(missing_ok=True)
         by_themselves = [child for child in self._children if child.process not in self._killed] or self._children
         return {child.process: self._ending(child) for child in by_themselves}
 
@@ -123,13 +125,17 @@ class Engine:
             child.popen.kill()
 
     def _end_dead(self, child: Child, problem: str) -> None:
-        """Kills a process that cannot go on, and writes its stacks if it could still tell them."""
+        """Kills a process that cannot go on, after it has written its stacks if it can."""
         self._dead[child.process] = Ending(kind="stuck", problems=[problem])
-        header = stamped(f"process {child.process}, pid {child.popen.pid}: {problem}")
-        with contextlib.suppress(OSError):
-            append_text(self._stacks, f"{header}\n{child.health.stacks()}")
+        if problem != STOPPED:
+            child.popen.send_signal(DUMP_SIGNAL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.popen.wait(STACKS_SECONDS)
         child.popen.kill()
         child.popen.wait()
+        header = f"process {child.process}, pid {child.popen.pid}: {problem}"
+        with contextlib.suppress(OSError):
+            append_stacks(self._stacks, header, child.health.written())
 
     def _ending(self, child: Child) -> Ending:
         if child.process in self._dead:

@@ -19,10 +19,9 @@ from ..wire.commands import Stop
 from ..wire.ending import Ending
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory, create, find, state_home
-from .serve import end_with_supervisor, ending_of, ending_recorder, serve, user_directory
-from .stuck_watch import stuck_watch
+from .serve import end_with_supervisor, ending_of, ending_recorder, serve
 from .train import train
-from .watchdog import Watchdog
+from .watchdog import HangWatch, Watchdog
 
 GRACE_SECONDS = 10.0
 """How much later than process 0 the others exit after a request to stop, since process 0 reports why."""
@@ -73,8 +72,9 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], 
     config = restart.config or directory.config
 
     limit = None if config.stop_seconds is None else config.stop_seconds + GRACE_SECONDS
-    stuck = stuck_watch(directory, config, restart, process, lambda: cluster, record, user_directory(config))
-    watchdog = Watchdog(inbox, lambda _: None, stop, limit, stuck)
+    beat = directory.beat(process) if restart.attempt else None
+    hangs = HangWatch(lambda: cluster, directory.stacks(config), beat, record)
+    watchdog = Watchdog(inbox, lambda _: None, stop, limit, hangs)
     try:
         done = train(directory, restart, watchdog.note, inbox, cluster, lambda _: None)
         record(Ending(kind="stopped", step=done))

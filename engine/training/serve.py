@@ -2,10 +2,12 @@
 
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import BinaryIO
 
 from ..base.advice import problems_in
 from ..base.invalid import Invalid
@@ -13,20 +15,20 @@ from ..base.parent_watchdog import end_with_parent
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import NotMet, Unfit, WrongDevices
 from ..distributed.seal import Seal
-from ..spec.config import Restart, RunConfig, UserModel
+from ..spec.config import Restart, RunConfig
 from ..wire.commands import Stop
 from ..wire.ending import Ending, write_ending
 from ..wire.event_log import EventLog
 from ..wire.events import EngineStarted, EngineStopped, Event, Failed, HostsLost
 from ..wire.inbox import Inbox
-from ..wire.lock_watchdog import LockWatchdog
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Server
 from ..wire.version import VERSION
 from .forks import detach_in_children
-from .stuck_watch import stuck_watch
-from .watchdog import Watchdog
+from .watchdog import HangWatch, Watchdog
 
+LOCK_POLL_SECONDS = 1.0
+"""Time between two checks of the lock."""
 FLUSH_SECONDS = 0.2
 """Time for the last events to reach viewers before the process exits."""
 
@@ -35,6 +37,36 @@ def end_with_supervisor(restart: Restart) -> None:
     """Ends this process once its supervisor is gone: another one could not replace it otherwise."""
     if restart.attempt:
         end_with_parent()
+
+
+class LockWatchdog:
+    """Checks every second, in a thread: an engine whose directory is gone could be neither found nor stopped."""
+
+    def __init__(self, directory: RunDirectory, lock: BinaryIO, stop: Callable[[], object]) -> None:
+        """`stop` is called once, in the watchdog's thread."""
+        self.is_lost = False
+        """True once the directory was removed or replaced."""
+        self.problem = f"{directory.path}: the run's directory was removed or replaced: nothing more can be saved there"
+        self._lock = lock
+        self._path = directory.lock
+        self._stop = stop
+        threading.Thread(target=self._poll, name="lock watchdog", daemon=True).start()
+
+    def _poll(self) -> None:
+        while self._is_same_file():
+            time.sleep(LOCK_POLL_SECONDS)
+        if not self._lock.closed:
+            self.is_lost = True
+            print(f"{self.problem}: stopping", file=sys.stderr, flush=True)
+            self._stop()
+
+    def _is_same_file(self) -> bool:
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._lock.fileno()))
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the lock was released
+            return False
+        except OSError:  # a file system that fails now may recover
+            return True
 
 
 def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal] | None = None) -> int:
@@ -77,8 +109,9 @@ def _train(
 ) -> int:
     """Trains, logs the last event and returns the exit code."""
     cluster, record = Cluster(), ending_recorder(directory, 0, restart)
-    stuck = stuck_watch(directory, config, restart, 0, lambda: cluster, record, user_directory(config))
-    watchdog = Watchdog(inbox, log.append, lambda: inbox.put(Stop()), config.stop_seconds, stuck)
+    beat = directory.beat(0) if restart.attempt else None
+    hangs = HangWatch(lambda: cluster, directory.stacks(config), beat, record)
+    watchdog = Watchdog(inbox, log.append, lambda: inbox.put(Stop()), config.stop_seconds, hangs)
 
     def publish(event: Event) -> None:
         watchdog.note(event)
@@ -146,8 +179,3 @@ def _join(connect: Callable[[], Seal], log: EventLog, inbox: Inbox, record: Call
 
     cluster = JaxCluster(seal, lambda: inbox.put(Stop()), lost)
     return cluster
-
-
-def user_directory(config: RunConfig) -> str | None:
-    """Returns the directory of the user's model code; None for a built-in model."""
-    return config.model.directory if isinstance(config.model, UserModel) else None

@@ -1,43 +1,47 @@
-"""What the training thread does, and for how long: seen from outside, so that no step takes longer."""
+"""Where the training thread is, and how long it has been in its step: seen from outside, so no step takes longer."""
 
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
 
-import msgspec
-
+from ..base.directories import ENGINE
 from ..wire.events import Event, Restored, StepsDone, Switched, SwitchFailed, TrainingStarted
 from ..wire.hosts import Activity
-from .locations import doing, location, user_location, waits
 
 LATE_SECONDS = 20.0
 """A step that takes longer is late…"""
 LATE_STEPS = 5
 """…unless it takes less than this many of the slowest step under the preset, without its first."""
 FIRST_SECONDS = 300.0
-"""The same for the first steps under a preset, which connect the devices and allocate memory."""
-FIRST_STEPS = 2
-"""How many these are."""
-USER_SECONDS = 5.0
-"""Time after which the location of the user's code is reported."""
+"""The same until a second step under a preset is reported: the first connect the devices and allocate memory."""
 LONGEST_POLL_SECONDS = 2.0
 """More time between two looks does not count: this process was stopped."""
+STEP = ("Loop._dispatch_step", "StepReports.flush")
+"""The methods that run steps, and wait for them."""
+LIBRARIES = ("-packages/", "/lib/python3", "<")
+"""Parts of the paths of installed code; `<` as in `<frozen importlib>`."""
+JAX = "/jax/"
+"""Part of the paths of jax's own code."""
+STORE = "/distributed/sealed_store.py"
+"""End of the path of code that waits for other processes."""
 
 
 class TrainingThread:
     """The training thread, which is the main thread of this process."""
 
-    def __init__(self, user_directory: str | None) -> None:
-        """`user_directory`: directory of the user's code, None if there is none."""
-        self._user_directory = user_directory
+    is_in_user_code = False
+    """Whether it was in the user's code, or waited for it, when it was last looked at."""
+
+    def __init__(self) -> None:
         self._slowest: float | None = None
         """Seconds of the slowest step under the preset; None until the second one."""
         self._is_first = True
         """Whether no step under the preset has been reported."""
         self._last = Activity()
-        self._looked = self._changed = self._began = time.monotonic()
-        """When it was looked at, when it was seen to begin something, and when steps under the preset began."""
-        self._origin = 0
-        """Steps before the first one under the preset."""
+        self._looked = time.monotonic()
 
     def note(self, event: Event) -> None:
         """Records an event of the training thread."""
@@ -48,39 +52,68 @@ class TrainingThread:
                 self._is_first = False
             case TrainingStarted() | Switched() | SwitchFailed() | Restored():
                 self._slowest, self._is_first = None, True
-                self._origin, self._began = event.step, time.monotonic()
             case _:
                 pass
 
     def look(self, begun: int) -> Activity:
         """Returns what it does. `begun`: steps that it has begun."""
-        frames, now = sys._current_frames(), time.monotonic()
-        current, before = doing(frames), self._last
-        seconds = 0.0
-        if (current, begun) == (before.doing, before.step):
-            seconds = before.seconds + min(now - self._looked, LONGEST_POLL_SECONDS)
-        else:
-            self._changed = now
-        is_late = current == "step" and seconds >= self._limit(begun)
-        user = self.user_location() if seconds >= USER_SECONDS else None
+        now, (main, *called) = time.monotonic(), _awaited_stacks()
+        is_same = begun == self._last.step
+        in_step = not is_same or any(frame.f_code.co_qualname in STEP for frame in main)
+        passed = min(now - self._looked, LONGEST_POLL_SECONDS)
+        seconds = self._last.seconds + passed if in_step and is_same else 0.0
+        own, *others = (_innermost(stack) for stack in (main, *called))
+        user = next((frame for frame in (own, *others) if _is_user_code(frame)), None)
+        self.is_in_user_code = user is not None
+        file = _file(main[0])
         self._looked = now
-        self._last = Activity(doing=current, step=begun, seconds=seconds)
-        where = user or (location(frames) if is_late else "")
-        return msgspec.structs.replace(self._last, is_late=is_late, where=where, waits=waits(frames))
+        self._last = Activity(
+            step=begun,
+            in_step=in_step,
+            seconds=seconds,
+            is_late=in_step and seconds >= self._limit,
+            where=_named(user or own),
+            waits=not user and (file.endswith(STORE) or (in_step and (JAX in file or "/jaxlib/" in file))),
+        )
+        return self._last
 
-    def user_location(self) -> str | None:
-        """Returns the location of the user's code that it is in or waits for; None if it is in none."""
-        return user_location(sys._current_frames(), self._user_directory) if self._user_directory else None
+    @property
+    def _limit(self) -> float:
+        """Seconds after which a step is late."""
+        return FIRST_SECONDS if self._slowest is None else max(LATE_SECONDS, LATE_STEPS * self._slowest)
 
-    def location(self) -> str:
-        """Returns where it is, outside libraries."""
-        return location(sys._current_frames())
 
-    def _limit(self, begun: int) -> float:
-        """Returns the seconds after which a step is late."""
-        if self._slowest is not None:
-            return max(LATE_SECONDS, LATE_STEPS * self._slowest)
-        if begun <= self._origin + FIRST_STEPS:
-            return FIRST_SECONDS
-        together = self._changed - self._began  # of the steps so far, which are not reported yet
-        return max(LATE_SECONDS, LATE_STEPS * together)
+def _awaited_stacks() -> list[list[FrameType]]:
+    """Returns the frames, innermost first, of the main thread and then of threads in which jax calls back."""
+    main, frames = threading.main_thread().ident, sys._current_frames()
+    others = (list(_stack(frame)) for ident, frame in frames.items() if ident != main)
+    return [list(_stack(frames[main or 0])), *(stack for stack in others if JAX in _file(stack[-1]))]
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _innermost(stack: list[FrameType]) -> FrameType:
+    """Returns the innermost frame of the engine or of the user's code, if there is one."""
+    return next((at for at in stack if _is_engine(at) or _is_user_code(at)), stack[0])
+
+
+def _is_engine(frame: FrameType) -> bool:
+    return _file(frame).startswith(f"{ENGINE}/")
+
+
+def _is_user_code(frame: FrameType) -> bool:
+    return not _is_engine(frame) and not any(mark in _file(frame) for mark in LIBRARIES)
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename
+
+
+def _named(frame: FrameType) -> str:
+    """Returns `function (file:line)`."""
+    file = _file(frame).removeprefix(f"{ENGINE}/") if _is_engine(frame) else Path(_file(frame)).name
+    return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"

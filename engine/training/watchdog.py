@@ -1,22 +1,28 @@
-"""A thread that watches the training thread: it reports stalls, and ends a run that does not stop in time."""
+"""A thread that watches the training thread: it reports stalls and hangs, and ends a run that does not stop in time."""
 
+import contextlib
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from ..base.stacks import append_stacks, dump_on_signal, own_stacks
+from ..distributed.cluster import Cluster
+from ..distributed.hang import hang_words, stuck_words, waiting_words
+from ..wire.ending import Ending
 from ..wire.events import CheckpointSaved, Event, Failed, HostsMeasured, Restored, Stalled, StepsDone, TrainingStarted
 from ..wire.hosts import HostStatus
 from ..wire.inbox import Inbox
-from .stuck_watch import StuckWatch, words
+from .training_thread import TrainingThread
 
 STALL_SECONDS = 30.0
 """Time without an event (step, save, phase of a compilation) that is a stall, unless training waits for a command."""
 USER_STALL_SECONDS = 5.0
-"""The same if the training thread is in the user's code, here or in another process."""
+"""The same if the training thread is in the user's code."""
 STALL_STEPS = 3
 """A stall takes longer than this many steps, by the slowest of the last report."""
 STARTING_SECONDS = 20.0
@@ -24,10 +30,82 @@ STARTING_SECONDS = 20.0
 importing jax."""
 POLL_SECONDS = 0.5
 """Time between two checks."""
+STACKS_SECONDS = 2.0
+"""How long a supervised process must have been stuck before it ends: the others write their stacks."""
 FLUSH_SECONDS = 0.2
 """Time for the last event to reach viewers before the process exits."""
 
 SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
+
+class HangWatch:
+    """Compares what the processes of a run do. Used by the watchdog's thread."""
+
+    def __init__(
+        self, cluster: Callable[[], Cluster], stacks: Path, beat: Path | None, record: Callable[[Ending], None]
+    ) -> None:
+        """`stacks`: the file for the stacks of all processes. `beat`: the file by which the supervisor sees that Python
+        runs in this process, and which gets its stacks if not; None without a supervisor.
+
+        `record` writes how this process ended.
+        """
+        self.thread = TrainingThread()
+        self.stacks = stacks
+        self.statuses: list[HostStatus] = []
+        """The last status of every process."""
+        self._cluster = cluster
+        self._record = record
+        self._beat: int | None = None
+        self._since: float | None = None
+        """When a process was first found to be stuck; None if none is."""
+        if beat:
+            with contextlib.suppress(OSError):
+                self._beat = os.open(beat, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+                dump_on_signal(self._beat)
+
+    def look(self) -> bool:
+        """Returns whether a process has become stuck. Ends this one if it is the one, and is to be restarted."""
+        cluster = self._cluster()
+        activity = self.thread.look(cluster.begun)
+        if self._beat is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._beat, b"step" if activity.in_step else b"else", 0)
+        self.statuses = cluster.share(activity)
+        own = next((status for status in self.statuses if status.process == cluster.process), None)
+        if not own or not own.verdict:
+            self._since = None
+            return False
+        if is_new := self._since is None:
+            self._since = time.monotonic()
+            self._write_stacks(own)
+        is_certain = own.verdict == "stuck" and activity.is_late and time.monotonic() - self._since >= STACKS_SECONDS
+        if is_certain and self._beat is not None:
+            self._end(own)
+        return is_new
+
+    def location(self) -> str:
+        """Returns where this process is, or another one that it waits for."""
+        own = self.thread.look(self._cluster().begun)
+        others = (status for status in self.statuses if own.waits and not status.activity.waits)
+        other = next((status for status in others if status.activity.where), None)
+        return f"{other.activity.where} on process {other.process}" if other else own.where
+
+    def _write_stacks(self, own: HostStatus) -> None:
+        at = own.activity
+        header = (
+            f"process {own.process} on {socket.gethostname()}, pid {os.getpid()}: {own.verdict} in {at.where}, "
+            f"step {at.step:,}, for {at.seconds:.0f} s"
+        )
+        try:
+            append_stacks(self.stacks, header, own_stacks())
+        except OSError as error:
+            print(f"shardtui: {self.stacks}: stacks cannot be written: {error.strerror}", file=sys.stderr, flush=True)
+
+    def _end(self, own: HostStatus) -> None:
+        problem = stuck_words(own.activity) + waiting_words(self.statuses)
+        print(f"shardtui: {problem}: stacks in {self.stacks}", file=sys.stderr, flush=True)
+        self._record(Ending(kind="stuck", step=own.activity.step - 1, problems=[problem]))
+        os._exit(1)
 
 
 class Watchdog:
@@ -42,19 +120,19 @@ class Watchdog:
         publish: Callable[[Event], None],
         stop: Callable[[], object],
         stop_seconds: float | None,
-        stuck: StuckWatch,
+        hangs: HangWatch,
     ) -> None:
         """To be called in the main thread of a process.
 
         `publish` is called with events and `stop` on a signal, both in the watchdog's thread. `stop_seconds`: time to
-        stop, None for no limit. `stuck` finds out which process is stuck.
+        stop, None for no limit.
         """
         self.is_signalled = False
         self._inbox = inbox
         self._publish = publish
         self._stop = stop
         self._stop_seconds = stop_seconds
-        self._stuck = stuck
+        self._hangs = hangs
         self._last = time.monotonic()
         self._step_seconds = 0.0
         self._done = self._saved = 0
@@ -76,7 +154,7 @@ class Watchdog:
     def note(self, event: Event) -> None:
         """Records an event of the training thread."""
         self._last = time.monotonic()
-        self._stuck.thread.note(event)
+        self._hangs.thread.note(event)
         match event:
             case StepsDone():
                 self._done, self._step_seconds = event.step, max(event.step_seconds, default=0.0)
@@ -89,27 +167,26 @@ class Watchdog:
                 pass
 
     def _watch(self) -> None:
-        reported, was_stuck = 0.0, False
+        reported = 0.0
         while True:
             self._handle_signals()
             self._end_if_late()
-            statuses = self._stuck.look()
+            is_new = self._hangs.look()
             still = 0.0 if self._inbox.is_idle else time.monotonic() - self._last
-            is_new, was_stuck = bool(statuses) and not was_stuck, bool(statuses)
-            if not is_new and still < max(USER_STALL_SECONDS, STALL_STEPS * self._step_seconds):
+            limit = USER_STALL_SECONDS if self._hangs.thread.is_in_user_code else STALL_SECONDS
+            if still < reported:
                 reported = 0.0
-            elif is_new or still >= 2 * reported:
-                is_certain = bool(statuses) or still >= STALL_SECONDS
-                if place := self._user_location() or (self._stuck.thread.location() if is_certain else None):
-                    reported = still
-                    self._report(still, place, statuses)
+            if is_new or still >= max(limit, STALL_STEPS * self._step_seconds, 2 * reported):
+                reported = still
+                self._report(still, self._hangs.statuses)
 
-    def _report(self, seconds: float, place: str, statuses: list[HostStatus]) -> None:
+    def _report(self, seconds: float, statuses: Sequence[HostStatus]) -> None:
         """Reports a stall, and the statuses of all processes if one is stuck."""
-        if len(statuses) > 1:
-            self._publish(HostsMeasured(hosts=statuses))
-        stacks = str(self._stuck.stacks) if statuses else ""
-        self._publish(Stalled(seconds=seconds, where=place, verdict=words(statuses), stacks=stacks))
+        verdict = hang_words(statuses)
+        if verdict and len(statuses) > 1:
+            self._publish(HostsMeasured(hosts=list(statuses)))
+        stacks = str(self._hangs.stacks) if verdict else ""
+        self._publish(Stalled(seconds=seconds, where=self._hangs.location(), verdict=verdict, stacks=stacks))
 
     def _handle_signals(self) -> None:
         try:
@@ -128,7 +205,9 @@ class Watchdog:
             limit = min(limit, STARTING_SECONDS)
         if time.monotonic() - stop_requested_at < limit:
             return
-        problem = f"ended {limit:g} s after the request to stop, while the training thread was in {self._location}: "
+        problem = (
+            f"ended {limit:g} s after the request to stop, while the training thread was in {self._hangs.location()}: "
+        )
         if self._has_trained:
             since = f"step {self._saved:,}, the last checkpoint," if self._saved else "the start"
             problem += (
@@ -141,14 +220,6 @@ class Watchdog:
         self._publish(Failed(problems=[problem], refused=False))
         time.sleep(FLUSH_SECONDS)
         os._exit(1)
-
-    @property
-    def _location(self) -> str:
-        """Returns the location of the user's code, in whichever process it runs; else that of the training thread."""
-        return self._user_location() or self._stuck.thread.location()
-
-    def _user_location(self) -> str | None:
-        return self._stuck.thread.user_location() or self._stuck.stalled_elsewhere()
 
 
 def _restore_signals() -> None:

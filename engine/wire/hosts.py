@@ -4,21 +4,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-Doing = Literal[
-    "starting",
-    "compiling",
-    "loading",
-    "step",
-    "switching",
-    "saving",
-    "evaluating",
-    "sampling",
-    "profiling",
-    "idle",
-]
-"""What a training thread does. `starting`: also before and after training; `step`: a step, or an agreement before one;
-`idle`: it waits for a command."""
-
 
 class HostInfo(Struct, frozen=True):
     """One process of a run on several hosts."""
@@ -34,20 +19,20 @@ class HostInfo(Struct, frozen=True):
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """What the training thread of a process last began."""
+    """What the training thread of a process does."""
 
-    doing: Doing = "starting"
-    """What it does."""
     step: int = 0
     """Number of steps begun."""
+    in_step: bool = False
+    """True if it is in a step; false while it compiles, saves, is paused or does something else."""
     seconds: float = 0.0
-    """Time since it began that, while this process ran."""
+    """Time that it has been in this step, while this process ran."""
     is_late: bool = False
-    """True if it is in a step that takes much longer than the steps before."""
+    """True if the step takes much longer than the steps before."""
     where: str = ""
-    """`function (file:line)` where it is, once that takes long; else empty."""
+    """`function (file:line)` where it is."""
     waits: bool = False
-    """True if it waits there for a device or for another process, not in other code."""
+    """True if it waits there for another process or, in a step, for a device."""
 
 
 class HostStatus(Struct, frozen=True):
@@ -66,9 +51,9 @@ class HostStatus(Struct, frozen=True):
     problem: str = ""
     """Why it failed, which ends the run; else empty."""
     activity: Activity = Activity()
-    """What its training thread last began."""
+    """What its training thread does."""
     verdict: Literal["", "waiting", "stuck"] = ""
-    """`stuck`: the others wait for it; `waiting`: it waits for another; empty while it makes progress. Not reported by
-    the process itself: concluded from what all have reported."""
+    """`stuck`: the run hangs, and the others wait for it; `waiting`: it waits for another; empty while any process
+    makes progress. Concluded from what all have reported."""
     beat: int = 0
     """Number of reports so far."""

@@ -152,8 +152,8 @@ class Stalled(Event, frozen=True):
     seconds: float
     """Seconds without progress."""
     where: str
-    """`function (file:line)` that the training thread is in, or the user's code that it waits for; with process index
-    and host if it is another process."""
+    """`function (file:line)` that the training thread is in, or the user's code that it waits for; with the process
+    index if it waits for another process."""
     verdict: str = ""
     """Which processes are stuck, and which wait for them; empty until that is certain."""
     stacks: str = ""

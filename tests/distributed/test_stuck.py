@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardtui.engine.base.stacks import append_stacks
+from shardtui.engine.base.stacks import DUMP_SIGNAL, append_stacks, own_stacks
 from shardtui.engine.supervision import process_health
 from shardtui.engine.supervision.engine import SAME_FAULTS
 from shardtui.engine.supervision.process_health import STOPPED, ProcessHealth
-from shardtui.engine.training.loop import Loop
 
 from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
@@ -87,7 +86,7 @@ def test_native_code_that_keeps_python_from_running_is_ended(home: Path, model: 
     events = events_of(run, lambda: model.hang_once(processes - 1, "native"))
     assert run.returncode == 0, events[-5:]
     ((process, why),) = why_lost(events)
-    assert (process, "native code keeps Python from running" in why) == (processes - 1, True)
+    assert (process, "native code that keeps Python from running" in why) == (processes - 1, True)
     assert " in hang\n" in (home / "state/shardtui/runs/stuck/stacks.txt").read_text()
 
 
@@ -182,41 +181,41 @@ def test_a_stopped_process_has_a_problem(
 
 
 LOCKS = """
-import ctypes, faulthandler, pathlib, signal, sys
-faulthandler.register(signal.SIGUSR2, open(sys.argv[1] + "-stacks", "w"))
-def {name}():
-    pathlib.Path(sys.argv[1]).touch()
+import ctypes, os, sys
+from shardtui.engine.base.stacks import dump_on_signal
+beat = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+dump_on_signal(beat)
+def locks():
+    os.pwrite(beat, sys.argv[2].encode(), 0)
     mutex, native = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
     native.pthread_mutex_lock(mutex)
     native.pthread_mutex_lock(mutex)
-{name}()
+locks()
 """
 """Keeps Python from running in its own process."""
 
 
-@pytest.mark.parametrize(("name", "is_stuck"), [("_dispatch_step", True), ("compile", False)])
+@pytest.mark.parametrize(("where", "is_stuck"), [("step", True), ("else", False)])
 def test_native_code_that_keeps_python_from_running_is_a_problem_in_a_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_stuck: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, is_stuck: bool
 ) -> None:
     monkeypatch.setattr(process_health, "SILENT_SECONDS", 0.1)
     beat = tmp_path / "beat"
-    with subprocess.Popen([sys.executable, "-c", LOCKS.format(name=name), str(beat)]) as process:
+    with subprocess.Popen([sys.executable, "-c", LOCKS, str(beat), where]) as process:
         watched = ProcessHealth(process.pid, beat)
+        wait_for(lambda: watched.written() == where)
         assert problem_of(watched, 60 if is_stuck else 1) == (
-            "stuck for 0 s: native code keeps Python from running" if is_stuck else None
+            "stuck for 0 s in native code that keeps Python from running" if is_stuck else None
         )
-        wait_for(lambda: f" in {name}\n" in watched.stacks())
-        process.kill()
-
-
-def test_the_method_by_which_a_step_is_recognized_exists() -> None:
-    assert f" in {Loop._dispatch_step.__name__}\n" == process_health.IN_STEP
+        process.send_signal(DUMP_SIGNAL)
+        assert process.wait(60) == -DUMP_SIGNAL
+        assert " in locks\n" in watched.written()
 
 
 def test_stacks_of_several_writers_stand_one_after_the_other(tmp_path: Path) -> None:
     for number in range(2):
-        append_stacks(tmp_path / "stacks.txt", f"process {number}")
-    first, second = (tmp_path / "stacks.txt").read_text().split("process 1\n")
-    assert first.startswith("process 0\n")
+        append_stacks(tmp_path / "stacks.txt", f"process {number}", own_stacks())
+    first, second = (tmp_path / "stacks.txt").read_text().split(" process 1\n")
+    assert " process 0\n" in first
     for part in (first, second):
         assert "in test_stacks_of_several_writers_stand_one_after_the_other" in part

@@ -21,7 +21,11 @@ COUNTS = (2, 4)
 STEPS = 600
 FAULTS = (("SIGSTOP", "hang"), ("SIGSTOP", "native hang"))
 """What happens in each run, in turn. A native hang keeps Python from running."""
-WORDS = {"SIGSTOP": "stopped by a signal", "hang": "stuck in hang (lm.py:", "native hang": "native code keeps Python"}
+WORDS = {
+    "SIGSTOP": "stopped by a signal",
+    "hang": "stuck in hang (lm.py:",
+    "native hang": "native code that keeps Python",
+}
 """What the reason must say."""
 FIRST, LATEST = 30, 150
 """Steps from the first of an engine to the fault."""

@@ -1,79 +1,95 @@
-"""What the training thread does, read from its frames, and when a step is late."""
+"""Where the training thread is, read from its frames, and when a step is late."""
 
-import importlib
-import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from shardtui.engine.training import locations, training_thread
+from shardtui.engine.training import training_thread
+from shardtui.engine.training.loop import Loop
+from shardtui.engine.training.step_reports import StepReports
 from shardtui.engine.training.training_thread import TrainingThread
-from shardtui.engine.wire.events import StepsDone, Switched, TrainingStarted
-from shardtui.engine.wire.hosts import Doing
-from shardtui.engine.wire.inbox import Inbox
+from shardtui.engine.wire.events import StepsDone, Switched
+from shardtui.engine.wire.hosts import Activity
 
-MODULES = {
-    "Loop": "training.loop",
-    "StepReports": "training.step_reports",
-    "Stopping": "training.stopping",
-    "Restorer": "training.restorer",
-    "Switcher": "training.switcher",
-    "Saver": "checkpoint.saver",
-    "Evaluator": "training.evaluator",
-    "TextSampler": "training.sampling",
-    "Profiler": "training.profiler",
-    "Inbox": "wire.inbox",
-}
 SWITCHED = Switched("dp", "tp", 5, 1, 0, 0.1, 0.1, True, None)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", locations.DOING)
-def test_the_methods_by_which_activities_are_recognized_exist(name: str) -> None:
-    owner, _, method = name.partition(".")
-    found = getattr(importlib.import_module(f"shardtui.engine.{MODULES[owner]}"), owner)
-    assert vars(found)[method].__code__.co_qualname == name
+def test_the_methods_by_which_a_step_is_recognized_exist() -> None:
+    names = [method.__code__.co_qualname for method in (Loop._dispatch_step, StepReports.flush)]
+    assert tuple(names) == training_thread.STEP
 
 
-found: list[tuple[Doing, bool]] = []
-"""What `see` has seen."""
+def looked(begun: int = 0) -> Activity:
+    return TrainingThread().look(begun)
 
 
-def see(*_: Any) -> None:
-    frames = sys._current_frames()
-    found.append((locations.doing(frames), locations.waits(frames)))
+def test_a_thread_is_in_a_step_within_these_methods_and_if_another_step_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Activity] = []
+    reports = StepReports(lambda _: None, lambda: None, None)  # type: ignore[arg-type]
+    reports._in_flight = jnp.ones(())
+    monkeypatch.setattr(reports, "_read", lambda _: found.append(looked()))
+    reports.flush()
+    assert [found[0].in_step, looked().in_step, looked(1).in_step] == [True, False, True]
 
 
-@pytest.fixture(autouse=True)
-def nothing_seen() -> None:
-    found.clear()
+@pytest.fixture
+def theirs(tmp_path: Path) -> Any:
+    """A function of a user's that calls another."""
+    file = tmp_path / "theirs.py"
+    file.write_text("def calls(function):\n    return function()\n")
+    scope: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    return scope["calls"]
 
 
-def test_the_innermost_known_method_tells_what_is_done() -> None:
-    inbox = Inbox()
-    inbox._wait = see  # type: ignore[method-assign]
-    inbox.take(block=True)
-    see()
-    assert [doing for doing, _ in found] == ["idle", "starting"]
+def test_the_place_is_in_code_that_training_waits_for(theirs: Any) -> None:
+    """A user's own thread, such as one that prefetches data, does not count."""
+    assert theirs(training_thread._awaited_stacks)[0][1].f_code.co_name == "calls"
+    event = threading.Event()
+    thread = threading.Thread(target=theirs, args=(event.wait,))
+    thread.start()
+    try:
+        assert len(training_thread._awaited_stacks()) == 1
+    finally:
+        event.set()
+        thread.join()
 
 
-def test_tracing_is_compiling_and_a_callback_of_jax_is_not_waiting() -> None:
-    jax.jit(lambda x: (see(), x)[1])(1.0)
-    assert found[0][0] == "compiling"
-    found.clear()
-    jax.block_until_ready(jax.jit(lambda x: jax.pure_callback(lambda y: (see(), y)[1], x, x))(jnp.ones(())))
-    assert not found[0][1], "code of the user's runs"
+def test_a_callback_of_jax_is_user_code_that_training_waits_for(theirs: Any) -> None:
+    """Looked at from another thread until it returns."""
+    thread, seen, go_on = TrainingThread(), list[tuple[Activity, bool]](), threading.Event()
+
+    def callback(x: Any) -> Any:
+        theirs(go_on.wait)
+        return x
+
+    def look() -> None:
+        while not seen or not seen[-1][1]:
+            seen.append((thread.look(1), thread.is_in_user_code))
+        go_on.set()
+
+    step = jax.jit(lambda x: jax.pure_callback(callback, x, x)).lower(jnp.ones(())).compile()
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    jax.block_until_ready(step(jnp.ones(())))
+    watcher.join()
+    assert not seen[-1][0].waits
 
 
-def test_a_thread_that_waits_for_a_device_waits() -> None:
+def test_a_thread_that_waits_for_a_device_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked at from another thread until the device is done."""
+    monkeypatch.setattr(training_thread, "_is_user_code", lambda _: False)  # the test is
     squares = jax.jit(lambda x: jax.lax.fori_loop(0, 3000, lambda _, y: y @ y, x)).lower(jnp.ones((128, 128))).compile()
-    is_over = threading.Event()
+    is_over, seen = threading.Event(), list[bool]()
 
     def look() -> None:
         while not is_over.is_set():
-            see()
+            seen.append(looked(1).waits)
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -82,7 +98,7 @@ def test_a_thread_that_waits_for_a_device_waits() -> None:
     finally:
         is_over.set()
         watcher.join()
-    assert any(waits for _, waits in found)
+    assert any(seen)
 
 
 class Clock:
@@ -104,9 +120,9 @@ class Trains(TrainingThread):
     """A training thread in a step, on a clock of the test's."""
 
     def __init__(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(None)
+        super().__init__()
         self.clock = clock
-        monkeypatch.setattr(training_thread, "doing", lambda _: "step")
+        monkeypatch.setattr(training_thread, "STEP", ("Trains.late_after", "Trains.look_once"))
 
     def late_after(self, begun: int) -> float:
         """Returns the seconds until the step is late, looking twice a second."""
@@ -114,6 +130,9 @@ class Trains(TrainingThread):
         while not self.look(begun).is_late:
             self.clock.now += 0.5
         return self.clock.now - began
+
+    def look_once(self, begun: int) -> Activity:
+        return self.look(begun)
 
 
 def done(*seconds: float) -> StepsDone:
@@ -134,29 +153,10 @@ def test_a_step_is_late_after_20_s_or_five_slow_steps(clock: Clock, monkeypatch:
     assert [thread.late_after(begun) for begun in (6, 7)] == [300.0, 300.0], "the first steps under another preset"
 
 
-def test_a_step_is_late_before_any_is_reported(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are reported twice a second: many may have been trained."""
-    thread = Trains(clock, monkeypatch)
-    thread.note(TrainingStarted(preset="dp", step=100))
-    clock.now += 0.4
-    assert thread.late_after(130) == 20.0
-    thread.note(TrainingStarted(preset="dp", step=200))
-    clock.now += 6.0
-    assert thread.late_after(203) == 30.0, "one of these steps may have taken all of that time"
-
-
 def test_time_in_which_the_process_was_stopped_does_not_count(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     thread = Trains(clock, monkeypatch)
     thread.note(done(0.1, 0.1))
-    thread.look(4)
+    thread.look_once(4)
     clock.now += 3600
-    assert not thread.look(4).is_late
-    assert thread.look(4).seconds == training_thread.LONGEST_POLL_SECONDS
-
-
-def test_a_late_step_has_a_location(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = Trains(clock, monkeypatch)
-    thread.note(done(0.1, 0.1))
-    assert thread.look(4).where == ""
-    thread.late_after(4)
-    assert thread.look(4).where.startswith("look (training/training_thread.py:")
+    activity = thread.look_once(4)
+    assert (activity.is_late, activity.seconds) == (False, training_thread.LONGEST_POLL_SECONDS)

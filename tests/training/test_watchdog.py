@@ -4,14 +4,12 @@ import itertools
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from shardtui.engine.spec.model_choice import user_model
-from shardtui.engine.training import locations
 from shardtui.engine.wire import run_directory
 
 from ..conftest import SHARDTUI, tiny_config
@@ -137,22 +135,3 @@ def test_a_stall_is_reported_while_it_lasts(home: Path) -> None:
 def stalls_in_batch(home: Path) -> list[dict[str, Any]]:
     """Returns the stalls in `batch`, not those of a slow machine that imports jax."""
     return [stall for stall in named(history(home, "slow"), "Stalled") if stall["where"].startswith("batch (lm.py:")]
-
-
-def test_the_user_location_is_in_code_that_training_waits_for(tmp_path: Path) -> None:
-    """A user's own thread, such as one that prefetches data, does not count."""
-    file = tmp_path / "theirs.py"
-    file.write_text("def calls(function):\n    return function()\n")
-    scope: dict[str, Any] = {}
-    exec(compile(file.read_text(), str(file), "exec"), scope)
-    assert locations.user_location(scope["calls"](sys._current_frames), str(tmp_path)) == "calls (theirs.py:2)"
-    event = threading.Event()
-    thread = threading.Thread(target=scope["calls"], args=(event.wait,))
-    thread.start()
-    try:
-        frames = sys._current_frames()
-        assert locations.user_location(frames, str(tmp_path)) is None
-        assert "test_the_user_location" in locations.location(frames)
-    finally:
-        event.set()
-        thread.join()

@@ -162,7 +162,7 @@ def test_steps_during_a_compilation_do_not_count_for_their_preset() -> None:
 
 
 def test_a_failed_or_cancelled_switch_changes_nothing() -> None:
-    failed = SwitchFailed(to_preset="tp", step=3, problems=["out of memory"])
+    failed = SwitchFailed(to_preset="tp", step=3, problems=["out of memory"], preset="dp")
     state = after(PresetCompiling(preset="tp"), Switching(to_preset="tp", step=3), failed)
     assert (state.preset, state.phase, state.compiling, state.failed_switch) == ("dp", Phase.TRAINING, None, failed)
     assert after(PresetCompiling(preset="tp"), SwitchCancelled(to_preset="tp")).compiling is None

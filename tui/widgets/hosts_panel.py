@@ -60,8 +60,7 @@ def _line(host: HostInfo, name: int, state: RunState) -> Content:
 
 def _stuck(status: HostStatus) -> str:
     activity = status.activity
-    where = activity.where or "native code"
-    return f"process {status.process}: stuck in {where}, step {activity.step:,}"
+    return f"process {status.process}: stuck in {activity.where}, step {activity.step:,}"
 
 
 def _status(process: int, status: HostStatus | None, state: RunState) -> tuple[str, str]:
