@@ -24,6 +24,9 @@ NUMBER = re.compile(r"((?<![\w.])[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?(?!\w))")
 PAIRED = 5
 """As many figures of one cell may differ before each package set gets a line of its own."""
 
+OF_COMPILERS = ("plan/", "long/estimates", "long/search", "bench/maxtext")
+"""Tables whose figures come from the TPU's compiler."""
+
 Cell = str | int | float | None
 Entry = dict[str, Any]
 """Of one package set: command, date, python, versions, machine, columns and rows. What is not known is left out."""
@@ -69,7 +72,8 @@ def drawn(name: str) -> str:
         return "\nNot recorded yet.\n\n"
     sets: Sets = dict(sorted(json.loads(path.read_text()).items(), key=lambda item: _version(item[0])))
     draw = {"faults": _faults, "bench": _figures}.get(name.partition("/")[0], _table)
-    return f"\n{_source(sets)}\n\n{draw(sets)}\n"
+    shown = ("jax", "libtpu") if name.startswith(OF_COMPILERS) else ("jax",)
+    return f"\n{_source(sets, shown)}\n\n{draw(sets)}\n"
 
 
 def text(cell: Cell, form: str) -> str:
@@ -91,12 +95,12 @@ def pair(texts: dict[str, str]) -> str:
     return "<br>".join(f"{name}: {shown}" for name, shown in texts.items() if shown)
 
 
-def _source(sets: Sets) -> str:
-    """How the figures were made."""
+def _source(sets: Sets, shown: Sequence[str]) -> str:
+    """How the figures were made: of the packages, those that are shown."""
 
     def packages(entry: Entry) -> str:
-        named = {"Python": entry.get("python"), **entry.get("versions", {})}
-        return ", ".join(f"{name} {version}" for name, version in named.items() if version)
+        found = {"Python": entry.get("python"), **entry.get("versions", {})}
+        return ", ".join(f"{name} {found[name]}" for name in ("Python", *shown) if found.get(name))
 
     kinds: list[Callable[[Entry], str]] = [
         lambda entry: f"`{entry['command']}`",
@@ -171,7 +175,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _figures(sets: Sets) -> str:
-    """Of the benchmarks: for each package set the median and its spread."""
+    """Of the benchmarks: a column for each package set."""
     found: dict[str, dict[str, Figure]] = {}
     for name, entry in sets.items():
         for cells in entry["rows"]:
@@ -182,30 +186,23 @@ def _figures(sets: Sets) -> str:
 
 
 def figure_heads(sets: Sequence[str]) -> Row:
-    return ["figure", *(head for name in sets for head in (name, "spread")), "to reach", "", f"against, {sets[0]}"]
+    return ["figure", *sets, "target", f"compared with, {sets[0]}"]
 
 
 def figure_row(of_sets: dict[str, Figure], sets: Sequence[str]) -> Row:
-    cells: Row = []
-    for of_set in sets:
-        figure = of_sets.get(of_set)
-        cells += [f"{figure['value']:.3g} {figure['unit']}".strip(), _spread(figure)] if figure else ["", ""]
+    cells = [_measured(of_sets[name]) if name in of_sets else "" for name in sets]
     first = next(iter(of_sets.values()))
     goal = "" if first["bound"] is None else f"{first['sign']} {first['bound']:g}"
-    missed = [_missed(figure) for figure in of_sets.values()] if goal else []
     against = of_sets[sets[0]]["against"] if sets[0] in of_sets else None
-    return [text(first["figure"], ""), *cells, goal, " · ".join(dict.fromkeys(missed)), text(against, "")]
+    return [text(first["figure"], ""), *cells, goal, text(None if against == "nothing" else against, "")]
 
 
-def _spread(figure: Figure) -> str:
-    spread = f"{figure['low']:.3g} … {figure['high']:.3g}, " if figure["n"] > 1 else ""
-    return f"{spread}n = {figure['n']}"
-
-
-def _missed(figure: Figure) -> str:
-    """✓, or how far it is."""
-    over = figure["value"] - figure["bound"]
-    return "✓" if (over >= 0 if figure["sign"] == "≥" else over <= 0) else f"{abs(over):.3g} off"
+def _measured(figure: Figure) -> str:
+    """The median, the range of the repeats, and ✗ where the target is missed."""
+    spread = f" ({figure['low']:.3g} … {figure['high']:.3g})" if figure["n"] > 1 else ""
+    over = 0.0 if figure["bound"] is None else figure["value"] - figure["bound"]
+    is_missed = over < 0 if figure["sign"] == "≥" else over > 0
+    return f"{figure['value']:.3g} {figure['unit']}".strip() + spread + " ✗" * is_missed
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
