@@ -4,15 +4,17 @@ import argparse
 import importlib
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
+ROOT = Path(__file__).parents[1]
 PACKAGES = ("jax", "flax", "orbax-checkpoint", "textual", "libtpu")
 
 
@@ -37,17 +39,28 @@ def modules(package: str, names: Iterable[str]) -> Iterator[tuple[str, ModuleTyp
 
 
 @contextmanager
-def own_directories() -> Iterator[None]:
-    """Sets directories for runs, presets, compiled programs and sockets, whose paths must be short.
+def own_directories() -> Iterator[Path]:
+    """Sets directories for runs, presets, compiled programs, exports and sockets, whose paths must be short.
 
     Processes started from here inherit them, and compile as users do.
     """
-    os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "XLA_FLAGS": ""}
-    with tempfile.TemporaryDirectory(prefix="shardtui-", dir="/tmp") as folder:
-        for kind in ("STATE", "CONFIG", "CACHE"):
-            os.environ[f"XDG_{kind}_HOME"] = f"{folder}/{kind.lower()}"
+    kept = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="shardtui-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "XLA_FLAGS": ""}
+        os.environ |= {f"XDG_{kind}_HOME": f"{folder}/{kind.lower()}" for kind in ("STATE", "CONFIG", "CACHE")}
         os.environ["SHARDTUI_RUNTIME_DIR"] = f"{folder}/run"
-        yield
+        try:
+            with chdir(folder):
+                yield Path(folder)
+        finally:
+            os.environ.clear()
+            os.environ.update(kept)
+
+
+def printed(*arguments: str, **environment: str) -> str:
+    """Returns what a Python process prints that runs at the root of the tree."""
+    command, own = [sys.executable, *arguments], {**os.environ, **environment}
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, env=own).stdout
 
 
 def memory(of: str, process: int | str = "self") -> int:

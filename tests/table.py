@@ -15,9 +15,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from docs.tables import DATA, Cell, Entry, Sets, markdown, markdown_row, text
-from tests.suite import machine, package_versions
-
-ROOT = Path(__file__).parents[1]
+from tests.suite import ROOT, machine, package_versions
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:

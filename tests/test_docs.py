@@ -83,9 +83,10 @@ def test_commands_are_there() -> None:
 
 
 @pytest.mark.core
-def test_long_suites_import_what_is_there() -> None:
-    names = [path.stem for path in (ROOT / "tests/long").glob("*.py")]
-    code = f"import importlib; [importlib.import_module(f'tests.long.{{name}}') for name in {names}]"
+def test_suites_import_what_is_there() -> None:
+    paths = [path for folder in ("bench", "faults", "long") for path in (ROOT / "tests" / folder).glob("*.py")]
+    names = [f"tests.{path.parent.name}.{path.stem}" for path in paths]
+    code = f"import importlib; [importlib.import_module(name) for name in {names}]"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,6 +1,5 @@
 """The installed packages are those of the source tree, and the UI process imports nothing heavy."""
 
-import re
 import subprocess
 import sys
 import tomllib
@@ -45,16 +44,3 @@ def test_presets_are_installed_with_the_package() -> None:
     experts = {"dp-ep4", "ep2-tp2"}
     pitfalls = {"pitfall-same-axis", "pitfall-replicated-moments"}
     assert built_in | experts | pitfalls <= preset_files("parallelism").keys()
-
-
-def test_programs_outside_pytest_import_modules_that_exist() -> None:
-    """No test runs `tests/bench` and `tests/long`, so a moved module would go unnoticed."""
-    texts = {path: path.read_text() for folder in ("bench", "long") for path in (ROOT / "tests" / folder).glob("*.py")}
-    named = {
-        (path.name, module) for path in texts for module in re.findall(r"^from (tests[.\w]+) import", texts[path], re.M)
-    }
-    assert named
-    places = {each: ROOT / each[1].replace(".", "/") for each in named}
-    assert [
-        each for each, place in places.items() if not place.with_suffix(".py").exists() and not place.is_dir()
-    ] == []

@@ -1,8 +1,6 @@
 """The account of a step: its sum against the clock, what tracing costs a step, and how long reading takes."""
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,13 +11,24 @@ from shardtui.engine.models.task import TrainState
 from shardtui.engine.profiling.breakdown import read_breakdown
 from shardtui.engine.program.memory import keep_freed_blocks
 
+from ..suite import printed
 from .figure import Figure, at_least, at_most
 from .plain import Plain, config
 
 REPEATS = 5
 STEPS = 5
 PRESET = "fsdp-tp2"
-ROOT = Path(__file__).parents[2]
+READING = """
+import json, sys, time
+from pathlib import Path
+from shardtui.engine.profiling.breakdown import read_breakdown
+from tests.suite import memory
+
+began = time.perf_counter()
+read_breakdown(Path(sys.argv[1]), json.loads(sys.argv[2]))
+print(time.perf_counter() - began, memory("VmHWM"))
+"""
+"""Reads a trace as `shardtui profile` does, without jax; prints the seconds and the peak of memory in bytes."""
 
 
 def run() -> list[Figure]:
@@ -50,32 +59,12 @@ def run() -> list[Figure]:
         at_most(1.01, "a traced step ÷ an untraced one", costs, "×", step),
         at_most(2.0, read, reads, "s", "nothing"),
         at_most(500, f"{read}: most memory of the process", used, "MB", "nothing"),
-        *_without_parts(),
-    ]
-
-
-def _without_parts() -> list[Figure]:
-    """How far the account's time without a part is from a loop without it, in either direction."""
-    command = [sys.executable, "-m", "tests.bench.parts"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    ratios: dict[str, list[float]] = json.loads(answer.stdout)
-    return [
-        at_most(
-            1.1,
-            f"a step without its {name}: by the account and by the clock",
-            [max(each, 1 / each) for each in found],
-            "×",
-            "two devices on two cores",
-        )
-        for name, found in ratios.items()
     ]
 
 
 def _read_alone(path: Path, mesh: dict[str, int]) -> tuple[float, float]:
     """The seconds and bytes of a process that only reads."""
-    command = [sys.executable, "-m", "tests.bench.reading", str(path), json.dumps(mesh)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    seconds, size = map(float, answer.stdout.split())
+    seconds, size = map(float, printed("-c", READING, str(path), json.dumps(mesh)).split())
     return seconds, size
 
 

@@ -10,7 +10,7 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import AnyEvent, EngineStarted, EngineStopped, StepsDone
 from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
-from shardtui.tui.widgets.loss_chart import draw_chart
+from shardtui.tui.widgets.loss_plot import Plot, draw_plot
 
 from ..recorded import losses_of
 from ..suite import memory
@@ -55,7 +55,7 @@ def _redraw(losses: list[float]) -> Figure:
     seconds: list[float] = []
     for _ in range(REPEATS):
         began = time.perf_counter()
-        draw_chart(shown, [(STEPS // 2, "fsdp")], 138, 36)
+        draw_plot(Plot(shown, marks=[(STEPS // 2, "fsdp")]), 138, 36)
         seconds.append(time.perf_counter() - began)
     return at_most(
         5, f"redraw of the chart with {STEPS:,} steps, 140 × 40", [1e3 * s for s in seconds], "ms", "nothing"

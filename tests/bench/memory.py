@@ -1,7 +1,5 @@
 """The peak memory of a switch, beyond that of the state that it moves."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from shardtui.engine.program.program import compile_initial_state
 from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.spec.preset_reader import load_preset
 
-from ..suite import memory
+from ..suite import memory, printed
 from .figure import Figure, at_most
 from .plain import config
 
@@ -39,15 +37,8 @@ def _figures(source: str, target: str) -> list[Figure]:
 
 def measured_alone(suite: str, *arguments: str) -> list[list[int]]:
     """Returns the numbers in each line that a suite prints in a process of its own, whose resident memory is read."""
-    answer = subprocess.run(
-        [sys.executable, "-m", f"tests.bench.{suite}", *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, **RETURNS_FREED_MEMORY},
-    )
-    return [[int(word) for word in line.split()] for line in answer.stdout.splitlines()]
+    answer = printed("-m", f"tests.bench.{suite}", *arguments, **RETURNS_FREED_MEMORY)
+    return [[int(word) for word in line.split()] for line in answer.splitlines()]
 
 
 def _figure(name: str, mode: str, before: int, after: int, largest: int, *peaks: int) -> Figure:
@@ -55,7 +46,7 @@ def _figure(name: str, mode: str, before: int, after: int, largest: int, *peaks:
     less = f" - {freed / 1e6:,.0f} MB that are freed" if freed else ""
     return at_most(
         1.0,
-        f"{name}: peak beyond the source ÷ (destination + 2 × largest leaf)",
+        name,
         [peak / (after + 2 * largest - freed) for peak in peaks],
         "×",
         f"{after / 1e6:,.0f} MB + 2 × {largest / 1e6:,.0f} MB{less}",

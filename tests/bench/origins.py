@@ -1,12 +1,9 @@
 """How long Shardy's passes take to explain a step, beyond tracing and lowering it, and their memory."""
 
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import jax
 from shardtui.engine.models.task import Task
@@ -20,6 +17,7 @@ from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_presets
 
 from ..origins.programs import nnx_decoder
+from ..suite import printed
 from .figure import Figure, at_most
 
 REPEATS = 3
@@ -30,10 +28,7 @@ QWEN3_8B = {"T": 4096, "V": 151_936, "D": 4096, "N": 32, "K": 8, "H": 128, "F": 
 def run() -> list[Figure]:
     """Measures nano under every preset, and a decoder of the sizes of Qwen3-8B in a process of its own."""
     script = "from tests.bench.origins import large; print(*large())"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True, capture_output=True, text=True
-    )
-    seconds, more_bytes, values = map(float, done.stdout.split())
+    seconds, more_bytes, values = map(float, printed("-c", script).split())
     size = f"{values:,.0f} values explained"
     return [
         at_most(1.0, "explaining a step of nano, each preset, beyond lowering", nano(), "s", "nothing"),

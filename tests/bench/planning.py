@@ -14,6 +14,7 @@ from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire.framing import encode_json
 
+from ..suite import printed
 from .figure import Figure, at_most
 
 MODEL, TOPOLOGY, PRESET = "gpt3-175b", "v5p:8x8x16", "fsdp64-model16"
@@ -59,7 +60,7 @@ print(compiled.memory_analysis().peak_memory_in_bytes)
 def run() -> list[Figure]:
     """Measures the time of 1,000 estimates, and of one preset that is compiled."""
     about = (_config(64), TOPOLOGY, PRESET)
-    estimates = [_printed("-c", MESHES, _config(1024), TOPOLOGY) for _ in range(ESTIMATES)]
+    estimates = [float(printed("-c", MESHES, _config(1024), TOPOLOGY)) for _ in range(ESTIMATES)]
     ours, bare = [], []
     for _ in range(REPEATS):
         bare.append(_seconds("-c", BARE, *about))
@@ -76,12 +77,6 @@ def _config(batch_size: int) -> str:
     model = load_model(MODEL, (f"batch_size={batch_size}",))
     config = RunConfig(run="plan", model_name=MODEL, model=model.model, training=model.training, preset=PRESET)
     return encode_json(config).decode()
-
-
-def _printed(*arguments: str) -> float:
-    """Returns the number that a Python process prints."""
-    output = subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True).stdout
-    return float(output)
 
 
 def _seconds(*arguments: str) -> float:

@@ -1,18 +1,15 @@
 """This engine's step compared with the training loop of Flax's guide, with the same model, optimizer and data.
 
-The guide's loop keeps the old state until the new one is there. Ours, and the guide's with donation, write the new one
-into the memory of the old. All are measured in one process, again and again in new ones: where memory lies differs from
+The guide's loop keeps the old state until the new one is there; ours writes the new one into the memory of the old.
+Both are measured in one process, again and again in new ones: where memory lies differs from
 process to process, and makes a loop up to a tenth faster for as long as the process lives.
 `python -m tests.bench.step PRESET DEVICES` measures them once.
 """
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -25,6 +22,7 @@ from shardtui.engine.models.task import Batch
 from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.program.memory import keep_freed_blocks
 
+from ..suite import printed
 from .figure import Figure, at_least
 from .plain import Plain, config
 
@@ -56,29 +54,22 @@ def _figures(preset: str, devices: int) -> Iterator[Figure]:
     where = f"{preset} on {devices} device{'s' * (devices > 1)}"
     kinds = (("steps/s, ours ÷ Flax guide's loop", "clock"), ("processor time, Flax guide's loop ÷ ours", "processor"))
     for name, kind in kinds:
-        seconds = [(getattr(own, kind), getattr(guide, kind)) for own, guide, _ in measured]
+        seconds = [(getattr(own, kind), getattr(guide, kind)) for own, guide in measured]
         guides_own = f"guide's: {1e3 * median(guide for _, guide in seconds):.1f} ms a step"
         yield at_least(1.0, f"{name}, {where}", [guide / own for own, guide in seconds], "×", guides_own)
-    donating = [guide.processor / own.processor for own, _, guide in measured]
-    name = f"processor time, Flax guide's loop with donation ÷ ours, {where}"
-    yield at_least(
-        1.0, name, donating, "×", f"guide's: {1e3 * median(g.processor for *_, g in measured):.1f} ms a step"
-    )
 
 
-def _in_a_process(preset: str, devices: int) -> tuple[Seconds, Seconds, Seconds]:
-    command = [sys.executable, "-m", "tests.bench.step", preset, str(devices)]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], check=True)
-    own, guide, donating = json.loads(answer.stdout)
-    return Seconds(*own), Seconds(*guide), Seconds(*donating)
+def _in_a_process(preset: str, devices: int) -> tuple[Seconds, Seconds]:
+    own, guide = json.loads(printed("-m", "tests.bench.step", preset, str(devices)))
+    return Seconds(*own), Seconds(*guide)
 
 
 def main() -> None:
-    """Prints the seconds of our step, the guide's, and the guide's with donation: medians of `ROUNDS`, as JSON."""
+    """Prints the seconds of our step and the guide's: medians of `ROUNDS`, as JSON."""
     keep_freed_blocks()
     plain = Plain(config(preset=sys.argv[1], devices=int(sys.argv[2])))
     batch = plain.batch(0)
-    loops = _ours(plain), _guides(plain, donates=False), _guides(plain, donates=True)
+    loops = _ours(plain), _guides(plain)
     for loop in loops:
         _seconds(loop, batch)  # compiles
     rounds = [[_seconds(loop, batch) for loop in loops] for _ in range(ROUNDS)]
@@ -96,7 +87,7 @@ def _ours(plain: Plain) -> Step:
     return step
 
 
-def _guides(plain: Plain, donates: bool) -> Step:
+def _guides(plain: Plain) -> Step:
     """Returns the guide's step: `nnx.jit` over a model and an `nnx.Optimizer` that are created sharded."""
     task, mesh, preset = plain.task, plain.placement.mesh, plain.placement.preset
     names = {name for array in task.arrays for name in array.logical_axes if name}
@@ -107,7 +98,7 @@ def _guides(plain: Plain, donates: bool) -> Step:
         model = Decoder(task.config.model, jnp.dtype(task.dtype), nnx.Rngs(task.config.seed))
         return model, nnx.Optimizer(model, optimizer(task.config.training, {}), wrt=nnx.Param)
 
-    @partial(nnx.jit, donate_argnums=(0, 1) if donates else ())
+    @nnx.jit
     def train_step(model: Decoder, adam: nnx.Optimizer, batch: Batch, key: jax.Array) -> jax.Array:
         value, gradients = nnx.value_and_grad(lambda model: loss(model(batch.inputs, key), batch.targets))(model)
         adam.update(model, gradients)

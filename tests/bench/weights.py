@@ -47,7 +47,7 @@ def _figure(folder: str, preset: str, largest: int) -> Figure:
     ((shards, peak),) = measured_alone("weights", folder, preset)
     return at_most(
         1.0,
-        f"reading weights, {preset}: peak beyond the parameters' shards ÷ largest tensor",
+        f"reading weights, {preset}",
         [(peak - shards) / largest],
         "×",
         f"{shards / 1e6:,.0f} MB of shards, largest tensor {largest / 1e6:,.0f} MB",
