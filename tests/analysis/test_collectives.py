@@ -58,7 +58,7 @@ def test_hand_written_programs_on_cpu(program: Program, mesh: Mesh) -> None:
 
 @pytest.mark.parametrize("program", list(hand_written()), ids=lambda program: program.name)
 def test_hand_written_programs_compiled_for_tpu(program: Program) -> None:
-    """Reads the texts that `tests/long/tpu_traffic.py` stores: v5e, 2 × 4 chips."""
+    """Reads the texts that `tests/long/tpu_texts.py` writes: v5e, 2 × 4 chips."""
     found = inventory(read(program.name), MESH)
     assert summary(found) == [program.traffic]
     assert found[0].written

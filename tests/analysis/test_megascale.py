@@ -36,7 +36,7 @@ def summary(infos: list[CollectiveInfo]) -> list[tuple[str, list[str], int | Non
 
 @pytest.mark.parametrize(("program", "slices"), PROGRAMS, ids=lambda each: getattr(each, "name", str(each)))
 def test_hand_written_programs_over_slices(program: SlicesProgram, slices: int) -> None:
-    """Reads the texts that `tests/long/slices_traffic.py` stores: slices of v5e, 2 × 4 chips."""
+    """Reads the texts that `tests/long/tpu_texts.py` writes: slices of v5e, 2 × 4 chips."""
     found = inventory(read(program.name, slices), {"replica": slices, "data": 4, "model": 2})
     assert summary(found) == [program.traffic(slices)]
     assert found[0].group_size == (2 if program.kind == "collective-permute" else slices)

@@ -41,7 +41,7 @@ def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.core
 def test_a_run_of_two_processes_switches_saves_and_resumes_on_four(home: Path) -> None:
-    """The short form of tests/long/hosts.py."""
+    """The short form of `tests/long/losses.py processes`."""
     settings = [*SETTINGS, WITH_DROPOUT]
     alone = losses(train(*settings, "--steps=10"))
     together = train(

@@ -1,7 +1,7 @@
-"""The boards of `shardtui plan` for GPT-3 on 64 and on 1,024 chips: `python tests/long/boards.py [NAME …] [--record]`.
+"""The boards of `shardtui plan` for large models: `python tests/long/boards.py [NAME …] [--record]`.
 
-Needs the extra `tpu`, no TPU, and up to two minutes a compilation on two cores; what was compiled before is kept.
-`newer` has GPT-3 and Llama 3 70B on two slices and on tpu7x, `gpus` both on GPUs, with the extra `gpu-compiler`.
+Needs the extra `tpu`, for `gpus` the extra `gpu-compiler`, no TPU or GPU, and up to two minutes a compilation on two
+cores; what was compiled before is kept.
 """
 
 import argparse
@@ -19,46 +19,56 @@ from shardtui.engine.planning.ranking import title_of
 from tests.suite import versions
 from tests.table import Cell, Table, arguments
 
-BOARDS = {
-    "64-chips": ("--topology=v5p:4x4x4", "--batch-size=64"),
-    "64-chips-batch-512": ("--topology=v5p:4x4x4", "--batch-size=512"),
-    "1024-chips-batch-512": ("--topology=v5p:8x8x16", "--batch-size=512"),
-    "1024-chips-search": ("--topology=v5p:8x8x16", "--batch-size=64", "--search"),
+GPT3 = {
+    "by-hand": "--topology=v5p:4x4x4 --batch-size=64 --preset=data8-model8 --preset=fsdp8-model8",
+    "64-chips": "--topology=v5p:4x4x4 --batch-size=64",
+    "1024-chips-search": "--topology=v5p:8x8x16 --batch-size=64 --search",
 }
-COLUMNS = {
-    "preset": "",
-    "verdict": "{}",
-    "peak": "bytes",
-    "of a device": "part",
-    "sent a step": "{}",
-    "a step": "seconds",
-    "bound by": "{}",
-    "from": "{}",
-    "estimate of the peak off": "{:+.2g} %",
-    "of what is sent": "{:+.2g} %",
-}
-DEVICE_COLUMNS = {"model": "", "devices": "", "batch": "", **COLUMNS}
-NEWER = """
+"""Options of a plan for GPT-3 175B."""
+DEVICES = {
+    "newer": """
 gpt3-175b  2*v5p:4x4x4 128  --preset=hsdp     --preset=fsdp-tp8
 llama3-70b 2*v5p:4x4x4 128  --preset=hsdp     --set=seq_len=2048
 gpt3-175b  tpu7x:4x4x4 128  --preset=fsdp-tp4
 llama3-70b tpu7x:4x4x4 128  --preset=fsdp-tp4 --set=seq_len=2048
-"""
-GPUS = """
+""",
+    "gpus": """
 gpt3-175b  h100:8x8    64   --preset=fsdp     --preset=fsdp-tp8
 llama3-70b h100:8x8    64   --preset=fsdp     --preset=fsdp-tp8 --set=seq_len=2048
 gpt3-175b  h100:128x8  1024 --preset=fsdp     --preset=fsdp-tp8
 llama3-70b h100:128x8  1024 --preset=fsdp     --preset=fsdp-tp8 --set=seq_len=2048
-"""
-DEVICES = {"newer": NEWER, "gpus": GPUS}
-"""Model, topology, batch size, options."""
-BY_HAND = ("--topology=v5p:4x4x4", "--batch-size=64", "--preset=data8-model8", "--preset=fsdp8-model8")
+""",
+}
+"""Model, topology, batch size and options of each plan."""
+LONG = ("--model=gpt2-xl", "--preset=docs/examples/long.toml", "--batch-size=1", "--set=remat=true")
+SEQUENCES = (
+    ("v5p:2x2x4", 32_768, "auto"),
+    ("v5p:2x2x4", 131_072, "auto"),
+    ("v5p:4x4x4", 131_072, "auto"),
+    ("v5p:4x4x4", 32_768, "plain"),
+    ("v5p:2x2x4", 131_072, "plain"),
+    ("v5p:4x4x4", 131_072, "plain"),
+)
+"""Slice, tokens and attention."""
+COLUMNS = {
+    "preset": "",
+    "verdict": "{}",
+    "peak": "bytes",
+    "sent a step": "{}",
+    "a step": "seconds",
+    "bound by": "{}",
+    "estimate of the peak off": "{:+.2g} %",
+    "of what is sent": "{:+.2g} %",
+}
+SEQUENCE_COLUMNS = {
+    **dict.fromkeys(("topology", "tokens", "attention"), ""),
+    "verdict": "{}",
+    "peak": "bytes",
+    "sent over `seq`": "bytes",
+}
 HELD = {"a device holds": "", "by hand": "{}", "`data8-model8`": "bytes", "`fsdp8-model8`": "bytes"}
-HALF = "kernel copies"
-HAND = f"{175 * 2 / 8:g} GB"
+HALF, HAND = "kernel copies", f"{175 * 2 / 8:g} GB"
 """Parameters of two bytes, split over eight devices."""
-LEAST = 0.01
-"""Of all that is sent: what is less is left out."""
 PARTS = {
     "float32 parameters": "parameters",
     "Adam's moments": "moments",
@@ -66,43 +76,54 @@ PARTS = {
     "saved activations, remat, 8 sequences a device": "saved activations",
     "one block in the backward pass": "one block",
 }
-
+LEAST = 0.01
+"""Of all that is sent: what is less is left out."""
 Row = dict[str, Any]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(("by-hand", *BOARDS, *DEVICES)))
+    names = (*GPT3, *DEVICES, "long-context")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(names)}; all by default")
     options = arguments(parser)
     print(f"{versions()}\n")
-    for name in options.names or ("by-hand", *BOARDS):
-        if name in DEVICES:
-            add_devices(name, options.record)
-        else:
-            add_gpt3(name, options.record)
+    for name in options.names or names:
+        add = add_gpt3 if name in GPT3 else add_devices if name in DEVICES else add_sequences
+        add(name, options.record)
         print()
 
 
 def add_gpt3(name: str, records: bool) -> None:
-    asked = BOARDS.get(name, BY_HAND)
-    rows = board("--model=gpt3-175b", *asked)
-    columns = COLUMNS if name in BOARDS else HELD
-    with Table(f"plan/{name}", columns, records, f"shardtui plan --model=gpt3-175b {' '.join(asked)}") as table:
-        if name not in BOARDS:
-            add_parts(table, *rows)
+    asked = GPT3[name]
+    is_by_hand, searches = name == "by-hand", "--search" in asked
+    command = f"shardtui plan --model=gpt3-175b {asked}"
+    with Table(f"plan/{name}", HELD if is_by_hand else COLUMNS, records, command) as table:
+        rows = board("--model=gpt3-175b", *asked.split())
+        if is_by_hand:
+            add_parts(table, {row["preset"]: row for row in rows})
             return
         for row in rows:
-            is_left = "--search" in asked and not row["compiled"]
-            if row["verdict"] != "infeasible" and not is_left:
+            if row["verdict"] != "infeasible" and (row["compiled"] or not searches):
                 table.add(*cells(row))
 
 
 def add_devices(name: str, records: bool) -> None:
-    with Table(f"plan/{name}", DEVICE_COLUMNS, records) as table:
+    columns = {**dict.fromkeys(("model", "devices", "batch"), ""), **COLUMNS}
+    with Table(f"plan/{name}", columns, records, f"python tests/long/boards.py {name}") as table:
         for line in DEVICES[name].strip().splitlines():
             model, topology, batch, *rest = line.split()
             for row in board(f"--model={model}", f"--topology={topology}", f"--batch-size={batch}", *rest):
                 table.add(model, topology, int(batch), *cells(row))
+
+
+def add_sequences(name: str, records: bool) -> None:
+    with Table(f"plan/{name}", SEQUENCE_COLUMNS, records, f"python tests/long/boards.py {name}") as table:
+        for topology, tokens, attention in SEQUENCES:
+            sizes = (f"--seq-len={tokens}", f"--set=context={tokens}", f"--set=attention={attention}")
+            (row,) = board(*LONG, f"--topology={topology}", *sizes)
+            cost = row["compiled"] or row["estimate"]
+            sent = sum(flow["bytes_sent"] for flow in cost["collectives"] or ()) or None
+            table.add(topology, f"{tokens:,}", attention, row["verdict"], cost["peak_bytes"], sent)
 
 
 def board(*asked: str) -> list[Row]:
@@ -118,21 +139,13 @@ def cells(row: Row) -> list[Cell]:
     verdict = f"too large by {figures.size(over)}" if row["verdict"] == "too large" else row["verdict"]
     timed = compiled if compiled and compiled["step_seconds"] else estimate or cost
     flows = sent(compiled or {}) or sent(estimate or {})
-    spread = ", ".join(
-        f"{axes} {figures.size(count)}" for axes, count in flows.items() if count > LEAST * sum(flows.values())
-    )
-    return [
-        title_of(row["preset"], row["settings"]),
-        verdict,
-        cost["peak_bytes"],
-        cost["peak_bytes"] / cost["capacity_bytes"],
-        spread,
-        timed["step_seconds"],
-        row["bound"],
-        "compiler" if compiled else "formula",
-        off(estimate["peak_bytes"], compiled["peak_bytes"]) if compiled and estimate else None,
-        off(total(estimate), total(compiled)) if compiled and estimate else None,
-    ]
+    least = LEAST * sum(flows.values())
+    spread = ", ".join(f"{axes} {figures.size(count)}" for axes, count in flows.items() if count > least)
+    off = (None, None)
+    if compiled and estimate:
+        off = (apart(estimate["peak_bytes"], compiled["peak_bytes"]), apart(*map(total, (estimate, compiled))))
+    title = title_of(row["preset"], row["settings"])
+    return [title, verdict, cost["peak_bytes"], spread, timed["step_seconds"], row["bound"], *off]
 
 
 def sent(cost: Row) -> dict[str, int]:
@@ -148,14 +161,13 @@ def total(cost: Row) -> int:
     return sum(sent(cost).values())
 
 
-def off(estimate: float, compiled: float) -> float | None:
+def apart(estimate: float, compiled: float) -> float | None:
     """Percent; None where the compiler says nothing."""
     return 100 * (estimate / compiled - 1) if compiled else None
 
 
-def add_parts(table: Table, *rows: Row) -> None:
-    by_preset = {row["preset"]: row for row in rows}
-    known = [by_preset[name.strip("`")] for name in list(HELD)[2:]]
+def add_parts(table: Table, rows: dict[str, Row]) -> None:
+    known = [rows[name.strip("`")] for name in list(HELD)[2:]]
     parts = [row["estimate"]["parts"] for row in known]
     table.add(f'half-precision parameters ("{HALF}")', HAND, *(each[HALF] for each in parts))
     for name, part in PARTS.items():

@@ -3,7 +3,7 @@
 Needs the extra `tpu`, no TPU, and about a minute a case on two cores; what was compiled before is kept. A compilation
 that takes longer than five minutes is given up. With words only the cases that have them all. Groups: `families` other
 than GPT-2, some of them as a directory of `transformers`; `traced`, models of one's own, which are estimated from their
-trace; `slices`, several of them and tpu7x; `gpus`, with the extra `gpu-compiler` instead.
+trace. `tests/long/boards.py` compares several slices, tpu7x and GPUs.
 """
 
 import argparse
@@ -75,22 +75,6 @@ qwen3-8b      v5p:2x2x4 fsdp     batch_size=32
 mistral-7b    v6e:4x4   fsdp-tp2 batch_size=32 seq_len=2048
 hf:llama-1b   v6e:2x4   fsdp-tp2 batch_size=16 seq_len=2048
 """
-SLICES = """
-gpt2       2*v5e:2x4   dp       batch_size=64
-gpt2       2*v5e:2x4   hsdp     batch_size=64
-gpt3-175b  2*v5p:4x4x4 hsdp     batch_size=128
-llama3-70b 2*v5p:4x4x4 hsdp     batch_size=128 seq_len=2048
-gpt2       tpu7x:2x2x1 fsdp     batch_size=64
-llama3-70b tpu7x:4x4x4 fsdp-tp4 batch_size=128 seq_len=2048
-"""
-GPUS = """
-gpt2       h100:1x8   fsdp     batch_size=64
-gpt2       a100:2x8   dp-tp2   batch_size=64
-gpt3-175b  h100:8x8   fsdp-tp8 batch_size=64
-gpt3-175b  h100:128x8 fsdp-tp8 batch_size=1024
-llama3-70b h100:8x8   fsdp     batch_size=64 seq_len=2048
-llama3-70b gb200:16x4 fsdp-tp4 batch_size=64 seq_len=2048
-"""
 WIDE = "batch_size=64 seq_len=256 width=256"
 TRACED = f"""
 docs/examples/transformer.py:language_model v5e:2x4 dp       {WIDE}
@@ -152,7 +136,7 @@ LLAMA_1B = {
 }
 """Sizes of Llama 3.2 1B (Meta 2024), as `transformers` writes them."""
 
-GROUPS = {"": CASES, "families": FAMILIES, "traced": TRACED, "slices": SLICES, "gpus": GPUS}
+GROUPS = {"": CASES, "families": FAMILIES, "traced": TRACED}
 LIMIT = 300
 """Seconds that a compilation may take."""
 COLUMNS = {

@@ -48,16 +48,14 @@ def measure_one(preset: str) -> None:
     from shardtui.engine.program.memory import measure
     from shardtui.engine.program.placement import place
     from shardtui.engine.program.program import compile_initial_state, compile_program
-    from shardtui.engine.spec.config import RunConfig
-    from shardtui.engine.spec.model_choice import load_model
     from shardtui.engine.spec.preset_reader import load_preset
 
-    model = load_model("nano", SETTINGS)
-    config = RunConfig(run="x", model_name="nano", model=model.model, training=model.training, preset=preset)
-    task = Task(config, "cpu")
+    from tests.bench.plain import config
+
+    task = Task(config(*SETTINGS, preset=preset), "cpu")
     program = compile_program(task, place(task, load_preset(preset), jax.devices()))
     assert program.description.memory
-    tokens = np.zeros((model.training.batch_size, model.training.seq_len), np.int32)
+    tokens = np.zeros((task.config.training.batch_size, task.config.training.seq_len), np.int32)
     batch = Batch(*(jax.device_put(tokens, sharding) for sharding in program.placement.batch_shardings))
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the compiler's

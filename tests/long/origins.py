@@ -1,6 +1,5 @@
-"""Collectives estimated by Shardy's passes against those of the CPU's compiler, for nano, the models of docs/examples
-under every built-in preset, programs of other libraries and programs of one collective:
-`python tests/long/origins.py [PRESET …] [--record]` (ten minutes on two cores).
+"""Collectives estimated by Shardy's passes against those of the CPU's compiler, for nano, docs/examples and programs of
+other libraries: `python tests/long/origins.py [PRESET …] [--record]` (ten minutes on two cores).
 """
 
 import argparse
@@ -8,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # the same partitioner, sooner
@@ -16,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
 from jax.sharding import AxisType
-from shardtui.engine.base import figures
 from shardtui.engine.models.task import Task
 from shardtui.engine.origins.compiled import compiled
 from shardtui.engine.origins.explain import explain
@@ -31,28 +28,15 @@ from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_presets
 
 from tests.models.test_user_model import EXAMPLES, FOLDER
-from tests.origins.one_collective import DISPUTED, PROGRAMS
 from tests.origins.programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
 from tests.suite import versions
 from tests.table import Table, arguments
 
-LEAST = 10_000
-"""Bytes of collectives that are left out: the loss, and norms of the gradients."""
 LEAST_OF_SUM = 0.001
-"""Share of a step's bytes from which a collective counts, in the table of models."""
+"""Share of a step's bytes from which a collective counts."""
 Flows = dict[tuple[str, tuple[str, ...]], int]
 """Kind and mesh axes to bytes."""
 COLUMNS = {
-    "model": "",
-    "preset or program": "",
-    "collective": "",
-    "over": "",
-    "estimated": "bytes",
-    "compiled": "bytes",
-}
-
-
-SUMS = {
     "model or program": "",
     "preset": "",
     "kinds × axes": "{:,}",
@@ -69,21 +53,11 @@ def main() -> None:
     options = arguments(parser)
     print(f"{versions()}\n")
     with Table("long/origins", COLUMNS, options.record) as table:
-        for name in ("nano", "nano-moe"):
-            compare(table, name, options.presets)
-        if not options.presets:
-            compare_one_collective(table)
-    with Table("long/origins-models", SUMS, options.record) as table:
-        for name in EXAMPLES:
-            for preset, *found in steps(str(FOLDER / name), options.presets):
-                add_sums(table, name, preset, *found)
+        for name in ("nano", "nano-moe", *EXAMPLES):
+            for preset, *found in steps(str(FOLDER / name) if name in EXAMPLES else name, options.presets):
+                add(table, name, preset, *found)
         if not options.presets:
             compare_libraries(table)
-
-
-def compare(table: Table, model: str, wanted: list[str]) -> None:
-    for preset, estimated, found in steps(model, wanted):
-        add_flows(table, model, preset, estimated, found, LEAST)
 
 
 def steps(model: str, wanted: list[str]) -> Iterator[tuple[str, Flows, Flows]]:
@@ -104,21 +78,12 @@ def flows(task: Task, placement: Placement) -> tuple[Flows, Flows]:
     return estimated, by_flow(compile_program(task, placement).description.collectives or ())
 
 
-def compare_one_collective(table: Table) -> None:
-    with simulated_mesh():
-        for program in (*PROGRAMS, DISPUTED):
-            add_flows(table, "one collective", program.name, *lowered_flows(program.lower(), program.name))
-
-
 def compare_libraries(table: Table) -> None:
-    with simulated_mesh(), kept_names():
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh), kept_names():
         for library in LIBRARIES:
             name = library.__name__.rpartition(".")[2]
-            add_sums(table, name, "its own", *lowered_flows(lowered(library.program(), name), name))
-
-
-def simulated_mesh() -> Any:
-    return jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2))
+            add(table, name, "its own", *lowered_flows(lowered(library.program(), name), name))
 
 
 def lowered_flows(program: jax.stages.Lowered, name: str) -> tuple[Flows, Flows]:
@@ -126,14 +91,7 @@ def lowered_flows(program: jax.stages.Lowered, name: str) -> tuple[Flows, Flows]
     return by_flow(estimated.collectives), by_flow(compiled(program, estimated).collectives or ())
 
 
-def add_flows(table: Table, model: str, program: str, estimated: Flows, found: Flows, least: int = 1) -> None:
-    for kind, axes in sorted({*estimated, *found}):
-        sizes = [side.get((kind, axes), 0) for side in (estimated, found)]
-        if max(sizes) >= least:
-            table.add(model, program, kind, figures.over(axes), *sizes)
-
-
-def add_sums(table: Table, model: str, program: str, estimated: Flows, found: Flows) -> None:
+def add(table: Table, model: str, program: str, estimated: Flows, found: Flows) -> None:
     pairs = [(estimated.get(flow, 0), found.get(flow, 0)) for flow in {*estimated, *found}]
     pairs = [pair for pair in pairs if max(pair) >= LEAST_OF_SUM * sum(found.values())]
     equal = sum(abs(one - other) <= 0.01 * max(one, other) for one, other in pairs)

@@ -1,9 +1,8 @@
-"""What `plan --search` chooses, against the best of its finalists: `python tests/long/search.py [--all] [--record]`.
+"""What `plan --search` chooses, against the best of its finalists: `python tests/long/search.py [--record]`.
 
-Six models on three topologies, with a batch that is kept. Of the finalists of each, four are compiled: the best by
-estimate, and those after it at ranks 4, 12 and 36; with `--all`, all 40. Then the search is played back on these: what
-it would choose after each compilation, and where it would end. Needs the extra `tpu`, no TPU, and two cores for
-13 to 25 s a program: some 60, with `--all` some 500. What was compiled before is kept.
+Six models on three topologies, with a batch that is kept. All 40 finalists of each are compiled. Then the search is
+played back on these: what it would choose after each compilation, and where it would end. Needs the extra `tpu`, no
+TPU, and two cores for 13 to 25 s a program, some 500. What was compiled before is kept.
 """
 
 import argparse
@@ -13,7 +12,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +21,6 @@ import msgspec
 from shardtui.engine.planning.finalists import next_to_compile
 from shardtui.engine.planning.goal import configured, figure, pick
 from shardtui.engine.planning.ranking import Board, Row, StepCost
-from shardtui.engine.planning.search import MAX_ROWS
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import HF, choose_model
 from shardtui.engine.spec.search import CHOSEN, SearchRequest
@@ -41,8 +38,7 @@ hf:llama                                    batch_size=32 seq_len=256 layers=4
 docs/examples/transformer.py:language_model batch_size=64 seq_len=128 width=256
 """
 TOPOLOGIES = ("v5e:2x4", "v4:2x2x1", "v5p:2x2x2")
-RANKS = (1, 4, 12, 36)
-COUNTS = (1, 2, 4, 8, 16)
+COUNTS = (1, 4, 16)
 """Numbers of compilations after which a search is looked at."""
 GOAL = "tokens-per-second"
 LLAMA = {**LLAMA_1B, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "vocab_size": 32000}
@@ -50,12 +46,9 @@ LLAMA = {**LLAMA_1B, "hidden_size": 1024, "intermediate_size": 4096, "num_attent
 COLUMNS = {
     "model": "",
     "topology": "",
-    "settings": "",
     "best of those compiled": "{}",
     "tokens/s": "{:.3g}",
-    "first compiled": "{}",
     **{f"off after {count}": "{:+.1%}" for count in COUNTS},
-    "chosen": "{}",
     "chosen off": "{:+.1%}",
     "compiled until then": "{}",
 }
@@ -67,16 +60,14 @@ def main() -> None:
     models = {line.split()[0]: line.split()[1:] for line in MODELS.strip().split("\n")}
     parser.add_argument("--models", nargs="+", metavar="M", choices=models, default=list(models))
     parser.add_argument("--topologies", nargs="+", metavar="T", choices=TOPOLOGIES, default=TOPOLOGIES)
-    parser.add_argument("--all", action="store_true", help="compile all finalists")
     options = arguments(parser)
     print(f"{versions()}\n")
     losses: list[float] = []
-    with Table("long/search-all" if options.all else "long/search", COLUMNS, options.record) as table:
+    with Table("long/search", COLUMNS, options.record) as table:
         for name, topology in itertools.product(options.models, options.topologies):
             began = time.perf_counter()
-            ranks = range(1, MAX_ROWS + 1) if options.all else RANKS
-            rows = compiled(config_of(name, tuple(models[name])), topology, ranks)
-            losses.append(add(table, name, topology, " ".join(models[name]), rows))
+            rows = compiled(config_of(name, tuple(models[name])), topology)
+            losses.append(add(table, name, topology, rows))
             print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
     print(
         f"\nwithin 5 % of the best: {sum(loss >= -0.05 for loss in losses)} of {len(losses)}; worst {min(losses):.1%}"
@@ -92,15 +83,14 @@ def config_of(name: str, settings: tuple[str, ...]) -> RunConfig:
     return RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset="dp")
 
 
-def compiled(config: RunConfig, topology: str, ranks: Iterable[int]) -> list[Row]:
-    """Finalists of a search for the model at these ranks, each compiled."""
+def compiled(config: RunConfig, topology: str) -> list[Row]:
+    """The finalists of a search for the model, each compiled."""
     request = SearchRequest(goal=GOAL, kept=[key for key in CHOSEN if key != "remat"])
     answer = ask("search", config, topology, msgspec.json.encode(request).decode(), limit=None)
     finalists = msgspec.json.decode(answer, type=Board).rows
-    chosen = [finalists[rank - 1] for rank in ranks if rank <= len(finalists)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        costs = pool.map(lambda row: cost_of(config, topology, row), chosen)
-    return [msgspec.structs.replace(row, compiled=cost) for row, cost in zip(chosen, costs, strict=True)]
+        costs = pool.map(lambda row: cost_of(config, topology, row), finalists)
+    return [msgspec.structs.replace(row, compiled=cost) for row, cost in zip(finalists, costs, strict=True)]
 
 
 def cost_of(config: RunConfig, topology: str, row: Row) -> StepCost:
@@ -108,7 +98,7 @@ def cost_of(config: RunConfig, topology: str, row: Row) -> StepCost:
     return msgspec.json.decode(answer, type=StepCost)
 
 
-def add(table: Table, name: str, topology: str, settings: str, rows: list[Row]) -> float:
+def add(table: Table, name: str, topology: str, rows: list[Row]) -> float:
     """Adds a case, and returns how far the choice is from the best."""
     best = pick(rows, GOAL)
     assert best, "none fits"
@@ -120,8 +110,7 @@ def add(table: Table, name: str, topology: str, settings: str, rows: list[Row]) 
     off = [rate(choice) / rate(best) - 1 for choice in choices]
     after = [off[min(count, len(off)) - 1] for count in COUNTS]
     ends = f"{len(choices)} of {len(rows)}"
-    about = name, topology, settings, best.title, rate(best), choices[0].title
-    table.add(*about, *after, choices[-1].title, off[-1], ends)
+    table.add(name, topology, best.title, rate(best), *after, off[-1], ends)
     return off[-1]
 
 

@@ -193,11 +193,13 @@ def guides_loop(make: Callable[..., Any], loss: Callable[..., Any], tx: Any, bat
             {"blocks.0.mha.query.kernel": [[], ["model"], []], "blocks.0.linear2.kernel": [["model"], []]},
             marks=pytest.mark.core,
         ),
+        pytest.param("vision_transformer.py:VisionTransformer", ("hsdp", "tp"), {}, marks=pytest.mark.slow),
+        pytest.param("digits.py:CNN", ("dp", "fsdp"), {}, marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_guides_models_train_and_switch(model: str, presets: tuple[str, str], laid_out: dict[str, Any]) -> None:
-    """Two steps under each preset. The remaining `EXAMPLES` take a minute: tests/long/models.py."""
+    """Two steps under each preset."""
     task = example_task(model)
     first, second = (compiled(task, preset) for preset in presets)
     batches = batches_of(task)

@@ -108,12 +108,3 @@ PROGRAMS = (
         PART,
     ),
 )
-DISPUTED = Program(
-    "product to a split result",
-    lambda x, w: jax.lax.with_sharding_constraint(x @ w, P("model")),
-    ((X, P(None, "model")), ((COLUMNS, OUT), P("model"))),
-    "reduce-scatter",
-    ("model",),
-    ROWS * OUT * FLOAT,
-)
-"""One reduce-scatter would do, but neither Shardy's passes nor the CPU's compiler find it: they do other things."""

@@ -61,7 +61,6 @@ def move_between_all(state: TrainState, programs: list[Program]) -> None:
 
 @pytest.mark.slow
 def test_switches_between_all_kinds_of_layouts(state: TrainState, programs: dict[str, Program]) -> None:
-    """`python tests/long/pairs.py` tries all pairs of all presets."""
     move_between_all(state, [programs[name] for name in LAYOUTS])
 
 

@@ -1,4 +1,4 @@
-"""The planner on real engine processes. None compiles a full program: tests/long/plan.py does."""
+"""The planner on real engine processes. None compiles a full program."""
 
 import asyncio
 import contextlib
