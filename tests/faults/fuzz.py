@@ -4,7 +4,6 @@ import random
 import resource
 import socket
 import struct
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,11 +20,11 @@ from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire import framing
 from shardtui.engine.wire.commands import AnyCommand, Hello, InspectPreset, Pause, Resume, StepOnce, Stop, SwitchPreset
-from shardtui.engine.wire.events import PresetCompiling, SwitchCancelled, SwitchFailed
 from shardtui.engine.wire.server import MAX_VIEWERS
 
-from ..conftest import SHARDTUI, tiny_config
-from .living import Living, living_engine, own_directories
+from ..conftest import tiny_config
+from ..suite import own_directories
+from .living import Living, living_engine
 from .row import Row
 
 COMMANDS: tuple[AnyCommand, ...] = (
@@ -37,17 +36,7 @@ COMMANDS: tuple[AnyCommand, ...] = (
     Stop(),
 )
 NAMES = (
-    "../dp",
-    "/etc/passwd",
-    "dp/../../x.toml",
-    "",
-    "a" * 65,
-    "x\0",
-    "dp\n",
-    "$(id)",
-    "\x1b[31m",
-    "~/x.toml",
-    "ｄｐ",
+    *("../dp", "/etc/passwd", "dp/../../x.toml", "", "a" * 65, "x\0", "dp\n", "$(id)", "\x1b[31m", "~/x.toml", "ｄｐ"),
 )
 WRONG = (
     *({"type": kind, "preset": name} for kind in ("SwitchPreset", "InspectPreset") for name in NAMES),
@@ -101,10 +90,9 @@ def run(times: int) -> list[Row]:
         rows = [
             *_frames(engine, chance, times),
             *_connections(engine, times),
-            _unknown_presets(engine, times),
         ]
     with own_directories():
-        return [*rows, _presets(chance, 1000 * times), _presets_by_command(chance, 10 * times), _modules(chance, times)]
+        return [*rows, _presets(chance, 1000 * times), _modules(chance, times)]
 
 
 def _frames(engine: Living, chance: random.Random, times: int) -> Iterator[Row]:
@@ -179,16 +167,6 @@ def _first_events(engine: Living) -> str:
     return received
 
 
-def _unknown_presets(engine: Living, times: int) -> Row:
-    def inject() -> bool:
-        return _send(engine, framing.frame(SwitchPreset("no-such")) + framing.frame(SwitchPreset("no.toml")))
-
-    answered = sum(inject() for _ in range(20 * times))
-    expected = (SwitchFailed, PresetCompiling, SwitchCancelled)
-    problem = engine.problem(expected)
-    return Row("switches to presets that are not there", 20 * times, 0 if problem else answered, problem)
-
-
 def framed(body: bytes) -> bytes:
     """Returns a frame with this body."""
     return struct.pack(">I", len(body)) + body
@@ -252,23 +230,6 @@ def _presets(chance: random.Random, times: int) -> Row:
                 wrong.append(f"{type(error).__name__}: {error} from {text[:200]!r}")
     note = f"{outcomes['refused']} refused, {outcomes['fit']} fit" + "".join(f"; {text}" for text in wrong[:3])
     return Row("changed preset files, read and placed", times, times - len(wrong), note)
-
-
-def _presets_by_command(chance: random.Random, times: int) -> Row:
-    originals = _built_in()
-    codes: list[int] = []
-    for _ in range(times):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "any.toml"
-            path.write_text(mutated(chance, originals), encoding="utf-8", errors="surrogatepass")
-            answer = subprocess.run(
-                [*SHARDTUI, "presets", "--json", f"--preset={path}"],
-                capture_output=True,
-                check=False,
-            )
-            codes.append(99 if b"Traceback" in answer.stderr + answer.stdout else answer.returncode)
-    good = sum(code in (0, 2) for code in codes)
-    return Row("changed preset files, by `shardtui presets`", times, good, f"exit codes {sorted(set(codes))}")
 
 
 def _modules(chance: random.Random, times: int) -> Row:

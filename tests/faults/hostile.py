@@ -39,9 +39,9 @@ from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import TINY, tiny_config
+from ..suite import own_directories
 from ..terminal import Terminal
 from ..tui.test_views import inspections, switch
-from .living import own_directories
 from .row import Row
 
 TEXTS = (
@@ -114,8 +114,8 @@ class Texts:
         plain = OWN_SEQUENCES.sub("", shown)
         for place, texts in self.given.items():
             raw = [text for text in texts.values() if not text.isprintable() and text in shown]
-            seen = sum(marker in plain for marker in texts)
-            note = problem or (f"{raw[0]!r} came through" if raw else f"{seen} seen on the terminal")
+            is_seen = any(marker in plain for marker in texts)
+            note = problem or (f"{raw[0]!r} came through" if raw else "" if is_seen else "not shown")
             yield Row(f"hostile text: {place}", len(texts), 0 if problem else len(texts) - len(raw), note[:200])
 
 

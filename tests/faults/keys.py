@@ -1,4 +1,4 @@
-"""Random keys, clicks and resizes on a UI with a living engine, and leaving it while its engine is restarted."""
+"""Random keys, clicks and resizes on a UI with a living engine."""
 
 import os
 import random
@@ -6,18 +6,17 @@ import re
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.events import AnyEvent, EngineStarted, Failed, Switched
+from shardtui.engine.wire.events import EngineStarted, Failed, Switched
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS
-from ..terminal import Terminal, training
-from .living import own_directories
+from ..suite import own_directories
+from ..terminal import Terminal
 from .row import Row
 
 SECONDS = 60.0
@@ -27,8 +26,6 @@ VISIT_SECONDS = 30.0
 """From one start of the UI to leaving it, at most."""
 LEAVING_SECONDS = 300.0
 """It takes up every key that was sent before, and on a busy machine it has little of a core."""
-LEAVINGS = 8
-"""Times that it is left while the engine is restarted, in the long form."""
 UP, DOWN, RIGHT, LEFT = (f"\x1b[{letter}" for letter in "ABCD")
 PAGE_UP, PAGE_DOWN, HOME, END, DELETE = "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F", "\x1b[3~"
 TAB, BACK_TAB, ENTER, ESCAPE, BACKSPACE, PALETTE, SAVE = "\t", "\x1b[Z", "\r", "\x1b", "\x7f", "\x10", "\x13"
@@ -38,7 +35,6 @@ MOVES = (UP, DOWN, LEFT, RIGHT, PAGE_UP, PAGE_DOWN, HOME, END, TAB, BACK_TAB, EN
 DOCUMENTED = (*"123456780 scwpre?loft/fzrc,.m+-ua7kKgbnvhSOY", *MOVES, BACKSPACE, DELETE, PALETTE, SAVE)
 """Keys that a view, a list or the help names. Those that end the run or the UI come in phrases of their own."""
 WORDS = ("", "n5", "switch to ", "pause", "theme", "keys", "export", "prof", "compare", "rules", "maxi", "quit", "zzz")
-PLURALS = {"edit of rules": "edits of rules"}
 TYPED = ("v5e:2x4", "v5p:4x4x4", "v9:1", "", "8", "0", "-1", "data, model", "x" * 70, "[/]", "ü")
 
 
@@ -47,14 +43,10 @@ class Story:
     """What was done to one run, and what was wrong."""
 
     chance: random.Random
-    done: Counter[str] = field(default_factory=Counter[str])
+    pressed: int = 0
     keys: list[str] = field(default_factory=list[str])
     """Those of the visit that goes on."""
     problems: list[str] = field(default_factory=list[str])
-
-    def note(self) -> str:
-        told = ", ".join(f"{count:,} {what}" for what, count in sorted(self.done.items()))
-        return "; ".join(self.problems[:3]) or told
 
 
 def run(times: int) -> Iterator[Row]:
@@ -62,8 +54,6 @@ def run(times: int) -> Iterator[Row]:
         with own_directories() as folder:
             os.environ |= {"HOME": str(folder), "PYTHONFAULTHANDLER": "1"}  # Textual puts pictures there
             yield _random(size, number, SECONDS * times / len(SIZES))
-    with own_directories():
-        yield from _leavings(LEAVINGS if times > 1 else 2)
 
 
 def _random(size: tuple[int, int], seed: int, seconds: float) -> Row:
@@ -79,29 +69,26 @@ def _random(size: tuple[int, int], seed: int, seconds: float) -> Row:
         _end(directory)
     story.problems += _problems(directory)
     events = [event for events in LogReader(directory.events).read() for event in events]
-    story.done["engines"] = _count(events, EngineStarted)
-    story.done["switches"] = _count(events, Switched)
-    pressed = story.done.pop("keys and clicks")
+    switches, engines = (sum(isinstance(event, kind) for event in events) for kind in (Switched, EngineStarted))
+    note = "; ".join(story.problems[:3]) or f"{engines} engines, {switches} switches"
     name = f"random keys and clicks from {size[0]} × {size[1]} on, seed {seed}"
-    return Row(name, pressed, 0 if story.problems else pressed, story.note())
+    return Row(name, story.pressed, 0 if story.problems else story.pressed, note)
 
 
 def _visit(story: Story, ui: Terminal, until: float) -> None:
     """Bursts of keys, as fast as a terminal sends them or as slow as a user; then it is left."""
-    story.done["starts of the UI"] += 1
     story.keys = []
     ui.until(lambda text: re.search(r"● training|‖ paused|■ stopped|✗ crashed|◌|too small", text), "the UI")
     while time.monotonic() < until and ui.process.poll() is None:
         for _ in range(story.chance.choice((1, 1, 2, 6, 20))):
             phrase = _phrase(story)
             story.keys.append(phrase)
-            story.done["keys and clicks"] += 1
+            story.pressed += 1
             try:
                 ui.send(phrase)
             except OSError:
                 break
         if story.chance.random() < 0.1:
-            story.done["resizes"] += 1
             ui.resize(*story.chance.choice((*SIZES, (1, 1), (200, 60))))
         _read(ui, story.chance.choice((0.0, 0.05, 0.2, 1.0)))
     _leave(story, ui)
@@ -129,8 +116,6 @@ def _phrase(story: Story) -> str:
         "click": lambda: _click(chance),
     }
     kind = chance.choices(list(kinds), weights=(40, 8, 4, 1, 1, 6, 3, 3, 6, 3, 12))[0]
-    if kind != "key":
-        story.done[PLURALS.get(kind, f"{kind}s")] += 1
     return kinds[kind]()
 
 
@@ -207,58 +192,8 @@ def _lost_nothing(event: Failed) -> bool:
     return any("no step had been trained" in problem for problem in event.problems)
 
 
-def _count(events: list[AnyEvent], kind: type[AnyEvent]) -> int:
-    return sum(isinstance(event, kind) for event in events)
-
-
 def _end(directory: RunDirectory) -> None:
     end = time.monotonic() + 60
     while (holder := directory.holder()) and holder.is_here:
         os.kill(holder.pid, signal.SIGTERM if time.monotonic() < end else signal.SIGKILL)
         time.sleep(0.5)
-
-
-def _leavings(times: int) -> Iterator[Row]:
-    """Each from another moment of the restart."""
-    ways: dict[str, Callable[[Terminal], None]] = {
-        "`d` right after `r`, `y`": lambda ui: ui.send("d"),
-        "SIGHUP right after `r`, `y`": lambda ui: ui.process.send_signal(signal.SIGHUP),
-        "SIGTERM right after `r`, `y`": lambda ui: ui.process.send_signal(signal.SIGTERM),
-        "terminal closed right after `r`, `y`": Terminal.hang_up,
-    }
-    for name, leave in ways.items():
-        yield _left_while_restarting(name, leave, times)
-
-
-def _left_while_restarting(name: str, leave: Callable[[Terminal], None], times: int) -> Row:
-    seconds: list[float] = []
-    problems: list[str] = []
-    run_name = re.sub(r"[^a-z]+", "-", name.lower()).strip("-")
-    arguments: tuple[str, ...] = ("run", f"--run={run_name}", *SETTINGS)
-    for number in range(times):
-        ui = Terminal(*arguments)
-        ui.until(lambda text: training(text) or "■ stopped" in text or "✗ crashed" in text, "the run")
-        if not training("\n".join(ui.screen.display)):
-            ui.send("r")
-            ui.until(training, "training again")
-        ui.send("r")
-        ui.until(lambda text: "Restart the engine" in text, "the question")
-        ui.send("y")
-        _read(ui, 3.0 * number / times)
-        began = time.monotonic()
-        leave(ui)
-        while ui.process.poll() is None and time.monotonic() < began + LEAVING_SECONDS:
-            if leave is Terminal.hang_up:
-                time.sleep(0.02)
-            else:
-                ui.read(0.02, draw=False)
-        seconds.append(time.monotonic() - began)
-        if ui.process.poll() is None or b"Traceback" in ui.output:
-            problems.append(f"not gone after {seconds[-1]:.1f} s" if ui.process.poll() is None else "a traceback")
-            ui.process.kill()
-            ui.process.wait()
-        arguments = ("attach", run_name)
-    directory = run_directory.find(run_name)
-    _end(directory)
-    problems += _problems(directory)
-    return Row(name, times, times - len(problems), "; ".join(problems) or f"gone in at most {max(seconds):.1f} s")

@@ -1,8 +1,11 @@
-"""SIGKILL of the engine at random moments; the next one must resume from the last committed checkpoint."""
+"""SIGKILL and SIGTERM of the engine at random moments: the next one resumes from the last committed checkpoint, after
+SIGTERM from the last step."""
 
 import asyncio
 import math
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -12,11 +15,13 @@ from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.distributed.outcomes import Damaged
 from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.commands import SwitchPreset
+from shardtui.engine.wire.commands import Pause, SaveCheckpoint, SwitchPreset
 from shardtui.engine.wire.events import (
     AnyEvent,
     CheckpointSaved,
     CheckpointSaving,
+    EngineStopped,
+    Paused,
     PresetCompiling,
     Restored,
     StepsDone,
@@ -29,9 +34,19 @@ from shardtui.tui.client.engine_client import EngineClient
 from ..conftest import tiny_config
 from .row import Row
 
-MOMENTS = ("a step", "a save", "a switch", "a compilation")
-LONGEST = {"a step": 1.0, "a save": 0.4, "a switch": 0.15, "a compilation": 2.0}
-"""Most seconds from the event that begins the moment to the kill."""
+MOMENTS: dict[str, tuple[type[AnyEvent], float]] = {
+    "a step": (TrainingStarted, 1.0),
+    "a save": (CheckpointSaving, 0.4),
+    "a switch": (Switching, 0.15),
+    "a compilation": (PresetCompiling, 2.0),
+    "a pause": (Paused, 0.5),
+}
+"""The event that begins the moment, and the most seconds from it to the signal."""
+FAULTS = [
+    *((signal.SIGKILL, moment) for moment in MOMENTS if moment != "a pause"),
+    *((signal.SIGTERM, moment) for moment in MOMENTS),
+]
+NOTES = {signal.SIGKILL: "every checkpoint good", signal.SIGTERM: "exit 0, every step saved"}
 PRESETS = ("dp", "fsdp", "tp", "dp-tp2", "hsdp", "fsdp-tp2")
 RUNS = 2
 """Runs in parallel, one per core."""
@@ -47,65 +62,72 @@ class Story:
     losses: dict[int, float] = field(default_factory=dict)
     repeated: int = 0
     """Number of steps that were repeated."""
-    survived: Counter[str] = field(default_factory=Counter)
+    survived: Counter[tuple[signal.Signals, str]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     committed: int = 0
 
     def __post_init__(self) -> None:
         self.place = CheckpointDirectory(epath.Path(self.directory.checkpoints(self.directory.config)))
 
-    async def kill_in(self, moment: str) -> None:
-        """Runs one engine until it is killed, and checks what it resumed from."""
-        newest = max(self.place.steps(), default=0)
-        client = EngineClient(self.directory)
-        began = 0
-        async for event in self._events(client, moment):
+    async def end_by(self, number: signal.Signals, moment: str) -> None:
+        """Runs one engine until the signal ends it in the moment; checks what it resumed from and what it saved."""
+        newest, before = max(self.place.steps(), default=0), len(self.wrong)
+        where = f"{number.name} in {moment}"
+        began, last, pid = newest, None, 0
+        async for event in self._events(number, moment):
+            last, pid = event, pid or getattr(event, "pid", 0)
             match event:
                 case TrainingStarted():
                     began = event.step
                 case Restored() if event.step != newest or not event.digests_equal:
-                    self.wrong.append(f"{moment}: restored step {event.step}, {newest} was there")
+                    self.wrong.append(f"{where}: restored step {event.step}, {newest} was there")
                 case CheckpointSaved():
                     self.committed = event.step
                 case StepsDone():
                     self._compare(event)
                 case _:
                     pass
-        if began not in (0, newest):
-            self.wrong.append(f"{moment}: went on from {began}, {newest} was there")
-        self._check_checkpoints(moment)
+        if began != newest:
+            self.wrong.append(f"{where}: went on from {began}, {newest} was there")
+        if number is signal.SIGTERM:
+            self._check_stop(where, last, pid)
+        self._check_checkpoints(where)
+        self.survived[number, moment] += len(self.wrong) == before
 
-    async def _events(self, client: EngineClient, moment: str) -> AsyncIterator[AnyEvent]:
-        """Kills the engine in the moment; yields its events until then."""
+    async def _events(self, number: signal.Signals, moment: str) -> AsyncIterator[AnyEvent]:
+        """Sends the signal in the moment; yields the engine's events until it ends."""
+        client = EngineClient(self.directory)
         client.start_engine()
-        killing = None
-        first = self.chance.random() < 0.5
+        pid, begins, ending = 0, self.chance.random() < 0.5, None
         async for events in client.events():
             for event in events:
                 if client.is_old(event):
                     continue
                 yield event
-                if isinstance(event, TrainingStarted) and moment in ("a switch", "a compilation"):
-                    others = [preset for preset in PRESETS if preset != event.preset]
-                    await client.send(SwitchPreset(self.chance.choice(others)))
-                    first = True
-                if killing is None and self._has_begun(moment, event, first):
-                    killing = asyncio.ensure_future(self._kill(client, moment))
+                pid = pid or getattr(event, "pid", 0)
+                if isinstance(event, TrainingStarted):
+                    begins |= await self._ask(client, moment, event.preset)
+                kind = MOMENTS[moment][0]
+                if ending is None and isinstance(event, kind) and (begins or kind is not PresetCompiling):
+                    ending = asyncio.ensure_future(self._end(pid, number, moment))
 
-    def _has_begun(self, moment: str, event: AnyEvent, first: bool) -> bool:
+    async def _ask(self, client: EngineClient, moment: str, active: str) -> bool:
+        """Asks for what the moment is part of; True if it compiles then."""
+        others = [preset for preset in PRESETS if preset != active]
         match moment:
-            case "a step":
-                return isinstance(event, TrainingStarted)
+            case "a switch" | "a compilation":
+                await client.send(SwitchPreset(self.chance.choice(others)))
+            case "a pause":
+                await client.send(Pause())
             case "a save":
-                return isinstance(event, CheckpointSaving)
-            case "a switch":
-                return isinstance(event, Switching)
-            case _:  # the first one, or that of a switch during the steps
-                return isinstance(event, PresetCompiling) and first
+                await client.send(SaveCheckpoint())
+            case _:
+                pass
+        return moment == "a compilation"
 
-    async def _kill(self, client: EngineClient, moment: str) -> None:
-        await asyncio.sleep(self.chance.uniform(0, LONGEST[moment]))
-        client.kill_engine()
+    async def _end(self, pid: int, number: signal.Signals, moment: str) -> None:
+        await asyncio.sleep(self.chance.uniform(0, MOMENTS[moment][1]))
+        os.kill(pid, number)
 
     def _compare(self, event: StepsDone) -> None:
         """Checks that a repeated step has the same loss, under any preset."""
@@ -115,34 +137,43 @@ class Story:
             if loss is None or abs(loss - known) > 1e-5 * known:
                 self.wrong.append(f"step {step}: loss {loss}, it was {known}")
 
-    def _check_checkpoints(self, moment: str) -> None:
-        wrong = len(self.wrong)
+    def _check_stop(self, where: str, last: AnyEvent | None, pid: int) -> None:
+        if not isinstance(last, EngineStopped) or last.reason != "signalled":
+            self.wrong.append(f"{where}: the last word was {last}")
+        elif self.place.steps()[-1:] != [last.step] * bool(last.step):
+            self.wrong.append(f"{where}: {last.step} steps were done, saved are {self.place.steps()}")
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        if ended is None or ended.si_status or ended.si_code != os.CLD_EXITED:
+            self.wrong.append(f"{where}: it ended with {ended}")
+
+    def _check_checkpoints(self, where: str) -> None:
         steps = self.place.steps()
         if self.committed and (not steps or steps[-1] < self.committed):
-            self.wrong.append(f"{moment}: step {self.committed} was committed, {steps} are there")
+            self.wrong.append(f"{where}: step {self.committed} was committed, {steps} are there")
         for step in steps:
             try:
                 self.place.checked(step)
             except Damaged as error:
-                self.wrong.append(f"{moment}: checkpoint {step}: {error}")
+                self.wrong.append(f"{where}: checkpoint {step}: {error}")
         if aside := self.place.aside():
-            self.wrong.append(f"{moment}: set aside: {aside}")
-        self.survived[moment] += len(self.wrong) == wrong
+            self.wrong.append(f"{where}: set aside: {aside}")
 
 
 def run(times: int) -> list[Row]:
-    """Kills the engine `times` times in each moment."""
+    """Ends the engine `times` times by each signal in each moment."""
     stories = [_story(number) for number in range(RUNS)]
 
-    async def all_kills() -> None:
-        await asyncio.gather(*(_kills(story, times, number) for number, story in enumerate(stories)))
+    async def all_ends() -> None:
+        await asyncio.gather(*(_ends(story, times, number) for number, story in enumerate(stories)))
 
-    asyncio.run(all_kills())
-    survived = sum((story.survived for story in stories), Counter[str]())
-    wrong = [text for story in stories for text in story.wrong]
-    repeated = sum(story.repeated for story in stories)
-    note = "; ".join(wrong[:3]) or f"every checkpoint good, the losses of {repeated:,} steps made again within 1e-5"
-    return [Row(f"SIGKILL in {moment}", times, survived[moment], note) for moment in MOMENTS]
+    asyncio.run(all_ends())
+    survived = sum((story.survived for story in stories), Counter[tuple[signal.Signals, str]]())
+    wrong = "; ".join([text for story in stories for text in story.wrong][:3])
+    same = f"the losses of {sum(story.repeated for story in stories):,} steps made again within 1e-5"
+    return [
+        Row(f"{number.name} in {moment}", times, survived[number, moment], wrong or f"{NOTES[number]}, {same}")
+        for number, moment in FAULTS
+    ]
 
 
 def _story(number: int) -> Story:
@@ -150,8 +181,8 @@ def _story(number: int) -> Story:
     return Story(run_directory.create(config), random.Random(number))
 
 
-async def _kills(story: Story, times: int, number: int) -> None:
-    """Makes this run's share of `times` kills in each moment."""
-    for _ in range(number, times, RUNS):
-        for moment in MOMENTS:
-            await story.kill_in(moment)
+async def _ends(story: Story, times: int, first: int) -> None:
+    """Makes this run's share of `times` ends by each signal in each moment."""
+    for index in range(len(FAULTS) * times):
+        if index % RUNS == first:
+            await story.end_by(*FAULTS[index % len(FAULTS)])

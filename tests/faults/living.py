@@ -1,15 +1,11 @@
 """An engine that trains while faults are injected, and the checks that it must pass afterwards."""
 
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.wire import run_directory
@@ -18,22 +14,6 @@ from shardtui.engine.wire.events import AnyEvent, MemoryMeasured, StepsDone, Tra
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import tiny_config
-
-
-@contextmanager
-def own_directories() -> Iterator[Path]:
-    """Sets up an own directory for runs, presets, sockets and exports."""
-    folder = Path(tempfile.mkdtemp(prefix="faults-", dir="/tmp"))  # the paths of sockets must be short
-    kept = dict(os.environ)
-    os.environ |= {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CONFIG")}
-    os.environ["SHARDTUI_RUNTIME_DIR"] = str(folder / "run")
-    try:
-        with chdir(folder):
-            yield folder
-    finally:
-        os.environ.clear()
-        os.environ.update(kept)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass

@@ -1,17 +1,15 @@
 """Kills the UI of a live engine, and runs it in terminals of every size, kind and locale."""
 
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import median
 
 from shardtui.engine.wire.events import PresetInspected
 
+from ..suite import own_directories
 from ..terminal import ON_ITS_TERMINAL, WITHOUT_HANG_UP, Terminal, training
-from .living import Living, living_engine, own_directories
+from .living import Living, living_engine
 from .row import Row
 
 KEYS = "123450e?"
@@ -41,8 +39,6 @@ class Death:
 
     seconds: float
     """Time until the process was gone."""
-    cpu_seconds: float
-    """CPU time used meanwhile."""
     is_restored: bool
     """Whether the terminal was restored."""
 
@@ -83,60 +79,42 @@ def _dying(
     stalls: bool = False,
 ) -> Row:
     deaths: list[Death] = []
-    back: list[float] = []
     for _ in range(times):
-        ui, seconds = _attached(start)
-        back.append(seconds)
+        ui = _attached(start)
         if stalls:
             _fill(ui)
         deaths.append(_death(ui, kill, reads=not stalls and kill is not Terminal.hang_up))
     problem = engine.problem()
     has_terminal = kill is not Terminal.hang_up and "SIGKILL" not in name and not stalls
     good = sum(death.seconds < END_SECONDS and (death.is_restored or not has_terminal) for death in deaths)
-    took, cpu = [death.seconds for death in deaths], median(death.cpu_seconds for death in deaths)
-    note = (
-        f"{sum(seconds < 1 for seconds in took)} of {times} within a second: gone in {median(took):.2f} s, at most "
-        f"{max(took):.2f} s; CPU {cpu:.2f} s; attached in {median(back):.2f} s"
-    )
+    note = f"gone in at most {max(death.seconds for death in deaths):.2f} s"
     return Row(name, times, 0 if problem else good, problem or note)
 
 
-def _attached(start: str = ON_ITS_TERMINAL, size: tuple[int, int] = (80, 24)) -> tuple[Terminal, float]:
-    """Returns a UI that shows the training, and the seconds to get there."""
-    began = time.monotonic()
-    ui = Terminal("attach", "watched", start=start, size=size)
+def _attached(start: str = ON_ITS_TERMINAL) -> Terminal:
+    ui = Terminal("attach", "watched", start=start)
     ui.until(training, "training")
-    return ui, time.monotonic() - began
+    return ui
 
 
 def _death(ui: Terminal, kill: Callable[[Terminal], None], reads: bool = True) -> Death:
-    used_before, began = _cpu(ui.process.pid), time.monotonic()
+    began = time.monotonic()
     kill(ui)
-    cpu, gone = 0.0, 0
-    while not gone and time.monotonic() < began + END_SECONDS:
+    while ui.process.poll() is None and time.monotonic() < began + END_SECONDS:
         if reads:
             ui.read(0.005, draw=False)
         else:
             time.sleep(0.005)
-        gone, status, usage = os.wait4(ui.process.pid, os.WNOHANG)
-        if gone:
-            ui.process.returncode, cpu = status, usage.ru_utime + usage.ru_stime - used_before
     seconds = time.monotonic() - began
-    if not gone:
+    if ui.process.poll() is None:
         ui.process.kill()
     if kill is Terminal.hang_up:
-        return Death(seconds, cpu, False)
+        return Death(seconds, False)
     while ui.read(draw=False):
         pass
     restored = ui.is_restored()
     ui.hang_up()
-    return Death(seconds, cpu, restored)
-
-
-def _cpu(pid: int) -> float:
-    """Returns the CPU seconds that a live process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Death(seconds, restored)
 
 
 def _fill(ui: Terminal) -> None:
@@ -179,7 +157,7 @@ def _visit(size: tuple[int, int], **environment: str) -> str:
 
 
 def _storm() -> str:
-    ui, _ = _attached()
+    ui = _attached()
     for number in range(STORM):
         width, height = ((1, 1), (500, 200), (80, 24), (3, 90), (200, 2))[number % 5]
         ui.resize(width, height)
