@@ -63,7 +63,6 @@ class Instruction(Struct, frozen=True, dict=True):
 
     @cached_property
     def operands(self) -> list[str]:
-        """Names of the operands."""
         inner = self.rest[: self.closing]
         if "%" in inner:
             return OPERAND.findall(inner)
@@ -137,7 +136,6 @@ class Module:
     """The outputs that take the memory of donated arguments, as XLA prints them; empty if none does."""
 
     def instructions(self) -> Iterator[tuple[Computation, Instruction]]:
-        """Yields every instruction with the computation that it is in."""
         for computation in self.computations.values():
             for instruction in computation.instructions.values():
                 yield computation, instruction

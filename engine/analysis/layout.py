@@ -36,7 +36,6 @@ def shard_shape(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshI
 
 
 def coordinates(mesh: MeshInfo) -> Mapping[int, Mapping[str, int]]:
-    """Returns device id to its index along each mesh axis."""
     return _coordinates(tuple(mesh.axes.items()), tuple(mesh.device_ids))
 
 
@@ -85,7 +84,6 @@ def _shard(part: Sequence[int], shape: Sequence[int], sizes: Sequence[int], devi
 
 
 def replicas(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> int:
-    """Returns the number of devices that hold each element."""
     return len(mesh.device_ids) // math.prod(parts(spec, mesh))
 
 

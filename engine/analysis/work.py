@@ -107,7 +107,6 @@ class Works:
                 pending += [(body, inner) for inner in body.instructions.values()]
 
     def _body(self, each: Instruction) -> Computation | None:
-        """The computation that a fusion consists of."""
         return self._module.computations.get(each.attribute(CALLS) or "") if each.opcode == "fusion" else None
 
     def _bytes(self, where: Computation, each: Instruction) -> int | None:

@@ -92,7 +92,6 @@ class Recording:
 
     @property
     def positions(self) -> list[int]:
-        """The positions of the devices in the mesh."""
         return [self._places[device].position for device in self._devices]
 
     @property
@@ -153,7 +152,6 @@ class Recording:
 
     @property
     def _unknown(self) -> list[str]:
-        """Operations of the trace that the text does not have."""
         found = {each.name for intervals in self.traced.devices.values() for each in intervals}
         return sorted(found - {*self.program.operations})
 
@@ -186,7 +184,6 @@ class Recording:
         yield from self._trace.unnamed.get(device, ())
 
     def _parts(self, device: int, swept: Swept) -> Mapping[str, float]:
-        """Picoseconds of a device by part of the step."""
         parts: dict[str, float] = defaultdict(float, self._gaps(device, swept))
         for (name, rank), time in swept.counted.items():
             parts[self._part(name, rank)] += time

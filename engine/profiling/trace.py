@@ -50,7 +50,6 @@ class ProgramTrace:
     """Operations by the device's number in the trace."""
 
     def add(self, device: int, interval: Interval) -> None:
-        """Adds an operation."""
         self.devices.setdefault(device, []).append(interval)
 
     @property

@@ -49,7 +49,6 @@ MODULE = re.compile(r"(.+)\((\d+)\)$")
 
 
 def space_class() -> type[Any]:
-    """Returns the class of the XSpace message."""
     return message_class("shardtui.xspace", FIELDS, "Space")
 
 
@@ -62,7 +61,6 @@ class Plane:
 
     @cached_property
     def event_names(self) -> dict[int, str]:
-        """Names of events by metadata id."""
         return {entry.key: _text(entry.value.name) for entry in self.message.event_metadata}
 
     @cached_property
@@ -72,7 +70,6 @@ class Plane:
 
     @cached_property
     def event_stats(self) -> dict[int, dict[str, Any]]:
-        """Stats that all events with the same metadata id share."""
         return {entry.key: self.stats(entry.value) for entry in self.message.event_metadata if entry.value.stats}
 
     def id_of(self, stat: str) -> int:

@@ -76,7 +76,6 @@ class CompileQueue:
             return self._started
 
     def close(self) -> None:
-        """Stops both threads after their current job."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -128,7 +128,6 @@ class Compiler:
         return future
 
     def compile_state_functions(self, program: Program) -> None:
-        """Compiles the program's digest and finiteness check in the background."""
         self._queue.submit(Urgency.SCHEDULED, program.compile_state_functions)
 
     def request(
@@ -171,7 +170,6 @@ class Compiler:
                 return inspected
 
     def close(self) -> None:
-        """Starts no further jobs."""
         self._queue.close()
 
     def _ready(self, source: Program, name: str, on_phase: Callable[[Phase], None]) -> Ready:

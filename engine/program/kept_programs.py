@@ -45,5 +45,4 @@ class KeptPrograms:
 
     @property
     def bytes(self) -> int:
-        """The estimated host memory of all kept programs."""
         return sum(program.host_bytes for program in list(self._programs.values()))

@@ -43,7 +43,6 @@ class Leaf:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the global array."""
         return bytes_of(self.shape, self.dtype)
 
     @property

@@ -53,7 +53,6 @@ class Program:
 
     @property
     def name(self) -> str:
-        """Returns the preset's name."""
         return self.placement.preset.name
 
     def compile_state_functions(self) -> None:

@@ -57,7 +57,6 @@ def _first_holders(mesh: Mesh | AbstractMesh, split: frozenset[str]) -> np.ndarr
 
 
 def split_axes(sharding: NamedSharding) -> frozenset[str]:
-    """Returns the mesh axes that split an array."""
     return frozenset(axis for dim in sharding.spec if dim for axis in ([dim] if isinstance(dim, str) else dim))
 
 

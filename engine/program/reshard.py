@@ -34,7 +34,6 @@ class Moved:
 
     @property
     def digests_equal(self) -> bool:
-        """Whether every array has the same digest as before."""
         return np.array_equal(self.before, self.after)
 
 

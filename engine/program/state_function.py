@@ -32,7 +32,6 @@ class StateFunction:
             return self._compiled
 
     def __call__(self, *arguments: object) -> jax.Array:
-        """Calls the compiled function."""
         return self.compile()(*arguments)
 
 

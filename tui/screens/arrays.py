@@ -92,11 +92,9 @@ pane.
         return row.arrays[0] if row else None
 
     def select(self, name: str) -> None:
-        """Moves the cursor to an array, in the flat table."""
         self.table.select(name)
 
     def action_filter(self) -> None:
-        """Opens the table's filter, also from the pane."""
         self.table.action_filter()
 
     def action_no_filter(self) -> None:
@@ -126,7 +124,6 @@ class Reasons(Lines):
         self.array: ArrayInfo | None = None
 
     def show_array(self, array: ArrayInfo, mesh: MeshInfo) -> None:
-        """Shows the reasons for this array."""
         self.array, self.mesh = array, mesh
         self.draw()
 
@@ -134,7 +131,6 @@ class Reasons(Lines):
         self.draw()
 
     def draw(self) -> None:
-        """Draws the contents again, for example at another width."""
         if self.array is not None:
             self.show(reason_lines(self.array, self.mesh, self.size.width))
 
@@ -163,7 +159,6 @@ def reason_lines(array: ArrayInfo, mesh: MeshInfo, width: int) -> list[Content]:
 
 
 def _compared(array: ArrayInfo, mesh: MeshInfo) -> tuple[str, str]:
-    """Says whether the compiled layout is the intended one."""
     if is_same_layout(array.spec, array.compiled_spec, mesh):
         return "compiled as intended", "$success"
     return f"compiled differently: {notation(array)}", "$warning"

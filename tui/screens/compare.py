@@ -107,7 +107,6 @@ one. A run in an external loop has one layout, and nothing is measured in it.
         self.show_keys()
 
     def show_keys(self) -> None:
-        """Refreshes the footer if other keys are enabled than before."""
         actions = {action for action in ("measure", "cancel") if self.check_action(action, ())}
         if actions != self.enabled_actions:
             self.enabled_actions = actions
@@ -119,7 +118,6 @@ one. A run in an external loop has one layout, and nothing is measured in it.
         return not why_not(action, self.state) and not (action == "measure" and self.state.is_comparing)
 
     def show_rows(self, columns: Sequence[str]) -> None:
-        """Shows a row for each preset, with these columns."""
         is_narrow = columns is NARROW_COLUMNS
         self.table.show_rows(
             columns,
@@ -146,7 +144,6 @@ one. A run in an external loop has one layout, and nothing is measured in it.
         self.post_message(ComparisonRequested(frozenset(self.left_out)))
 
     def action_leave_out(self) -> None:
-        """Leaves the preset under the cursor out of the next comparison, or includes it again."""
         if self.chosen_preset:
             self.left_out ^= {self.chosen_preset}
             self.show_state(self.state)

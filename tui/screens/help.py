@@ -44,7 +44,6 @@ class HelpScreen(Dialog[None]):
 
     @on(Input.Changed)
     async def show_matching(self) -> None:
-        """Shows the paragraphs and keys that contain each word of the search."""
         words = self.query_one(Input).value.casefold().split()
         paragraphs = matching_paragraphs(self.texts, words)
         keys = [(key, text) for key, text in self.keys if contains(f"{key} {text}", words)]
@@ -57,24 +56,20 @@ class HelpScreen(Dialog[None]):
 
 
 def help_texts(view: Screen[Any]) -> Iterable[str]:
-    """Yields the help of a view and of its widgets, as Markdown."""
     return dict.fromkeys(node.HELP for node in view.walk_children(with_self=True) if getattr(node, "HELP", None))  # type: ignore[attr-defined,misc] # a DOM node that is no widget has none
 
 
 def keys_of(view: Screen[Any]) -> Iterable[tuple[str, str]]:
-    """Yields the keys that do something now, as they are written, with their descriptions."""
     for _, binding, enabled, tooltip in view.active_bindings.values():
         if enabled and not binding.system and binding.description:
             yield view.app.get_key_display(binding), tooltip or binding.description  # pyright: ignore[reportUnknownMemberType]
 
 
 def contains(text: str, words: Sequence[str]) -> bool:
-    """Returns whether the text contains each of the words, which are casefolded."""
     return all(word in text.casefold() for word in words)
 
 
 def matching_paragraphs(texts: Iterable[str], words: Sequence[str]) -> list[str]:
-    """Returns the paragraphs that contain each of the words, under their headings."""
     found: list[str] = []
     for text in texts:
         heading, *paragraphs = text.strip().split("\n\n")

@@ -59,7 +59,6 @@ again.
         self.show_device()
 
     def show_device(self) -> None:
-        """Shows the details of the device under the cursor."""
         self.query_one(DeviceDetails).show_device(self.state, self.device)
 
     def action_follow(self) -> None:

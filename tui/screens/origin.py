@@ -108,11 +108,9 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
 
     @property
     def shown(self) -> list[Line]:
-        """The lines of the page on top."""
         return self.pages[-1].lines if self.pages else []
 
     def show_titles(self) -> None:
-        """Shows the page's title, and the keys or what is computed."""
         keys = f"enter follows ›{' · t tries a rule' if self.has_rules else ''} · esc back"
         if self.busy:
             what, since = self.busy
@@ -123,7 +121,6 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
 
     @work(exclusive=True)
     async def begin(self) -> None:
-        """Explains the step and shows the first page."""
         if found := await self.ask({}):
             self.open(self.first, Known(found[0], self.arrays, self.mesh))
 
@@ -151,14 +148,12 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
             self.fill([Line(problem, "$error") for problem in problems])
 
     def open(self, page: Page, known: Known) -> None:
-        """Opens a page on top of the others."""
         shown = lines(page, known)
         first = next((number for number, line in enumerate(shown[:FIRST_LINES]) if line.opens), 0)
         self.pages.append(Opened(page, known, shown))
         self.show_page(first)
 
     def show_page(self, cursor: int) -> None:
-        """Draws the page on top, with the cursor on a line."""
         self.query_one(Label).update(ESTIMATE)
         self.fill(self.shown)
         self.query_one(Choices).highlighted = cursor
@@ -188,7 +183,6 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
         self.open(page, known)
 
     def action_back(self) -> None:
-        """Closes the prompt, else the page, and with the last page the dialog."""
         if self.query_one(Input).display:
             self.close_prompt()
         elif len(self.pages) > 1:
@@ -198,14 +192,12 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
             self.dismiss()
 
     def action_try_rule(self) -> None:
-        """Lets the user type rules to try, once the step is explained."""
         if self.pages and self.has_rules:
             field = self.query_one(Input)
             field.display = True
             field.focus()
 
     def close_prompt(self) -> None:
-        """Hides the prompt and moves the focus back to the page."""
         self.query_one(Input).display = False
         self.query_one(Choices).focus()
 
@@ -222,7 +214,6 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
 
     @work(exclusive=True)
     async def try_these(self, rules: Rules) -> None:
-        """Opens the page of what changes with these rules."""
         if found := await self.ask(rules):
             _, after = found
             self.open(TriedPage(in_words(rules), after), self.pages[0].known)

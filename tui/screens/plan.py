@@ -137,7 +137,6 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
         self.start(Planner(config, topology, (), compiles=compiles, nice=NICENESS, search=search))
 
     def start(self, planner: Planner) -> None:
-        """Shows what a planner finds."""
         self.planner = planner
         self.status = "estimating …"
         self.show_progress()
@@ -175,7 +174,6 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
         return self.planner.search.goal if self.planner and self.planner.search else None
 
     def fill(self) -> None:
-        """Draws the table again."""
         if self.board is None:
             return
         compiling = [each.preset for each in self.planner.running] if self.planner else []
@@ -229,7 +227,6 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
             self.fill()
 
     def tick(self) -> None:
-        """Updates the seconds of a compilation: nothing else changes between two boards."""
         if self.is_current and self.planner and self.planner.compiling:
             self.show_progress()
 
@@ -242,7 +239,6 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
             self.refresh_bindings()
 
     def show_problems(self, problems: Sequence[str]) -> None:
-        """Shows why nothing is planned."""
         self.status = "not planned"
         self.query_one("#hints", Paragraphs).show_texts(
             [(printable(problem.removeprefix("--")), "$error") for problem in problems]

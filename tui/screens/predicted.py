@@ -68,7 +68,6 @@ class PredictedScreen(Dialog[None]):
         self.fill()
 
     def show_memory(self) -> None:
-        """Shows what fills the memory at the peak."""
         if peak := self.cost.at_peak:
             self.memory.show_peak(peak, self.cost.peak_buffers)
 
@@ -91,15 +90,12 @@ class PredictedScreen(Dialog[None]):
             self.show_note()
 
     def action_timeline(self) -> None:
-        """Changes between the table and the timeline."""
         self.show_below(self.table if self.timeline.display else self.timeline)
 
     def action_memory(self) -> None:
-        """Changes between the operations and what fills the memory."""
         self.show_below(self.table if self.memory.display else self.memory)
 
     def show_below(self, shown: Widget) -> None:
-        """Shows one of them, which then takes the keys."""
         for widget in (self.table, self.timeline, self.memory):
             widget.display = widget is shown
         focused = self.memory.table if shown is self.memory else shown
@@ -107,7 +103,6 @@ class PredictedScreen(Dialog[None]):
         self.show_note()
 
     def show_note(self) -> None:
-        """Says what the figures are."""
         peak = self.cost.at_peak
         covered = coverage(peak, self.cost.peak_buffers, self.cost.peak_bytes) if peak else "The buffers are not known."
         self.query_one(Label).update(f"Predicted: {covered}" if self.memory.display else self.note)

@@ -79,7 +79,6 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         self.action_show("values")
 
     def show_about(self) -> None:
-        """Shows what is explained, or for how long it has been."""
         seconds = int(time.monotonic() - self.began)
         about = f"explaining … {seconds} s"
         if self.found:
@@ -106,17 +105,14 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
             self.refresh_bindings()
 
     def action_show(self, pane: str) -> None:
-        """Opens a tab, with the focus on its list."""
         self.query_one(TabbedContent).active = pane
         self.set_focus(self.query(f"#{pane} Rows, #{pane} Choices, #{pane} VerticalScroll").first())  # at once
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leaves out the tab of the compiled program if it was not compiled."""
         return parameters != ("compiled",) or bool(self.found and self.found.compiled)
 
     @on(DataTable.RowSelected)
     def open_row(self, event: DataTable.RowSelected) -> None:
-        """Opens the origin of a value or a collective."""
         key, (values, _) = event.row_key.value or "", self.query(Table)
         if event.data_table is values.rows:  # pyright: ignore[reportUnknownMemberType]
             self.open(ValuePage(key))
@@ -125,7 +121,6 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
 
     @on(OptionList.OptionSelected)
     def open_finding(self, event: OptionList.OptionSelected) -> None:
-        """Opens the origin of a finding."""
         self.open(FindingPage(self.query_one(FindingList).findings[event.option_id or ""]))
 
     def open(self, page: Page) -> None:
@@ -141,6 +136,5 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
 
 
 def compiled_lines(found: CompiledProgram) -> Content:
-    """Returns what the compiler made of the program, per device."""
     memory = [f"{name:<12}{figures.size(size):>9} per device" for name, size in compiled_bytes(found).items()]
     return Content("\n".join([*memory, "", *differences(found)]))

@@ -52,7 +52,6 @@ class Restarting(Dialog[Literal["ended", "detach"]]):
         self.wait_for_end()
 
     def poll(self) -> None:
-        """Reads the engine's activity again and redraws the dialog."""
         self.activity.poll()
         self.query_one(Label).update("\n".join(self.lines()))
 
@@ -76,7 +75,6 @@ class Restarting(Dialog[Literal["ended", "detach"]]):
         self.dismiss("ended")
 
     def has_stalled(self) -> bool:
-        """Whether the engine has been inactive for longer than the dialog waits."""
         return self.activity.idle_seconds > self.exit_limit_seconds
 
     async def action_kill(self) -> None:

@@ -84,7 +84,6 @@ runs. **Escape** discards the draft; another view keeps it.
         self.redraw()
 
     def redraw(self) -> None:
-        """Shows the draft again, for example after a resize or with another engine."""
         if self.draft:
             self.show_draft(self.draft)
 
@@ -127,12 +126,10 @@ runs. **Escape** discards the draft; another view keeps it.
             self.preview_timer = self.set_timer(PREVIEW_DELAY_SECONDS, self.ask_for_preview)
 
     def ask_for_preview(self) -> None:
-        """Asks the engine what the draft would become."""
         if self.draft:
             self.post_message(DraftChanged(self.request.command(self.draft)))
 
     def show_preview(self, draft: Draft, previewed: PresetPreviewed) -> None:
-        """Shows the engine's answer: problems at their rows, costs and changed arrays next to them."""
         self.show_rows(draft, previewed.after.problems)
         limit = self.state.ready.memory_limit if self.state.ready else None
         self.query_one(DraftPreview).show_preview(draft.name, previewed, limit)
@@ -154,7 +151,6 @@ runs. **Escape** discards the draft; another view keeps it.
 
     @property
     def prompt(self) -> Prompt:
-        """The line in which the user types a value."""
         return self.query_one(Prompt)
 
     @on(OptionList.OptionSelected, "RuleList")
@@ -163,7 +159,6 @@ runs. **Escape** discards the draft; another view keeps it.
             self.open_prompt(self.row, self.row.key, value)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disables the view's keys while the user types: a letter is text then."""
         if not self.is_mounted:
             return True
         return action == "leave" or not (self.prompt.row or why_not(action, self.state))
@@ -192,7 +187,6 @@ runs. **Escape** discards the draft; another view keeps it.
         self.query_one(RuleList).put_cursor_on(Row("axis", event.value.strip()) if row is NEW_AXIS else row)
 
     def close_prompt(self) -> None:
-        """Closes the prompt and moves the focus back to the rows."""
         self.prompt.close()
         self.query_one(RuleList).focus()
         self.refresh_bindings()
@@ -216,7 +210,6 @@ runs. **Escape** discards the draft; another view keeps it.
         self.when_valid(apply_problems, self.apply)
 
     def action_save_preset(self) -> None:
-        """Saves the draft as a user's preset, for other runs."""
         self.when_valid(save_problems, self.save)
 
     def when_valid(self, problems_of: Callable[[Draft, RunState], list[str]], then: Callable[[Draft], object]) -> None:
@@ -252,5 +245,4 @@ runs. **Escape** discards the draft; another view keeps it.
             )
 
     def warn(self, *problems: str) -> None:
-        """Shows the problems in a notice."""
         self.notify("\n".join(map(printable, problems)), severity="warning", markup=False)

@@ -73,11 +73,9 @@ class RunScreen(BaseScreen[None]):
         self.app.call_after_refresh(self.finish_mount)  # pyright: ignore[reportUnknownMemberType]
 
     async def finish_mount(self) -> None:
-        """Mounts what the first frame can do without."""
         await self.query_one(Keys).show_keys()
 
     def body(self) -> Iterable[Widget]:
-        """Yields the widgets between the status bar and the footer."""
         raise NotImplementedError
 
     def on_screen_resume(self) -> None:
@@ -108,7 +106,6 @@ class RunScreen(BaseScreen[None]):
         return await self.app.push_screen(dialog, wait_for_dismiss=True)  # pyright: ignore[reportUnknownMemberType]
 
     def show_state(self, state: RunState) -> None:
-        """Draws what has changed in the state of the run."""
         self.state = state
         self.query_one(StatusBar).show_state(state)
         if state.tour:

@@ -60,7 +60,6 @@ class RunsScreen(Dialog[ChosenRun | None]):
                 return True
 
     def is_live(self, run: RunDirectory) -> bool:
-        """Returns whether the run is live, or not known yet."""
         summary = self.list.summaries.get(run.name)
         return summary.is_live if summary else run.name not in self.list.problems
 
@@ -97,12 +96,10 @@ class RunsScreen(Dialog[ChosenRun | None]):
             self.list.drop(run.name)
 
     def warn(self, text: str) -> None:
-        """Shows a warning."""
         self.notify(printable(text), severity="warning", markup=False)
 
 
 def question(run: RunDirectory) -> str:
-    """Returns what to ask before a run is deleted: what goes, and which checkpoints stay."""
     config = None
     with suppress(Invalid):  # of an external loop, or damaged
         config = run.config

@@ -88,13 +88,11 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
             self.timeline.show_account(state.profiled.account)
 
     def select(self, name: str) -> None:
-        """Shows the table with the cursor on an operation."""
         self.show_below(self.table)
         self.table.select(name)
 
     @property
     def account(self) -> StepBreakdown | None:
-        """The account that is shown."""
         return self.shown[0].account if self.shown else None
 
     @on(Resize)
@@ -102,16 +100,13 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
         self.show_state(self.state)
 
     def action_timeline(self) -> None:
-        """Changes between the table and the timeline."""
         if self.account:
             self.show_below(self.table if self.timeline.display else self.timeline)
 
     def action_history(self) -> None:
-        """Changes between the table and the history."""
         self.show_below(self.table if self.history.display else self.history)
 
     def show_below(self, shown: Widget) -> None:
-        """Shows the table, the timeline or the history, which then takes the keys."""
         for widget in (self.table, self.timeline, self.history):
             widget.display = widget is shown
         (self.table.rows if shown is self.table else shown).focus()
@@ -151,7 +146,6 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
 
 
 def show_operations(table: Table, account: StepBreakdown, is_wide: bool, subtitle: str = "") -> None:
-    """Fills a table with the operations, with as many columns as there is room for."""
     rows = {each.name: each for each in account.operations}
     table.show_columns(operation_columns(account), rows, UNLIMITED if is_wide else 0)
     more = f" and {account.operations_left_out} more" if account.operations_left_out else ""

@@ -76,7 +76,6 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
         self.show_details()
 
     def show_collectives(self) -> None:
-        """Fills the table."""
         self.table.show_columns(collective_columns(self.measured), self.infos)
 
     def select(self, source: str, name: str = "") -> None:
@@ -86,7 +85,6 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
             self.table.select(keys[0])
 
     def show_flows(self) -> None:
-        """Shows the totals, compared with those of the chosen preset."""
         if self.shown_layout:
             self.query_one(Flows).show_flows(self.shown_layout, self.state.compiled.get(self.compared or ""))
 
@@ -97,12 +95,10 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
 
     @on(DataTable.RowSelected)
     def show_origin(self, event: DataTable.RowSelected) -> None:
-        """Opens the origin of a collective: why it is needed."""
         if info := self.infos.get(event.row_key.value or ""):
             self.post_message(OriginRequested(CompiledPage(info)))
 
     def action_open_time(self) -> None:
-        """Opens the measured time of the selected collective in Time."""
         info = self.infos.get(self.table.selected or "")
         if info and info.name in self.measured:
             self.post_message(OperationChosen(info.name))
@@ -143,7 +139,6 @@ class CollectiveDetails(Lines):
         self.draw()
 
     def draw(self) -> None:
-        """Draws the contents again, for example at another width."""
         self.show(detail_lines(self.info, self.size.width) if self.info else [])
 
 

@@ -130,7 +130,6 @@ class OverlayScreen(Dialog[list[RunDirectory]]):
             self.mark(run.name)
 
     def mark(self, name: str) -> None:
-        """Marks a run, or removes its mark."""
         chosen = self.list.chosen or set()
         if name not in chosen and len(chosen) >= MAX_CURVES:
             self.notify(f"{MAX_CURVES} runs at most: unmark one first", severity="warning")

@@ -34,7 +34,6 @@ class ArrayTable(Table):
         self.columns: list[Column[ArrayRow]] = []
 
     def show_arrays(self, state: RunState) -> None:
-        """Shows the arrays of the active preset."""
         assert state.layout
         self.state, self.changed, mesh = state, state.changed, state.layout.mesh
         self.columns = array_columns(mesh, self.mark)
@@ -86,7 +85,6 @@ class ArrayTable(Table):
         self.show_arrays(self.state)
 
     def mark(self, row: ArrayRow) -> str:
-        """Returns the mark before a row's name: folded, unfolded, or changed by the last switch."""
         if row.is_module:
             return "▸ " if row.key in self.folded else "▾ "
         return "● " if row.key in self.changed else "  "

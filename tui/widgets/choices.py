@@ -19,7 +19,6 @@ class Choices(OptionList):
 
     @property
     def has_room(self) -> bool:
-        """Whether the list is large enough for Textual to lay out its options."""
         return self.scrollable_content_region.width > PADDING and self.scrollable_content_region.height > 0
 
     def _update_lines(self) -> None:

@@ -58,7 +58,6 @@ def heading(group: Sequence[Finding]) -> Content:
 
 
 def finding_content(finding: Finding) -> Content:
-    """Returns a finding as lines: message, fix, and the source line if it is known."""
     lines = [Content(f"  {finding.message}"), Content.styled(f"  → {finding.fix}", "$success")]
     if finding.source:
         lines.append(Content.styled(f"  {finding.source}", "$foreground 60%"))

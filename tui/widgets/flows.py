@@ -30,7 +30,6 @@ class Flows(Lines):
         self.draw()
 
     def draw(self) -> None:
-        """Draws the contents again, for example at another width."""
         if self.subject:
             lines = flow_lines(*self.subject, self.size.width)
             self.styles.height = min(len(lines), MAX_LINES) + 2

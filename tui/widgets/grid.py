@@ -33,12 +33,10 @@ class Window:
     fold: int
 
     def positions(self, cell: int) -> range:
-        """The positions that a drawn cell shows."""
         start = (self.first + cell) * self.fold
         return range(start, start + self.fold)
 
     def cell(self, position: int) -> int:
-        """The index of the drawn cell that shows a position."""
         return position // self.fold - self.first
 
 
@@ -73,7 +71,6 @@ def window(positions: int, room: int, folded_room: int, cursor: int, folds: bool
 
 
 def grid_capacity(width: int, height: int, cell_width: int = MIN_CELL_WIDTH) -> tuple[int, int]:
-    """Returns how many rows and columns of cells fit into a panel."""
     return max(1, (height - 1) // 2), max(1, (width - 1) // (cell_width + 1))
 
 

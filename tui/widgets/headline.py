@@ -35,7 +35,6 @@ class Headline(Lines):
         self.state = RunState()
 
     def show_state(self, state: RunState) -> None:
-        """Draws what has changed in the state of the run."""
         self.state = state
         found = headline(state)
         width, height = self.size

@@ -28,7 +28,6 @@ class HostsPanel(Lines):
         self.border_title = "processes"
 
     def show_hosts(self, state: RunState) -> None:
-        """Shows the processes of the run and its last attempts, or hides the panel."""
         hosts = state.ready.hosts if state.ready else []
         table = _table(hosts, state) if hosts else []
         attempts = [Content(recovery.words) for recovery in state.attempts.recoveries[-LAST_ATTEMPTS:]]

@@ -28,7 +28,6 @@ class Keys(Horizontal):
         yield Always()
 
     async def show_keys(self) -> None:
-        """Mounts the footer with the keys."""
         if not self.is_attached:
             return
         await self.mount(WholeKeys(compact=True, show_command_palette=False), before=0)

@@ -44,7 +44,6 @@ _titles: "WeakKeyDictionary[Widget, tuple[str, str]]" = WeakKeyDictionary()
 
 
 def set_titles(widget: Widget, title: str, subtitle: str = "") -> None:
-    """Writes title and subtitle into the widget's border, cut to its width."""
     _titles[widget] = (title, subtitle)
     refit_titles(widget)
 
@@ -73,7 +72,6 @@ class Lines(Widget):
         self.lines: Sequence[Content] = ()
 
     def show(self, lines: Sequence[Content]) -> None:
-        """Replaces the lines and redraws those that changed."""
         previous, self.lines = self.lines, lines
         pairs = enumerate(zip_longest(previous[: self.size.height], lines[: self.size.height], fillvalue=EMPTY))
         changed = [Region(0, y, self.size.width, 1) for y, (old, new) in pairs if not old.is_same(new)]

@@ -59,7 +59,6 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         self.cursor: int | None = None
 
     def show_state(self, state: RunState) -> None:
-        """Draws the losses and switches of the run."""
         self.losses, self.evaluations = state.losses, state.evaluations
         self.marks = [(0, state.first_preset), *state.marks]
         self.unit = "" if state.watched else NATS
@@ -72,13 +71,11 @@ line is the goodput: where the wall time went, of which steps should be nearly a
 
     @property
     def plot(self) -> Plot:
-        """What is drawn now."""
         held_out = Curve("eval", self.evaluations, HELD_OUT_LETTER, HELD_OUT_STYLE)
         curves = [held_out, *self.others] if self.evaluations else self.others
         return Plot(self.losses, curves, self.marks, self.window, self.cursor, self.is_log, self.is_smooth)
 
     def draw(self) -> None:
-        """Draws the chart again, for example at another size."""
         how = [*(["log axis"] if self.is_log else []), *(["smoothed"] if self.is_smooth else [])]
         set_titles(
             self,
@@ -120,7 +117,6 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         self.draw()
 
     def on_click(self, event: Click) -> None:
-        """Puts the cursor where the user clicked."""
         offset = event.get_content_offset(self)
         columns = self.size.width - LABEL_WIDTH
         if offset and self.losses and columns > 0 and offset.x >= LABEL_WIDTH:
@@ -152,16 +148,13 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         self.draw()
 
     def overlay(self, curves: list[Curve]) -> None:
-        """Draws the losses of other runs under those of this one."""
         self.others = curves
         self.draw()
 
     def toggle_log(self) -> None:
-        """Changes between a linear and a log axis."""
         self.is_log = not self.is_log
         self.draw()
 
     def toggle_smooth(self) -> None:
-        """Turns smoothing on or off."""
         self.is_smooth = not self.is_smooth
         self.draw()

@@ -65,18 +65,15 @@ class Plot:
 
     @property
     def steps(self) -> int:
-        """Steps of the longest curve."""
         return max(len(self.losses), *(len(curve.losses) for curve in self.others), 0)
 
     @property
     def reach(self) -> int:
-        """Steps before and after each one over which its loss is averaged."""
         first, edge = self.bounds
         return int((edge - first) * SMOOTHED_FRACTION / 2) if self.is_smooth else 0
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first step shown and the one after the last."""
         return self.window or (0, right_edge(self.steps))
 
 
@@ -91,7 +88,6 @@ class Canvas:
     """Of those that are part of a curve."""
 
     def add_curve(self, curve: Sequence[Sequence[str]], style: str) -> None:
-        """Draws a curve over those that were added before."""
         for row, cells in enumerate(curve):
             for column, cell in enumerate(cells):
                 if cell != " ":
@@ -104,7 +100,6 @@ class Canvas:
                 self.text[row][at], self.styles[row, at] = character, style
 
     def line(self, row: int, label: str) -> Content:
-        """Returns a row with its part of the vertical axis."""
         axis = f"{label[: LABEL_WIDTH - 2]:>{LABEL_WIDTH - 2}} {'┤' if label else '│'}"
         characters = self.text[row]
         runs = [(axis, AXIS_STYLE)]
@@ -113,7 +108,6 @@ class Canvas:
         return Content.assemble(*runs, strip_control_codes=False)
 
     def style_at(self, row: int, column: int) -> str:
-        """Returns the style of a cell."""
         return self.styles.get((row, column)) or self.curve_styles.get((row, column), CURVE_STYLE)
 
 
@@ -207,7 +201,6 @@ def _curve(points: Sequence[tuple[int, float]], low: float, high: float, columns
 
 
 def _draw_letter(canvas: Canvas, curve: Curve, cells: Sequence[tuple[int, int]]) -> None:
-    """Writes a curve's letter over its last cell that has no letter yet."""
     for row, column in reversed(cells):
         if (row, column) not in canvas.styles:
             canvas.put(row, column, curve.letter, f"bold {curve.style}", over_curve=True)
@@ -242,7 +235,6 @@ def _row(value: float, low: float, high: float, dots: int) -> int:
 
 
 def column_of(step: int, bounds: tuple[int, int], columns: int) -> int:
-    """Returns the cell in which a step is drawn."""
     first, edge = bounds
     return min(columns - 1, max(0, (step - first) * columns // (edge - first)))
 
@@ -288,7 +280,6 @@ def _draw_name(canvas: Canvas, column: int, name: str) -> None:
 
 
 def _step_axis(plot: Plot, columns: int) -> Content:
-    """Returns the line of step numbers, at equal distances and right-aligned under their columns."""
     first, edge = plot.bounds
     steps = edge - first
     parts = next((parts for parts in (4, 5, 2, 1) if steps % parts == 0 and columns // parts > len(f"{edge:,}")), 1)

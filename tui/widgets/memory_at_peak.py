@@ -77,7 +77,6 @@ class MemoryCurve(Lines):
 
 
 def _below(peak: PeakMemory, width: int) -> str:
-    """The line below the curve: where the peak is."""
     words, at = f"peak at {figures.percent(peak.at)}", round(peak.at * (width - 1))
     start = f"▲ {words}" if at + len(words) + 2 <= width else f"{words} ▲"
     return " " * (SCALE_WIDTH + (at if start[0] == "▲" else max(0, at + 1 - len(start)))) + start

@@ -50,7 +50,6 @@ class MeshPane(ShardingPane):
 
     @property
     def slices(self) -> int:
-        """The number of slices that are drawn side by side."""
         dims = self.subject.stepped_dims if self.subject else []
         count = self.subject.counts[dims[0]] if self.subject and len(dims) == 1 else 1
         return count if self.size.width // count >= MIN_SLICE_WIDTH else 1

@@ -19,7 +19,6 @@ class Panel(Lines):
         self.state = RunState()
 
     def show_state(self, state: RunState) -> None:
-        """Draws what has changed in the state of the run."""
         self.state = state
         self.show(self.lines_for(state, self.size.width))
 
@@ -38,7 +37,6 @@ class AboutPreset(Panel):
     """The highlighted preset; None before one is highlighted."""
 
     def show_preset(self, preset: str | None) -> None:
-        """Shows this preset from now on."""
         self.preset = preset
         self.show_state(self.state)
 
@@ -61,7 +59,6 @@ class LastSwitch(Panel):
         self.set_interval(1.0, self.tick)
 
     def tick(self) -> None:
-        """Updates the seconds of a compilation: no event reports them."""
         if self.state.pending:
             self.show_state(self.state)
 

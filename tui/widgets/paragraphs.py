@@ -15,7 +15,6 @@ class Paragraphs(Lines):
     """Each with its style."""
 
     def show_texts(self, texts: Sequence[tuple[str, str]]) -> None:
-        """Shows texts, each with its style."""
         self.texts = texts
         self.draw()
 

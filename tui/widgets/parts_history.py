@@ -39,7 +39,6 @@ there are more than lines, a bar is the mean of neighbours under the same preset
         self.draw()
 
     def draw(self) -> None:
-        """Draws the contents again, for example at another size."""
         count = len(self.measured)
         set_titles(self, "the parts of the step over the run", f"{count} account{'s' * (count != 1)}" if count else "")
         if self.measured:

@@ -42,7 +42,6 @@ class PlanRequest(Horizontal):
         )
 
     def focus_slice(self) -> None:
-        """Lets the user type a slice."""
         self.query_one("#topology", Input).focus()
 
     def suggest_batch(self, sequences: int) -> None:
@@ -51,7 +50,6 @@ class PlanRequest(Horizontal):
         batch.value = batch.value or str(sequences)
 
     def show_progress(self, compiling: Planner | None, status: str) -> None:
-        """Shows what a plan compiles, or the status if none does."""
         text, style = (progress_text(compiling), "$warning") if compiling else (status, "$foreground 60%")
         self.query_one("#progress", Lines).show([Content.styled(text, style)])
 
@@ -93,7 +91,6 @@ def progress_text(planner: Planner) -> str:
 
 
 def ended_text(planner: Planner) -> str:
-    """Returns how a plan was made that has ended."""
     if planner.compiles:
         return "compiled"
     board = planner.board
@@ -112,7 +109,6 @@ def last_slice() -> str:
 
 
 def remember_slice(name: str) -> None:
-    """Keeps the slice for the next run, if the file can be written."""
     with suppress(OSError):
         _path().parent.mkdir(parents=True, exist_ok=True)
         write_atomically(_path(), name.encode("ascii"))

@@ -28,5 +28,4 @@ class PlanTable(Table):
 
     @property
     def fits_screen(self) -> bool:
-        """Whether the table has the columns for the screen's width, or none yet."""
         return not self.names or len(self.names) == len(fitting(columns(), self.screen.size.width))

@@ -47,7 +47,6 @@ class Changes(Choices):
         self.shown: Sequence[Content] = ()
 
     def show_changes(self, previewed: PresetPreviewed) -> None:
-        """Lists the arrays that change."""
         width = self.scrollable_content_region.width - 1
         found = changes(previewed)
         count = sum(1 + change.moments for change in found)
@@ -56,7 +55,6 @@ class Changes(Choices):
         self.show_contents(title, [change_content(change, previewed, width) for change in found])
 
     def show_problems(self, name: str, problems: Sequence[str]) -> None:
-        """Lists the problems, without the preset's name at the start of each."""
         width = self.scrollable_content_region.width - 1
         problems = [problem.removeprefix(name).removeprefix(".toml").removeprefix(": ") for problem in problems]
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"

@@ -34,7 +34,6 @@ ORDER = (DATA, "tensor", "fully sharded", "pipeline", "sequence", "experts", YOU
 
 
 def grouped(presets: Sequence[PresetInfo]) -> dict[str, list[PresetInfo]]:
-    """Returns the presets of each group that has any, in the order of the groups."""
     found = {name: [info for info in presets if group_of(info) == name] for name in ORDER}
     return {name: infos for name, infos in found.items() if infos}
 
@@ -107,7 +106,6 @@ recently used are dropped first.
         self.follow(state.preset)
 
     def rows(self, presets: Sequence[PresetInfo], width: int) -> dict[str, Content]:
-        """Returns the rows by option id: the presets by group, each group under a heading."""
         found: dict[str, Content] = {}
         for group, infos in grouped(presets).items():
             is_folded = group == UNFIT and not self.shows_unfit

@@ -28,7 +28,6 @@ class Prompt(Horizontal):
         self.display = False
 
     def open(self, row: Row, label: str, value: str) -> None:
-        """Shows the prompt with the row's present value and focuses it."""
         self.row = row
         self.display = True
         self.query_one(Label).update(label)
@@ -37,7 +36,6 @@ class Prompt(Horizontal):
         field.focus()
 
     def close(self) -> None:
-        """Hides the prompt."""
         self.row = None
         self.display = False
 

@@ -30,7 +30,6 @@ class RowDetails(Lines):
         self.draw()
 
     def draw(self) -> None:
-        """Draws the contents again, for example at another width."""
         self.show(detail_lines(self.row, self.size.width) if self.row else [])
 
 
@@ -101,7 +100,6 @@ def _axis(row: Row, axis: str) -> str:
 
 
 def _combined_axes(row: Row) -> list[str]:
-    """Returns the combinations of mesh axes that collectives run over."""
     moved = board_rows.sent(row)
     return [axes for axes in moved.sent_by_axis if axes not in row.mesh] if moved else []
 

@@ -40,7 +40,6 @@ class Row:
 
     @property
     def id(self) -> str:
-        """The id of the row's option."""
         return f"{self.kind}:{self.key}"
 
 
@@ -97,7 +96,6 @@ class RuleList(Choices):
         self.show_hint()
 
     def put_cursor_on(self, row: Row) -> None:
-        """Moves the cursor to a row, if the list has it."""
         if row.id in self.rows:
             self.highlighted = self.get_option_index(row.id)
 
@@ -181,7 +179,6 @@ def hint(row: Row, draft: Draft) -> str:
 
 
 def is_in_origin(row: Row, draft: Draft) -> bool:
-    """Whether the preset that the draft is made from has this row."""
     return row.kind != "axis" or row.key in draft.origin.mesh
 
 

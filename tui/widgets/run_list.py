@@ -65,7 +65,6 @@ class RunList(Choices):
         return self.summaries.get(self.run.name) if self.run else None
 
     def fill(self) -> None:
-        """Makes all options, with the cursor on the first that can be selected."""
         new = [Option(Content.styled(self.new, "bold"), id=NEW)] if self.new else []
         rows = [Option("", id=name) for name in self.runs]
         self.set_options([*new, Option("", id=HEADING, disabled=True), *rows])
@@ -73,7 +72,6 @@ class RunList(Choices):
         self.draw()
 
     def draw(self) -> None:
-        """Writes heading and rows for the present width."""
         columns = columns_for(self.scrollable_content_region.width - 2 - self.mark_width, self.runs)
         self.replace_option_prompt(HEADING, Content(" " * self.mark_width) + heading(columns))
         for name in self.runs:
@@ -90,17 +88,14 @@ class RunList(Choices):
 
     @property
     def mark_width(self) -> int:
-        """Cells of the mark before each name."""
         return 0 if self.chosen is None else 4
 
     def toggle(self, name: str) -> None:
-        """Marks a run, or removes its mark."""
         if self.chosen is not None:
             self.chosen ^= {name}
             self.draw()
 
     def drop(self, name: str) -> None:
-        """Removes a run from the list."""
         at = self.highlighted
         del self.runs[name]
         self.fill()
@@ -124,7 +119,6 @@ class RunList(Choices):
 
 
 def columns_for(width: int, names: Iterable[str]) -> dict[str, int]:
-    """Returns the widths of the columns that fit, with the remaining width for the name."""
     longest = max(map(len, names), default=0)
     columns = dict(WIDTHS)
     for dispensable in DISPENSABLE:
@@ -138,7 +132,6 @@ def _name_width(width: int, columns: Mapping[str, int]) -> int:
 
 
 def heading(columns: Mapping[str, int]) -> Content:
-    """Returns the names of the columns."""
     return _line({name: Content(name) for name in columns}, columns).stylize(DIM)
 
 

@@ -60,14 +60,12 @@ device through every array (`◆`).
             self.set_subject(initial_subject(array, mesh, platform, followed))
 
     def set_subject(self, subject: Subject) -> None:
-        """Draws this subject and posts which devices hold the shard under its cursor."""
         self.subject = subject
         self.show_title(subject)
         self.draw()
         self.post_message(ShardChosen(sorted(subject.holders.get(subject.cursor, []))))
 
     def show_title(self, subject: Subject) -> None:
-        """Writes the array's name, dims and sizes into the border."""
         set_titles(self, subject.array.name + notation(subject.array), size_summary(subject.array, subject.mesh))
 
     def on_resize(self) -> None:
@@ -80,19 +78,16 @@ device through every array (`◆`).
         self.draw()
 
     def draw(self) -> None:
-        """Draws the sharding again, for example at another size."""
         if self.subject:
             width, height = self.size.width, self.size.height
             footer_lines = self.footer_lines(self.subject, width, height) if height > MIN_HEIGHT_WITH_FOOTER else []
             self.show(self.picture(self.subject, width, height - len(footer_lines)) + footer_lines)
 
     def picture(self, subject: Subject, width: int, height: int) -> list[Content]:
-        """Returns the lines of the boxes."""
         return draw_sharding(subject, width, height, self.has_focus)
 
     @property
     def picture_width(self) -> int:
-        """The cells that the boxes span."""
         return self.size.width
 
     def footer_lines(self, subject: Subject, width: int, height: int) -> list[Content]:

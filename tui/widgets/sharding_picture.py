@@ -29,7 +29,6 @@ def with_cursor_moved(subject: Subject, down: int, right: int, width: int, heigh
 
 
 def size_summary(array: ArrayInfo, mesh: MeshInfo) -> str:
-    """Returns dtype, shape, bytes in total and per device, and the number of copies."""
     copies = replicas(array.compiled_spec, mesh)
     each = f"{figures.size(bytes_per_device(array, mesh))} per device"
     shape = figures.shape(array.shape) if array.shape else "scalar"

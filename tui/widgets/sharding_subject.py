@@ -35,12 +35,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> Part:
-        """The number of shards along each dim."""
         return parts(self.array.compiled_spec, self.mesh)
 
     @property
     def holders(self) -> dict[Part, list[int]]:
-        """The ids of the devices that hold each shard."""
         found: dict[Part, list[int]] = {}
         for device, part in device_parts(self.array.compiled_spec, self.mesh).items():
             found.setdefault(part, []).append(device)
@@ -48,7 +46,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stepped_dims(self) -> list[int]:
-        """Split dims that are not drawn: the user steps through their shards."""
         flat = (self.rows, self.columns)
         return [dim for dim, count in enumerate(self.counts) if count > 1 and dim not in flat]
 

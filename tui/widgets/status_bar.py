@@ -39,7 +39,6 @@ class StatusBar(Lines):
         self.show_state(self.state)
 
     def show_state(self, state: RunState) -> None:
-        """Draws the line if the state of the run has changed it."""
         self.state = state
         self.show([status_line(state, self.size.width, state.now)])
 

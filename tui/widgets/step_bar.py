@@ -57,7 +57,6 @@ class StepBar(Lines):
         self.draw()
 
     def show_hint(self, hint: str) -> None:
-        """Shows how to get an account."""
         self.account, self.hint = None, hint
         self.titles = ("where the time of a step goes", "")
         self.draw()

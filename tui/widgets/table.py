@@ -72,12 +72,10 @@ class Filter(Input):
         super().__init__(placeholder="filter: a regular expression", compact=True)
 
     def open(self) -> None:
-        """Shows the line and moves the focus to it."""
         self.display = True
         self.focus()
 
     def close(self) -> None:
-        """Empties the line and hides it."""
         self.value, self.display = "", False
 
 
@@ -143,7 +141,6 @@ terminal's clipboard (OSC 52).
 
     @property
     def keys(self) -> list[str]:
-        """The keys of the shown rows, from the top."""
         return [row.key.value or "" for row in self.rows.ordered_rows]
 
     def show_columns(self, columns: Sequence[Column[R]], rows: Mapping[str, R], width: int = UNLIMITED) -> None:
@@ -169,11 +166,9 @@ terminal's clipboard (OSC 52).
             self.fill(labels, shown)
 
     def patterns(self) -> list[re.Pattern[str]]:
-        """Returns the patterns that the filter consists of."""
         return [pattern_of(word) for word in self.query_one(Filter).value.split()]
 
     def matching(self) -> Mapping[str, Cells]:
-        """Returns the rows that match the filter, sorted."""
         patterns = self.patterns()
         found = {key: cells for key, cells in self.all_rows.items() if matches(cells, patterns)}
         if self.sorted_by is None or self.sorted_by not in self.names:
@@ -195,7 +190,6 @@ terminal's clipboard (OSC 52).
         return Text(name + mark, justify=cell.justify)
 
     def update_cells(self, shown: Mapping[str, Cells]) -> None:
-        """Redraws the cells that changed."""
         for at, cells in enumerate(shown.values()):
             for column, (old, new) in enumerate(zip(self.rows.get_row_at(at), cells, strict=True)):
                 if old != new:
@@ -233,7 +227,6 @@ terminal's clipboard (OSC 52).
         self.rows.focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leaves escape to the view while no filter is open."""
         return action != "no_filter" or self.query_one(Filter).display
 
     def action_filter(self) -> None:
@@ -261,23 +254,19 @@ terminal's clipboard (OSC 52).
         self.copy(cells[0].plain.strip(MARKS) if cells else "")
 
     def copy(self, text: str) -> None:
-        """Puts text into the terminal's clipboard."""
         if text:
             self.app.copy_to_clipboard(text)  # pyright: ignore[reportUnknownMemberType]
             self.notify(text, title="copied", markup=False)
 
 
 def cells_of(columns: Sequence[Column[R]], row: R) -> Cells:
-    """Returns the cells of a row."""
     return [column.text(row) for column in columns]
 
 
 def matches(cells: Cells, patterns: Sequence[re.Pattern[str]]) -> bool:
-    """Returns whether each pattern occurs in the row."""
     text = " ".join(cell.plain for cell in cells)
     return all(pattern.search(text) for pattern in patterns)
 
 
 def right(text: str) -> Text:
-    """Returns a right-aligned cell."""
     return Text(text, justify="right")

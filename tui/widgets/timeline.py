@@ -85,12 +85,10 @@ several short operations, of which this one is the longest.
 
     @property
     def columns(self) -> int:
-        """Cells of a lane."""
         return max(1, self.size.width - LABEL_WIDTH)
 
     @property
     def per_cell(self) -> float:
-        """Ticks of a cell."""
         return (self.window[1] - self.window[0]) / self.columns
 
     def draw(self) -> None:
@@ -119,16 +117,13 @@ several short operations, of which this one is the longest.
         self.show(lines)
 
     def marked(self, is_chosen: bool) -> int | None:
-        """Returns the cell that the cursor marks in the lanes of a device."""
         return self.cell if is_chosen else None
 
     @property
     def cell(self) -> int:
-        """The cell of the cursor."""
         return max(0, min(self.columns - 1, int((self.cursor - self.window[0]) / self.per_cell)))
 
     def under_cursor(self) -> tuple[Shown | None, Shown | None]:
-        """Returns the spans under the cursor: work, and a collective."""
         begin = self.window[0] + self.cell * self.per_cell
         device = self.devices[self.chosen]
         lanes = (device.work, device.collectives)
@@ -136,13 +131,11 @@ several short operations, of which this one is the longest.
         return work, collective
 
     def on_click(self, event: Click) -> None:
-        """Puts the cursor where the user clicked."""
         offset = event.get_content_offset(self)
         if offset and offset.x >= LABEL_WIDTH:
             self.put_cursor(self.window[0] + (offset.x - LABEL_WIDTH + 0.5) * self.per_cell)
 
     def put_cursor(self, tick: float) -> None:
-        """Moves the cursor to a time of the window."""
         first, last = self.window
         self.cursor = max(first, min(tick, last - self.per_cell / 2))
         self.draw()
@@ -170,7 +163,6 @@ several short operations, of which this one is the longest.
         self.put_cursor(self.cursor)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leaves escape to the view while the whole step is shown."""
         return action != "reset" or self.window != (0, TICKS)
 
     def action_reset(self) -> None:

@@ -53,6 +53,5 @@ class TourStrip(Paragraphs):
                 )
 
     def key_of_view(self, view: str) -> str:
-        """Returns the key that opens a view, with the view's title."""
         tab = TABS_BY_VIEW[view]
         return f"{key_of(self, tab.action)} for {tab.title}"

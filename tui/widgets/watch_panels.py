@@ -36,7 +36,6 @@ class WatchPanels(Horizontal):
         return self.query_one(PresetList).highlighted_preset
 
     def show_state(self, state: RunState) -> None:
-        """Draws what has changed in the state of the run."""
         self.query_one(PresetList).show_state(state)
         self.query_one(Headline).show_state(state)
         self.query_one(LossChart).show_state(state)
@@ -44,7 +43,6 @@ class WatchPanels(Horizontal):
             panel.show_state(state)
 
     def on_resize(self) -> None:
-        """Shows as many figure panels as fit next to the presets and the help."""
         panels = self.query_one("#figures").children
         room = self.size.width - self.query_one("#side").size.width
         for place, panel in enumerate(panels):
@@ -52,7 +50,6 @@ class WatchPanels(Horizontal):
 
     @property
     def chart(self) -> LossChart:
-        """The loss chart."""
         return self.query_one(LossChart)
 
     def on_mount(self) -> None:
@@ -66,5 +63,4 @@ class WatchPanels(Horizontal):
         self.rest_timer = self.set_timer(CONSIDER_AFTER_SECONDS, partial(self.consider, event.option.id or ""))
 
     def consider(self, preset: str) -> None:
-        """Reports that the cursor has rested on a preset."""
         self.post_message(PresetHighlighted(preset))
