@@ -20,7 +20,6 @@ from ..base.regular_file import read_regular
 from ..models.user_code import errors_as_invalid, find_function, load_module, parameters_of, type_name
 from ..parallel.mesh import build_mesh
 from ..spec.config import SIMULATED_DEVICES
-from .compiled import compiled
 from .explain import explain
 from .explanation import Explanation, KeptStepRequest, ProgramRequest
 from .names import kept_names
@@ -64,7 +63,11 @@ def explain_program(program: ProgramRequest) -> Explanation:
     """Explains a program, and compiles it if that is wanted. Raises Invalid."""
     lowered = lower(program)
     found = explain(lowered.compiler_ir("stablehlo"), program.function.name)
-    return replace(found, compiled=compiled(lowered, found)) if program.compiles else found
+    if not program.compiles:
+        return found
+    from .compiled import compiled  # it imports flax and optax, which `watch` does not need
+
+    return replace(found, compiled=compiled(lowered, found))
 
 
 def lower(program: ProgramRequest) -> jax.stages.Lowered:

@@ -268,7 +268,7 @@ def test_text_that_is_not_a_module_is_rejected(text: str) -> None:
 
 
 def test_a_program_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    assert read_text("not HLO", MESH, []) == (None, [], None, None)
+    assert read_text("not HLO", MESH, []) == (None, [], None)
     assert "ValueError" in caplog.text
     assert read_text("HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n}\n", MESH, [])[:2] == ([], [])
 

@@ -29,7 +29,7 @@ def busy(queue: CompileQueue, *urgencies: Urgency) -> threading.Event:
 
 def test_jobs_run_by_urgency_and_then_in_order(queue: CompileQueue) -> None:
     end, done = busy(queue, Urgency.INSPECT, Urgency.REQUESTED), []
-    kinds = (Urgency.LOSS, Urgency.LIKELY, Urgency.INSPECT, Urgency.SCHEDULED, Urgency.REQUESTED)
+    kinds = (Urgency.LIKELY, Urgency.INSPECT, Urgency.SCHEDULED, Urgency.REQUESTED)
     jobs = [(kind, number) for number in range(2) for kind in kinds]
     futures = [queue.submit(job[0], lambda job=job: done.append(job)) for job in jobs]
     end.set()
@@ -43,8 +43,6 @@ def test_jobs_run_by_urgency_and_then_in_order(queue: CompileQueue) -> None:
         (Urgency.INSPECT, 1),
         (Urgency.LIKELY, 0),
         (Urgency.LIKELY, 1),
-        (Urgency.LOSS, 0),
-        (Urgency.LOSS, 1),
     ]
 
 

@@ -167,7 +167,7 @@ def test_a_comparison_can_be_cancelled_during_a_switch() -> None:
     late = Run("tp").cancels().happens(switched(from_preset="dp", to_preset="tp"))
     assert late.comparison.stage is Stage.RETURNING
     assert late.switches("dp").comparison.is_over
-    assert Run("tp").cancels().happens(failed("tp")).comparison.is_over
+    assert Run("tp").cancels().happens(failed("tp", trains="dp")).comparison.is_over
 
 
 def test_another_viewers_switch_ends_the_comparison() -> None:
