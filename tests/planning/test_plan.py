@@ -362,7 +362,7 @@ def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, com
         assert plan.table.ranking[first.preset].problems == ["not compiled: cancelled"]
         await pilot.press("K")
         await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
-        assert "compiling" not in column(app, 8)
+        await until(lambda: "compiling" not in column(app, 8), "rows without a compilation")
         await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: len(compilers.started) > 2, "another board")
         await pilot.press("d")
