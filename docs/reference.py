@@ -7,6 +7,7 @@ not as it would write them, and exits with 1 if there are any.
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,12 @@ def reference() -> Iterator[str]:
     yield from table(
         ("command", ""), ((f"[`shardtui {name}`](#shardtui-{name})", COMMANDS[name].summary) for name in COMMANDS)
     )
+    counts = Counter(row for parser in commands().values() for row in options(parser))
+    shared = {row: None for row, count in counts.items() if count > 1 and row[0].startswith("`--")}
+    yield "### Shared options\n"
+    yield from table(("", ""), shared)
     for name, parser in commands().items():
-        yield from command(name, parser)
+        yield from command(name, parser, {*shared})
     yield "## Presets\n"
     presets = sorted((PRESETS / "parallelism").glob("*.toml"), key=lambda path: (is_pitfall(path.stem), path.stem))
     for path in presets:
@@ -79,14 +84,20 @@ def commands() -> dict[str, argparse.ArgumentParser]:
     return choices
 
 
-def command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+def command(name: str, parser: argparse.ArgumentParser, shared: set[tuple[str, str]]) -> Iterator[str]:
     yield f"### shardtui {name}\n"
     yield f"{parser.description}\n"
     yield f"Example: `{(parser.epilog or '').removeprefix('example: ')}`\n"
+    rows = options(parser)
+    yield from table(("", ""), (row for row in rows if row not in shared))
+    if names := [f"`{row[0].strip('`').split()[0]}`" for row in rows if row in shared]:
+        yield f"With [shared options](#shared-options): {' '.join(names)}\n"
+
+
+def options(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
+    """The spelling of each, and its help."""
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
-    yield from table(
-        ("", ""), ((f"`{_spelling(action)}`", (action.help or "").replace("|", "\\|")) for action in shown)
-    )
+    return [(f"`{_spelling(action)}`", (action.help or "").replace("|", "\\|")) for action in shown]
 
 
 def _spelling(action: argparse.Action) -> str:

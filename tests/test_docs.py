@@ -44,7 +44,7 @@ def test_pages_show_what_was_recorded() -> None:
         ("data/faults/kills.json", '"SIGKILL in a save", 50, 50', '"SIGKILL in a save", 50, 49', "faults"),
         ("data/bench/start.json", '7, "≤", 50,', '7, "≤", 40,', "benchmarks"),
         ("measurements.md", "2.1e-07 · 2.8e-07", "2.1e-07 · 2.9e-07", "measurements"),
-        ("planning.md", "| dp | batch_size=64 |", "| dp | batch_size=65 |", "planning"),
+        ("planning-measured.md", "| dp | batch_size=64 |", "| dp | batch_size=65 |", "planning-measured"),
     ],
 )
 def test_a_changed_figure_is_found_and_drawn(copied: Path, changed: str, old: str, new: str, page: str) -> None:
