@@ -59,9 +59,7 @@ VIEWS: dict[str, tuple[type, ...]] = {
 
 def reference() -> Iterator[str]:
     yield "## Commands\n"
-    yield from table(
-        ("command", ""), ((f"[`shardtui {name}`](#shardtui-{name})", COMMANDS[name].summary) for name in COMMANDS)
-    )
+    yield f"{' · '.join(f'[`{name}`](#shardtui-{name})' for name in COMMANDS)}\n"
     counts = Counter(row for parser in commands().values() for row in options(parser))
     shared = {row: None for row, count in counts.items() if count > 1 and row[0].startswith("`--")}
     yield "### Shared options\n"

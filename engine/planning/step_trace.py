@@ -23,7 +23,7 @@ from .ranking import StepCost, Work, timed
 
 
 class StepTrace:
-    """A traced step of a task under a preset. Sizes are bytes per device; docs/planning.md has their errors."""
+    """A traced step under a preset. Sizes are bytes per device; docs/planning-measured.md has their errors."""
 
     def __init__(self, task: Task, preset: Preset, devices: Sequence[jax.Device]) -> None:
         """`devices`: as many as the slice has; simulated ones will do. Raises Invalid if the preset does not fit."""

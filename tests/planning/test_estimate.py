@@ -1,6 +1,6 @@
 """Compares the formulas with programs compiled for eight CPU devices, and tests what needs no compiler.
 
-docs/planning.md compares them with the TPU compiler.
+docs/planning-measured.md compares them with the TPU compiler.
 """
 
 from collections.abc import Mapping
