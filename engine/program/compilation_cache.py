@@ -102,6 +102,7 @@ def mark_code(lowered: jax.stages.Lowered) -> None:
     compiled.
     """
     module = lowered.compiler_ir("stablehlo")
+    assert module is not None, "a jitted function always has one"
     with module.context:
         attributes = module.operation.attributes
         digest = {"shardtui_code": ir.StringAttr.get(_digest(lowered.as_text(debug_info=True)))}
