@@ -25,7 +25,7 @@ from shardtui.engine.spec.preset_reader import PresetFile
 from shardtui.engine.wire.checkpoints import Verification
 from shardtui.engine.wire.descriptions import PresetListing
 from shardtui.engine.wire.events import AnyEvent, Sampled
-from shardtui.tui.cli.compare_report import CompareReport
+from shardtui.tui.cli.compare import CompareReport
 from shardtui.tui.cli.explain import ExplanationDiff
 from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
 from shardtui.tui.cli.ls import RunListing

@@ -3,12 +3,10 @@
 import gc
 import sys
 
-from .terminal import splash
-from .terminal.exit_codes import INTERRUPTED
+from .terminal import INTERRUPTED, splash
 
 
 def main() -> int:
-    """Runs the command; returns its exit code."""
     try:
         return _with_splash() if _opens_ui(sys.argv[1:]) and splash.fits() else _command()
     except KeyboardInterrupt:

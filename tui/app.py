@@ -29,7 +29,7 @@ from ..engine.wire.commands import (
 )
 from ..engine.wire.events import AnyEvent, MemoryMeasured, Profiled, ProfileFailed, StepsDone
 from ..engine.wire.run_directory import RunDirectory
-from .app_keys import ACTIONS, KEYS
+from .app_keys import ACTIONS, KEYS, VIEWS
 from .client.engine_client import EngineClient
 from .comparison_runner import ComparisonRunner
 from .lifecycle import Lifecycle
@@ -51,7 +51,7 @@ from .messages import (
     WatchRequested,
 )
 from .notices import Notice, Notices
-from .palette_commands import PROFILE_STEPS, palette_commands
+from .palette import PROFILE_STEPS, palette_commands
 from .screens.dialog import Dialog
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
@@ -59,10 +59,8 @@ from .state.announcements import exit_lines
 from .state.availability import RUN_ACTIONS, why_not
 from .state.interpreter import apply_all
 from .state.run_state import Phase, RunState
-from .terminal.driver import Driver
-from .terminal.exit_codes import REFUSED
-from .terminal.redraws import Redraws
-from .views import VIEWS
+from .terminal import REFUSED
+from .terminal.driver import Driver, Redraws
 from .window import Window
 
 if TYPE_CHECKING:
@@ -143,7 +141,6 @@ class ShardtuiApp(App[None]):
             self.redraws.now()
 
     def note(self, event: AnyEvent) -> None:
-        """Passes an event to the lookups, then announces it, or exits if the engine refused the run."""
         self.lookups.note(event)
         if self.lifecycle.is_refused(event):
             self.lifecycle.leave_refused()
@@ -151,7 +148,6 @@ class ShardtuiApp(App[None]):
             self.notices.announce(event)
 
     async def open_profile(self, event: AnyEvent) -> None:
-        """Opens Time if the profile that the user requested has arrived."""
         if self.awaits_profile and isinstance(event, Profiled | ProfileFailed):
             self.awaits_profile = False
             if isinstance(event, Profiled) and event.account:
@@ -179,11 +175,9 @@ class ShardtuiApp(App[None]):
 
     @on(ViewShown)
     def show_state(self) -> None:
-        """Draws the run's state. A view requests it once it is mounted."""
         self.redraws.now()
 
     def draw(self) -> None:
-        """Shows the state in the current view, and requests what that view needs from the engine."""
         self.window.show(self.state, self._driver)
         screen = self.screen  # what it is shown may open a dialog over it
         if isinstance(screen, RunScreen) and screen.is_mounted:
@@ -197,23 +191,19 @@ class ShardtuiApp(App[None]):
 
     @on(ComparisonRequested)
     def measure_presets(self, message: ComparisonRequested) -> None:
-        """Starts to compare the presets in this run."""
         self.comparison_runner.begin(message.left_out)
 
     @on(ComparisonCancelled)
     async def cancel_comparison(self) -> None:
-        """Cancels the comparison; the run returns to the preset it had before."""
         await self.comparison_runner.cancel()
 
     @on(DeviceFollowed)
     def follow_device(self, message: DeviceFollowed) -> None:
-        """Marks a device's shard in every array; None marks none."""
         self.state.followed = message.device
         self.show_state()
 
     @on(ArrayChosen)
     async def show_array(self, message: ArrayChosen) -> None:
-        """Opens the Arrays view at an array."""
         from .screens.arrays import ArraysScreen
 
         await self.switch_mode("arrays")
@@ -223,7 +213,6 @@ class ShardtuiApp(App[None]):
 
     @on(CollectiveChosen)
     async def show_collective(self, message: CollectiveChosen) -> None:
-        """Opens the Traffic view at a collective."""
         from .screens.traffic import TrafficScreen
 
         await self.switch_mode("traffic")
@@ -233,7 +222,6 @@ class ShardtuiApp(App[None]):
 
     @on(OperationChosen)
     async def show_operation(self, message: OperationChosen) -> None:
-        """Opens the Time view at an operation."""
         from .screens.time import TimeScreen
 
         await self.switch_mode("time")
@@ -243,7 +231,6 @@ class ShardtuiApp(App[None]):
 
     @on(OriginRequested)
     def show_origin(self, message: OriginRequested) -> None:
-        """Opens the origin of a row over its view."""
         from .screens.origin import OriginScreen
 
         if self.state.layout and isinstance(self.screen, RunScreen):
@@ -268,17 +255,14 @@ class ShardtuiApp(App[None]):
 
     @on(DraftChanged)
     async def preview(self, message: DraftChanged) -> None:
-        """Requests the preview of an edited preset."""
         await self.client.send(message.request)
 
     @on(DraftApplied)
     async def add_preset(self, message: DraftApplied) -> None:
-        """Adds an edited preset to the run, which switches to it."""
         await self.client.send(AddPreset(message.name, message.text))
 
     @on(WatchRequested)
     async def show_watch(self) -> None:
-        """Returns to the Watch view."""
         await self.switch_mode("watch")
 
     # Keys and the palette
@@ -292,33 +276,27 @@ class ShardtuiApp(App[None]):
             self.notices.refuses((ACTIONS | self.screen.named_keys).get(event.key, ""))
 
     async def action_pause(self) -> None:
-        """Pauses training, or resumes it."""
         await self.client.send(Resume() if self.state.phase is Phase.PAUSED else Pause())
 
     def action_play(self) -> None:
-        """Pauses a replay, or resumes it."""
         if playback := self.state.playback:
             playback.toggle()
             self.redraws.now()
 
     def action_speed(self, factor: float) -> None:
-        """Multiplies the speed of a replay."""
         if playback := self.state.playback:
             playback.scale(factor)
             self.redraws.now()
 
     def action_skip_lesson(self) -> None:
-        """Goes on to the next lesson of the tour."""
         if tour := self.state.tour:
             tour.skip()
             self.redraws.now()
 
     async def action_step(self) -> None:
-        """Trains one step, then pauses."""
         await self.client.send(StepOnce())
 
     async def action_save(self) -> None:
-        """Saves a checkpoint while training continues."""
         await self.client.send(SaveCheckpoint())
 
     async def action_profile(self) -> None:
@@ -328,29 +306,23 @@ class ShardtuiApp(App[None]):
 
     @work
     async def action_checkpoints(self) -> None:
-        """Opens the checkpoints, one of which can be restored."""
         await self.lifecycle.choose_checkpoint()
 
     @work
     async def action_restart(self) -> None:
-        """Replaces the engine with a new one that resumes the run."""
         await self.lifecycle.restart()
 
     @work
     async def action_stop(self) -> None:
-        """Stops the engine, once the user has confirmed it."""
         await self.lifecycle.stop()
 
     def action_resume(self) -> None:
-        """Resumes a run that has ended or crashed."""
         self.lifecycle.resume()
 
     def action_detach(self) -> None:
-        """Exits the UI; the engine keeps training."""
         self.lifecycle.detach()
 
     async def action_measure(self) -> None:
-        """Opens the Compare view and starts to compare the presets."""
         await self.switch_mode("compare")
         self.post_message(ComparisonRequested())
 
@@ -367,7 +339,6 @@ class ShardtuiApp(App[None]):
             self.screen.edit(chosen or self.state.preset, self.state)
 
     def action_export(self) -> None:
-        """Writes the current view as .svg and .txt into the working directory."""
         from .terminal.export import save_view
 
         try:
@@ -378,7 +349,6 @@ class ShardtuiApp(App[None]):
             self.notify("\n".join(path.name for path in paths), title=f"exported to {Path.cwd()}", markup=False)
 
     def action_help(self) -> None:
-        """Opens the help of the current view."""
         from .screens.help import HelpScreen
 
         if isinstance(self.screen, RunScreen) and self.screen.is_mounted:

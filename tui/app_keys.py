@@ -1,6 +1,11 @@
-"""The key bindings that every view has. The footer and the help show those that do something now."""
+"""The key bindings that every view has, and the views. The footer and the help show the keys that do something now."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 
 from textual.binding import Binding, BindingType
+from textual.screen import Screen
 
 from .bindings import identified
 from .screens.run_screen import actions_by_key
@@ -33,3 +38,17 @@ KEYS: list[BindingType] = [
 
 ACTIONS = actions_by_key(KEYS)
 """Action by key."""
+
+
+NAMES = ("arrays", "mesh", "traffic", "lint", "compare", "plan", "rules", "time", "log")
+
+
+def view(name: str) -> Screen[None]:
+    """Returns a new screen of a view, such as `ArraysScreen` of `screens/arrays.py`."""
+    module = import_module(f".screens.{name}", __package__)
+    screen: type[Screen[None]] = getattr(module, f"{name.capitalize()}Screen")
+    return screen()
+
+
+VIEWS: dict[str, Callable[[], Screen[None]]] = {name: partial(view, name) for name in NAMES}
+"""Makes the screen of each view, by name."""

@@ -14,7 +14,7 @@ from .notices import Notices
 from .state.announcements import end_of_comparison
 from .state.interpreter import apply
 from .state.run_state import RunState
-from .terminal.redraws import Redraws
+from .terminal.driver import Redraws
 
 if TYPE_CHECKING:  # the first frame does not wait for it
     from .state.comparison import Comparison
@@ -32,7 +32,6 @@ class ComparisonRunner:
     _lookups: Lookups
 
     def begin(self, left_out: Collection[str] = ()) -> None:
-        """Starts to measure the presets that fit, except those `left_out`, one after the other."""
         self._app.run_worker(self._begin(left_out), exclusive=True, group="comparison")
 
     async def _begin(self, left_out: Collection[str]) -> None:
@@ -52,7 +51,6 @@ class ComparisonRunner:
         await self._send(state.comparison.begin())
 
     def apply(self, events: Iterable[AnyEvent]) -> None:
-        """Applies events to the run's state, and passes them to the comparison while it runs."""
         for event in events:
             apply(self._state, event)
             if self._state.comparison and self._state.is_comparing:
@@ -67,7 +65,6 @@ class ComparisonRunner:
                 self._notices.show(notice)
 
     async def cancel(self) -> None:
-        """Cancels the comparison: the run returns to the preset it had before."""
         if self._state.comparison:
             await self._send(self._state.comparison.cancel())
 

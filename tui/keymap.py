@@ -45,7 +45,6 @@ def _problems(id: str, key: object, known: Mapping[str, Binding]) -> Iterator[st
 
 
 def is_key(name: str) -> bool:
-    """Returns whether Textual knows a key of this name."""
     base = name[MODIFIERS.match(name).end() :]  # type: ignore[union-attr] # it matches an empty text, too
     return len(base) == 1 or base in NAMED_KEYS
 

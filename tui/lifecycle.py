@@ -17,7 +17,7 @@ from .messages import EventsArrived
 from .screens.dialog import Dialog
 from .screens.run_screen import RunScreen
 from .state.run_state import Phase, RunState
-from .terminal.exit_codes import FAILED, FINE, REFUSED
+from .terminal import FAILED, FINE, REFUSED
 
 T = TypeVar("T")
 
@@ -45,7 +45,6 @@ class Lifecycle:
         """Whether the user has not chosen the run yet."""
 
     def begin(self) -> None:
-        """Starts the first engine if it is to be started from here, and follows the run's events."""
         if self._new_run:
             self._app.run_worker(self._choose(self._new_run))
         elif self._starts:
@@ -54,7 +53,6 @@ class Lifecycle:
             self._follow()
 
     async def _choose(self, new_run: Callable[[], RunDirectory]) -> None:
-        """Opens the run that the user chooses, or exits."""
         from .screens.runs import RunsScreen
 
         chosen = await self._app.push_screen(RunsScreen(all_runs()), wait_for_dismiss=True)
@@ -95,21 +93,17 @@ class Lifecycle:
             self._app.notify(self._client.damage, title="damaged", severity="warning", markup=False)
 
     def is_refused(self, event: AnyEvent) -> bool:
-        """Returns whether the engine that was started from here refused the run."""
         return isinstance(event, Failed) and event.refused and self._starts and not self._client.is_old(event)
 
     def leave_refused(self) -> None:
-        """Exits the UI, and deletes the directory if the run is new."""
         self._client.discard_if_new()
         self._app.exit(return_code=REFUSED)
 
     def detach(self) -> None:
-        """Exits the UI; the engine keeps training."""
         is_bad = self._state.phase in (Phase.FAILED, Phase.LOST, Phase.DISCONNECTED)
         self._app.exit(return_code=FAILED if is_bad else FINE)
 
     async def stop(self) -> None:
-        """Stops the engine, once the user has confirmed it."""
         from .screens.confirm import ConfirmStop
 
         if await self._ask(ConfirmStop(self._client.directory.name, self._state.step)):
@@ -144,7 +138,6 @@ class Lifecycle:
             self.detach()
 
     def resume(self) -> None:
-        """Resumes a run that has ended or crashed."""
         self._app.clear_notifications()
         self._resume()
 

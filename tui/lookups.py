@@ -17,7 +17,7 @@ from ..engine.wire.events import AnyEvent, EngineReady, PresetAdded
 from .client.engine_client import EngineClient
 from .notices import Notices
 from .state.run_state import RunState
-from .terminal.redraws import Redraws
+from .terminal.driver import Redraws
 
 if TYPE_CHECKING:  # the first frame does not wait for it
     from .client.explainer import Explain, Explainer
@@ -40,7 +40,6 @@ class Lookups:
     """The estimates under way or done; None before the first, and after a preset was added."""
 
     def note(self, event: AnyEvent) -> None:
-        """Drops the estimates if a preset was added, so that they are requested anew."""
         if isinstance(event, PresetAdded):
             self._estimating = None  # the new preset has no estimate yet
 
@@ -57,7 +56,6 @@ class Lookups:
             self._app.run_worker(self._client.send(InspectPreset(preset)))
 
     def estimate(self) -> None:
-        """Estimates all presets by formula, in a separate process."""
         config, ready = self._state.config, self._state.ready
         if self._estimating is None and config and ready and self._state.is_live:
             self._estimating = self._app.run_worker(self._estimate(config, ready))
@@ -80,18 +78,16 @@ class Lookups:
         return explain
 
     async def close(self) -> None:
-        """Ends the process that explains a step, if any."""
         if self._explainer:
             await self._explainer.close()
 
     async def wait_for_estimates(self) -> None:
-        """Waits until the estimates that were started are done."""
         if self._estimating:
             with suppress(WorkerError):  # the app exits meanwhile
                 await self._estimating.wait()
 
     async def _estimate(self, config: RunConfig, ready: EngineReady) -> None:
-        from .client.estimates import estimates
+        from .client.planner import estimates
 
         try:
             self._state.estimates = await estimates(config, ready)

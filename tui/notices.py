@@ -24,12 +24,10 @@ class Notice(Notification):
 
     @property
     def time_left(self) -> float:
-        """Seconds until it disappears, at least `MIN_SECONDS`."""
         return max(super().time_left, MIN_SECONDS)
 
     @property
     def has_expired(self) -> bool:
-        """Whether its time is over."""
         return super().time_left <= 0
 
 
@@ -43,12 +41,10 @@ class Notices:
         """When the viewer started, in seconds since the epoch."""
 
     def announce(self, event: AnyEvent) -> None:
-        """Shows an event as a notice, if the user must see it."""
         if notice := announcement(event, self._state, self._opened):
             self.show(notice)
 
     def show(self, notice: Announcement) -> None:
-        """Shows an announcement."""
         self._app.notify(
             notice.text, title=notice.title, severity=notice.severity, timeout=notice.seconds, markup=False
         )
@@ -61,5 +57,4 @@ class Notices:
         return bool(why)
 
     def warn(self, problems: Iterable[str], title: str = "") -> None:
-        """Shows problems as one warning."""
         self._app.notify("\n".join(map(printable, problems)), title=title, severity="warning", markup=False)

@@ -28,7 +28,6 @@ class ProgramApp(App[Invalid]):
     )
 
     def __init__(self, program: ProgramRequest, keymap: Mapping[str, str]) -> None:
-        """`keymap`: the user's keys by the ids of their bindings."""
         super().__init__(driver_class=Driver)
         self.set_keymap(dict(keymap))
         self.program = program
@@ -52,7 +51,6 @@ class ProgramApp(App[Invalid]):
         await screen.show_explanation(found)
 
     def action_help(self) -> None:
-        """Opens the help of the screen."""
         from .screens.help import HelpScreen
 
         if isinstance(self.screen, ProgramScreen):

@@ -9,7 +9,6 @@ NO_PROGRESS = "0"
 
 
 def title(state: RunState) -> str:
-    """Returns the title: the run, its step and what it does."""
     run = state.about.run if state.about else "shardtui"
     return f"{run} · step {state.step:,} · {state.phase.value}" if state.step else f"{run} · {state.phase.value}"
 
@@ -39,7 +38,6 @@ class Window:
         self._progress = NO_PROGRESS
 
     def show(self, state: RunState, driver: object) -> None:
-        """Shows the state of the run; does nothing in a terminal that is not ours, as in a test."""
         if not isinstance(driver, Driver):
             return
         new_title, new_progress = title(state), progress(state)
@@ -51,6 +49,5 @@ class Window:
             self._progress = new_progress
 
     def restore(self, driver: object) -> None:
-        """Brings back the title from before, and ends the progress."""
         if isinstance(driver, Driver) and self._title:
             driver.write(f"\x1b]9;4;{NO_PROGRESS}\x07{POP_TITLE}")

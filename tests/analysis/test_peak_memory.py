@@ -10,7 +10,7 @@ from shardtui.engine.analysis.live_values import elements, leaves, memory_space
 from shardtui.engine.analysis.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak, padded_bytes, peak_memory
 from shardtui.engine.program.program import Program
 from shardtui.engine.wire.descriptions import PeakBuffer, PeakMemory
-from shardtui.tui.cli.memory_report import peak_table
+from shardtui.tui.cli.profile_report import peak_table
 from shardtui.tui.state.step_words import curve_rows
 
 from ..programs import KINDS

@@ -31,7 +31,7 @@ from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.cli.plan import board_tables
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.terminal.plain_console import plain_console
+from shardtui.tui.terminal.plain_table import plain_console
 from shardtui.tui.widgets.row_details import RowDetails
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input

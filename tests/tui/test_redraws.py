@@ -4,9 +4,8 @@ import asyncio
 import time
 
 import pytest
-from shardtui.tui.terminal import redraws as redraws_module
-from shardtui.tui.terminal.driver import Driver
-from shardtui.tui.terminal.redraws import Redraws
+from shardtui.tui.terminal import driver as redraws_module
+from shardtui.tui.terminal.driver import Driver, Redraws
 from textual.app import App
 
 from .test_app import until

@@ -13,7 +13,7 @@ from shardtui.engine.wire.events import Restored
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client import stopping
-from shardtui.tui.client.activity import Activity
+from shardtui.tui.client.stopping import Activity
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
 from textual.pilot import Pilot

@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from shardtui.tui.cli import throttle
-from shardtui.tui.cli.throttle import Throttle
+from shardtui.tui.cli import headless
+from shardtui.tui.cli.headless import Throttle
 
 
 def test_a_throttle_is_due_at_first_and_once_its_seconds_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,5 +12,5 @@ def test_a_throttle_is_due_at_first_and_once_its_seconds_have_passed(monkeypatch
     monkeypatch.setattr(time, "monotonic", lambda: now)
     limited = Throttle()
     assert [limited.is_due(), limited.is_due()] == [True, False]
-    now += throttle.PROGRESS_SECONDS + 0.1
+    now += headless.PROGRESS_SECONDS + 0.1
     assert [limited.is_due(), limited.is_due()] == [True, False]

@@ -5,8 +5,10 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
+from msgspec import Struct
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -16,7 +18,7 @@ from ...engine.planning.ranking import Row
 from ...engine.spec.config import RunConfig
 from ...engine.wire import run_directory
 from ...engine.wire.commands import AnyCommand, Resume, Stop
-from ...engine.wire.descriptions import PresetInfo, PresetListing
+from ...engine.wire.descriptions import DeviceInfo, PresetInfo, PresetListing
 from ...engine.wire.events import (
     AnyEvent,
     EngineReady,
@@ -31,22 +33,46 @@ from ...engine.wire.events import (
     TrainingStarted,
 )
 from ..client.engine_client import EngineClient, ask_engine
-from ..client.estimates import estimates
+from ..client.planner import estimates
 from ..state import board_rows
 from ..state.comparison import WARM_UP_STEPS, Comparison, comparable_presets, in_progress
 from ..state.interpreter import apply
 from ..state.measured_rows import cells, devices, in_order, row_of, verdict
 from ..state.run_state import Phase, RunState
+from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import clean, json_line, printable, warn
-from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
-from ..terminal.plain_console import table_console
-from ..terminal.plain_table import plain_table
-from .audience import Audience
-from .compare_report import CompareReport
-from .interrupts import Interrupts
+from ..terminal.plain_table import plain_table, table_console
+from .headless import Audience, Interrupts, Throttle
 from .options import add_data_options, add_device_options, add_json_option, add_model_options
 from .run_config import compared
-from .throttle import Throttle
+
+
+class CompareReport(Struct, frozen=True, kw_only=True):
+    """Presets measured one after the other in one engine."""
+
+    schema: int = 2
+    """Version of this schema; grows when a field changes its meaning or is removed."""
+    model: str
+    """Name of the model."""
+    devices: list[DeviceInfo]
+    """Devices of the run; empty if no preset fits."""
+    versions: dict[str, str]
+    """Versions of Python and the packages, by name; empty if no preset fits."""
+    memory_source: Literal["allocator", "live arrays"] | None
+    """Source of `bytes_in_use`: `allocator`, or `live arrays` (without temporaries) if the backend has no allocator
+    statistics; null if nothing was measured."""
+    steps: int
+    """Steps to measure under each preset."""
+    warm_up: int
+    """Steps after each switch that are not measured. Steps during a compilation, a save or a trace are not measured
+    either."""
+    rows: list[Row]
+    """The presets, fastest first; those that were not measured come last."""
+    recommendation: str
+    """The best one and why, in a sentence."""
+    complete: bool
+    """Whether `steps` steps of every preset were measured."""
+
 
 HEADINGS = (
     "step time\nmedian",
@@ -64,7 +90,6 @@ REPORTED = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused |
 
 
 def compare_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `compare`."""
     add_data_options(parser)
     add_device_options(parser)
     add_model_options(parser)
@@ -113,7 +138,6 @@ class _Session:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows, the fastest first."""
         return in_order([self._with_estimate(row) for row in self._rows.values()])
 
     def _with_estimate(self, row: Row) -> Row:
@@ -122,7 +146,6 @@ class _Session:
         return msgspec.structs.replace(row, estimate=known.estimate, no_estimate=known.no_estimate) if known else row
 
     def report(self) -> CompareReport:
-        """Returns what `--json` prints."""
         ready, memory = self.ready, self._state.memory
         return CompareReport(
             model=self._config.model_name,
@@ -237,7 +260,6 @@ class _Session:
         return Stop() if comparison.is_over else command
 
     async def _estimate(self, ready: EngineReady) -> None:
-        """Estimates all presets, once; if that fails, the board has no estimates."""
         if self._estimates:
             return
         try:
@@ -247,8 +269,6 @@ class _Session:
 
 
 class _Progress:
-    """Prints on stderr what was compiled, moved and measured."""
-
     def __init__(self) -> None:
         self._at: str | None = None
         self._throttle = Throttle()

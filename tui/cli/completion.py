@@ -7,14 +7,13 @@ from ...engine.spec.config import ModelConfig, TrainingConfig
 from ...engine.spec.preset_files import preset_files
 from ...engine.spec.topology import chips
 from ...engine.wire.run_directory import all_runs
-from ..terminal.exit_codes import FINE
+from ..terminal import FINE
 from .parser import actions
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 def completion_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `completion`."""
     parser.add_argument(
         "shell",
         choices=SHELLS,
@@ -23,7 +22,6 @@ def completion_options(parser: argparse.ArgumentParser) -> None:
 
 
 def completion_command(options: argparse.Namespace) -> int:
-    """Prints the script that the shell runs once, at its start."""
     import argcomplete.shell_integration
 
     print(argcomplete.shell_integration.shellcode(["shardtui"], shell=options.shell), end="")
@@ -31,7 +29,6 @@ def completion_command(options: argparse.Namespace) -> int:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Prints the completions that the shell requested and exits."""
     import argcomplete
 
     for action in actions(parser):

@@ -11,13 +11,12 @@ from ...engine.base.invalid import Invalid
 from ...engine.spec.config import RunConfig
 from ...engine.spec.prepared import PrepareAnswer, PrepareRequest, form_of
 from ...engine.wire.engine_command import engine_command
+from ..terminal import FINE
 from ..terminal.clean import json_line, printable
-from ..terminal.exit_codes import FINE
 from .options import add_json_option, add_text_options
 
 
 def data_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `data`."""
     add = parser.add_argument
     add("action", choices=["prepare"], help="tokenize documents; a preparation that was killed goes on")
     add("source", metavar="SRC", help="a file or a directory of text, .jsonl or .parquet files")
@@ -68,7 +67,6 @@ def _has_documents(data: str) -> bool:
 
 
 def _prepared(options: argparse.Namespace, source: str, out: str | None = None) -> PrepareAnswer:
-    """Prepares data in a process of its own, whose progress goes to stderr."""
     request = PrepareRequest(
         source=str(Path(source).expanduser().absolute()),
         out=out,

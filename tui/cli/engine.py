@@ -17,7 +17,6 @@ from .run_config import new_config, restart_of, resumed, supervision
 
 
 def engine_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `engine`."""
     add = parser.add_argument
     add_training_options(parser)
     add(

@@ -24,10 +24,9 @@ from ..client.engine_client import ask_engine
 from ..state.explanation_diff import changes, numbered
 from ..state.explanation_words import chains, compiled_bytes, differences
 from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
+from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
-from ..terminal.exit_codes import FAILED, FINE
-from ..terminal.plain_console import table_console
-from ..terminal.plain_table import plain_table, right, table_of
+from ..terminal.plain_table import plain_table, right, table_console, table_of
 from .options import add_json_option, mesh
 from .run import has_terminal, run_app, user_keymap
 
@@ -46,7 +45,6 @@ class ExplanationDiff(Struct, frozen=True, kw_only=True):
 
 
 def explain_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `explain`."""
     add = parser.add_argument
     add(
         "program",
@@ -69,7 +67,6 @@ def explain_options(parser: argparse.ArgumentParser) -> None:
 
 
 def explain_command(options: argparse.Namespace) -> int:
-    """Runs `explain`. Raises Invalid."""
     function, _ = user_model(options.program, option="explain")
     program = ProgramRequest(function=function, mesh=options.mesh or {}, compiles=options.compile)
     if options.name or options.save or options.saved or options.json or options.text or not has_terminal():
@@ -97,7 +94,6 @@ def explain(program: ProgramRequest, name: str | None, save: str | None, saved: 
 
 
 def show(program: ProgramRequest) -> int:
-    """Opens the UI on a program. Raises Invalid if it cannot be explained."""
     from ..program_app import ProgramApp
 
     app = ProgramApp(program, user_keymap())

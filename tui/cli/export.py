@@ -12,13 +12,12 @@ from ...engine.spec.exported import Dtype, Exported, ExportRequest
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import ask_engine
+from ..terminal import FINE
 from ..terminal.clean import json_line, printable
-from ..terminal.exit_codes import FINE
 from .options import add_json_option, add_run_argument
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `export`."""
     add_run_argument(parser)
     add = parser.add_argument
     add("directory", metavar="DIR", help="the directory to write, a new one")
@@ -32,7 +31,6 @@ def export_options(parser: argparse.ArgumentParser) -> None:
 
 
 def export_command(options: argparse.Namespace) -> int:
-    """Runs `export`. Raises Invalid."""
     run = run_directory.find(options.run)
     return export(run, options.directory, options.from_step, options.dtype, options.json)
 

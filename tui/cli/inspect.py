@@ -1,4 +1,4 @@
-"""`shardtui inspect`: describes one preset's compiled step without training."""
+"""`shardtui inspect` and `shardtui lint`: one preset's compiled step without training, and likely mistakes in it."""
 
 import argparse
 import io
@@ -29,14 +29,22 @@ from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
 from ..state.step_words import overlap_words, pipeline_words
 from ..state.tables import DIMS, ArrayRow, array_columns, collective_columns
-from ..terminal.clean import clean, json_line
-from ..terminal.exit_codes import FINE
+from ..terminal import FAILED, FINE
+from ..terminal.clean import clean, json_line, printable
 from ..terminal.export import without_fonts
-from ..terminal.plain_console import PIPE_WIDTH, plain_console, table_console
-from ..terminal.plain_table import plain_table, right, table_of
-from .inspect_report import DiffReport, FindingReport, HloReport, all_arrays, diff_report, findings, inspect_report
-from .memory_report import peak_table
+from ..terminal.plain_table import PIPE_WIDTH, plain_console, plain_table, right, table_console, table_of
+from .inspect_report import (
+    DiffReport,
+    FindingReport,
+    HloReport,
+    all_arrays,
+    diff_report,
+    findings,
+    inspect_report,
+    lint_report,
+)
 from .options import add_json_option, add_step_options, mesh
+from .profile_report import peak_table
 from .run_config import new_config
 
 MAX_ROWS = 500
@@ -46,7 +54,6 @@ MOST_ENDS = 3
 
 
 def inspect_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `inspect`."""
     add_step_options(parser)
     parser.add_argument("--diff", metavar="PRESET", help="show what differs from this other preset")
     parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture")
@@ -56,7 +63,6 @@ def inspect_options(parser: argparse.ArgumentParser) -> None:
 
 
 def inspect_command(options: argparse.Namespace) -> int:
-    """Runs `inspect`. Raises Invalid."""
     if options.hlo or options.mesh:
         if not (options.hlo and options.mesh):
             raise Invalid("--hlo FILE and --mesh AXIS=SIZE,… belong together: give both, or neither")
@@ -102,14 +108,12 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
 
 
 def save_svg(svg: str, path: str) -> None:
-    """Writes a picture without embedded fonts. Raises Invalid."""
     with _written(path):
         Path(path).write_text(without_fonts(svg), encoding="utf-8")
 
 
 @contextmanager
 def _written(path: str) -> Generator[None]:
-    """Raises Invalid if the picture cannot be written."""
     try:
         yield
     except OSError as error:
@@ -128,7 +132,6 @@ def explained_inspection(config: RunConfig) -> tuple[Inspection, Explained]:
 
 
 def print_answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_json: bool, svg: str | None) -> int:
-    """Prints a report, as JSON or as tables, and writes the picture. Returns the exit code."""
     if svg:
         console = plain_console(record=True, file=io.StringIO(), width=PIPE_WIDTH)
         console.print(Group(*tables))
@@ -180,7 +183,6 @@ def _memory_table(memory: MemoryInfo) -> Table:
 
 
 def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
-    """Returns tables of the collectives, summed and one by one; only the largest if there are too many."""
     if not collectives:
         return ["no collectives"]
     found = flows(collectives)
@@ -201,7 +203,6 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
 
 
 def findings_table(found: Sequence[Finding]) -> Table:
-    """Returns the table of findings, with the ends of their chains if these are known."""
     table = plain_table("code", "finding", "fix", title="findings", lines=True)
     for finding in found:
         ends = (finding.origin if isinstance(finding, FindingReport) else None) or ()
@@ -246,3 +247,21 @@ def _flow_cells(change: FlowChange) -> list[str]:
         figures.in_step(change.bytes_per_device),
         figures.in_step(change.other_bytes_per_device),
     ]
+
+
+def lint_options(parser: argparse.ArgumentParser) -> None:
+    add_step_options(parser)
+    add_json_option(parser)
+
+
+def lint_command(options: argparse.Namespace) -> int:
+    """Prints likely mistakes in the layout; returns 0 without findings, 1 with some. Raises Invalid."""
+    config = new_config(options)
+    inspection, explained = explained_inspection(config)
+    report = lint_report(inspection, findings(inspection), explained)
+    shown = clean(report).findings
+    tables: list[RenderableType] = [findings_table(shown) if shown else Text(f"{config.preset}: no findings")]
+    problems = filter(None, (inspection.inspected.problem, explained.problem))
+    tables += [Text(printable(problem), "red") for problem in problems]
+    print_answer(report, tables, options.json, None)
+    return FAILED if shown else FINE

@@ -159,7 +159,6 @@ def all_arrays(inspection: Inspection) -> list[ArrayInfo]:
 
 
 def inspect_report(inspection: Inspection, explained: Explained) -> InspectReport:
-    """Returns the JSON form of one preset's step."""
     compiled, inspected, found = inspection.compiled, inspection.inspected, explained.explanation
     values = numbered(found.values) if found else {}
     known = asdict(compiled) | asdict(inspected) | asdict(inspection)
@@ -172,7 +171,6 @@ def inspect_report(inspection: Inspection, explained: Explained) -> InspectRepor
 
 
 def diff_report(one: Inspection, other: Inspection) -> DiffReport:
-    """Returns what differs between the steps of two presets."""
     meshes = (one.compiled.mesh, other.compiled.mesh)
     others = {array.name: array for array in all_arrays(other)}
     pairs = [(array, others[array.name]) for array in all_arrays(one) if array.name in others]
@@ -234,12 +232,10 @@ class LintReport(Struct, frozen=True, kw_only=True):
 
 
 def findings(inspection: Inspection) -> list[Finding]:
-    """Returns likely mistakes in the layout."""
     return lint(inspection.compiled, inspection.inspected, inspection.flops_per_step)
 
 
 def lint_report(inspection: Inspection, found: Sequence[Finding], explained: Explained) -> LintReport:
-    """Returns the JSON form of findings."""
     explanation, arrays = explained.explanation, all_arrays(inspection)
     return LintReport(
         preset=inspection.compiled.preset, findings=[_finding(each, explanation, arrays) for each in found]

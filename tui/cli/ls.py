@@ -17,10 +17,9 @@ from ..client.engine_client import ask_engine
 from ..state.goodput import Goodput, share_words
 from ..state.run_summary import RUNS, RunSummary, recorded_goodput, summarise
 from ..state.step_words import pipeline_words
+from ..terminal import FINE
 from ..terminal.clean import clean, json_line, printable, warn
-from ..terminal.exit_codes import FINE
-from ..terminal.plain_console import table_console
-from ..terminal.plain_table import Column, figure, plain_table, table_of
+from ..terminal.plain_table import Column, figure, plain_table, table_console, table_of
 from .options import add_json_option
 
 
@@ -48,12 +47,10 @@ class RunListing(Struct, frozen=True, kw_only=True):
 
 
 def ls_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `ls`."""
     add_json_option(parser)
 
 
 def ls_command(options: argparse.Namespace) -> int:
-    """Runs `ls`."""
     list_runs(options.json)
     return FINE
 
@@ -76,7 +73,6 @@ def list_runs(as_json: bool) -> None:
 
 
 def list_presets(config: RunConfig, as_json: bool) -> None:
-    """Prints the presets and whether each fits the devices. Raises Invalid."""
     listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
     if as_json:
         print(json_line(listing))

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ...engine.base.invalid import Invalid, suggestion
+from ..terminal import FAILED, INTERRUPTED, REFUSED
 from ..terminal.clean import warn
-from ..terminal.exit_codes import FAILED, INTERRUPTED, REFUSED
 from ..terminal.splash import COMPLETING
 from .parser import Parser, Version
 
@@ -31,7 +31,7 @@ COMMANDS = {
         "start a run and open the UI; plain `shardtui` does the same, but first lists earlier runs, if there are any",
         "--model gpt2 --preset fsdp",
     ),
-    "tour": Command("learn sharding in short lessons, on a live run of eight simulated devices", ""),
+    "tour": Command("learn sharding in short lessons, on a live run of eight simulated devices", "", "run"),
     "attach": Command("open the UI on a run; without a name, on the newest one that is training", "nano-1", "run"),
     "replay": Command(
         "play the recorded events of a run in the UI, without an engine and without commands",
@@ -65,7 +65,9 @@ COMMANDS = {
     "profile": Command(
         "show where the time of a step goes, in a run or in any trace of the profiler", "nano-1 --steps 5"
     ),
-    "lint": Command("find likely mistakes in the layout of a preset; exit 1 if there are any", "--preset tp"),
+    "lint": Command(
+        "find likely mistakes in the layout of a preset; exit 1 if there are any", "--preset tp", "inspect"
+    ),
     "why": Command(
         "show why arrays and collectives of a preset are as they are, down to the rule or line to change",
         "mlp.up --preset fsdp-tp2 --try mlp=",
@@ -149,5 +151,4 @@ def _parser(*wanted: str) -> argparse.ArgumentParser:
 
 
 def _function(command: str, kind: str) -> Callable[..., Any]:
-    """Returns a function of a command's file, which is imported only now."""
     return getattr(import_module(f".{COMMANDS[command].module or command}", __package__), f"{command}_{kind}")

@@ -16,23 +16,19 @@ MAX_DEVICES = 10**6
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """Adds `--json`."""
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def add_run_argument(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
-    """Adds the name of a run."""
     help_ = "name of the run; see `shardtui ls`"
     parser.add_argument("run", nargs="?" if is_optional else None, metavar="RUN", help=help_)
 
 
 def add_preset_option(parser: argparse.ArgumentParser) -> None:
-    """Adds the preset."""
     parser.add_argument("--preset", metavar="P", help="name or .toml file; default dp; see `shardtui presets`")
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of commands that start a run."""
     add = parser.add_argument
     add_preset_option(parser)
     add("--run", metavar="NAME", dest="run_name", help="name of the run; default MODEL-1, MODEL-2, …")
@@ -55,7 +51,6 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of documents."""
     add = parser.add_argument
     add(
         "--text-field",
@@ -67,7 +62,6 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of training data."""
     add = parser.add_argument
     add("--data", metavar="PATH", help="text, documents or tokens; default: the sources of Python's library")
     add("--tokenizer", metavar="FILE", help="tokenize the data first with this tokenizer.json, once; default: bytes")
@@ -76,7 +70,6 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_evaluation_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of held-out data."""
     add = parser.add_argument
     add("--eval-data", metavar="PATH", help="held-out data, whose loss is computed every so often")
     add("--eval-share", type=float, metavar="F", help="hold out this fraction of the data, at its end, such as 0.01")
@@ -87,7 +80,6 @@ def _add_evaluation_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of devices."""
     add = parser.add_argument
     add("--devices", type=int, metavar="N", help="devices to use; of simulated ones, to create (default 8)")
     add("--device-memory", type=byte_count, metavar="BYTES", help="reject presets predicted to need more on a device")
@@ -95,7 +87,6 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the model."""
     add = parser.add_argument
     known = ", ".join(preset_files("models"))
     own = "hf:DIR with a config.json of transformers, or your own MODULE:FUNCTION or FILE.py:FUNCTION"
@@ -113,7 +104,6 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of checkpoints."""
     add = parser.add_argument
     add(
         "--resume",
@@ -133,7 +123,6 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the engine."""
     add = parser.add_argument
     add(
         "--profile",
@@ -175,7 +164,6 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_supervision_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a supervised run."""
     add = parser.add_argument
     add(
         "--supervise",
@@ -199,7 +187,6 @@ def add_supervision_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of how long to train and when to switch."""
     parser.add_argument(
         "--steps", type=int, metavar="N", help="stop after N steps in total, including those before --resume"
     )
@@ -214,7 +201,6 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_step_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of commands about one preset's step."""
     add_preset_option(parser)
     accept_training_options(parser)
     add_device_options(parser)
@@ -268,7 +254,6 @@ def mesh(text: str) -> dict[str, int]:
 
 
 def _scheduled_switch(text: str) -> ScheduledSwitch:
-    """Returns the switch of `STEP:PRESET`. Raises ArgumentTypeError."""
     step, colon, preset = text.partition(":")
     if not colon or not step.isdecimal() or not preset:
         raise argparse.ArgumentTypeError(f"{text!r} is not STEP:PRESET, such as 10:fsdp")
@@ -276,7 +261,6 @@ def _scheduled_switch(text: str) -> ScheduledSwitch:
 
 
 def _listed_presets(text: str) -> tuple[str, ...]:
-    """Returns the presets of `P,Q`, files by their absolute path."""
     return tuple(absolute(name.strip()) for name in text.split(","))
 
 

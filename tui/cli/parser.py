@@ -34,7 +34,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yields all options and arguments of a parser, including those of its commands."""
     for action in parser._actions:  # pyright: ignore[reportPrivateUsage] # argparse has no other way to list them
         yield action
         if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
@@ -49,7 +48,6 @@ class Version(argparse.Action):
         super().__init__(nargs=0, help="show the version and exit", **settings)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        """Prints the version and exits."""
         from importlib.metadata import version
 
         print(parser.prog, version("shardtui"))

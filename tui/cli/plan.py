@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,23 +20,25 @@ from ...engine.base.invalid import Invalid
 from ...engine.planning import compilers
 from ...engine.planning.finalists import is_far_too_large
 from ...engine.planning.goal import figure, in_order, pick
-from ...engine.planning.ranking import Board, Row, StepCost
+from ...engine.planning.ranking import Board, Row, StepCost, settings_of
 from ...engine.spec.config import RunConfig, UserModel
+from ...engine.spec.preset import BUILT_IN, reference
+from ...engine.spec.preset_reader import load_preset
+from ...engine.spec.preset_writer import preset_text, write_preset
 from ...engine.spec.search import SearchRequest
-from ...engine.spec.topology import load_topology
+from ...engine.spec.topology import Topology, load_topology
+from ...engine.wire import run_directory
 from ..client.engine_process import NoAnswer
 from ..client.planner import Compiling, Planner
 from ..state import board_rows
 from ..state.recommendation import figure_words, recommendation
 from ..state.step_words import pipeline_words
+from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import clean, json_line, printable, warn
-from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
-from ..terminal.plain_console import table_console
-from ..terminal.plain_table import UNLIMITED, plain_table, right, table_of
-from .chosen_preset import default_place, write_chosen
-from .memory_report import peak_table
+from ..terminal.plain_table import UNLIMITED, plain_table, right, table_console, table_of
 from .plan_report import SearchReport, curve_table, plan_report, search_lines, search_report, shown
-from .profile_report import profile_tables
+from .profile_report import peak_table, profile_tables
+from .run_config import set_words
 from .topologies_report import Prices, check_prices, topologies_table
 
 NOT_TUNED = (
@@ -93,7 +98,6 @@ def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], a
 
 
 def _searched(planner: Planner, was_interrupted: bool, asked: Asked) -> SearchReport:
-    """Writes the preset that a search chose, and returns the report."""
     assert planner.board is not None and asked.search is not None
     topology, best = load_topology(planner.board.topology), pick(planner.board.rows, asked.search.goal)
     if best is None:
@@ -186,7 +190,6 @@ NARROW_TABLES = (
 
 
 def board_tables(rows: Sequence[Row], title: str, console: Console) -> list[Table]:
-    """Returns one table if the console is wide enough, else two."""
     columns = board_rows.columns()
     single = table_of(columns, rows, title=title)
     if console.measure(single, options=console.options.update(width=UNLIMITED)).maximum <= console.width:
@@ -226,7 +229,6 @@ async def _follow(planner: Planner) -> None:
 
 
 async def _tick(planner: Planner) -> None:
-    """Draws the last line again every second."""
     while True:
         print(f"{CLEAR}{printable(progress(planner))[:79]}", end="", file=sys.stderr, flush=True)
         await asyncio.sleep(1)
@@ -255,3 +257,35 @@ def _outcome(board: Board, title: str, seconds: float) -> str:
 
 def _print_line(text: str) -> None:
     print(f"{CLEAR if sys.stderr.isatty() else ''}{printable(text)}", file=sys.stderr)
+
+
+STEPS = 1000
+"""Steps of the command that is printed."""
+
+
+def default_place(model: str, topology: Topology) -> Path:
+    name = f"{model}-{topology.slices}-{topology.name}" if topology.slices > 1 else f"{model}-{topology.name}"
+    return run_directory.chosen_presets() / f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:64]}.toml"
+
+
+def write_chosen(row: Row, path: Path, topology: Topology, train: Sequence[str]) -> str:
+    """Writes the preset of a row, and returns the command that trains with it. `train`: its words without the preset.
+
+    Raises Invalid if the file cannot be written.
+    """
+    preset = load_preset(row.preset)
+    mesh = preset.sizes(topology.devices)
+    command = train_command(train, reference(path.stem, str(path)), row)
+    chosen = replace(
+        preset,
+        mesh=mesh,
+        source=BUILT_IN,
+        summary=f"{row.preset}, chosen by `shardtui plan` for {topology.title}",
+        teaches=f"Train with it: {command}",
+    )
+    write_preset(path, preset_text(chosen))
+    return command
+
+
+def train_command(train: Sequence[str], preset: str, row: Row) -> str:
+    return shlex.join([*train, "--preset", preset, *set_words(settings_of(row.settings)), "--steps", str(STEPS)])

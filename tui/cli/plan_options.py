@@ -24,7 +24,6 @@ MINUTES = 10.0
 
 
 def plan_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `plan`."""
     add = parser.add_argument
     add(
         "--topology",
@@ -65,7 +64,6 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_command(options: argparse.Namespace) -> int:
-    """Runs `plan`. Raises Invalid."""
     shown = options.accounts, options.shows_memory, dict(options.price), options.json
     search, place = _searched(options), _place_of(options.save) if options.save else None
     train = ["shardtui", "train", "--model", options.model or "nano", *set_words(settings_of_options(options))]
@@ -167,7 +165,6 @@ def _duplicates(names: list[str]) -> list[str]:
 
 
 def _price(text: str) -> tuple[str, float]:
-    """Returns the chip and the price of `CHIP=USD`. Raises ArgumentTypeError."""
     chip, _, dollars = text.partition("=")
     try:
         found = float(dollars)

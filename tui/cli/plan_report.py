@@ -180,7 +180,6 @@ def shown(rows: Sequence[Row]) -> list[Row]:
 
 
 def curve_table(report: SearchReport) -> Table:
-    """Returns the best so far by time."""
     table = plain_table(right("after"), right("best so far"), "preset", title="what the time brought")
     for point in report.curve:
         words = figure_words(point.figure, report.goal)
@@ -189,7 +188,6 @@ def curve_table(report: SearchReport) -> Table:
 
 
 def search_lines(report: SearchReport) -> list[str]:
-    """Returns how the search went, and how to train with what it chose."""
     estimated = f"{report.estimated:,} candidates estimated, " if report.estimated else ""
     tried = f"{estimated}{report.compiled} of {'the best ' if report.estimated else ''}{report.finalists} compiled"
     ends: dict[Ending, str] = {

@@ -9,15 +9,14 @@ from ...engine.spec.maxtext_rules import maxtext_text, read_maxtext
 from ...engine.spec.preset_files import FILE_NAME, user_presets
 from ...engine.spec.preset_reader import load_preset, parse_preset
 from ...engine.spec.preset_writer import preset_text, write_preset
+from ..terminal import FINE
 from ..terminal.clean import printable
-from ..terminal.exit_codes import FINE
 from .ls import list_presets
 from .options import accept_training_options, add_device_options, add_json_option, add_model_options
 from .run_config import new_config
 
 
 def presets_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `presets`."""
     add = parser.add_argument
     add("action", nargs="?", choices=("import", "export"), help="omitted: list the presets")
     add(
@@ -43,7 +42,6 @@ def presets_options(parser: argparse.ArgumentParser) -> None:
 
 
 def presets_command(options: argparse.Namespace) -> int:
-    """Runs `presets`. Raises Invalid."""
     if options.action:
         return _exchange(options)
     list_presets(new_config(options), options.json)
@@ -51,7 +49,6 @@ def presets_command(options: argparse.Namespace) -> int:
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Returns sizes by mesh axis, of `AXIS=SIZE,…`. Raises ArgumentTypeError."""
     try:
         return {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
     except ValueError as error:
@@ -59,7 +56,6 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def _exchange(options: argparse.Namespace) -> int:
-    """Imports a file, or exports a preset. Raises Invalid."""
     if not options.subject:
         missing = "FILE.yml" if options.action == "import" else "PRESET"
         raise Invalid(f"presets {options.action}: {missing} is missing")

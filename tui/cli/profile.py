@@ -21,9 +21,9 @@ from ..client.engine_client import EngineClient, ask_engine
 from ..state.alternative import Alternative, alternative
 from ..state.interpreter import apply_all
 from ..state.run_state import Phase, RunState
+from ..terminal import FINE
 from ..terminal.clean import clean, json_line
-from ..terminal.exit_codes import FINE
-from ..terminal.plain_console import table_console
+from ..terminal.plain_table import table_console
 from .options import add_json_option, mesh, steps_to_trace
 from .profile_report import ProfileReport, diff_tables, profile_diff, profile_tables
 
@@ -41,13 +41,11 @@ class TraceProgram:
 
     @property
     def options(self) -> str:
-        """The options that were given."""
         named = {"--hlo": self.hlo, "--mesh": self.mesh, "--topology": self.topology}
         return " and ".join(name for name, value in named.items() if value)
 
 
 def profile_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `profile`."""
     add = parser.add_argument
     add(
         "subject",
@@ -75,7 +73,6 @@ def profile_options(parser: argparse.ArgumentParser) -> None:
 
 
 def profile_command(options: argparse.Namespace) -> int:
-    """Runs `profile`. Raises Invalid."""
     about = TraceProgram(options.mesh or {}, options.hlo or "", options.topology or "")
     return profile(options.subject, options.diff, options.profiled, about, options.json)
 

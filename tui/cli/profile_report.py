@@ -1,4 +1,4 @@
-"""The JSON of `shardtui profile`, and its tables."""
+"""The JSON of `shardtui profile`, and tables of a step's time and memory."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.base import figures
+from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.account_sums import FlowTime, flow_times, suggestion
 from ..state.alternative import Alternative
-from ..state.tables import operation_columns, share
+from ..state.step_words import coverage, curve_rows, moment
+from ..state.tables import BUFFERS, operation_columns, share
 from ..terminal.plain_table import plain_table, right, table_of
 
 SCHEMA = 1
@@ -72,7 +74,6 @@ class ProfileDiff(Struct, frozen=True, kw_only=True):
 
 
 def profile_diff(subject: str, account: StepBreakdown, name: str, other: StepBreakdown) -> ProfileDiff:
-    """Compares two accounts."""
     old, new = ({part.name: part.seconds for part in each.parts} for each in (account, other))
     before, after = ({(flow.kind, tuple(flow.axes)): flow for flow in flow_times(each)} for each in (account, other))
     return ProfileDiff(
@@ -151,7 +152,6 @@ def _waits(account: StepBreakdown) -> Table:
 
 
 def diff_tables(diff: ProfileDiff) -> Sequence[RenderableType]:
-    """Returns a comparison as tables."""
     parts = plain_table("part of the step", right(diff.subject), right(diff.other), right("change"), title="per step")
     rows = [("step", diff.step_seconds, diff.other_step_seconds)]
     for name, one, other in (*rows, *((part.name, part.seconds, part.other_seconds) for part in diff.parts)):
@@ -164,3 +164,22 @@ def diff_tables(diff: ProfileDiff) -> Sequence[RenderableType]:
             cells = [_times(flow.count), *_times_of(flow)] if flow else ["–"] * 5
             moved.add_row(change.kind, figures.over(change.axes), Text(name), *cells)
     return [parts, moved]
+
+
+CURVE_WIDTH = 60
+"""Cells of the curve."""
+
+
+def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | None) -> Table:
+    """Returns the largest buffers at the peak of a step. `name`: the preset. `compiler`: its own figure of the peak;
+    None if nothing is compiled."""
+    return table_of(
+        BUFFERS,
+        buffers,
+        title=f"{name}: largest buffers at the peak, predicted: {moment(peak)}",
+        caption="\n".join([*_curve(peak), coverage(peak, buffers, compiler)]),
+    )
+
+
+def _curve(peak: PeakMemory) -> list[str]:
+    return [f"over the step {line} up to {figures.size(peak.bytes)}" for line in curve_rows(peak, CURVE_WIDTH, 1)]

@@ -14,7 +14,6 @@ FILE = "events.jsonl"
 
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `replay`."""
     parser.add_argument("run", metavar="RUN", help="name of a run, its directory, or an events.jsonl")
     parser.add_argument(
         "--speed",
@@ -27,7 +26,6 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
 
 
 def replay_command(options: argparse.Namespace) -> int:
-    """Plays a recorded run. Raises Invalid if there is none."""
     from ..client.replay import Replay
 
     path = recording(options.run)
@@ -37,7 +35,6 @@ def replay_command(options: argparse.Namespace) -> int:
 
 
 def _speed(text: str) -> float:
-    """Parses `--speed`. Raises ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`shardtui run` and `shardtui attach`: the UI on a new, resumed, live or ended run."""
+"""`shardtui run`, `attach` and `tour`: the UI on a new, resumed, live or ended run."""
 
 import argparse
 import asyncio
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 from ...engine.base.directories import config_directory
 from ...engine.base.invalid import Invalid
 from ...engine.spec.attempt import Supervision
-from ...engine.spec.config import Restart
+from ...engine.spec.config import Restart, RunConfig
+from ...engine.spec.model_choice import choose_model
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
+from ..terminal import FINE
 from ..terminal.clean import printable
-from ..terminal.exit_codes import FINE
 from .options import add_local_options, add_run_argument, add_training_options
 from .run_config import new_config, resumed, supervision
 
@@ -31,13 +32,11 @@ T = TypeVar("T")
 
 
 def run_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `run`."""
     add_training_options(parser)
     add_local_options(parser)
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Starts or resumes a run and opens the UI on it. Raises Invalid."""
     require_terminal("shardtui train --steps N")
     keymap = user_keymap()
     if options.offers_runs and (runs := run_directory.all_runs()):
@@ -50,12 +49,10 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def attach_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `attach`."""
     add_run_argument(parser, is_optional=True)
 
 
 def attach_command(options: argparse.Namespace) -> int:
-    """Opens the UI on a run. Raises Invalid."""
     directory = run_directory.find(options.run)
     if elsewhere := directory.elsewhere:
         raise Invalid(f"run {directory.name}: {elsewhere}")
@@ -111,7 +108,6 @@ def show(
 
 
 def user_keymap() -> dict[str, str]:
-    """Returns the user's keys. Raises Invalid."""
     path = config_directory() / "keys.toml"
     if not path.exists():  # else every view is imported
         return {}
@@ -149,3 +145,31 @@ def _terminal_problem() -> str:
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
         return "the UI needs a terminal that can move its cursor, but TERM is dumb or unset:"
     return ""
+
+
+SETTINGS = ("seq_len=32",)
+"""Steps that take a fraction of a second on two cores."""
+
+
+def tour_options(_: argparse.ArgumentParser) -> None:
+    """`tour` has no options."""
+
+
+def tour_command(_: argparse.Namespace) -> int:
+    """Starts a run on simulated devices, also where there are others, and shows the lessons. Raises Invalid."""
+    from ..state.tour import Tour
+
+    require_terminal("shardtui train --steps N")
+    keymap = user_keymap()
+    run_directory.runtime_directory()  # an unusable one is refused before anything is created
+    model = choose_model("nano", SETTINGS)
+    config = RunConfig(
+        run=run_directory.free_name("tour"),
+        model_name=model.name,
+        model=model.model,
+        training=model.training,
+        preset="dp",
+        devices=8,
+        platform="cpu",
+    )
+    return show(client_of(run_directory.create(config)), keymap, starts=True, tour=Tour())

@@ -90,7 +90,6 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
 
 
 def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
-    """Returns how a run resumes with this configuration."""
     preset = absolute(options.preset) if options.preset else None
     return Restart(
         step=options.from_step,
@@ -200,7 +199,6 @@ def settings_of_options(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def set_words(settings: Iterable[str]) -> list[str]:
-    """Returns settings as words of a command."""
     return [word for setting in settings for word in ("--set", setting)]
 
 

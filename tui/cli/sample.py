@@ -16,13 +16,12 @@ from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import EngineClient
 from ..state.interpreter import apply_all
 from ..state.run_state import RunState
+from ..terminal import FINE
 from ..terminal.clean import json_line, printable
-from ..terminal.exit_codes import FINE
 from .options import add_json_option, add_run_argument
 
 
 def sample_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `sample`."""
     add_run_argument(parser)
     add = parser.add_argument
     add("--prompt", default="", metavar="TEXT", help="the text to continue; default: a line break")
@@ -33,12 +32,10 @@ def sample_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sample_command(options: argparse.Namespace) -> int:
-    """Runs `sample`. Raises Invalid."""
     return sample(options.run, _sampling(options), options.json)
 
 
 def _sampling(options: argparse.Namespace) -> Sampling:
-    """Returns what to sample. Raises Invalid with every problem."""
     found = Sampling(prompt=options.prompt, tokens=options.tokens, temperature=options.temperature, seed=options.seed)
     checks = [
         (1 <= found.tokens <= MOST_SAMPLED, f"--tokens {found.tokens}: must be from 1 to {MOST_SAMPLED:,}"),
@@ -80,7 +77,6 @@ def _cost(event: Sampled) -> str:
 
 
 async def _requested(directory: RunDirectory, sampling: Sampling) -> Sampled:
-    """Requests a sample and waits for it. Raises Invalid if the run ends before."""
     client, state = EngineClient(directory), RunState()
     number, has_asked = os.getpid(), False
     async for events in client.events(cleaned=False):

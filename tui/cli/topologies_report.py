@@ -28,7 +28,6 @@ class Yield(Struct, frozen=True):
 
 
 def yield_of(row: Row, topology: Topology, prices: Prices) -> Yield:
-    """Returns what a preset yields on a topology."""
     known = row.measured or row.timed
     if known is None or known.tokens_per_second is None:
         return Yield(None, None)
@@ -64,7 +63,6 @@ class Best:
 
 
 def topologies_table(boards: Sequence[Board], prices: Prices) -> Table:
-    """Returns the best preset of each board."""
     columns: list[Column[Best]] = [
         Column("topology", lambda best: best.topology.title),
         figure("chips", lambda best: f"{best.topology.chips:,}"),

@@ -31,10 +31,9 @@ from ..client.engine_client import EngineClient
 from ..state.goodput import Goodput, goodput_words
 from ..state.interpreter import apply
 from ..state.run_state import Phase, RunState
+from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import json_line, printable, warn
-from ..terminal.exit_codes import FAILED, FINE, INTERRUPTED
-from .audience import Audience
-from .interrupts import Interrupts
+from .headless import Audience, Interrupts, Throttle
 from .options import (
     add_json_option,
     add_local_options,
@@ -43,7 +42,6 @@ from .options import (
     add_training_options,
 )
 from .run import client_for
-from .throttle import Throttle
 
 
 class StepDone(Struct, frozen=True, tag=True, kw_only=True):
@@ -75,7 +73,6 @@ class RunEnded(Struct, frozen=True, tag=True, kw_only=True):
 
 
 def train_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `train`."""
     add_training_options(parser)
     add_local_options(parser)
     add_schedule_options(parser)
@@ -83,7 +80,6 @@ def train_options(parser: argparse.ArgumentParser) -> None:
 
 
 def train_command(options: argparse.Namespace) -> int:
-    """Runs `train`. Raises Invalid."""
     if options.steps is None and not options.resume:
         raise Invalid("train: --steps N is missing: give the number of steps to train")
     return asyncio.run(train(*client_for(options), options.json))
@@ -140,12 +136,10 @@ def _warnings(event: AnyEvent) -> list[str]:
 
 
 def stop_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `stop`."""
     add_run_argument(parser)
 
 
 def stop_command(options: argparse.Namespace) -> int:
-    """Runs `stop`. Raises Invalid."""
     return asyncio.run(stop(EngineClient(run_directory.find(options.run))))
 
 
@@ -210,7 +204,6 @@ class _Progress:
         self._throttle = Throttle()
 
     def report(self, event: AnyEvent, state: RunState) -> None:
-        """Prints the event if it is worth a line; failures are printed elsewhere."""
         if isinstance(event, StepsDone):
             if self._throttle.is_due():
                 rate = f"{state.tokens_per_second:,.0f} {state.counted}/s" if state.tokens_per_second else ""
@@ -222,7 +215,7 @@ class _Progress:
 def _print_account(state: RunState) -> None:
     if state.profiled and state.profiled.account:
         from ..state.alternative import alternative
-        from ..terminal.plain_console import table_console
+        from ..terminal.plain_table import table_console
         from .profile_report import profile_tables
 
         console, preset = table_console(), state.profiled.preset
@@ -231,8 +224,7 @@ def _print_account(state: RunState) -> None:
 
 
 def _print_summary(state: RunState) -> None:
-    from ..terminal.plain_console import table_console
-    from ..terminal.plain_table import plain_table, right
+    from ..terminal.plain_table import plain_table, right, table_console
 
     rates = right("step time"), right(f"{state.counted}/s")
     table = plain_table("preset", "mesh", *rates, title=f"{state.step:,} steps")

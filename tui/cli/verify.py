@@ -10,21 +10,18 @@ from ...engine.wire import run_directory
 from ...engine.wire.checkpoints import CheckedInfo, Verification
 from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import ask_engine
+from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
-from ..terminal.exit_codes import FAILED, FINE
-from ..terminal.plain_console import table_console
-from ..terminal.plain_table import plain_table, right
+from ..terminal.plain_table import plain_table, right, table_console
 from .options import add_json_option, add_run_argument
 
 
 def verify_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `verify`."""
     add_run_argument(parser)
     add_json_option(parser)
 
 
 def verify_command(options: argparse.Namespace) -> int:
-    """Runs `verify`. Raises Invalid."""
     return verify(run_directory.find(options.run), options.json)
 
 

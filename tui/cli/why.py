@@ -14,10 +14,9 @@ from ...engine.origins.explanation import Explanation, StepRequest
 from ..client.engine_client import ask_engine
 from ..state.explanation_diff import changes, layouts, traffic
 from ..state.tried_rules import EXAMPLES, read_rule
+from ..terminal import FINE
 from ..terminal.clean import clean, json_line
-from ..terminal.exit_codes import FINE
-from ..terminal.plain_console import table_console
-from ..terminal.plain_table import plain_table, right
+from ..terminal.plain_table import plain_table, right, table_console
 from .explain import chain_lines, matching
 from .options import add_json_option, add_step_options
 from .run_config import new_config
@@ -33,7 +32,6 @@ class WhyReport(Explanation, frozen=True, kw_only=True):
 
 
 def why_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `why`."""
     add = parser.add_argument
     add(
         "name",
@@ -55,7 +53,6 @@ def why_options(parser: argparse.ArgumentParser) -> None:
 
 
 def why_command(options: argparse.Namespace) -> int:
-    """Runs `why`. Raises Invalid."""
     step = StepRequest(config=new_config(options), rules=dict(options.tried), compiles=options.compile)
     return why(step, options.name, options.json)
 
@@ -75,7 +72,6 @@ def why(step: StepRequest, name: str, as_json: bool) -> int:
 
 
 def _tried(before: Explanation, after: Explanation) -> list[RenderableType]:
-    """Returns the layouts that change with other rules, and the bytes of collectives before and after."""
     changed = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
     for cells in layouts(before, after):
         changed.add_row(*map(Text, cells))

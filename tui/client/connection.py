@@ -29,12 +29,10 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether commands can be sent."""
         return self._writer is not None
 
     @property
     def is_engine_alive(self) -> bool:
-        """Whether the engine's process is alive."""
         if self.engine is not None:
             return self.engine.is_alive
         holder = self._directory.holder()
@@ -79,7 +77,6 @@ class Connection:
         return None
 
     def close(self) -> None:
-        """Closes the connection. Commands sent later are dropped."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

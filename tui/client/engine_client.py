@@ -91,7 +91,6 @@ class EngineClient:
 
     @property
     def damage(self) -> str:
-        """What of a recording could not be read; empty if all could."""
         return ""
 
     def start_engine(self, restart: Restart | None = None) -> None:
@@ -103,21 +102,17 @@ class EngineClient:
             raise Invalid(f"{error.filename}: cannot be used: {error.strerror}: remove it") from error
 
     def is_old(self, event: AnyEvent) -> bool:
-        """Returns whether the event is from before the engine that was started from here."""
         return self._engine is not None and self._engine.is_old(event)
 
     def discard_if_new(self) -> None:
-        """Deletes the directory of a run that could not begin."""
         if self._engine is not None:
             self._engine.discard_if_new()
 
     def kill_engine(self) -> None:
-        """Kills the engine that was started from here, if any."""
         if self._engine is not None:
             self._engine.kill()
 
     async def wait_for_exit(self) -> bool:
-        """Waits until the engine that was started from here has exited. Returns False if that takes too long."""
         engine, until = self._engine, time.monotonic() + EXIT_SECONDS
         while engine is not None and not engine.has_ended:
             if time.monotonic() > until:
@@ -163,7 +158,6 @@ class EngineClient:
                 yield events
 
     def _rest(self, cleaned: bool) -> Iterator[list[AnyEvent]]:
-        """Yields the events of the history that were not yielded before, while no engine is followed."""
         for events in self._read(LogReader(self.directory.events)):
             yield list(map(clean, events)) if cleaned else events
 
@@ -193,12 +187,10 @@ class EngineClient:
             yield [end]
 
     async def send(self, command: AnyCommand) -> None:
-        """Sends a command; does nothing if no engine listens."""
         if self._connection is not None:
             self._connection.send(command)
 
     async def request_stop(self) -> None:
-        """Asks the engine to stop, as soon as it listens."""
         self._stop_requested = True
         await self.send(Stop())
 
@@ -274,7 +266,6 @@ class EngineClient:
         return self._with_log(EXITED_SILENTLY, None)
 
     def _with_log(self, reason: str, engine: StartedEngine | None) -> str:
-        """Appends the last line of the engine's log to the reason."""
         if not self.directory.log.exists():  # an external loop prints elsewhere
             return reason
         line = last_log_line(self.directory.log, engine.old_log_bytes if engine else 0)

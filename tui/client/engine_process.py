@@ -53,7 +53,6 @@ class Answer:
 
     @property
     def problems(self) -> list[str]:
-        """Why there is no answer."""
         if self.messages:
             return self.messages
         return [f"{exit_status_text(self.status)}: {last_line(self.stderr)[:MAX_PROBLEM_CHARS] or 'no output'}"]
@@ -112,7 +111,6 @@ class EngineProcess:
 
 @contextlib.contextmanager
 def _liveness_pipe() -> Generator[int]:
-    """Yields the end of a pipe for an engine's stdin, which closes when this process ends, however it ends."""
     engine_end, our_end = os.pipe()
     try:
         yield engine_end

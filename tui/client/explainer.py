@@ -19,7 +19,6 @@ NICENESS = 10
 
 
 async def explain_program(program: ProgramRequest) -> Explanation:
-    """Returns the explanation of a program. Raises Invalid if it cannot be explained."""
     return _explanations((await EngineProcess().ask("explain", program)).checked(), 1)[0]
 
 
@@ -63,7 +62,6 @@ class Explainer:
         return _explanations(answer, 2 if isinstance(step, StepRequest) and step.rules else 1)
 
     async def close(self) -> None:
-        """Kills the process that runs, if any."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -15,11 +15,14 @@ from ...engine.planning.finalists import MOST_PROGRAMS, is_far_too_large, next_r
 from ...engine.planning.goal import CurvePoint, configured, pick, point_of
 from ...engine.planning.ranking import Board, Row, StepCost, ranked
 from ...engine.spec.config import RunConfig
+from ...engine.spec.preset import reference
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
 from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
+from ...engine.wire.events import EngineReady
 from ...engine.wire.step_breakdown import StepBreakdown
+from ..state.measured_rows import with_capacity
 from .engine_process import Answer, EngineProcess
 
 
@@ -106,12 +109,10 @@ class Planner:
 
     @property
     def running(self) -> list[Compiling]:
-        """What is being compiled, in the order in which it began."""
         return [job.about for _, job in self._jobs.values()]
 
     @property
     def compiling(self) -> Compiling | None:
-        """The first of `running`; None between compilations."""
         return next(iter(self.running), None)
 
     @property
@@ -164,7 +165,6 @@ class Planner:
             await self._stop()
 
     async def estimates(self) -> Board:
-        """Returns the board of estimates of presets. Raises as `boards` does."""
         return await self._board("plan", *self._presets)
 
     async def _estimated(self) -> Board:
@@ -227,11 +227,11 @@ class Planner:
     def _add_change(self) -> int | None:
         """Adds the row of a preset with other settings that is to be compiled next, and returns its index."""
         assert self.board
-        for reference in dict.fromkeys(self._presets):
-            rows = [row for row, own in zip(self._rows, self._presets, strict=True) if own == reference]
-            if row := next_row(rows, self.config, load_preset(reference), load_topology(self._topology).devices):
+        for preset in dict.fromkeys(self._presets):
+            rows = [row for row, own in zip(self._rows, self._presets, strict=True) if own == preset]
+            if row := next_row(rows, self.config, load_preset(preset), load_topology(self._topology).devices):
                 self.board = msgspec.structs.replace(self.board, rows=[*self._rows, row])
-                self._presets.append(reference)
+                self._presets.append(preset)
                 return len(self._rows) - 1
         return None
 
@@ -249,7 +249,6 @@ class Planner:
         return len(self._rows if self.search else self._worth)
 
     def _start(self, index: int) -> None:
-        """Starts the compilation of a row."""
         row = self._rows[index]
         self._compiled_since = self._compiled_since or time.monotonic()
         self._tried.add(row.title)
@@ -260,7 +259,6 @@ class Planner:
         self._jobs[asyncio.create_task(answer)] = index, job
 
     def _has_room(self) -> bool:
-        """Whether another compilation may start beside those that are running."""
         return not self._jobs or has_room(len(self._jobs))
 
     def _timeout(self) -> float | None:
@@ -280,7 +278,6 @@ class Planner:
             self.curve += [point] if not self.curve or point.title != self.curve[-1].title else []
 
     async def _stop(self) -> None:
-        """Ends all compilations."""
         tasks = list(self._jobs)
         for task in tasks:
             task.cancel()
@@ -294,3 +291,11 @@ def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
         return msgspec.structs.replace(row, compiled=cost, problems=[*row.problems, *answer.messages])
     why = ["cancelled"] if is_cancelled else answer.problems
     return msgspec.structs.replace(row, problems=[*row.problems, *(f"not compiled: {line}" for line in why)])
+
+
+async def estimates(config: RunConfig, ready: EngineReady) -> dict[str, Row]:
+    """Returns a row for each preset that the run knows, by name. Raises Invalid if the engine process fails."""
+    config = msgspec.structs.replace(config, platform=ready.devices[0].platform)
+    names = [reference(info.name, info.source) for info in ready.presets]
+    board = await Planner(config, str(len(ready.devices)), names, compiles=False).estimates()
+    return {row.preset: with_capacity(row, ready.memory_limit) for row in board.rows}

@@ -31,7 +31,6 @@ class Replay(EngineClient):
 
     @property
     def damage(self) -> str:
-        """How many lines could not be read; empty if all could."""
         lines = self._reader.unreadable_lines
         return printable(f"{self._path}: left out {lines} unreadable line{'s' * (lines > 1)}") if lines else ""
 
@@ -50,7 +49,6 @@ class Replay(EngineClient):
         yield []
 
     async def _paced(self, recorded: Sequence[AnyEvent]) -> AsyncIterator[Sequence[AnyEvent]]:
-        """Yields the events in parts, each when it is due."""
         begin = 0
         for at, event in enumerate(recorded):
             if not self._has_begun or not self._clock.speed or isinstance(event, EngineStarted):

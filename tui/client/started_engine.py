@@ -16,8 +16,8 @@ from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader, last_seq
 from ...engine.wire.events import AnyEvent, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
+from ..terminal import REFUSED
 from ..terminal.clean import printable
-from ..terminal.exit_codes import REFUSED
 from .exit_reason import exit_reason, last_log_line
 
 SUPERVISOR_SECONDS = 10.0
@@ -46,30 +46,24 @@ class StartedEngine:
 
     @property
     def pid(self) -> int:
-        """Process id of the one that serves viewers."""
         return self._processes[0].pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process that serves viewers is alive."""
         return self._processes[0].poll() is None
 
     @property
     def has_ended(self) -> bool:
-        """Whether all processes have exited."""
         return all(process.poll() is not None for process in self._processes)
 
     def kill(self) -> None:
-        """Kills all processes."""
         for process in self._processes:
             process.kill()
 
     def is_old(self, event: AnyEvent) -> bool:
-        """Returns whether the event is from before this engine."""
         return 0 < event.seq <= self._last_old_seq
 
     def discard_if_new(self) -> None:
-        """Deletes the directory of a run that could not begin."""
         if not self._is_new:
             return
         if self.is_supervised:  # its processes still write there until it has ended

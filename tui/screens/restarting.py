@@ -12,8 +12,7 @@ from textual.widgets import Label
 from ...engine.base import figures
 from ...engine.wire.commands import Stop
 from ...engine.wire.run_directory import RunDirectory
-from ..client.activity import Activity
-from ..client.stopping import End, exit_limit_seconds, kill, stop
+from ..client.stopping import Activity, End, exit_limit_seconds, kill, stop
 from .dialog import Dialog
 
 POLL_SECONDS = 0.5

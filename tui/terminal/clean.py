@@ -31,7 +31,6 @@ def printable(text: str) -> str:
 
 
 def warn(*texts: str) -> None:
-    """Prints each text as a line on stderr."""
     for text in texts:
         print(f"shardtui: {printable(text)}", file=sys.stderr)
 

@@ -1,8 +1,12 @@
-"""Textual's driver, changed to erase the splash, to count the bytes written, and to survive input that is not UTF-8."""
+"""Textual's driver, changed to erase the splash, to count bytes, and to survive input that is no UTF-8; and redraws."""
 
+import time
+from collections.abc import Callable
 from typing import ClassVar
 
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
+from textual.timer import Timer
 
 from . import splash
 
@@ -28,3 +32,44 @@ class Driver(LinuxDriver):
                 return super().run_input_thread()
             except UnicodeDecodeError:
                 continue
+
+
+MIN_FRAME_SECONDS = 0.5
+"""Minimum time between two frames that show nothing new but steps."""
+MAX_FRAME_SECONDS = 2.0
+"""Maximum time between them, also after a view was opened, which takes ten times the bytes of a frame."""
+BYTES_PER_CELL_SECOND = 0.45
+"""Average bytes per second for each cell, for frames of mere steps: 80 × 24 cells then need 9,600 baud."""
+
+
+class Redraws:
+    """Draws the view at once, or later if only steps are new."""
+
+    def __init__(self, app: App[None], draw: Callable[[], None]) -> None:
+        self._app = app
+        self._draw = draw
+        self._drawn_at = 0.0
+        self._written_before = 0
+        """Bytes written before the last frame."""
+        self._next: Timer | None = None
+
+    def now(self) -> None:
+        """Draws at once, in place of a frame that was scheduled."""
+        self._drawn_at, self._written_before = time.monotonic(), Driver.written
+        if self._next is not None:
+            self._next.stop()
+            self._next = None
+        self._draw()
+
+    def soon(self) -> None:
+        """Draws once the connection has had time for the previous frame."""
+        wait = self._drawn_at + self._frame_seconds() - time.monotonic()
+        if wait <= 0:
+            self.now()
+        elif self._next is None:
+            self._next = self._app.set_timer(wait, self.now)
+
+    def _frame_seconds(self) -> float:
+        written = Driver.written - self._written_before
+        seconds = written / (BYTES_PER_CELL_SECOND * max(1, self._app.size.area))
+        return min(max(MIN_FRAME_SECONDS, seconds), MAX_FRAME_SECONDS)

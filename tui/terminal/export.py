@@ -16,7 +16,6 @@ def without_fonts(svg: str) -> str:
 
 
 def screen_svg(app: "App[Any]") -> str:
-    """Returns the current screen as SVG."""
     return without_fonts(app.export_screenshot(simplify=True))
 
 

@@ -1,10 +1,12 @@
-"""Tables of rows. Their columns are described once: commands print them, and views show them."""
+"""Tables of rows, whose columns are described once: commands print them, views show them; consoles for plain text."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich import box, table
+from rich.console import Console
 from rich.text import Text
 
 R = TypeVar("R", contravariant=True)
@@ -36,12 +38,10 @@ class Column(Generic[R]):
 
 
 def figure(name: str, cell: Callable[[R], str | Text | Sequence[str]], wide_from: int = 0) -> Column[R]:
-    """Returns a column of figures."""
     return Column(name, cell, is_figure=True, wide_from=wide_from)
 
 
 def fitting(columns: Sequence[Column[R]], width: int) -> list[Column[R]]:
-    """Returns the columns that a terminal of `width` columns has room for."""
     return [column for column in columns if column.wide_from <= width]
 
 
@@ -82,3 +82,18 @@ def plain_table(*columns: str | table.Column, title: str = "", caption: str = ""
 def right(name: str) -> table.Column:
     """Returns a column of figures, which are never wrapped."""
     return table.Column(name, justify="right", no_wrap=True)
+
+
+PIPE_WIDTH = 140
+"""Columns of a table that is written to a pipe or a file."""
+
+
+def plain_console(**options: Any) -> Console:
+    """Returns a console that prints text as it is. `options`: those of `rich.console.Console`."""
+    return Console(markup=False, emoji=False, **options)
+
+
+def table_console() -> Console:
+    """Returns a console as wide as the terminal or `$COLUMNS`, or `PIPE_WIDTH` columns wide for a pipe."""
+    console = plain_console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else plain_console(width=PIPE_WIDTH)

@@ -15,7 +15,6 @@ def show() -> None:
 
 
 def erase() -> None:
-    """Clears the line of the splash."""
     _write(ERASE)
 
 

@@ -1,9 +1,11 @@
-"""Detects that nobody reads stdout or stderr any more while an engine works for a command without UI."""
+"""Commands without UI while an engine works: Ctrl-C and SIGTERM, a closed stdout or stderr, and lines of progress."""
 
 import asyncio
 import os
 import select
+import signal
 import stat
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
@@ -60,7 +62,53 @@ def _is_pipe(descriptor: int) -> bool:
 
 
 def _is_closed(descriptor: int) -> bool:
-    """Returns whether the reader has closed its end."""
     waiting = select.poll()
     waiting.register(descriptor, 0)  # no events but hang-up and error, which are always reported
     return bool(waiting.poll(0))
+
+
+class Interrupts:
+    """Stops the engine after its step on the first signal, and kills it on the second.
+
+    Preempted machines send SIGTERM: an orderly end is then a success.
+    """
+
+    def __init__(self, client: EngineClient, message: str) -> None:
+        """`message`: what the first signal does, printed on stderr."""
+        self.count = 0
+        """Signals so far."""
+        self.by_keyboard = False
+        """Whether one of them was SIGINT."""
+        self._client = client
+        self._message = message
+        self._stop_request: asyncio.Task[None] | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
+
+    def _interrupt(self, number: signal.Signals) -> None:
+        self.count += 1
+        self.by_keyboard |= number == signal.SIGINT
+        if self.count > 1:
+            self._client.kill_engine()
+            return
+        self._stop_request = asyncio.ensure_future(self._client.request_stop())
+        warn(self._message)
+
+
+PROGRESS_SECONDS = 2.0
+"""Least time between two lines of progress."""
+
+
+class Throttle:
+    """Says when the next line of progress is due."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def is_due(self) -> bool:
+        """Returns True on the first call, and again once `PROGRESS_SECONDS` have passed since it last returned True."""
+        now = time.monotonic()
+        if self._last is not None and now - self._last <= PROGRESS_SECONDS:
+            return False
+        self._last = now
+        return True
