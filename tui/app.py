@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on, work
 from textual.app import App, ScreenStackError, SystemCommand
@@ -204,30 +204,22 @@ class ShardtuiApp(App[None]):
 
     @on(ArrayChosen)
     async def show_array(self, message: ArrayChosen) -> None:
-        from .screens.arrays import ArraysScreen
-
-        await self.switch_mode("arrays")
-        if isinstance(self.screen, ArraysScreen):
-            self.screen.show_state(self.state)
-            self.screen.select(message.name)
+        await self.show_row("arrays", message.name)
 
     @on(CollectiveChosen)
     async def show_collective(self, message: CollectiveChosen) -> None:
-        from .screens.traffic import TrafficScreen
-
-        await self.switch_mode("traffic")
-        if isinstance(self.screen, TrafficScreen):
-            self.screen.show_state(self.state)
-            self.screen.select(message.source, message.name)
+        await self.show_row("traffic", message.source, message.name)
 
     @on(OperationChosen)
     async def show_operation(self, message: OperationChosen) -> None:
-        from .screens.time import TimeScreen
+        await self.show_row("time", message.name)
 
-        await self.switch_mode("time")
-        if isinstance(self.screen, TimeScreen):
-            self.screen.show_state(self.state)
-            self.screen.select(message.name)
+    async def show_row(self, mode: str, *row: str) -> None:
+        """Opens a view at a row."""
+        await self.switch_mode(mode)
+        if isinstance(screen := self.screen, RunScreen):
+            screen.show_state(self.state)
+            cast(Any, screen).select(*row)
 
     @on(OriginRequested)
     def show_origin(self, message: OriginRequested) -> None:
@@ -376,10 +368,7 @@ class ShardtuiApp(App[None]):
         await self.switch_mode(mode)
 
     def switch_mode(self, mode: str) -> AwaitMount:
-        """Switches to a view, unless a dialog such as the palette is open.
-
-        A key that was pressed before the dialog opened would close it with its view, or leave it without that view.
-        """
+        """Does nothing over a dialog: a key pressed before that opened would close it or remove the view below it."""
         return AwaitMount(self.screen, []) if isinstance(self.screen, Dialog) else super().switch_mode(mode)
 
     def exit_lines(self) -> list[str]:
@@ -393,9 +382,6 @@ class ShardtuiApp(App[None]):
 
 
 def enable_gc() -> None:
-    """Enables garbage collection once the history is read.
-
-    All objects made so far are kept anyway; scanning them would double the time that reading takes.
-    """
+    """Enables garbage collection, of later objects only: scanning the history would double the time that it takes."""
     gc.freeze()
     gc.enable()

@@ -10,10 +10,7 @@ from textual.widget import Widget
 
 
 def identified(scope: str, bindings: Iterable[BindingType]) -> list[BindingType]:
-    """Returns the bindings with ids such as `arrays.group`, made of the scope and the description.
-
-    `scope`: the view or widget; empty for the app, whose ids are the descriptions alone.
-    """
+    """Returns the bindings with ids such as `arrays.group`, of scope (empty for the app) and description."""
     prefix = f"{scope}." if scope else ""
     return [
         replace(binding, id=prefix + binding.description.lower().replace(" ", "-"))

@@ -44,10 +44,7 @@ class Lookups:
             self._estimating = None  # the new preset has no estimate yet
 
     def inspect(self) -> None:
-        """Requests the gradients and activations of the active preset, which takes half a compilation.
-
-        Does nothing during a comparison, whose steps are timed.
-        """
+        """Requests the gradients and activations of the active preset, except while steps are timed."""
         preset, state = self._state.preset, self._state
         if not preset or preset in self._inspected or state.inspection:
             return
@@ -63,7 +60,6 @@ class Lookups:
     def explain(self) -> "Explain":
         """Returns what explains the active preset's step. It raises Invalid if the step is not known."""
         from .client.explainer import Explainer, Explanation, Rules
-        from .lookups import NO_RULES, NOT_KEPT, explained_step
 
         step, kept = explained_step(self._state), self._client.directory.step
         explainer = self._explainer = self._explainer or Explainer()

@@ -35,7 +35,6 @@ class OperationChosen(Message):
     """The user wants to see the measured time of an operation in Time."""
 
     name: str
-    """Name of its instruction."""
 
 
 @dataclass
@@ -57,7 +56,6 @@ class DraftApplied(Message):
     """The user requests a switch to an edited preset."""
 
     name: str
-    """Name of the new preset."""
     text: str
     """Contents of its file."""
 

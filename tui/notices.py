@@ -17,10 +17,7 @@ MIN_SECONDS = 0.1
 
 
 class Notice(Notification):
-    """A notification that is shown for a moment even if it expires before it is drawn.
-
-    Textual's timer for a moment in the past repeats without pause, and nothing else runs.
-    """
+    """A notification shown for a moment even if it has expired: Textual's timer for the past repeats without pause."""
 
     @property
     def time_left(self) -> float:

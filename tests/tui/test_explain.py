@@ -97,48 +97,32 @@ def test_the_report_shows_values_collectives_and_the_compiled_program(program: P
     assert "program.py:pair: data 4 × model 2\nan estimate by Shardy's passes" in result.stdout
     assert "collectives, estimated" in result.stdout
     assert "estimated and compiled collectives, per device" in result.stdout
-
-
-def test_a_name_prints_the_whole_chain(program: Path, home: Path) -> None:
-    result = run("explain", f"{program}:pair", "hidden", MESH)
-    assert result.returncode == 0, result.stderr
-    assert "hidden [8 × 32] (data, model)  program.py:9" in result.stdout
-    assert "  dim 1 over model: operand 1 of the product, w (program.py:9)\n    ← argument w" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nothing", "explain program.py:nothing: program.py ({path}) has no nothing: it has checkpoint_name"),
-        ("SPEC", "SPEC of program.py is P"),
-        ("number", "explain program.py:number: it returns int: return what jax.jit(f).lower(…) or .trace(…) gives"),
-        ("wrong_shapes", "explain program.py:wrong_shapes: TypeError: dot_general"),
-        ("needs", "explain program.py:needs: it takes mesh, but is called without arguments"),
-    ],
-)
-def test_a_function_that_gives_no_program_is_one_message(program: Path, home: Path, name: str, message: str) -> None:
-    result = run("explain", f"{program}:{name}", MESH)
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    assert f"shardtui: {message.format(path=program)}" in result.stderr
+    chain = run("explain", f"{program}:pair", "hidden", MESH).stdout
+    assert "hidden [8 × 32] (data, model)  program.py:9" in chain
+    assert "  dim 1 over model: operand 1 of the product, w (program.py:9)\n    ← argument w" in chain
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["{program}:nothing"], "program.py:nothing: program.py ({program}) has no nothing: it has checkpoint_name"),
+        (["{program}:SPEC"], "SPEC of program.py is P"),
+        (["{program}:number"], "program.py:number: it returns int: return what jax.jit(f).lower(…) or .trace(…) gives"),
+        (["{program}:wrong_shapes"], "explain program.py:wrong_shapes: TypeError: dot_general"),
+        (["{program}:needs"], "program.py:needs: it takes mesh, but is called without arguments"),
         (["absent.py:f"], "explain absent.py:f: there is no file"),
         (["absent.py"], "explain absent.py: no function is named: write absent.py:FUNCTION"),
         (["{program}:pair", "--diff=absent.json"], "--diff absent.json: cannot be read: No such file or directory"),
         (["{program}:pair", "--diff={program}"], "not what `shardtui explain … --save` wrote"),
-        (["{program}:pair", MESH, "--save=/nowhere/x"], "--save /nowhere/x: cannot be written: No such file"),
-        (["{program}:pair", "hiden", MESH], "hiden: no value and no source line of program.py:pair has this"),
+        (["{program}:pair", "--save=/nowhere/x"], "--save /nowhere/x: cannot be written: No such file"),
+        (["{program}:pair", "hiden"], "hiden: no value and no source line of program.py:pair has this"),
     ],
 )
 def test_wrong_arguments_are_one_message(program: Path, home: Path, arguments: list[str], message: str) -> None:
-    result = run("explain", *(each.format(program=program) for each in arguments))
+    result = run("explain", MESH, *(each.format(program=program) for each in arguments))
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
-    assert message in result.stderr
+    assert message.format(program=program) in result.stderr
 
 
 def test_why_ends_at_the_rule_and_tries_another(home: Path) -> None:
@@ -150,13 +134,8 @@ def test_why_ends_at_the_rule_and_tries_another(home: Path) -> None:
     assert end["what"].endswith("rule mlp → model")
     assert report["tried"] == {"mlp": []}
     assert any(line.startswith("blocks.mlp.hidden: ") and "(fsdp, –, –)" in line for line in report["changes"])
-
-
-def test_why_with_a_rule_that_cannot_be_says_so(home: Path) -> None:
-    result = run("why", "mlp", "--preset=fsdp-tp2", "--try=mlp=nowhere", *SETTINGS)
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    assert "nowhere" in result.stderr
+    refused = run("why", "mlp", "--preset=fsdp-tp2", "--try=mlp=nowhere", *SETTINGS)
+    assert (refused.returncode, "nowhere" in refused.stderr, "Traceback" in refused.stderr) == (2, True, False)
 
 
 def test_changes_are_in_words() -> None:

@@ -46,7 +46,7 @@ from shardtui.engine.wire.events import (
     SwitchFailed,
     Switching,
 )
-from shardtui.tui.cli.ls import list_runs
+from shardtui.tui.cli.main import main
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.state.goodput import Goodput, Part, goodput_words
 from shardtui.tui.state.interpreter import apply, apply_all
@@ -418,6 +418,6 @@ def test_the_wall_time_of_a_real_run(home: Path, capsys: pytest.CaptureFixture[s
     compilations = sum(event.compile_seconds or 0.0 for event in compiled)
     assert compilations - 0.1 < found.compiling_seconds < compilations + 2
     assert found.other_seconds < 0.05 * clock
-    list_runs(as_json=True)
+    assert main(["ls", "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["runs"]
     assert listed["goodput"] == pytest.approx(msgspec.to_builtins(found), abs=0.01)

@@ -20,7 +20,6 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset import Indivisible
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
-from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.cli.plan import progress
 from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.client import planner as planner_module
@@ -210,17 +209,6 @@ def test_an_invalid_request_and_a_crashed_engine_raise_different_errors(
     monkeypatch.setenv("PYTHONPATH", str(home))
     with pytest.raises(NoAnswer, match="ended by SIGABRT"):
         planned("dp")
-
-
-def test_an_engine_process_ends_when_its_stdin_closes(home: Path, compilers: Compilers) -> None:
-    compilers.install(HANGS)
-    config = encode_json(tiny_config()).decode()
-    command = [sys.executable, "-P", "-m", "shardtui.engine", "compile", config, SLICE, "dp"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)
-    compilers.wait_for(1)
-    assert process.stdin
-    process.stdin.close()
-    assert process.wait(timeout=5) == 1
 
 
 def flow(axes: list[str], sent: int) -> Flow:

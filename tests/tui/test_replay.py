@@ -22,10 +22,10 @@ from ..conftest import tiny_config
 from ..recorded import record, recorded_run
 from ..terminal import Terminal
 from .test_app import status, until
-from .test_completion import completed
 
 NOON = 1.75e9
 HOURS = 3600.0
+STOPPED = EngineStopped(step=1, reason="stopped", time=NOON)
 
 
 def steps(last: int, seconds: float) -> StepsDone:
@@ -75,23 +75,23 @@ def test_events_are_played_at_their_pace_times_the_speed(home: Path) -> None:
     assert 0.5 <= seconds < 5
 
 
-def test_the_time_without_an_engine_is_left_out(home: Path) -> None:
-    stopped = EngineStopped(step=1, reason="stopped", time=NOON)
-    directory = timed(*start(0), steps(1, 0), stopped, *start(20 * HOURS), steps(2, 20 * HOURS))
-    events, seconds = played(directory, speed=1)
-    assert len(events) == 7
-    assert seconds < 5
-
-
-def test_speed_0_plays_everything_at_once(home: Path) -> None:
-    events, seconds = played(timed(*start(0), steps(1, 5 * HOURS), steps(2, 9 * HOURS)), speed=0)
-    assert len(events) == 4
-    assert seconds < 5
-
-
-def test_a_recording_may_begin_in_the_middle(home: Path) -> None:
-    events, seconds = played(timed(steps(7, 0), steps(8, 0.1)), speed=1)
-    assert [event.step for event in events if isinstance(event, StepsDone)] == [7, 8]
+@pytest.mark.parametrize(
+    ("events", "speed", "reached"),
+    [
+        pytest.param(
+            [*start(0), steps(1, 0), STOPPED, *start(20 * HOURS), steps(2, 20 * HOURS)],
+            1,
+            [1, 2],
+            id="the time without an engine is left out",
+        ),
+        pytest.param([*start(0), steps(1, 5 * HOURS), steps(2, 9 * HOURS)], 0, [1, 2], id="speed 0"),
+        pytest.param([steps(7, 0), steps(8, 0.1)], 1, [7, 8], id="a recording that begins in the middle"),
+    ],
+)
+def test_what_is_not_waited_for(home: Path, events: list[Event], speed: float, reached: list[int]) -> None:
+    found, seconds = played(timed(*events), speed)
+    assert len(found) == len(events)
+    assert [event.step for event in found if isinstance(event, StepsDone)] == reached
     assert seconds < 5
 
 
@@ -200,11 +200,6 @@ def test_a_speed_is_a_number_from_0(home: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main(["replay", "tiny-1", f"--speed={speed}"])
     assert f"'{speed}' is not a speed, such as 10" in capsys.readouterr().err
-
-
-def test_runs_are_completed(home: Path) -> None:
-    recorded_run("early-bird")
-    assert completed("shardtui replay ea") == ["early-bird "]
 
 
 def test_on_a_terminal(home: Path) -> None:

@@ -15,7 +15,6 @@ from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client.engine_client import EngineClient
 
 from ..conftest import SETTINGS, SHARDTUI
-from ..terminal import Terminal, training
 from .test_cli import run
 
 TRAINING = "is training it: `shardtui attach mine` shows it"
@@ -96,38 +95,3 @@ def test_a_run_without_events_is_not_discarded_by_the_loser(mine: Path) -> None:
     assert sorted(process.returncode for process in both) == [0, 2], outputs
     assert (mine / "run.json").exists()
     assert (mine / "checkpoints/3").is_dir()
-
-
-@pytest.mark.slow
-def test_the_ui_says_which_engine_trains_the_run(mine: Path) -> None:
-    resuming = resumed(100_000)
-    assert resuming.stdout
-    next(line for line in resuming.stdout if '"StepDone"' in line)
-    stopped = run("stop", "mine")
-    assert (stopped.returncode, resuming.wait(timeout=30)) == (0, 0), stopped
-    both = [Terminal("run", "--resume=mine") for _ in range(2)]
-    try:
-        winner = _first_to_train(both)
-        (loser,) = [terminal for terminal in both if terminal is not winner]
-        assert loser.exit_code() == 2
-        said = " ".join(loser.output.decode(errors="replace").split())
-        assert TRAINING in said
-        winner.send("d")
-        assert winner.exit_code() == 0
-        holder = run_directory.find("mine").holder()
-        assert holder and holder.is_here
-    finally:
-        for terminal in both:
-            terminal.process.kill()
-        stopped = run("stop", "mine")
-    assert stopped.returncode == 0, stopped
-    assert (mine / "run.json").exists()
-
-
-def _first_to_train(terminals: list[Terminal]) -> Terminal:
-    for _ in range(600):
-        for terminal in terminals:
-            terminal.read(0.05)
-            if training("\n".join(terminal.screen.display)):
-                return terminal
-    raise AssertionError("none of them trains")

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ from textual.pilot import Pilot
 
 from ..conftest import tiny_config
 from ..recorded import record, recorded_run
-from ..terminal import Terminal
 from .test_app import status, until
 from .test_views import switch
 
@@ -346,17 +345,3 @@ def test_only_the_bare_command_offers_earlier_runs(
     assert [list(options) for options in shown] == [["new_run"] if offers else ["starts", "restart"]]
     started = "nano-1" in (directory.name for directory in run_directory.all_runs())
     assert started is (not offers and arguments != ["--resume=tiny-1"])
-
-
-def test_on_a_terminal(home: Path) -> None:
-    recorded_run()
-    terminal = Terminal()
-    terminal.until(lambda text: "new run" in text and "■ stopped" in text and "Quit" in text, "the list")
-    terminal.send("\x1b")
-    assert terminal.exit_code() == 0
-    assert terminal.is_restored()
-    assert names(run_directory.all_runs()) == ["tiny-1"]
-
-
-def names(directories: Iterable[RunDirectory]) -> list[str]:
-    return [directory.name for directory in directories]

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
 from ...engine.base import figures
@@ -93,18 +93,15 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
     add_data_options(parser)
     add_device_options(parser)
     add_model_options(parser)
-    presets = "names or .toml files; default: all that fit except the pitfalls; see `shardtui presets`"
+    add, presets = parser.add_argument, "names or .toml files; default: all that fit except the pitfalls"
     steps = "steps to measure under each preset, after the warm-up; default 20"
-    parser.add_argument("presets", nargs="*", metavar="PRESET", help=presets)
-    parser.add_argument("--steps", type=int, dest="measured", default=20, metavar="N", help=steps)
+    add("presets", nargs="*", metavar="PRESET", help=f"{presets}; see `shardtui presets`")
+    add("--steps", type=int, dest="measured", default=20, metavar="N", help=steps)
     add_json_option(parser)
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    """Measures the presets, prints the board and returns the exit code: 1 if a preset was not fully measured.
-
-    Raises Invalid if the engine refuses.
-    """
+    """Measures the presets and prints the board; returns 1 if one was not fully measured. Raises Invalid."""
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
     config, named = compared(options)
     _print_progress("looking for devices")
@@ -138,12 +135,11 @@ class _Session:
 
     @property
     def rows(self) -> list[Row]:
-        return in_order([self._with_estimate(row) for row in self._rows.values()])
-
-    def _with_estimate(self, row: Row) -> Row:
-        """Returns the row with its estimate, even if the engine was lost before there was one."""
-        known = self._estimates.get(row.preset)
-        return msgspec.structs.replace(row, estimate=known.estimate, no_estimate=known.no_estimate) if known else row
+        rows = dict(self._rows)
+        for name in rows.keys() & self._estimates.keys():  # an engine may be lost before it has estimates
+            known = self._estimates[name]
+            rows[name] = msgspec.structs.replace(rows[name], estimate=known.estimate, no_estimate=known.no_estimate)
+        return in_order(list(rows.values()))
 
     def report(self) -> CompareReport:
         ready, memory = self.ready, self._state.memory
@@ -280,16 +276,12 @@ class _Progress:
         comparison = state.comparison
         if comparison is None:
             return
-        if self._at not in (None, comparison.current) or comparison.is_over:
-            self._print_measured(state)
+        has_left = self._at != comparison.current or comparison.is_over
+        if self._at and has_left and state.ready and (found := comparison.measured(self._at, 1)):
+            _print_progress(f"{self._at}: {figures.seconds(found.step_seconds)} a step, {found.steps} steps")
         self._at = None if comparison.is_over else comparison.current
         if isinstance(event, StepsDone) and comparison.done and self._throttle.is_due():
             _print_progress(in_progress(comparison))
-
-    def _print_measured(self, state: RunState) -> None:
-        found = self._at and state.comparison and state.ready and state.comparison.measured(self._at, 1)
-        if found:
-            _print_progress(f"{self._at}: {figures.seconds(found.step_seconds)} a step, {found.steps} steps")
 
 
 def _print_progress(text: str) -> None:
@@ -299,19 +291,10 @@ def _print_progress(text: str) -> None:
 def _print_board(session: _Session) -> None:
     rows = [clean(row) for row in session.rows]
     counted = session.ready.counted if session.ready else "tokens"
-    table_console().print(
-        _table(rows, counted), *_problems(rows), printable(verdict(rows, devices(session.ready))), sep="\n"
-    )
-
-
-def _table(rows: Sequence[Row], counted: str) -> Table:
     headings = (Column(name.format(counted=counted), justify="right") for name in HEADINGS)
     table = plain_table("preset", "mesh", *headings)
     for row in rows:
         table.add_row(Text(row.preset), figures.axes(row.mesh), *cells(row))
-    return table
-
-
-def _problems(rows: Sequence[Row]) -> list[Text]:
     wrong = [Text(f"✗ {line}") for row in rows for line in board_rows.problems([row])]
-    return [*wrong, *(Text(line, "dim") for line in board_rows.no_estimates(rows))]
+    dim = [Text(line, "dim") for line in board_rows.no_estimates(rows)]
+    table_console().print(table, *wrong, *dim, printable(verdict(rows, devices(session.ready))), sep="\n")

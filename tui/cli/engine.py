@@ -19,11 +19,7 @@ from .run_config import new_config, restart_of, resumed, supervision
 def engine_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_training_options(parser)
-    add(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="address of process 0; detected on a TPU pod and under Slurm",
-    )
+    add("--coordinator", metavar="HOST:PORT", help="address of process 0; detected on a TPU pod and under Slurm")
     add("--num-processes", type=int, metavar="N", help="number of processes, one per host")
     add("--process-id", type=int, metavar="I", help="number of this process, from 0")
     add(
@@ -83,10 +79,7 @@ def engine_command(options: argparse.Namespace) -> int:
 def _supervisor_command(
     config: RunConfig | None, restart: Restart, membership: Membership, supervised: Supervision
 ) -> list[str]:
-    """Returns the command of a supervisor. It starts the run or goes on with it, so that launchers can repeat it.
-
-    Raises Invalid.
-    """
+    """Returns the command that starts a supervised run or goes on with it: launchers can repeat it. Raises Invalid."""
     about = config or restart.config
     assert about, "one of them is always given"
     directory = about.checkpoints.directory

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,13 +11,7 @@ from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid, suggestion
-from ...engine.origins.explanation import (
-    CompiledProgram,
-    Explanation,
-    ProgramRequest,
-    Rematerialization,
-    ValueOrigin,
-)
+from ...engine.origins.explanation import CompiledProgram, Explanation, ProgramRequest, Rematerialization, ValueOrigin
 from ...engine.spec.model_choice import user_model
 from ..client.engine_client import ask_engine
 from ..state.explanation_diff import changes, numbered
@@ -70,35 +63,29 @@ def explain_command(options: argparse.Namespace) -> int:
     function, _ = user_model(options.program, option="explain")
     program = ProgramRequest(function=function, mesh=options.mesh or {}, compiles=options.compile)
     if options.name or options.save or options.saved or options.json or options.text or not has_terminal():
-        return explain(program, options.name, options.save, options.saved, options.json)
-    return show(program)
+        return _print(program, options)
+    from ..program_app import ProgramApp
 
-
-def explain(program: ProgramRequest, name: str | None, save: str | None, saved: str | None, as_json: bool) -> int:
-    """Explains a program, writes it to `save`, or compares it with the file `saved`; returns 1 if it changed.
-
-    With `name`, prints only what matches, with whole chains. Raises Invalid.
-    """
-    before = _saved(saved) if saved else None
-    found = msgspec.json.decode(ask_engine("explain", program), type=Explanation)
-    if save:
-        _write(found, save)
-    if before:
-        return _print_changes(found.program, changes(before, found), as_json)
-    found = matching(found, name) if name else found
-    if as_json:
-        print(json_line(found))
-    else:
-        table_console().print(*(chain_lines if name else explanation_tables)(clean(found)), sep="\n")
+    if problem := asyncio.run(run_app(ProgramApp(program, user_keymap()))):
+        raise problem
     return FINE
 
 
-def show(program: ProgramRequest) -> int:
-    from ..program_app import ProgramApp
-
-    app = ProgramApp(program, user_keymap())
-    if problem := asyncio.run(run_app(app)):
-        raise problem
+def _print(program: ProgramRequest, options: argparse.Namespace) -> int:
+    """Prints the explanation, or the whole chains of NAME, or what changed since `--diff`: then returns 1."""
+    before = _saved(options.saved) if options.saved else None
+    found = msgspec.json.decode(ask_engine("explain", program), type=Explanation)
+    if options.save:
+        _write(found, options.save)
+    if before:
+        report = ExplanationDiff(program=found.program, changes=changes(before, found))
+        print(*([json_line(report)] if options.json else clean(report).changes or ["no change"]), sep="\n")
+        return FAILED if report.changes else FINE
+    found = matching(found, options.name) if options.name else found
+    if options.json:
+        print(json_line(found))
+    else:
+        table_console().print(*(chain_lines if options.name else _tables)(clean(found)), sep="\n")
     return FINE
 
 
@@ -137,17 +124,7 @@ def _write(found: Explanation, path: str) -> None:
         raise Invalid(f"--save {path}: cannot be written: {error.strerror}") from error
 
 
-def _print_changes(program: str, found: Sequence[str], as_json: bool) -> int:
-    report = ExplanationDiff(program=program, changes=list(found))
-    if as_json:
-        print(json_line(report))
-    else:
-        print(*(clean(report).changes or ["no change"]), sep="\n")
-    return FAILED if found else FINE
-
-
-def explanation_tables(found: Explanation) -> list[RenderableType]:
-    """Returns tables of the values, the collectives and, if compiled, what differs."""
+def _tables(found: Explanation) -> list[RenderableType]:
     split = {label: value for label, value in numbered(found.values).items() if value.origin}
     heading = "values, and where each mesh axis comes from"
     values = [table_of(VALUES, split.items(), title=heading)] if split else []

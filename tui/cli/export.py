@@ -10,7 +10,6 @@ from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.exported import Dtype, Exported, ExportRequest
 from ...engine.wire import run_directory
-from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import ask_engine
 from ..terminal import FINE
 from ..terminal.clean import json_line, printable
@@ -32,17 +31,12 @@ def export_options(parser: argparse.ArgumentParser) -> None:
 
 def export_command(options: argparse.Namespace) -> int:
     run = run_directory.find(options.run)
-    return export(run, options.directory, options.from_step, options.dtype, options.json)
-
-
-def export(run: RunDirectory, directory: str, step: int | None, dtype: Dtype | None, as_json: bool) -> int:
-    """Prints what was written. Raises Invalid for a watched run, and SystemExit if the export fails."""
     if watched := run.watched:
         raise Invalid(watched.refusal)
-    out = str(Path(directory).expanduser().absolute())
-    request = ExportRequest(run=str(run.path), out=out, step=step, dtype=dtype)
+    out = str(Path(options.directory).expanduser().absolute())
+    request = ExportRequest(run=str(run.path), out=out, step=options.from_step, dtype=options.dtype)
     found = msgspec.json.decode(ask_engine("export", request), type=Exported)
-    if as_json:
+    if options.json:
         print(json_line(found))
         return FINE
     count, size = figures.count(found.parameters), figures.size(found.bytes)

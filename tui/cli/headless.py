@@ -16,10 +16,7 @@ STREAMS = {1: "stdout", 2: "stderr"}
 
 
 class Audience:
-    """Stops the engine once the reader of stdout or stderr closes it, since nobody would notice that it runs.
-
-    The event loop watches pipes, so that this is detected between two lines as well.
-    """
+    """Stops the engine once nobody reads stdout or stderr. The event loop watches pipes also between two lines."""
 
     def __init__(self, client: EngineClient, message: str) -> None:
         """`message`: what the engine does then, printed on stderr."""
@@ -68,10 +65,7 @@ def _is_closed(descriptor: int) -> bool:
 
 
 class Interrupts:
-    """Stops the engine after its step on the first signal, and kills it on the second.
-
-    Preempted machines send SIGTERM: an orderly end is then a success.
-    """
+    """Stops the engine in order on the first signal, also the SIGTERM of a preemption; kills it on the second."""
 
     def __init__(self, client: EngineClient, message: str) -> None:
         """`message`: what the first signal does, printed on stderr."""

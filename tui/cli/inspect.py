@@ -18,7 +18,7 @@ from ...engine.analysis.hlo import parse
 from ...engine.analysis.layout import notation, wasted_bytes
 from ...engine.analysis.lint import Finding
 from ...engine.analysis.megascale import WrongSlices, slices_of
-from ...engine.analysis.traffic import FlowChange, flows, overlapped_share
+from ...engine.analysis.traffic import flows, overlapped_share
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.origins.explanation import Explained
@@ -66,25 +66,22 @@ def inspect_command(options: argparse.Namespace) -> int:
     if options.hlo or options.mesh:
         if not (options.hlo and options.mesh):
             raise Invalid("--hlo FILE and --mesh AXIS=SIZE,… belong together: give both, or neither")
-        return inspect_hlo(options.hlo, options.mesh, options.json, options.svg)
-    if options.diff:
-        load_preset(options.diff)
-    return inspect(new_config(options), options.json, options.svg, options.diff)
-
-
-def inspect(config: RunConfig, as_json: bool, svg: str | None, other: str | None) -> int:
-    """Describes the preset of `config`; with `other`, prints what differs between the two. Raises Invalid."""
+        return _inspect_hlo(options.hlo, options.mesh, options.json, options.svg)
+    other, as_json, svg = options.diff, options.json, options.svg
+    if other:
+        load_preset(other)
+    config = new_config(options)
     if svg:
         with _written(svg):  # a problem with its directory is reported before compiling
             os.stat(f"{Path(svg).parent}/.")  # noqa: PTH116 (a Path drops the dot that asks for a directory)
     if other:
         difference = diff_report(*_inspections(config, other))
         return print_answer(difference, _diff_tables(clean(difference)), as_json, svg)
-    inspection, explained = explained_inspection(config) if as_json else (*_inspections(config), Explained())
+    inspection, explained = _explained_inspection(config) if as_json else (*_inspections(config), Explained())
     return print_answer(inspect_report(inspection, explained), _tables(clean(inspection)), as_json, svg)
 
 
-def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
+def _inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
     """Prints the collectives of a compiled module's text. Raises Invalid."""
     count = math.prod(mesh.values())
     try:
@@ -107,11 +104,6 @@ def inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None)
     return print_answer(report, _traffic(collectives), as_json, svg)
 
 
-def save_svg(svg: str, path: str) -> None:
-    with _written(path):
-        Path(path).write_text(without_fonts(svg), encoding="utf-8")
-
-
 @contextmanager
 def _written(path: str) -> Generator[None]:
     try:
@@ -125,7 +117,7 @@ def _inspections(config: RunConfig, *others: str) -> list[Inspection]:
     return [msgspec.json.decode(line, type=Inspection) for line in lines]
 
 
-def explained_inspection(config: RunConfig) -> tuple[Inspection, Explained]:
+def _explained_inspection(config: RunConfig) -> tuple[Inspection, Explained]:
     """Returns the inspection of a preset and the explanation of its step. Raises SystemExit."""
     inspection, explained = ask_engine("inspect-origins", config).splitlines()
     return msgspec.json.decode(inspection, type=Inspection), msgspec.json.decode(explained, type=Explained)
@@ -135,7 +127,8 @@ def print_answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_js
     if svg:
         console = plain_console(record=True, file=io.StringIO(), width=PIPE_WIDTH)
         console.print(Group(*tables))
-        save_svg(console.export_svg(title="shardtui"), svg)
+        with _written(svg):
+            Path(svg).write_text(without_fonts(console.export_svg(title="shardtui")), encoding="utf-8")
     if as_json:
         print(json_line(report))
     elif not svg:
@@ -227,7 +220,9 @@ def _diff_tables(difference: DiffReport) -> list[RenderableType]:
     columns = "collectives", "over", right(f"times, {one}"), right(other), right(f"per step, {one}"), right(other)
     moved = plain_table(*columns, title="traffic")
     for change in difference.collectives:
-        moved.add_row(*_flow_cells(change))
+        times = map(figures.times, (change.count, change.other_count))
+        sizes = map(figures.in_step, (change.bytes_per_device, change.other_bytes_per_device))
+        moved.add_row(change.kind, figures.over(change.axes, change.network), *times, *sizes)
     tables: list[RenderableType] = [arrays, moved]
     if difference.memory and difference.other_memory:
         memory = plain_table("memory per device, predicted", right(one), right(other))
@@ -238,17 +233,6 @@ def _diff_tables(difference: DiffReport) -> list[RenderableType]:
     return tables
 
 
-def _flow_cells(change: FlowChange) -> list[str]:
-    return [
-        change.kind,
-        figures.over(change.axes, change.network),
-        figures.times(change.count),
-        figures.times(change.other_count),
-        figures.in_step(change.bytes_per_device),
-        figures.in_step(change.other_bytes_per_device),
-    ]
-
-
 def lint_options(parser: argparse.ArgumentParser) -> None:
     add_step_options(parser)
     add_json_option(parser)
@@ -257,7 +241,7 @@ def lint_options(parser: argparse.ArgumentParser) -> None:
 def lint_command(options: argparse.Namespace) -> int:
     """Prints likely mistakes in the layout; returns 0 without findings, 1 with some. Raises Invalid."""
     config = new_config(options)
-    inspection, explained = explained_inspection(config)
+    inspection, explained = _explained_inspection(config)
     report = lint_report(inspection, findings(inspection), explained)
     shown = clean(report).findings
     tables: list[RenderableType] = [findings_table(shown) if shown else Text(f"{config.preset}: no findings")]

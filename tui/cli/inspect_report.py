@@ -164,7 +164,10 @@ def inspect_report(inspection: Inspection, explained: Explained) -> InspectRepor
     known = asdict(compiled) | asdict(inspected) | asdict(inspection)
     known["arrays"] = [_array(array, compiled.mesh, values.get(array.name)) for array in all_arrays(inspection)]
     if compiled.collectives is not None:
-        known["collectives"] = [_collective(info, found) for info in compiled.collectives]
+        known["collectives"] = [
+            CollectiveReport(**asdict(info), origin=because(info, found.collectives) if found else None)
+            for info in compiled.collectives
+        ]
     known["overlapped_share"] = overlapped_share(flows(compiled.collectives or ()))
     known["origin_problem"] = explained.problem
     return InspectReport(**{name: known[name] for name in InspectReport.__struct_fields__ if name in known})
@@ -184,10 +187,6 @@ def diff_report(one: Inspection, other: Inspection) -> DiffReport:
         memory=one.compiled.memory,
         other_memory=other.compiled.memory,
     )
-
-
-def _collective(info: CollectiveInfo, found: Explanation | None) -> CollectiveReport:
-    return CollectiveReport(**asdict(info), origin=because(info, found.collectives) if found else None)
 
 
 def _array(array: ArrayInfo, mesh: MeshInfo, value: ValueOrigin | None) -> ArrayReport:

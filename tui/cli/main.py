@@ -34,8 +34,7 @@ COMMANDS = {
     "tour": Command("learn sharding in short lessons, on a live run of eight simulated devices", "", "run"),
     "attach": Command("open the UI on a run; without a name, on the newest one that is training", "nano-1", "run"),
     "replay": Command(
-        "play the recorded events of a run in the UI, without an engine and without commands",
-        "nano-1 --speed 10",
+        "play the recorded events of a run in the UI, without an engine and without commands", "nano-1 --speed 10"
     ),
     "engine": Command(
         "engine process for one host of a multi-host run; started by a launcher on every host",
@@ -77,8 +76,7 @@ COMMANDS = {
         "train.py:program --mesh data=4,model=2",
     ),
     "data": Command(
-        "tokenize documents with all cores, for training on them",
-        "prepare texts tokens --tokenizer tokenizer.json",
+        "tokenize documents with all cores, for training on them", "prepare texts tokens --tokenizer tokenizer.json"
     ),
     "completion": Command("print the script for tab completion in a shell", "bash"),
 }

@@ -230,12 +230,17 @@ def steps_to_trace(text: str) -> int:
     return int(text)
 
 
+def number(text: str) -> float:
+    """Returns a number; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def minutes(text: str) -> float:
     """Returns a positive number of minutes. Raises ArgumentTypeError."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
+    found = number(text)
     if not 0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes, such as 10")
     return found

@@ -52,21 +52,15 @@ class Asked:
     """The options of a plan."""
 
     compiles: bool
-    """Whether the compiler follows the estimates."""
     search: SearchRequest | None
-    """The search; None for a plan of presets."""
     place: Path | None
     """Where the preset that a search chose is written; None for a place of its own."""
     train: Sequence[str]
     """The words of the command that trains, without a preset."""
     accounts: bool
-    """Whether it shows where the time of a step goes."""
     memory: bool
-    """Whether it shows what fills the memory."""
     prices: Prices
-    """Of chips."""
     as_json: bool
-    """Whether the answer is JSON."""
 
 
 def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], asked: Asked) -> int:
@@ -269,10 +263,7 @@ def default_place(model: str, topology: Topology) -> Path:
 
 
 def write_chosen(row: Row, path: Path, topology: Topology, train: Sequence[str]) -> str:
-    """Writes the preset of a row, and returns the command that trains with it. `train`: its words without the preset.
-
-    Raises Invalid if the file cannot be written.
-    """
+    """Writes the preset of a row; returns the command that trains with it: `train` and the preset. Raises Invalid."""
     preset = load_preset(row.preset)
     mesh = preset.sizes(topology.devices)
     command = train_command(train, reference(path.stem, str(path)), row)

@@ -15,12 +15,9 @@ from ...engine.spec.preset_reader import is_file, load_preset
 from ...engine.spec.search import CHOSEN, Goal, SearchRequest
 from ...engine.spec.slices import spans
 from ...engine.spec.topology import load_topology
-from .options import absolute, add_json_option, add_model_options, minutes
+from .options import absolute, add_json_option, add_model_options, minutes, number
 from .plan import Asked, plan
 from .run_config import load_or_note, set_words, settings_of_options
-
-MINUTES = 10.0
-"""How long a search takes at most, by default."""
 
 
 def plan_options(parser: argparse.ArgumentParser) -> None:
@@ -71,11 +68,9 @@ def plan_command(options: argparse.Namespace) -> int:
 
 
 def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[str]]:
-    """Returns what to plan, each topology, such as `2*v5p:4x4x4`, and the presets by name or file; none for all.
+    """Returns the config, topologies such as `2*v5p:4x4x4`, and the named presets, which must fill the slices.
 
-    A named preset must fill the slices; the board reports why a model cannot be laid out. Raises Invalid with every
-    problem.
-    """
+    Raises Invalid with every problem, but if the model cannot be laid out: the board says so."""
     problems: list[str] = []
     name, presets = options.model or "nano", list(dict.fromkeys(map(absolute, options.preset)))
     model = load_or_note(problems, choose_model, name, settings_of_options(options))
@@ -86,7 +81,9 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[st
     found = list(filter(None, [load_or_note(problems, load_preset, preset) for preset in presets]))
     names = [preset.name for preset in found]
     problems += [
-        f"--preset {name}: {names.count(name)} presets have this name: rename one" for name in _duplicates(names)
+        f"--preset {name}: {names.count(name)} presets have this name: rename one"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
     ]
     for preset in found:
         problems += preset.problems
@@ -95,13 +92,10 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[st
                 problems.append(misfit)
             else:
                 load_or_note(problems, spans, preset.sizes(topology.devices), topology.domains)
-    config = (
-        RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
-        if model
-        else None
-    )
-    problems += problems_of(config) if config else []
-    if problems or config is None:
+    if model is None:
+        raise Invalid(*problems)
+    config = RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
+    if problems := [*problems, *problems_of(config)]:
         raise Invalid(*problems)
     return config, targets, presets
 
@@ -121,25 +115,17 @@ def _searched(options: argparse.Namespace) -> SearchRequest | None:
         goal=options.goal or SearchRequest().goal,
         kept=[] if options.fit else sorted(set(kept)),
         is_mesh_fixed=options.fit,
-        minutes=options.minutes or MINUTES,
+        minutes=options.minutes or 10.0,
     )
-    if problems := [*_goal_problems(request), *_fit_problems(options), *_place_problems(options)]:
+    chosen = "--goal fits-largest-batch: the search chooses the batch: omit --batch-size and --set batch_size"
+    both = "--fit: searches settings of the presets alone: leave out --search"
+    nameless = f"--fit compiles up to {MOST_PROGRAMS} programs for a preset: name one with --preset"
+    problems = [chosen] if request.goal == "fits-largest-batch" and "batch_size" in request.kept else []
+    problems += [both] if options.fit and options.search else []
+    problems += [nameless] if options.fit and not options.preset else []
+    if problems := [*problems, *_place_problems(options)]:
         raise Invalid(*problems)
     return request
-
-
-def _goal_problems(request: SearchRequest) -> list[str]:
-    if request.goal != "fits-largest-batch" or "batch_size" not in request.kept:
-        return []
-    return ["--goal fits-largest-batch: the search chooses the batch: omit --batch-size and --set batch_size"]
-
-
-def _fit_problems(options: argparse.Namespace) -> list[str]:
-    if not options.fit:
-        return []
-    both = ["--fit: searches settings of the presets alone: leave out --search"] if options.search else []
-    nameless = [f"--fit compiles up to {MOST_PROGRAMS} programs for a preset: name one with --preset"]
-    return both + ([] if options.preset else nameless)
 
 
 def _place_problems(options: argparse.Namespace) -> list[str]:
@@ -160,16 +146,9 @@ def _place_of(name: str) -> Path:
     return Path(name).expanduser().absolute() if is_file(name) else user_presets() / "parallelism" / f"{name}.toml"
 
 
-def _duplicates(names: list[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
-
-
 def _price(text: str) -> tuple[str, float]:
     chip, _, dollars = text.partition("=")
-    try:
-        found = float(dollars)
-    except ValueError:
-        found = 0.0
+    found = number(dollars)
     if not chip or not 0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not CHIP=USD, the price of an hour, such as v5p=4.20")
     return chip, found

@@ -4,14 +4,21 @@ import argparse
 import sys
 from pathlib import Path
 
+import msgspec
+from rich.text import Text
+
+from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.maxtext_rules import maxtext_text, read_maxtext
 from ...engine.spec.preset_files import FILE_NAME, user_presets
 from ...engine.spec.preset_reader import load_preset, parse_preset
 from ...engine.spec.preset_writer import preset_text, write_preset
+from ...engine.wire.descriptions import PresetListing
+from ..client.engine_client import ask_engine
+from ..state.step_words import pipeline_words
 from ..terminal import FINE
-from ..terminal.clean import printable
-from .ls import list_presets
+from ..terminal.clean import clean, json_line, printable, warn
+from ..terminal.plain_table import plain_table, table_console
 from .options import accept_training_options, add_device_options, add_json_option, add_model_options
 from .run_config import new_config
 
@@ -44,7 +51,19 @@ def presets_options(parser: argparse.ArgumentParser) -> None:
 def presets_command(options: argparse.Namespace) -> int:
     if options.action:
         return _exchange(options)
-    list_presets(new_config(options), options.json)
+    config = new_config(options)
+    listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
+    if options.json:
+        print(json_line(listing))
+        return FINE
+    listing = clean(listing)
+    table = plain_table("", "preset", f"mesh on {listing.devices}", "summary", title=f"presets for {config.model_name}")
+    for info in listing.presets:
+        about = f"{info.summary}: {pipeline_words(info.pipeline)}" if info.pipeline else info.summary
+        why = about if info.fits else "\n".join(info.problems)
+        table.add_row("✓" if info.fits else "✗", Text(info.name), figures.axes(info.mesh), Text(why))
+    table_console().print(table)
+    warn(*listing.problems)
     return FINE
 
 

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -26,23 +25,6 @@ from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import table_console
 from .options import add_json_option, mesh, steps_to_trace
 from .profile_report import ProfileReport, diff_tables, profile_diff, profile_tables
-
-
-@dataclass(frozen=True)
-class TraceProgram:
-    """What a subject that is no run needs to be understood."""
-
-    mesh: dict[str, int]
-    """Axis to size; empty if unknown."""
-    hlo: str
-    """A file with the program's text; empty for the trace's own."""
-    topology: str
-    """The slice that the program was compiled for, whose text is the subject; empty for a trace."""
-
-    @property
-    def options(self) -> str:
-        named = {"--hlo": self.hlo, "--mesh": self.mesh, "--topology": self.topology}
-        return " and ".join(name for name, value in named.items() if value)
 
 
 def profile_options(parser: argparse.ArgumentParser) -> None:
@@ -73,42 +55,39 @@ def profile_options(parser: argparse.ArgumentParser) -> None:
 
 
 def profile_command(options: argparse.Namespace) -> int:
-    about = TraceProgram(options.mesh or {}, options.hlo or "", options.topology or "")
-    return profile(options.subject, options.diff, options.profiled, about, options.json)
-
-
-def profile(subject: str, other: str | None, steps: int, about: TraceProgram, as_json: bool) -> int:
     """Prints the account of a run, a trace or a program, or two side by side. Raises Invalid if there is none."""
-    (account, tried), console = _account(subject, steps, about), table_console()
+    subject, other = options.subject, options.diff
+    (account, tried), console = _account(subject, options), table_console()
     if other is None:
         tables = profile_tables(subject, clean(account), console.width, tried)
         report = ProfileReport(**asdict(account))
     else:
-        report = profile_diff(subject, account, other, _account(other, steps, about)[0])
+        report = profile_diff(subject, account, other, _account(other, options)[0])
         tables = diff_tables(clean(report))
-    if as_json:
+    if options.json:
         print(json_line(report))
     else:
         console.print(*tables, sep="\n")
     return FINE
 
 
-def _account(subject: str, steps: int, about: TraceProgram) -> tuple[StepBreakdown, Alternative | None]:
-    """The account of a run, a trace or a program, and in a run the preset to try."""
+def _account(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown, Alternative | None]:
+    """Returns the account, and of a run the preset to try."""
     if _is_file(subject):
-        path, mesh = str(Path(subject).absolute()), json.dumps(about.mesh)
-        if about.topology:
-            return _decoded("predict", path, mesh, about.topology), None
-        return _decoded("profile", path, mesh, about.hlo), None
+        path, sizes = str(Path(subject).absolute()), json.dumps(options.mesh or {})
+        if options.topology:
+            return _decoded("predict", path, sizes, options.topology), None
+        return _decoded("profile", path, sizes, options.hlo or ""), None
     directory = run_directory.find(subject)
-    if about.options:
-        raise Invalid(f"{about.options}: only for files, but {subject} is a run, which knows its own program")
+    named = {"--hlo": options.hlo, "--mesh": options.mesh, "--topology": options.topology}
+    if given := " and ".join(name for name, value in named.items() if value):
+        raise Invalid(f"{given}: only for files, but {subject} is a run, which knows its own program")
     if watched := directory.watched:
         raise Invalid(watched.refusal)
     holder = directory.holder()
     state = RunState()
     is_alive = holder is not None and holder.is_alive
-    event = asyncio.run(_requested(directory, steps, state)) if is_alive else _newest(directory, state)
+    event = asyncio.run(_requested(directory, options.profiled, state)) if is_alive else _newest(directory, state)
     if event.account is None:
         raise Invalid(f"run {subject}: no account of its profile: {event.problem}")
     tried = alternative(state, event.preset)
@@ -138,10 +117,7 @@ def _newest(directory: RunDirectory, state: RunState) -> Profiled:
 
 
 async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Profiled:
-    """Requests a profile of a run that trains, and waits for it. Raises Invalid if the run cannot make one.
-
-    Its history is applied to `state`.
-    """
+    """Requests a profile of a run that trains; applies its history to `state`. Raises Invalid if there is none."""
     client = EngineClient(directory)
     has_asked = False
     async for events in client.events(cleaned=False):

@@ -8,6 +8,7 @@ from pathlib import Path
 from ...engine.base.invalid import Invalid, suggestion
 from ...engine.wire import run_directory
 from ...engine.wire.event_log import LogReader
+from .options import number
 from .run import require_terminal, show, user_keymap
 
 FILE = "events.jsonl"
@@ -35,10 +36,7 @@ def replay_command(options: argparse.Namespace) -> int:
 
 
 def _speed(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = number(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a speed, such as 10; 0 plays everything at once")
     return value
@@ -48,19 +46,15 @@ def recording(name: str) -> Path:
     """Returns the events of a run, or of a file or a directory. Raises Invalid if there are none."""
     path = Path(name)
     is_path = os.sep in name or path.suffix == ".jsonl"
-    if not is_path and (_is_run(name) or not path.exists()):
+    runs = [directory.name for directory in run_directory.all_runs()]
+    if not is_path and (name in runs or not path.exists()):
         return run_directory.find(name).events
     if path.is_dir():
         return path / FILE
     if not path.exists():
-        runs = [directory.name for directory in run_directory.all_runs()]
         maybe = suggestion(path.name, runs)
         raise Invalid(f"{path}: no such file: {maybe}name a run (see `shardtui ls`), its directory or its {FILE}")
     return path
-
-
-def _is_run(name: str) -> bool:
-    return any(directory.name == name for directory in run_directory.all_runs())
 
 
 def _require_events(path: Path) -> None:

@@ -147,10 +147,6 @@ def _terminal_problem() -> str:
     return ""
 
 
-SETTINGS = ("seq_len=32",)
-"""Steps that take a fraction of a second on two cores."""
-
-
 def tour_options(_: argparse.ArgumentParser) -> None:
     """`tour` has no options."""
 
@@ -162,7 +158,7 @@ def tour_command(_: argparse.Namespace) -> int:
     require_terminal("shardtui train --steps N")
     keymap = user_keymap()
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
-    model = choose_model("nano", SETTINGS)
+    model = choose_model("nano", ("seq_len=32",))  # steps take a fraction of a second on two cores
     config = RunConfig(
         run=run_directory.free_name("tour"),
         model_name=model.name,

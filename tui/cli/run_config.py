@@ -110,11 +110,10 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
     }
     given = {flag: value for flag, value in numbers.items() if value is not None}
     if not options.supervise:
-        unused = {**given, **({"--fallback": ",".join(options.fallback)} if options.fallback else {})}
+        unused = given | ({"--fallback": ",".join(options.fallback)} if options.fallback else {})
         if unused:
-            raise Invalid(
-                *(f"{flag} {value}: only for a supervised run: add --supervise" for flag, value in unused.items())
-            )
+            only = "only for a supervised run: add --supervise"
+            raise Invalid(*(f"{flag} {value}: {only}" for flag, value in unused.items()))
         return None
     problems = [f"{flag} {value}: must be at least 1" for flag, value in given.items() if value < 1]
     for preset in options.fallback:
@@ -185,10 +184,9 @@ def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[st
         named.setdefault(switch.preset, f"--switch {switch.step}:{switch.preset}: ")
     problems: list[str] = []
     for name, flag in named.items():
-        try:
-            load_preset(name)
-        except Invalid as error:
-            problems += (f"{flag}{problem}" for problem in error.problems)
+        found: list[str] = []
+        load_or_note(found, load_preset, name)
+        problems += (f"{flag}{problem}" for problem in found)
     return problems
 
 
@@ -198,29 +196,27 @@ def settings_of_options(options: argparse.Namespace) -> tuple[str, ...]:
     return (*(f"{key}={value}" for key, value in given.items() if value is not None), *options.set)
 
 
+def _given(**values: object) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def set_words(settings: Iterable[str]) -> list[str]:
     return [word for setting in settings for word in ("--set", setting)]
 
 
 def run_settings(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:
     """Returns the fields that a resumed run may change; those not given keep their values of `before`."""
-    given = {
-        "data": options.data and str(Path(options.data).absolute()),
-        "devices": options.devices,
-        "platform": options.platform,
-        "processes": getattr(options, "processes", None),
-        "device_memory": options.device_memory,
-        "check_devices": getattr(options, "check_devices", None),
-        "low_memory": getattr(options, "low_memory", None),
-        "keep_programs": getattr(options, "keep_programs", None),
-        "steps": getattr(options, "steps", None),
-        "sampling": _sampling(options, before.sampling if before else None),
-        "switches": tuple(getattr(options, "switch", ())) or None,
-        "evaluation": _evaluation(options, before.evaluation if before else None),
-        "checkpoints": _checkpoints(options, before.checkpoints if before else CheckpointConfig()),
-    }
-    changes = {key: value for key, value in given.items() if value is not None}
-    stop = getattr(options, "stop_timeout", None)
+    option = vars(options).get
+    same = "devices platform processes device_memory check_devices low_memory keep_programs steps"
+    changes = _given(
+        data=options.data and str(Path(options.data).absolute()),
+        sampling=_sampling(options, before.sampling if before else None),
+        switches=tuple(option("switch", ())) or None,
+        evaluation=_evaluation(options, before.evaluation if before else None),
+        checkpoints=_checkpoints(options, before.checkpoints if before else CheckpointConfig()),
+        **{name: option(name) for name in same.split()},
+    )
+    stop = option("stop_timeout")
     return changes if stop is None else changes | {"stop_seconds": stop or None}
 
 
@@ -236,20 +232,18 @@ def _sampling(options: argparse.Namespace, before: Sampling | None) -> Sampling 
         problems.append(f"--sample-prompt: {len(prompt):,} characters: at most {MOST_PROMPTED:,}")
     if problems:
         raise Invalid(*problems)
-    given = {key: value for key, value in {"every_steps": every, "prompt": prompt}.items() if value is not None}
-    return msgspec.structs.replace(before or Sampling(), **given)
+    return msgspec.structs.replace(before or Sampling(), **_given(every_steps=every, prompt=prompt))
 
 
 def _evaluation(options: argparse.Namespace, before: EvaluationConfig | None) -> EvaluationConfig | None:
     """Returns what is held out; None if nothing is and no option about it is given."""
     data: str | None = getattr(options, "eval_data", None)
-    given = {
-        "data": data and str(Path(data).absolute()),
-        "share": getattr(options, "eval_share", None),
-        "every_steps": getattr(options, "eval_every", None),
-        "batches": getattr(options, "eval_batches", None),
-    }
-    changes = {key: value for key, value in given.items() if value is not None}
+    changes = _given(
+        data=data and str(Path(data).absolute()),
+        share=getattr(options, "eval_share", None),
+        every_steps=getattr(options, "eval_every", None),
+        batches=getattr(options, "eval_batches", None),
+    )
     if {"data", "share"} & changes.keys():  # they replace what was held out before
         changes = {"data": None, "share": None, **changes}
     return msgspec.structs.replace(before or EvaluationConfig(), **changes) if changes else before
@@ -259,13 +253,12 @@ def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> Check
     if "resume" not in options:  # a command that does not train
         return before
     directory = options.checkpoint_dir
-    given = {
-        "every_steps": options.checkpoint_every,
-        "every_minutes": options.checkpoint_minutes,
-        "keep": options.keep,
-        "directory": directory and (directory if "://" in directory else str(Path(directory).absolute())),
-    }
-    changes = {key: value for key, value in given.items() if value is not None}
+    changes = _given(
+        every_steps=options.checkpoint_every,
+        every_minutes=options.checkpoint_minutes,
+        keep=options.keep,
+        directory=directory and (directory if "://" in directory else str(Path(directory).absolute())),
+    )
     if options.checkpoint_minutes == 0:
         changes["every_minutes"] = None
     return msgspec.structs.replace(before, **changes)

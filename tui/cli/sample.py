@@ -32,7 +32,28 @@ def sample_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sample_command(options: argparse.Namespace) -> int:
-    return sample(options.run, _sampling(options), options.json)
+    run, sampling = options.run, _sampling(options)
+    directory = run_directory.find(run)
+    if watched := directory.watched:
+        raise Invalid(watched.refusal)
+    holder = directory.holder()
+    if holder is None or not holder.is_alive:
+        raise Invalid(
+            f"run {run} has ended, and only an engine has the model: `shardtui train --resume {run}` trains on, "
+            "and `--sample-every N` samples meanwhile"
+        )
+    event = asyncio.run(_requested(directory, sampling))
+    if event.problem:
+        raise Invalid(f"run {run}: {event.problem}")
+    if options.json:
+        print(json_line(event))
+        return FINE
+    for line in (sampling.prompt + event.text).split("\n"):
+        print(printable(line))
+    compiled = f", compiled in {figures.seconds(event.compile_seconds)}" if event.compile_seconds else ""
+    cost = f"training waited {figures.seconds(event.seconds)} for {event.sampling.tokens} tokens{compiled}"
+    print(f"step {event.step:,} of {run} under {event.preset}: {cost}", file=sys.stderr)
+    return FINE
 
 
 def _sampling(options: argparse.Namespace) -> Sampling:
@@ -46,34 +67,6 @@ def _sampling(options: argparse.Namespace) -> Sampling:
     if problems := [text for holds, text in checks if not holds]:
         raise Invalid(*problems)
     return found
-
-
-def sample(run: str, sampling: Sampling, as_json: bool) -> int:
-    """Prints a sample. Raises Invalid if the run cannot make one."""
-    directory = run_directory.find(run)
-    if watched := directory.watched:
-        raise Invalid(watched.refusal)
-    holder = directory.holder()
-    if holder is None or not holder.is_alive:
-        raise Invalid(
-            f"run {run} has ended, and only an engine has the model: `shardtui train --resume {run}` trains on, "
-            "and `--sample-every N` samples meanwhile"
-        )
-    event = asyncio.run(_requested(directory, sampling))
-    if event.problem:
-        raise Invalid(f"run {run}: {event.problem}")
-    if as_json:
-        print(json_line(event))
-        return FINE
-    for line in (sampling.prompt + event.text).split("\n"):
-        print(printable(line))
-    print(f"step {event.step:,} of {run} under {event.preset}: {_cost(event)}", file=sys.stderr)
-    return FINE
-
-
-def _cost(event: Sampled) -> str:
-    compiled = f", compiled in {figures.seconds(event.compile_seconds)}" if event.compile_seconds else ""
-    return f"training waited {figures.seconds(event.seconds)} for {event.sampling.tokens} tokens{compiled}"
 
 
 async def _requested(directory: RunDirectory, sampling: Sampling) -> Sampled:

@@ -34,13 +34,7 @@ from ..state.run_state import Phase, RunState
 from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import json_line, printable, warn
 from .headless import Audience, Interrupts, Throttle
-from .options import (
-    add_json_option,
-    add_local_options,
-    add_run_argument,
-    add_schedule_options,
-    add_training_options,
-)
+from .options import add_json_option, add_local_options, add_run_argument, add_schedule_options, add_training_options
 from .run import client_for
 
 
@@ -122,7 +116,6 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             print(json_line(RunEnded(seq=seq, time=ended, goodput=state.goodput)), flush=True)
         elif state.phase == Phase.STOPPED:
             _print_summary(state)
-            _print_account(state)
     if code and state.checkpoints:
         step = state.checkpoints[-1].step
         warn(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
@@ -144,10 +137,7 @@ def stop_command(options: argparse.Namespace) -> int:
 
 
 async def stop(client: EngineClient) -> int:
-    """Requests an engine to stop, waits for its end and returns the exit code: 1 if it did not stop in order.
-
-    Raises Invalid if the run is an external loop.
-    """
+    """Stops a run and waits for its end; returns 1 if it did not stop in order. Raises Invalid for an external loop."""
     if watched := client.directory.watched:
         raise Invalid(watched.refusal)
     name, holder = client.directory.name, client.directory.holder()
@@ -212,17 +202,6 @@ class _Progress:
             print(event.line, file=sys.stderr)
 
 
-def _print_account(state: RunState) -> None:
-    if state.profiled and state.profiled.account:
-        from ..state.alternative import alternative
-        from ..terminal.plain_table import table_console
-        from .profile_report import profile_tables
-
-        console, preset = table_console(), state.profiled.preset
-        tables = profile_tables(preset, state.profiled.account, console.width, alternative(state, preset))
-        console.print(*tables, sep="\n")
-
-
 def _print_summary(state: RunState) -> None:
     from ..terminal.plain_table import plain_table, right, table_console
 
@@ -234,7 +213,8 @@ def _print_summary(state: RunState) -> None:
         rate = f"{tokens / seconds:,.0f}" if tokens else ""
         mesh = figures.axes(state.compiled[preset].mesh.axes)
         table.add_row(preset, mesh, figures.seconds(seconds), rate)
-    table_console().print(table)
+    console = table_console()
+    console.print(table)
     if state.losses:
         print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")
     if (last := state.evaluations.latest(state.step)) and (best := state.evaluations.best):
@@ -242,3 +222,9 @@ def _print_summary(state: RunState) -> None:
     for recovery in state.attempts.recoveries:
         print(printable(recovery.words))
     print(f"goodput of {figures.seconds(state.goodput.wall_seconds)}: {goodput_words(state.goodput)}")
+    if state.profiled and state.profiled.account:
+        from ..state.alternative import alternative
+        from .profile_report import profile_tables
+
+        preset, account = state.profiled.preset, state.profiled.account
+        console.print(*profile_tables(preset, account, console.width, alternative(state, preset)), sep="\n")

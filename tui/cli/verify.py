@@ -8,7 +8,6 @@ from rich.text import Text
 from ...engine.base import figures
 from ...engine.wire import run_directory
 from ...engine.wire.checkpoints import CheckedInfo, Verification
-from ...engine.wire.run_directory import RunDirectory
 from ..client.engine_client import ask_engine
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
@@ -22,14 +21,9 @@ def verify_options(parser: argparse.ArgumentParser) -> None:
 
 
 def verify_command(options: argparse.Namespace) -> int:
-    return verify(run_directory.find(options.run), options.json)
-
-
-def verify(directory: RunDirectory, as_json: bool) -> int:
-    """Prints the result for each checkpoint; returns 1 if one is damaged."""
-    answer = ask_engine("verify", str(directory.path))
-    found = msgspec.json.decode(answer, type=Verification)
-    if as_json:
+    directory = run_directory.find(options.run)
+    found = msgspec.json.decode(ask_engine("verify", str(directory.path)), type=Verification)
+    if options.json:
         print(json_line(found))
     else:
         _print_table(clean(found), directory.name)

@@ -33,11 +33,7 @@ class WhyReport(Explanation, frozen=True, kw_only=True):
 
 def why_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "name",
-        metavar="NAME",
-        help="part of an array's name or of a source line, such as mlp.up or blocks.py:104",
-    )
+    add("name", metavar="NAME", help="part of an array's name or of a source line, such as mlp.up or blocks.py:104")
     add("--compile", action="store_true", help="compile the step as well: what the compiler chose")
     add(
         "--try",
@@ -54,16 +50,11 @@ def why_options(parser: argparse.ArgumentParser) -> None:
 
 def why_command(options: argparse.Namespace) -> int:
     step = StepRequest(config=new_config(options), rules=dict(options.tried), compiles=options.compile)
-    return why(step, options.name, options.json)
-
-
-def why(step: StepRequest, name: str, as_json: bool) -> int:
-    """Explains what matches `name` in a preset's step, and what other rules would change. Raises Invalid."""
     lines = ask_engine("why", step).splitlines()
     before, *after = [msgspec.json.decode(line, type=Explanation) for line in lines]
-    found = matching(before, name)
+    found = matching(before, options.name)
     changed = [line for other in after for line in changes(before, other)]
-    if as_json:
+    if options.json:
         print(json_line(WhyReport(**asdict(found), tried=step.rules, changes=changed)))
         return FINE
     shown = [*chain_lines(clean(found)), *(_tried(before, after[0]) if after else ())]

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from tempfile import TemporaryFile
 
 from msgspec import Struct
@@ -45,10 +45,7 @@ EXITED_SILENTLY = "its process ended without a message: killed, or out of memory
 
 
 def ask_engine(question: str, subject: Struct | str, *names: str) -> bytes:
-    """Returns the answer of an engine process, which alone may touch the devices.
-
-    Raises SystemExit with the status of that process if it fails, after printing why on stderr.
-    """
+    """Returns the answer of an engine process, which alone may touch the devices. Raises SystemExit if it fails."""
     command = engine_command(question, subject, *names)
     with TemporaryFile() as answer, TemporaryFile() as log:  # a process that the user's model forks keeps pipes open
         status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=log, check=False).returncode
@@ -113,20 +110,15 @@ class EngineClient:
             self._engine.kill()
 
     async def wait_for_exit(self) -> bool:
-        engine, until = self._engine, time.monotonic() + EXIT_SECONDS
-        while engine is not None and not engine.has_ended:
-            if time.monotonic() > until:
-                return False
-            await asyncio.sleep(POLL_SECONDS)
-        return True
+        engine = self._engine
+        return engine is None or await _holds_in_time(lambda: engine.has_ended)
 
     async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
-        """Yields all events that were not yielded before, in order, until the engine has ended and the reason is known.
+        """Yields all events not yielded before, until the engine is known to have ended and why; an empty list ends the
+        history.
 
-        The engine is the last one that was started from here, or else the one that is alive. Calling this again, for
-        another engine, ends the previous stream. `cleaned`: texts are made fit for a terminal; programs get them as
-        they are. An empty list ends the history.
-        """
+        It follows the engine last started from here, or the one alive. Another call ends the previous stream.
+        `cleaned`: texts are made fit for a terminal."""
         if self._connection is not None:
             self._connection.close()
         if self._engine and self._engine.is_supervised and not await self._next_engine():
@@ -246,7 +238,7 @@ class EngineClient:
             return None
         if connection.is_engine_alive and (why := self._why_disconnected(connection, last)):
             return Disconnected(reason=printable(f"it is still training, but this viewer cannot follow it: {why}"))
-        if not await _has_exited_in_time(connection):
+        if not await _holds_in_time(lambda: not connection.is_engine_alive):
             return Disconnected(reason="it is still training, but the connection was lost: attach again")
         if self._protocol > VERSION:
             known = f"it speaks protocol {self._protocol}, this viewer protocol {VERSION}"
@@ -274,10 +266,10 @@ class EngineClient:
         return f"{reason}; {self.directory.log}" + (f" says: {line}" if line else " is empty")
 
 
-async def _has_exited_in_time(connection: Connection) -> bool:
-    """Waits for the engine to exit after its connection was closed; returns False if it takes too long."""
+async def _holds_in_time(condition: Callable[[], bool]) -> bool:
+    """Waits until the condition holds; returns False if that takes longer than `EXIT_SECONDS`."""
     until = time.monotonic() + EXIT_SECONDS
-    while connection.is_engine_alive:
+    while not condition():
         if time.monotonic() > until:
             return False
         await asyncio.sleep(POLL_SECONDS)

@@ -39,9 +39,6 @@ def last_log_line(log: Path, begin: int) -> str:
 
 
 def last_line(lines: Iterable[str]) -> str:
-    """Returns the line with which a library aborted the process, if any; else the last that is not empty.
-
-    Stack traces follow the former.
-    """
+    """Returns the line with which a library aborted the process, before its stack trace, or else the last one."""
     texts = [line.strip() for line in lines if line.strip()]
     return next((line for line in texts if FATAL.match(line)), texts[-1] if texts else "")

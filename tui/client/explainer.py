@@ -40,11 +40,9 @@ class Explainer:
         self._turn = asyncio.Lock()
 
     async def explain(self, step: StepRequest | KeptStepRequest) -> list[Explanation]:
-        """Returns the explanation of a step, then that with the rules to try, if there are any.
+        """Returns the explanation of a step, then with the rules to try, if any. Raises Invalid, and NoAnswer.
 
-        A caller that is cancelled leaves the process running: its answer is kept. Raises Invalid if the step cannot be
-        explained, and NoAnswer if the process fails; the next call tries again.
-        """
+        A cancelled caller leaves the process running: its answer is kept. After a failure the next call tries again."""
         key = encode_json(step)
         if key not in self._tasks:
             self._tasks[key] = task = asyncio.create_task(self._ask(step))

@@ -33,7 +33,7 @@ class Compiling:
     preset: str
     """The title of its row: its name and settings."""
     number: int
-    """Its position among the presets to compile, from 1."""
+    """From 1."""
     count: int
     """How many presets are to be compiled; of a search, at most."""
     began: float
@@ -42,18 +42,16 @@ class Compiling:
 
 @dataclass
 class Job:
-    """A compilation."""
+    """A compilation of a row of the board."""
 
+    index: int
     about: Compiling
     process: EngineProcess
     is_cancelled: bool = False
 
 
 def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
-    """Returns the presets to plan if none is named, by name or file, and problems of preset files that cannot be read.
-
-    The usual presets are all but the pitfalls, and the run's own.
-    """
+    """Returns all presets but the pitfalls, and the run's own, by name or file; and problems of preset files."""
     presets, problems = load_presets()
     found = [preset.reference for preset in presets if not is_pitfall(preset.name)]
     try:
@@ -63,7 +61,10 @@ def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
 
 
 class Planner:
-    """Computes the board of one slice, with as many compilations at a time as this machine has room for."""
+    """Computes the board of one slice, with as many compilations at a time as this machine has room for.
+
+    Moments are in seconds of `time.monotonic`.
+    """
 
     def __init__(
         self,
@@ -75,13 +76,9 @@ class Planner:
         accounts: bool = False,
         search: SearchRequest | None = None,
     ) -> None:
-        """Prepares a board; no process is started yet.
+        """`presets`: names or files, compiled however large they are; default: the usual ones, or none with `search`.
 
-        `presets`: names or files, which are compiled however large they are; if there are none, the usual ones are
-        planned. `nice`: added to the niceness of the compiler's process. `accounts`: compiled costs have where the time
-        of a step goes. `search`: the best of all meshes and settings are planned instead of the usual presets, or with
-        a fixed mesh the settings of `presets`.
-        """
+        `nice`: added to the niceness of compilers. `accounts`: compiled costs have the time of each part."""
         self.config = config
         """What is planned; a search changes its settings."""
         self._topology = topology
@@ -92,24 +89,20 @@ class Planner:
         self._nice = nice
         self._question = "schedule" if accounts else "compile"
         self.compiles = compiles and compilers.missing(load_topology(topology)) is None
-        """Whether the compiler follows the estimates."""
-        self._jobs: dict[asyncio.Task[Answer], tuple[int, Job]] = {}
+        self._jobs: dict[asyncio.Task[Answer], Job] = {}
         self._tried: set[str] = set()
         self._compiled_since = self._last_ended = 0.0  # when the first compilation began, and the last one ended
         self.preset_problems: list[str] = [] if presets else problems
-        """Problems of preset files that cannot be read."""
         self.board: Board | None = None
         """What is known so far; None before the estimates."""
         self.began = time.monotonic()
-        """When the plan began, in seconds of `time.monotonic`."""
         self.curve: list[CurvePoint] = []
         """Each time that a search found a better candidate."""
         self.is_out_of_time = False
-        """Whether a search ended because its minutes were over."""
 
     @property
     def running(self) -> list[Compiling]:
-        return [job.about for _, job in self._jobs.values()]
+        return [job.about for job in self._jobs.values()]
 
     @property
     def compiling(self) -> Compiling | None:
@@ -118,17 +111,16 @@ class Planner:
     @property
     def is_waiting(self) -> bool:
         """Whether all that is to be compiled now waits for the compilations of other plans on this machine."""
-        return bool(self._jobs) and all(job.process.is_waiting for _, job in self._jobs.values())
+        return bool(self._jobs) and all(job.process.is_waiting for job in self._jobs.values())
 
     @property
     def ends(self) -> float | None:
-        """When a search ends at the latest, in seconds of `time.monotonic`."""
+        """When a search ends at the latest."""
         return None if self.search is None else self.began + 60 * self.search.minutes
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the end, at least 1: of a search at most; of a plan by the compilations that have ended, None
-        without."""
+        """Seconds until the end, at least 1: of a search at most; of a plan by the compilations that have ended."""
         now, ended = time.monotonic(), len(self._tried) - len(self._jobs)
         if self.ends is not None:
             return max(1.0, self.ends - now)
@@ -138,16 +130,14 @@ class Planner:
         return max(1.0, seconds_each * (self.compiling.count - ended) - (now - self._last_ended))
 
     async def boards(self) -> AsyncIterator[Board]:
-        """Yields a board of estimates, then one when a compilation begins and one when it has ended.
-
-        Raises Invalid if the request is invalid, and NoAnswer if the engine fails.
-        """
+        """Yields the board of estimates, then one as each compilation begins and ends. Raises Invalid; NoAnswer if the
+        engine fails."""
         self.began = time.monotonic()
         self.board = await self._estimated()
         yield self.board
         try:
             while self.compiles:
-                while self._has_room() and (index := self._next()) is not None:
+                while (not self._jobs or has_room(len(self._jobs))) and (index := self._next()) is not None:
                     self._start(index)
                     yield self.board
                 if not self._jobs:
@@ -183,10 +173,7 @@ class Planner:
         return msgspec.json.decode(answer.checked().last_line, type=Board)
 
     async def account(self, title: str) -> StepBreakdown:
-        """Returns where the time of a step goes under a preset. What is compiled already is not compiled again.
-
-        Raises Invalid if that cannot be told, and NoAnswer if the engine fails.
-        """
+        """Returns where the time of a step goes. Raises Invalid if that is unknown, NoAnswer if the engine fails."""
         answer = await EngineProcess(self._nice).ask("schedule", *self.subject(title))
         found = msgspec.json.decode(answer.checked().last_line, type=StepCost).account
         if found is None:
@@ -202,7 +189,7 @@ class Planner:
 
     def cancel(self) -> None:
         """Cancels the compilation that began first; the next one follows."""
-        for _, job in list(self._jobs.values())[:1]:
+        for job in list(self._jobs.values())[:1]:
             job.is_cancelled = True
             job.process.kill()
 
@@ -211,11 +198,11 @@ class Planner:
         return self.board.rows if self.board else []
 
     def _next(self) -> int | None:
-        """Returns the index of the row to compile next; None if there is none."""
+        """Returns the index of the row to compile next."""
         if self._timeout() == 0:
             return None
         if self.search and not self.search.is_mesh_fixed:
-            running = {index for index, _ in self._jobs.values()}
+            running = {job.index for job in self._jobs.values()}
             rows = [row for place, row in enumerate(self._rows) if place not in running]
             row = next_to_compile(rows, self.search.goal)
         else:
@@ -252,14 +239,11 @@ class Planner:
         row = self._rows[index]
         self._compiled_since = self._compiled_since or time.monotonic()
         self._tried.add(row.title)
-        count = self._most
-        job = Job(Compiling(row.title, len(self._tried), count, time.monotonic()), EngineProcess(self._nice))
+        about = Compiling(row.title, len(self._tried), self._most, time.monotonic())
+        job = Job(index, about, EngineProcess(self._nice))
         config = configured(self.config, row.settings)
         answer = job.process.ask(self._question, config, self._topology, self._presets[index])
-        self._jobs[asyncio.create_task(answer)] = index, job
-
-    def _has_room(self) -> bool:
-        return not self._jobs or has_room(len(self._jobs))
+        self._jobs[asyncio.create_task(answer)] = job
 
     def _timeout(self) -> float | None:
         """Seconds until a search must end; None for a plan."""
@@ -268,10 +252,10 @@ class Planner:
     def _end(self, task: asyncio.Task[Answer]) -> None:
         """Puts the answer of a compilation that has ended into the board."""
         assert self.board
-        index, job = self._jobs.pop(task)
+        job = self._jobs.pop(task)
         self._last_ended = time.monotonic()
         rows = [*self._rows]
-        rows[index] = _with_answer(rows[index], task.result(), job.is_cancelled)
+        rows[job.index] = _with_answer(rows[job.index], task.result(), job.is_cancelled)
         self.board = msgspec.structs.replace(self.board, rows=rows)
         if self.search and (best := pick([row for row in rows if row.compiled], self.search.goal)):
             point = point_of(best, self.search.goal, time.monotonic() - self.began)

@@ -28,10 +28,7 @@ class StartedEngine:
     """An engine in a session of its own, so that it outlives this terminal."""
 
     def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision | None = None) -> None:
-        """Starts it. `restart`: how it resumes a run. `supervision`: starts a supervisor, which then starts it.
-
-        Raises OSError, and Invalid.
-        """
+        """`restart`: how it resumes. `supervision`: starts a supervisor, which starts it. Raises OSError, Invalid."""
         self._directory = directory
         self._last_old_seq = last_seq(directory.events)
         """Sequence number of the last event before this engine."""
@@ -72,10 +69,7 @@ class StartedEngine:
         self._directory.discard()
 
     def refusal(self) -> Failed | None:
-        """Returns why the engine did not begin; None if it did.
-
-        All events before its own then count as old: another engine may have written some in the meantime.
-        """
+        """Returns why the engine did not begin; None if it did: then events before its own, of any engine, are old."""
         rival = 0
         with contextlib.suppress(OSError):
             for event in chain.from_iterable(LogReader(self._directory.events, self._old_events_bytes).read()):
@@ -96,10 +90,7 @@ class StartedEngine:
         return _refusal(f"run {name}: {who}, started at the same moment, is training it: {attach}")
 
     def end(self) -> tuple[int, str]:
-        """Returns which process of an ended engine exited first, and how.
-
-        A process that aborts after another one was killed did so because that one was gone.
-        """
+        """Returns which process exited first, and how: one that aborts after a killed one did so because of it."""
         ends = [process.poll() or 0 for process in self._processes]
         killed = (number for number, status in enumerate(ends) if status < 0 and status != -signal.SIGABRT)
         first = next(killed, 0)

@@ -43,10 +43,7 @@ def exit_limit_seconds(directory: RunDirectory) -> float:
 
 
 async def stop(directory: RunDirectory, command: Stop, is_late: Callable[[], bool]) -> End:
-    """Asks the engine to save and stop, and waits until its lock is free, it `is_late`, or it is unreachable.
-
-    The command is repeated, because an engine with too many viewers closes a new connection after a moment.
-    """
+    """Asks the engine to stop till its lock is free, it `is_late` or unreachable. Crowded engines drop connections."""
     holder = directory.holder()
     unreachable_at = time.monotonic() + CONNECT_SECONDS
     while holder and holder.is_alive and directory.holder() == holder:
