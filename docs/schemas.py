@@ -26,13 +26,12 @@ from shardtui.engine.wire.checkpoints import Verification
 from shardtui.engine.wire.descriptions import PresetListing
 from shardtui.engine.wire.events import AnyEvent, Sampled
 from shardtui.tui.cli.compare import CompareReport
-from shardtui.tui.cli.explain import ExplanationDiff
+from shardtui.tui.cli.explain import ExplanationDiff, WhyReport
 from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
 from shardtui.tui.cli.ls import RunListing
 from shardtui.tui.cli.plan_report import PlanReport
 from shardtui.tui.cli.profile_report import ProfileDiff, ProfileReport
 from shardtui.tui.cli.train import RunEnded, StepDone
-from shardtui.tui.cli.why import WhyReport
 
 ROOT = Path(__file__).parent.parent
 

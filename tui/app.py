@@ -50,7 +50,7 @@ from .messages import (
     ViewShown,
     WatchRequested,
 )
-from .notices import Notice, Notices
+from .notices import Notice, Notices, Window
 from .palette import PROFILE_STEPS, palette_commands
 from .screens.dialog import Dialog
 from .screens.run_screen import RunScreen
@@ -61,7 +61,6 @@ from .state.interpreter import apply_all
 from .state.run_state import Phase, RunState
 from .terminal import REFUSED
 from .terminal.driver import Driver, Redraws
-from .window import Window
 
 if TYPE_CHECKING:
     from .state.tour import Tour

@@ -147,6 +147,7 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
     ("arguments", "says"),
     [
         (["train", "--steps=-1"], "--steps -1: must be at least 1"),
+        (["train", "--steps=3", "--restarts=2"], "--restarts 2: only for a supervised run: add --supervise"),
         (["train", "--steps=3", "--preset=nope"], "preset nope: no such preset: choose from dp"),
         (["train", "--steps=1", "--switch=5:nope"], "--switch 5:nope: preset nope: no such preset"),
         (

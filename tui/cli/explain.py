@@ -1,4 +1,4 @@
-"""`shardtui explain`: why values are laid out as they are, and why collectives are needed."""
+"""`shardtui explain` and `why`: why values are laid out as they are, and why collectives are needed."""
 
 import argparse
 import asyncio
@@ -6,22 +6,33 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 from rich.console import RenderableType
+from rich.table import Column
 from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid, suggestion
-from ...engine.origins.explanation import CompiledProgram, Explanation, ProgramRequest, Rematerialization, ValueOrigin
+from ...engine.origins.explanation import (
+    CompiledProgram,
+    Explanation,
+    ProgramRequest,
+    Rematerialization,
+    StepRequest,
+    ValueOrigin,
+)
 from ...engine.spec.model_choice import user_model
 from ..client.engine_client import ask_engine
-from ..state.explanation_diff import changes, numbered
+from ..state.explanation_diff import changes, layouts, numbered, traffic
 from ..state.explanation_words import chains, compiled_bytes, differences
 from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
+from ..state.tried_rules import EXAMPLES, read_rule
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import plain_table, right, table_console, table_of
-from .options import add_json_option, mesh
+from .options import add_json_option, add_step_options, mesh
 from .run import has_terminal, run_app, user_keymap
+from .run_config import new_config
 
 ESTIMATE = "an estimate by Shardy's passes, not compiled: the compiler may choose other collectives"
 
@@ -176,3 +187,60 @@ def _rematerialized(found: Rematerialization) -> list[RenderableType]:
     before, after = figures.spec(found.before), figures.spec(found.after)
     title = f"{found.value} is replicated to get from {before} to {after}{place}: an involuntary full rematerialization"
     return [Text(title, "bold"), *(Text(f"  {reason}") for reason in found.because)]
+
+
+class WhyReport(Explanation, frozen=True, kw_only=True):
+    """The arrays and collectives of a preset's step whose name or source matches, and what other rules change."""
+
+    tried: dict[str, list[str]]
+    """The rules that were tried, by logical axis."""
+    changes: list[str]
+    """One line for each change of a layout, an origin or a collective with those rules; empty if none was tried."""
+
+
+def why_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("name", metavar="NAME", help="part of an array's name or of a source line, such as mlp.up or blocks.py:104")
+    add("--compile", action="store_true", help="compile the step as well: what the compiler chose")
+    add(
+        "--try",
+        dest="tried",
+        action="append",
+        default=[],
+        type=_rule,
+        metavar="AXIS=MESHAXES",
+        help=f"show what changes with another rule, {EXAMPLES}; repeatable",
+    )
+    add_step_options(parser)
+    add_json_option(parser)
+
+
+def why_command(options: argparse.Namespace) -> int:
+    step = StepRequest(config=new_config(options), rules=dict(options.tried), compiles=options.compile)
+    lines = ask_engine("why", step).splitlines()
+    before, *after = [msgspec.json.decode(line, type=Explanation) for line in lines]
+    found = matching(before, options.name)
+    changed = [line for other in after for line in changes(before, other)]
+    if options.json:
+        print(json_line(WhyReport(**asdict(found), tried=step.rules, changes=changed)))
+        return FINE
+    shown = [*chain_lines(clean(found)), *(_tried(before, after[0]) if after else ())]
+    table_console().print(*shown, sep="\n")
+    return FINE
+
+
+def _tried(before: Explanation, after: Explanation) -> list[RenderableType]:
+    changed = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
+    for cells in layouts(before, after):
+        changed.add_row(*map(Text, cells))
+    moved = plain_table("collective", "over", right("before"), right("after"), title="bytes per device and step")
+    for kind, axes, *sizes in traffic(before, after):
+        moved.add_row(kind, Text(axes), *map(figures.size, sizes))
+    return ["", changed if changed.row_count else "no layout changes", moved]
+
+
+def _rule(text: str) -> tuple[str, list[str]]:
+    try:
+        return read_rule(text)
+    except Invalid as error:
+        raise argparse.ArgumentTypeError(error.problems[0]) from error

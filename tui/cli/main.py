@@ -34,7 +34,9 @@ COMMANDS = {
     "tour": Command("learn sharding in short lessons, on a live run of eight simulated devices", "", "run"),
     "attach": Command("open the UI on a run; without a name, on the newest one that is training", "nano-1", "run"),
     "replay": Command(
-        "play the recorded events of a run in the UI, without an engine and without commands", "nano-1 --speed 10"
+        "play the recorded events of a run in the UI, without an engine and without commands",
+        "nano-1 --speed 10",
+        "run",
     ),
     "engine": Command(
         "engine process for one host of a multi-host run; started by a launcher on every host",
@@ -45,9 +47,11 @@ COMMANDS = {
     "train": Command("train without the UI", "--steps 100 --preset dp --switch 50:fsdp"),
     "sample": Command("print text sampled from the model of a run that trains", "nano-1 --prompt 'def ' --tokens 100"),
     "export": Command(
-        "write a checkpoint as a model that transformers loads: safetensors and config.json", "nano-1 out"
+        "write a checkpoint as a model that transformers loads: safetensors and config.json",
+        "nano-1 out",
+        "checkpoints",
     ),
-    "verify": Command("check every checkpoint of a run; exit 1 if one is damaged", "nano-1"),
+    "verify": Command("check every checkpoint of a run; exit 1 if one is damaged", "nano-1", "checkpoints"),
     "presets": Command(
         "list the presets and whether each fits these devices; import MaxText's rules as one, or export them",
         "--model gpt2 --devices 16",
@@ -70,6 +74,7 @@ COMMANDS = {
     "why": Command(
         "show why arrays and collectives of a preset are as they are, down to the rule or line to change",
         "mlp.up --preset fsdp-tp2 --try mlp=",
+        "explain",
     ),
     "explain": Command(
         "show why a program of your own is laid out as it is, and why it needs its collectives, without compiling it",

@@ -36,10 +36,19 @@ from ..state.step_words import pipeline_words
 from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import clean, json_line, printable, warn
 from ..terminal.plain_table import UNLIMITED, plain_table, right, table_console, table_of
-from .plan_report import SearchReport, curve_table, plan_report, search_lines, search_report, shown
+from .plan_report import (
+    Prices,
+    SearchReport,
+    check_prices,
+    curve_table,
+    plan_report,
+    search_lines,
+    search_report,
+    shown,
+    topologies_table,
+)
 from .profile_report import peak_table, profile_tables
 from .run_config import set_words
-from .topologies_report import Prices, check_prices, topologies_table
 
 NOT_TUNED = (
     "compiled for a description of the GPU, with plain attention and nothing autotuned: on a real one memory may "

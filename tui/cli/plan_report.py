@@ -1,6 +1,7 @@
-"""The JSON of `shardtui plan`, with what a search found."""
+"""The JSON of `shardtui plan`, with what a search found, and the table of topologies."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
@@ -8,17 +9,23 @@ from msgspec.structs import asdict
 from rich.table import Table
 from rich.text import Text
 
+from ...engine.base import figures
+from ...engine.base.invalid import Invalid
 from ...engine.planning.finalists import batch_limits, expected_figure
-from ...engine.planning.goal import CurvePoint, figure, in_order, pick
-from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row
+from ...engine.planning.goal import CurvePoint, in_order, pick
+from ...engine.planning.goal import figure as goal_figure
+from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row, ranked
 from ...engine.spec.search import Goal
-from ...engine.spec.topology import load_topology
+from ...engine.spec.topology import Topology, load_topology
 from ..client.planner import Planner
+from ..state import board_rows
 from ..state.recommendation import figure_words, recommendation
-from ..terminal.plain_table import plain_table, right
-from .topologies_report import Prices, yield_of
+from ..terminal.plain_table import Column, figure, plain_table, right, table_of
 
 SCHEMA = 2
+Prices = Mapping[str, float]
+"""Chip, such as `v5p`, to US dollars an hour."""
+HOUR = 3600.0
 SHOWN = 10
 """Rows of the table of a search, unless more are compiled."""
 Ending = Literal["done", "out of time", "interrupted", "estimates only"]
@@ -152,7 +159,7 @@ def search_report(planner: Planner, was_interrupted: bool, file: str, command: s
     best = pick(board.rows, request.goal)
     chosen = None
     if best is not None:
-        found, cost = figure(best, request.goal), best.cost
+        found, cost = goal_figure(best, request.goal), best.cost
         assert found is not None and cost is not None
         chosen = ChosenPreset(
             preset=best.preset, settings=best.settings, figure=found, basis=cost.basis, file=file, command=command
@@ -204,3 +211,69 @@ def search_lines(report: SearchReport) -> list[str]:
     if report.chosen:
         lines += [f"written to {report.chosen.file}", f"train with it: {report.chosen.command}"]
     return lines
+
+
+class Yield(Struct, frozen=True):
+    """Tokens that a preset trains, by its predicted or measured step time."""
+
+    per_chip_hour: float | None
+    """None if the step time is unknown."""
+    per_dollar: float | None
+    """None without a price, too."""
+
+
+def yield_of(row: Row, topology: Topology, prices: Prices) -> Yield:
+    known = row.measured or row.timed
+    if known is None or known.tokens_per_second is None:
+        return Yield(None, None)
+    per_chip_hour = known.tokens_per_second * HOUR / topology.chips
+    price = prices.get(topology.name.partition(":")[0])
+    return Yield(per_chip_hour, per_chip_hour / price if price else None)
+
+
+def check_prices(prices: Prices, topologies: Sequence[Topology]) -> None:
+    """Raises Invalid if a price is of a chip that no topology has."""
+    planned = {topology.name.partition(":")[0] for topology in topologies}
+    problems = [
+        f"--price {chip}={price:g}: no --topology has that chip: the chips are {', '.join(sorted(planned))}"
+        for chip, price in prices.items()
+        if chip not in planned
+    ]
+    if problems:
+        raise Invalid(*problems)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best preset of a topology."""
+
+    topology: Topology
+    row: Row
+    tokens: Yield
+
+    @property
+    def rank(self) -> tuple[bool, float, float]:
+        """What fits first, then most tokens per dollar, or per hour of a chip."""
+        return self.row.verdict != "fits", -(self.tokens.per_dollar or 0), -(self.tokens.per_chip_hour or 0)
+
+
+def topologies_table(boards: Sequence[Board], prices: Prices) -> Table:
+    columns: list[Column[Best]] = [
+        Column("topology", lambda best: best.topology.title),
+        figure("chips", lambda best: f"{best.topology.chips:,}"),
+        Column("preset", lambda best: best.row.preset),
+        Column("verdict", lambda best: board_rows.verdict(best.row)),
+        figure("peak", lambda best: board_rows.peak_of_capacity(best.row)),
+        figure("step time", lambda best: board_rows.step_time(best.row)),
+        figure("tokens/s", lambda best: board_rows.tokens_rate(best.row)),
+        figure("tokens/chip-hour", lambda best: _amount(best.tokens.per_chip_hour)),
+        *([figure("tokens/$", lambda best: _amount(best.tokens.per_dollar))] if prices else []),
+    ]
+    planned = [(load_topology(board.topology), ranked(board.rows)[0]) for board in boards]
+    found = [Best(topology, row, yield_of(row, topology, prices)) for topology, row in planned]
+    rows = sorted(found, key=lambda each: each.rank)
+    return table_of(columns, rows, title="best of each topology, predicted")
+
+
+def _amount(tokens: float | None) -> str:
+    return "" if tokens is None else figures.count(tokens)

@@ -13,7 +13,7 @@ from ...engine.base.invalid import Invalid
 from ...engine.wire import run_directory
 from ...engine.wire.commands import ProfileSteps
 from ...engine.wire.event_log import LogReader
-from ...engine.wire.events import AnyEvent, Profiled, ProfileFailed, ProfileWriting, Profiling
+from ...engine.wire.events import Profiled, ProfileFailed, ProfileWriting, Profiling
 from ...engine.wire.run_directory import RunDirectory
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..client.engine_client import EngineClient, ask_engine
@@ -73,7 +73,7 @@ def profile_command(options: argparse.Namespace) -> int:
 
 def _account(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown, Alternative | None]:
     """Returns the account, and of a run the preset to try."""
-    if _is_file(subject):
+    if "/" in subject or subject.endswith(".pb") or Path(subject).exists():
         path, sizes = str(Path(subject).absolute()), json.dumps(options.mesh or {})
         if options.topology:
             return _decoded("predict", path, sizes, options.topology), None
@@ -96,10 +96,6 @@ def _account(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown, 
 
 def _decoded(*question: str) -> StepBreakdown:
     return msgspec.json.decode(ask_engine(*question), type=StepBreakdown)
-
-
-def _is_file(subject: str) -> bool:
-    return "/" in subject or subject.endswith(".pb") or Path(subject).exists()
 
 
 def _newest(directory: RunDirectory, state: RunState) -> Profiled:
@@ -125,7 +121,10 @@ async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Pr
         for event in events if has_asked else ():
             if isinstance(event, Profiled):
                 return event
-            _follow(event)
+            if isinstance(event, ProfileFailed):
+                raise Invalid(event.line)
+            if isinstance(event, Profiling | ProfileWriting):
+                print(event.line, file=sys.stderr)
         if not events and not has_asked:  # the history has ended
             if state.phase is Phase.PAUSED:
                 raise Invalid(f"run {directory.name} is paused: resume it, then profile it")
@@ -133,10 +132,3 @@ async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Pr
             await client.send(ProfileSteps(steps))
             print(f"profiling {steps} steps of {directory.name}, step {state.step:,}", file=sys.stderr)
     raise Invalid(f"run {directory.name} ended before its profile: {'; '.join(state.problems) or 'no more steps'}")
-
-
-def _follow(event: AnyEvent) -> None:
-    if isinstance(event, ProfileFailed):
-        raise Invalid(event.line)
-    if isinstance(event, Profiling | ProfileWriting):
-        print(event.line, file=sys.stderr)

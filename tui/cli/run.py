@@ -1,24 +1,27 @@
-"""`shardtui run`, `attach` and `tour`: the UI on a new, resumed, live or ended run."""
+"""`shardtui run`, `attach`, `tour` and `replay`: the UI on a new, resumed, live, ended or recorded run."""
 
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ...engine.base.directories import config_directory
-from ...engine.base.invalid import Invalid
+from ...engine.base.invalid import Invalid, suggestion
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart, RunConfig
 from ...engine.spec.model_choice import choose_model
 from ...engine.wire import run_directory
+from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal import FINE
 from ..terminal.clean import printable
-from .options import add_local_options, add_run_argument, add_training_options
+from .options import add_local_options, add_run_argument, add_training_options, number
 from .run_config import new_config, resumed, supervision
 
 if TYPE_CHECKING:
@@ -65,14 +68,14 @@ def attach_command(options: argparse.Namespace) -> int:
 def client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
     """Returns the client of a new or resumed run, and how it restarts. Raises Invalid."""
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
+    supervised = supervision(options)
     if options.resume:
         directory = run_directory.find(options.resume)
-        return client_of(directory, supervision(options)), resumed(directory, options)
+        return client_of(directory, supervised), resumed(directory, options)
     if options.from_step is not None or options.other_data:
         raise Invalid("--from-step and --other-data apply to a resumed run: add --resume RUN")
-    return client_of(_new_run(options), supervision(options)), Restart(
-        profile=options.profile, profile_every=options.profile_every
-    )
+    restart = Restart(profile=options.profile, profile_every=options.profile_every)
+    return client_of(_new_run(options), supervised), restart
 
 
 def _new_run(options: argparse.Namespace) -> RunDirectory:
@@ -169,3 +172,62 @@ def tour_command(_: argparse.Namespace) -> int:
         platform="cpu",
     )
     return show(client_of(run_directory.create(config)), keymap, starts=True, tour=Tour())
+
+
+FILE = "events.jsonl"
+
+
+def replay_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="name of a run, its directory, or an events.jsonl")
+    parser.add_argument(
+        "--speed",
+        type=_speed,
+        default=1.0,
+        metavar="N",
+        help="how many times as fast as recorded; default 1; 0 plays everything at once. Keys: space pauses, [ and ] "
+        "halve and double the speed",
+    )
+
+
+def replay_command(options: argparse.Namespace) -> int:
+    from ..client.replay import Replay
+
+    path = recording(options.run)
+    _require_events(path)
+    require_terminal(f"less {path}")
+    return show(Replay(path, options.speed), user_keymap())
+
+
+def _speed(text: str) -> float:
+    value = number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a speed, such as 10; 0 plays everything at once")
+    return value
+
+
+def recording(name: str) -> Path:
+    """Returns the events of a run, or of a file or a directory. Raises Invalid if there are none."""
+    path = Path(name)
+    is_path = os.sep in name or path.suffix == ".jsonl"
+    runs = [directory.name for directory in run_directory.all_runs()]
+    if not is_path and (name in runs or not path.exists()):
+        return run_directory.find(name).events
+    if path.is_dir():
+        return path / FILE
+    if not path.exists():
+        maybe = suggestion(path.name, runs)
+        raise Invalid(f"{path}: no such file: {maybe}name a run (see `shardtui ls`), its directory or its {FILE}")
+    return path
+
+
+def _require_events(path: Path) -> None:
+    """Raises Invalid if not a single event can be read."""
+    reader = LogReader(path)
+    try:
+        if next(reader.read(), None):
+            return
+    except FileNotFoundError as error:
+        raise Invalid(f"{path}: no such file: the run has recorded nothing yet") from error
+    lines = reader.unreadable_lines
+    what = f"none of its {lines} lines is an event" if lines else "no event in it"
+    raise Invalid(f"{path}: {what}: name a run (see `shardtui ls`) or its {FILE}")
