@@ -102,7 +102,6 @@ class ShardtuiApp(App[None]):
         self.awaits_profile = False
         """Whether the user has requested a profile here that is not there yet."""
         self.enabled_actions: set[str] = set()
-        """Actions whose keys do something in the current state of the run."""
 
     def on_mount(self) -> None:
         self.call_after_refresh(self.lifecycle.begin)  # once the first frame is drawn

@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # the first frame does not wait for it
 
 @dataclass(eq=False)
 class ComparisonRunner:
-    """Runs the comparison of presets that the user starts in a live run."""
-
     _app: App[None]
     _client: EngineClient
     _state: RunState

@@ -23,8 +23,6 @@ T = TypeVar("T")
 
 
 class Lifecycle:
-    """Starts, follows, stops and restarts the run's engine."""
-
     def __init__(
         self,
         app: App[None],
@@ -42,7 +40,6 @@ class Lifecycle:
         self._restart = restart
         self._new_run = new_run
         self.is_choosing = new_run is not None
-        """Whether the user has not chosen the run yet."""
 
     def begin(self) -> None:
         if self._new_run:

@@ -25,15 +25,12 @@ if TYPE_CHECKING:  # the first frame does not wait for it
 
 @dataclass(eq=False)
 class Lookups:
-    """Requests inspections and estimates for the views that show them."""
-
     _app: App[None]
     _client: EngineClient
     _state: RunState
     _notices: Notices
     _redraws: Redraws
     _inspected: set[str] = field(default_factory=set[str])
-    """Presets whose inspection was requested."""
     _explainer: "Explainer | None" = None
     """Keeps the explanations of steps; None before the first."""
     _estimating: Worker[None] | None = None

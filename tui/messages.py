@@ -14,16 +14,12 @@ if TYPE_CHECKING:  # the first frame does not wait for it
 
 @dataclass
 class EventsArrived(Message):
-    """Events of the engine, in order."""
-
     events: list[AnyEvent]
     """Empty at the end of the history."""
 
 
 @dataclass
 class CollectiveChosen(Message):
-    """The user wants to see a collective in Traffic."""
-
     source: str
     """Its source line; if several have it, the first is meant unless `name` is given."""
     name: str = ""
@@ -32,8 +28,6 @@ class CollectiveChosen(Message):
 
 @dataclass
 class OperationChosen(Message):
-    """The user wants to see the measured time of an operation in Time."""
-
     name: str
 
 
@@ -46,8 +40,6 @@ class PresetChosen(Message):
 
 @dataclass
 class DraftChanged(Message):
-    """The user requests a preview of an edited preset."""
-
     request: PreviewPreset
 
 
@@ -89,8 +81,6 @@ class ShardChosen(Message):
 
 @dataclass
 class ArrayChosen(Message):
-    """The user requests the Arrays view at this array."""
-
     name: str
 
 

@@ -30,8 +30,6 @@ class Notice(Notification):
 
 
 class Notices:
-    """Shows notices in the app."""
-
     def __init__(self, app: App[None], state: RunState) -> None:
         self._app = app
         self._state = state
@@ -86,8 +84,6 @@ def progress(state: RunState) -> str:
 
 
 class Window:
-    """Writes title and progress to the terminal if they have changed."""
-
     def __init__(self) -> None:
         self._title = ""
         self._progress = NO_PROGRESS

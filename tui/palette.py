@@ -22,8 +22,6 @@ from .state.run_state import RunState
 
 
 class Commands(CommandList):
-    """The palette's list of commands."""
-
     async def _on_click(self, event: Click) -> None:
         """Ignores a click on a command that has left the list: each letter typed begins a new search."""
         event.prevent_default()
@@ -32,8 +30,6 @@ class Commands(CommandList):
 
 
 class Palette(CommandPalette, Dialog[None]):  # pyright: ignore[reportIncompatibleMethodOverride] # among Textual's own
-    """The command palette as a dialog."""
-
     def compose(self) -> ComposeResult:
         for widget in super().compose():
             yield Commands() if isinstance(widget, CommandList) else widget

@@ -11,7 +11,7 @@ from ...engine.base import figures
 from ...engine.base.invalid import Invalid
 from ...engine.spec.exported import Dtype, Exported, ExportRequest
 from ...engine.wire import run_directory
-from ...engine.wire.checkpoints import CheckedInfo, Verification
+from ...engine.wire.checkpoints import Verification
 from ..client.engine_client import ask_engine
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line, printable
@@ -40,7 +40,12 @@ def _print_table(found: Verification, run: str) -> None:
         return
     table = plain_table("", *map(right, ("step", "loss", "size")), "saved under", "result")
     for checked in found.checkpoints:
-        table.add_row(*_row(checked))
+        info = checked.checkpoint
+        loss = info.loss_words if info else ""
+        size, under = (figures.size(info.bytes), f"{info.preset}, {info.devices} devices") if info else ("", "")
+        verdict = "\n".join(checked.problems) or "all files and arrays are intact"
+        cells = ("✗" if checked.problems else "✓", f"{checked.step:,}", loss, size, under, verdict)
+        table.add_row(*map(Text, cells))
     table_console().print(table)
     print(
         "files: SHA-256; arrays: 64-bit digests: an accidental change goes unnoticed with odds of 2⁻⁶⁴; "
@@ -48,15 +53,6 @@ def _print_table(found: Verification, run: str) -> None:
     )
     if found.set_aside:
         print(f"set aside in {found.directory}: {', '.join(found.set_aside)}")
-
-
-def _row(checked: CheckedInfo) -> list[Text]:
-    info = checked.checkpoint
-    loss = info.loss_words if info else ""
-    size, under = (figures.size(info.bytes), f"{info.preset}, {info.devices} devices") if info else ("", "")
-    verdict = "\n".join(checked.problems) or "all files and arrays are intact"
-    cells = ("✗" if checked.problems else "✓", f"{checked.step:,}", loss, size, under, verdict)
-    return [Text(cell) for cell in cells]
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:

@@ -86,7 +86,6 @@ HEADINGS = (
 )
 """Headings of `cells`; memory and bytes sent are per device."""
 REPORTED = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Resumed | Failed
-"""Events that are reported on stderr."""
 
 
 def compare_options(parser: argparse.ArgumentParser) -> None:

@@ -19,9 +19,7 @@ class Audience:
     """Stops the engine once nobody reads stdout or stderr. The event loop watches pipes also between two lines."""
 
     def __init__(self, client: EngineClient, message: str) -> None:
-        """`message`: what the engine does then, printed on stderr."""
         self.is_gone = False
-        """Whether a reader has closed stdout or stderr."""
         self._client = client
         self._message = message
         self._stop_request: asyncio.Task[None] | None = None
@@ -68,9 +66,7 @@ class Interrupts:
     """Stops the engine in order on the first signal, also the SIGTERM of a preemption; kills it on the second."""
 
     def __init__(self, client: EngineClient, message: str) -> None:
-        """`message`: what the first signal does, printed on stderr."""
         self.count = 0
-        """Signals so far."""
         self.by_keyboard = False
         """Whether one of them was SIGINT."""
         self._client = client
@@ -94,8 +90,6 @@ PROGRESS_SECONDS = 2.0
 
 
 class Throttle:
-    """Says when the next line of progress is due."""
-
     def __init__(self) -> None:
         self._last: float | None = None
 

@@ -16,8 +16,6 @@ from .parser import Parser, Version
 
 
 class Command(NamedTuple):
-    """One command of `shardtui`."""
-
     summary: str
     """One line for `--help`."""
     example: str

@@ -58,8 +58,6 @@ NOT_TUNED = (
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of a plan."""
-
     compiles: bool
     search: SearchRequest | None
     place: Path | None
@@ -262,10 +260,6 @@ def _print_line(text: str) -> None:
     print(f"{CLEAR if sys.stderr.isatty() else ''}{printable(text)}", file=sys.stderr)
 
 
-STEPS = 1000
-"""Steps of the command that is printed."""
-
-
 def default_place(model: str, topology: Topology) -> Path:
     name = f"{model}-{topology.slices}-{topology.name}" if topology.slices > 1 else f"{model}-{topology.name}"
     return run_directory.chosen_presets() / f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:64]}.toml"
@@ -288,4 +282,4 @@ def write_chosen(row: Row, path: Path, topology: Topology, train: Sequence[str])
 
 
 def train_command(train: Sequence[str], preset: str, row: Row) -> str:
-    return shlex.join([*train, "--preset", preset, *set_words(settings_of(row.settings)), "--steps", str(STEPS)])
+    return shlex.join([*train, "--preset", preset, *set_words(settings_of(row.settings)), "--steps", "1000"])

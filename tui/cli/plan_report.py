@@ -25,7 +25,6 @@ from ..terminal.plain_table import Column, figure, plain_table, right, table_of
 SCHEMA = 2
 Prices = Mapping[str, float]
 """Chip, such as `v5p`, to US dollars an hour."""
-HOUR = 3600.0
 SHOWN = 10
 """Rows of the table of a search, unless more are compiled."""
 Ending = Literal["done", "out of time", "interrupted", "estimates only"]
@@ -226,7 +225,7 @@ def yield_of(row: Row, topology: Topology, prices: Prices) -> Yield:
     known = row.measured or row.timed
     if known is None or known.tokens_per_second is None:
         return Yield(None, None)
-    per_chip_hour = known.tokens_per_second * HOUR / topology.chips
+    per_chip_hour = known.tokens_per_second * 3600 / topology.chips
     price = prices.get(topology.name.partition(":")[0])
     return Yield(per_chip_hour, per_chip_hour / price if price else None)
 
@@ -245,8 +244,6 @@ def check_prices(prices: Prices, topologies: Sequence[Topology]) -> None:
 
 @dataclass(frozen=True)
 class Best:
-    """The best preset of a topology."""
-
     topology: Topology
     row: Row
     tokens: Yield

@@ -167,7 +167,6 @@ def diff_tables(diff: ProfileDiff) -> Sequence[RenderableType]:
 
 
 CURVE_WIDTH = 60
-"""Cells of the curve."""
 
 
 def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | None) -> Table:

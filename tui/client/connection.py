@@ -14,8 +14,6 @@ from .stopping import CONNECT_SECONDS
 
 
 class Connection:
-    """A connection to one engine of a run."""
-
     def __init__(self, directory: RunDirectory, engine: StartedEngine | None) -> None:
         """`engine`: the one that was started from here; None for the one that is alive now."""
         self.engine = engine

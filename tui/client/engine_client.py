@@ -40,7 +40,6 @@ from .stopping import unreachable_problem
 EXIT_SECONDS = 5.0
 """Time for an engine's processes to exit after it has reported its end."""
 POLL_SECONDS = 0.02
-"""Time between two checks whether processes have exited."""
 EXITED_SILENTLY = "its process ended without a message: killed, or out of memory"
 
 
@@ -61,14 +60,11 @@ def ask_engine(question: str, subject: Struct | str, *names: str) -> bytes:
 
 
 class EngineClient:
-    """One viewer's access to a run."""
-
     def __init__(self, directory: RunDirectory, supervision: Supervision | None = None) -> None:
         """`supervision`: engines that are started from here get a supervisor."""
         self.directory = directory
         self._supervision = supervision
         self._engine: StartedEngine | None = None
-        """The last engine that was started from here; None if there is none."""
         self._connection: Connection | None = None
         """The connection to the engine that is followed; None before `events` is called."""
         self._stop_requested = False
@@ -78,9 +74,7 @@ class EngineClient:
         self._elsewhere = ""
         """Where the run was last said to be, if its process 0 was on another host."""
         self._seq = 0
-        """Sequence number of the last event that was yielded."""
         self._protocol = VERSION
-        """Protocol version of the engine whose events were read last."""
         self.is_behind = False
         """More of the history follows at once."""
         self.playback: Playback | None = None

@@ -31,8 +31,6 @@ class NoAnswer(Invalid):
 
 @dataclass(frozen=True)
 class Answer:
-    """The output of an engine process."""
-
     status: int
     """Exit status; negative for a signal."""
     output: bytes

@@ -28,8 +28,6 @@ from .engine_process import Answer, EngineProcess
 
 @dataclass(frozen=True)
 class Compiling:
-    """A preset that is being compiled."""
-
     preset: str
     """The title of its row: its name and settings."""
     number: int

@@ -14,7 +14,6 @@ from ..terminal.clean import clean, printable
 from .engine_client import EngineClient
 
 POLL_SECONDS = 0.05
-"""Time between two checks whether the next event is due."""
 
 
 class Replay(EngineClient):

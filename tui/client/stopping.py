@@ -27,7 +27,6 @@ STOP_MARGIN_SECONDS = 15.0
 KILL_SECONDS = 5.0
 """Time for the lock of a killed engine to become free."""
 POLL_SECONDS = 0.1
-"""Time between two checks of the lock."""
 
 End = Literal["ended", "late", "unreachable"]
 """How a stop ended: the engine has ended, it took too long, or it does not listen."""

@@ -12,8 +12,6 @@ from . import splash
 
 
 class Driver(LinuxDriver):
-    """The driver of the UI's terminal."""
-
     written: ClassVar[int] = 0
     """Bytes written to the terminal since the process started."""
 
