@@ -68,18 +68,6 @@ def test_the_engine_keeps_training_however_the_ui_ends(terminal: Terminal) -> No
         os.kill(engine.pid, signal.SIGTERM)
 
 
-@pytest.mark.slow
-def test_the_ui_shows_that_the_engine_crashed(terminal: Terminal) -> None:
-    engine = run_directory.find("tiny").holder()
-    assert engine
-    os.kill(engine.pid, signal.SIGKILL)
-    terminal.until(lambda text: "✗ crashed" in text, "the crash to show")
-    terminal.send("0")
-    terminal.until(lambda text: "SIGKILL" in text, "the reason")
-    terminal.send("d")
-    assert terminal.exit_code() == 1
-
-
 @pytest.mark.core
 def test_the_ui_works_without_colour(home: Path) -> None:
     terminal = Terminal(*NEW_RUN, NO_COLOR="1")
