@@ -13,9 +13,9 @@ from shardtui.engine.wire.run_directory import find
 from shardtui.tui.cli import headless
 
 from ..conftest import SETTINGS, SHARDTUI
-from .test_cli import run
+from .test_cli import run, started
 
-ENDLESS = (*SHARDTUI, "train", "--run=mine", "--steps=10000000", *SETTINGS)
+ENDLESS = ("train", "--run=mine", "--steps=10000000", *SETTINGS)
 SAYS = "any more: saving after this step, then stopping\n"
 
 
@@ -40,7 +40,7 @@ def ended() -> dict[str, object]:
 )
 def test_a_reader_of_stdout_that_goes_ends_the_run(home: Path, lines: int) -> None:
     """Before the engine listens, while it begins, and among its steps."""
-    process = subprocess.Popen([*ENDLESS, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = started(*ENDLESS, "--json")
     assert process.stdout and process.stderr
     for _ in range(lines):
         process.stdout.readline()
@@ -55,7 +55,7 @@ def test_a_reader_of_stdout_that_goes_ends_the_run(home: Path, lines: int) -> No
 
 
 def test_a_reader_of_stderr_that_goes_while_nothing_is_written(home: Path) -> None:
-    process = subprocess.Popen(ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = started(*ENDLESS)
     assert process.stderr
     next(line for line in process.stderr if line.startswith("step "))
     process.stderr.close()
@@ -65,7 +65,9 @@ def test_a_reader_of_stderr_that_goes_while_nothing_is_written(home: Path) -> No
 
 def test_a_full_disk_for_stdout_ends_the_run(home: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        process = subprocess.run([*ENDLESS, "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=240)
+        process = subprocess.run(
+            [*SHARDTUI, *ENDLESS, "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=240
+        )
     assert process.returncode == 1
     assert process.stderr.endswith(SAYS)
     assert ended()["state"] == "stopped"
@@ -73,12 +75,7 @@ def test_a_full_disk_for_stdout_ends_the_run(home: Path) -> None:
 
 @pytest.mark.core
 def test_a_comparison_that_nobody_reads_ends(home: Path) -> None:
-    process = subprocess.Popen(
-        [*SHARDTUI, "compare", "dp", "tp", "--steps=1000000", *SETTINGS],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started("compare", "dp", "tp", "--steps=1000000", *SETTINGS)
     assert process.stdout and process.stderr
     next(line for line in process.stderr if "training under" in line)
     process.stdout.close()
@@ -88,7 +85,7 @@ def test_a_comparison_that_nobody_reads_ends(home: Path) -> None:
 
 
 def test_an_interrupt_before_the_engine_listens_is_kept_for_it(home: Path) -> None:
-    process = subprocess.Popen([*ENDLESS, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*SHARDTUI, *ENDLESS, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     log = home / "state/shardtui/runs/mine/engine.log"
     while not log.exists():  # it is made as the engine is started
         assert process.poll() is None

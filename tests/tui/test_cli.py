@@ -25,6 +25,10 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*SHARDTUI, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def train(*arguments: str, settings: list[str] = SETTINGS) -> list[dict[str, Any]]:
     result = run("train", "--json", *settings, *arguments)
     assert result.returncode == 0, result.stderr
@@ -126,12 +130,7 @@ def test_presets_as_json(home: Path) -> None:
 
 
 def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
-    process = subprocess.Popen(
-        [*SHARDTUI, "train", *SETTINGS, "--steps=1000000", "--run=long", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started("train", *SETTINGS, "--steps=1000000", "--run=long", "--json")
     assert process.stdout
     for line in process.stdout:
         if json.loads(line)["type"] == "StepDone":
@@ -227,12 +226,7 @@ def test_a_directory_that_cannot_be_used(home: Path, variable: str, directory: s
 
 
 def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
-    process = subprocess.Popen(
-        [*SHARDTUI, "train", *SETTINGS, "--steps=1000000", "--run=doomed"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started("train", *SETTINGS, "--steps=1000000", "--run=doomed")
     lock = home / "state/shardtui/runs/doomed/lock"
     while not lock.exists() or not lock.read_text().strip():
         time.sleep(0.05)

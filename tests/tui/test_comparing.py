@@ -18,10 +18,10 @@ from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.terminal.export import screen_text
 from textual.widgets import DataTable
 
-from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from ..conftest import SETTINGS, tiny_config
 from ..schemas import checked
 from .test_app import shown, status, until
-from .test_cli import run
+from .test_cli import run, started
 
 FEW_FIT = ModelConfig(layers=2, embed=12, heads=3, mlp=64, vocab=256, vocab_rows=256, context=16)
 """A model that only dp, fsdp-1d, hsdp and the pitfalls fit, on eight devices and sequences of odd length."""
@@ -32,8 +32,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def compared(*arguments: str) -> subprocess.Popen[str]:
-    command = [*SHARDTUI, "compare", *arguments, *SETTINGS, f"--data={__file__}"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return started("compare", *arguments, *SETTINGS, f"--data={__file__}")
 
 
 def until_it_says(process: "subprocess.Popen[str]", text: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import msgspec
@@ -14,20 +13,11 @@ from shardtui.engine.wire.events import AnyEvent, EngineStarted, EngineStopped, 
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client.engine_client import EngineClient
 
-from ..conftest import SETTINGS, SHARDTUI
-from .test_cli import run
+from ..conftest import SETTINGS
+from .test_cli import run, started
 
 TRAINING = "is training it: `shardtui attach mine` shows it"
 OUTRUN = f"started at the same moment, {TRAINING}"
-
-
-def resumed(steps: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*SHARDTUI, "train", "--json", "--resume=mine", f"--steps={steps}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +38,7 @@ def mine(home: Path, trained: Path) -> Path:
 @pytest.mark.slow
 def test_one_of_two_engines_resumes_a_run(mine: Path) -> None:
     for done in (4, 6, 8):
-        both = [resumed(done) for _ in range(2)]
+        both = [started("train", "--json", "--resume=mine", f"--steps={done}") for _ in range(2)]
         outputs = [process.communicate(timeout=240) for process in both]
         (_, winner, lines, _), (_, _, silent, problem) = sorted(
             (process.returncode, process.pid, *output) for process, output in zip(both, outputs, strict=True)
@@ -90,7 +80,7 @@ async def _together(clients: list[EngineClient], steps: int) -> list[list[AnyEve
 def test_a_run_without_events_is_not_discarded_by_the_loser(mine: Path) -> None:
     """Such a run looks new, and a new run that cannot begin is discarded."""
     (mine / "events.jsonl").unlink()
-    both = [resumed(3) for _ in range(2)]
+    both = [started("train", "--json", "--resume=mine", "--steps=3") for _ in range(2)]
     outputs = [process.communicate(timeout=240) for process in both]
     assert sorted(process.returncode for process in both) == [0, 2], outputs
     assert (mine / "run.json").exists()

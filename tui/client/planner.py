@@ -59,10 +59,7 @@ def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
 
 
 class Planner:
-    """Computes the board of one slice, with as many compilations at a time as this machine has room for.
-
-    Moments are in seconds of `time.monotonic`.
-    """
+    """Computes the board of one slice, with as many compilations at a time as this machine has room for."""
 
     def __init__(
         self,
@@ -94,6 +91,7 @@ class Planner:
         self.board: Board | None = None
         """What is known so far; None before the estimates."""
         self.began = time.monotonic()
+        """In seconds of `time.monotonic`, as all moments here."""
         self.curve: list[CurvePoint] = []
         """Each time that a search found a better candidate."""
         self.is_out_of_time = False
@@ -112,16 +110,11 @@ class Planner:
         return bool(self._jobs) and all(job.process.is_waiting for job in self._jobs.values())
 
     @property
-    def ends(self) -> float | None:
-        """When a search ends at the latest."""
-        return None if self.search is None else self.began + 60 * self.search.minutes
-
-    @property
     def seconds_left(self) -> float | None:
         """Seconds until the end, at least 1: of a search at most; of a plan by the compilations that have ended."""
         now, ended = time.monotonic(), len(self._tried) - len(self._jobs)
-        if self.ends is not None:
-            return max(1.0, self.ends - now)
+        if (left := self._timeout()) is not None:
+            return max(1.0, left)
         if not self.compiling or not ended:
             return None
         seconds_each = (self._last_ended - self._compiled_since) / ended
@@ -150,7 +143,10 @@ class Planner:
                     if any(line.startswith("--topology") for line in task.result().messages):
                         return  # the compiler does not know the slice, whatever the preset
         finally:
-            await self._stop()
+            for task in self._jobs:
+                task.cancel()
+            await asyncio.gather(*self._jobs, return_exceptions=True)
+            self._jobs.clear()
 
     async def estimates(self) -> Board:
         return await self._board("plan", *self._presets)
@@ -245,7 +241,7 @@ class Planner:
 
     def _timeout(self) -> float | None:
         """Seconds until a search must end; None for a plan."""
-        return None if self.ends is None else max(0.0, self.ends - time.monotonic())
+        return self.search and max(0.0, self.began + 60 * self.search.minutes - time.monotonic())
 
     def _end(self, task: asyncio.Task[Answer]) -> None:
         """Puts the answer of a compilation that has ended into the board."""
@@ -258,13 +254,6 @@ class Planner:
         if self.search and (best := pick([row for row in rows if row.compiled], self.search.goal)):
             point = point_of(best, self.search.goal, time.monotonic() - self.began)
             self.curve += [point] if not self.curve or point.title != self.curve[-1].title else []
-
-    async def _stop(self) -> None:
-        tasks = list(self._jobs)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._jobs.clear()
 
 
 def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
