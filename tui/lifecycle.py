@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -22,24 +23,18 @@ from .terminal import FAILED, FINE, REFUSED
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Lifecycle:
-    def __init__(
-        self,
-        app: App[None],
-        client: EngineClient,
-        state: RunState,
-        starts: bool,
-        restart: Restart | None,
-        new_run: Callable[[], RunDirectory] | None,
-    ) -> None:
-        self._app = app
-        self._client = client
-        self._state = state
-        self._starts = starts
-        """Whether the first engine is started from here. The UI exits if that engine refuses the run."""
-        self._restart = restart
-        self._new_run = new_run
-        self.is_choosing = new_run is not None
+    _app: App[None]
+    _client: EngineClient
+    _state: RunState
+    _starts: bool
+    """Whether the first engine is started from here. The UI exits if that engine refuses the run."""
+    _restart: Restart | None
+    _new_run: Callable[[], RunDirectory] | None
+
+    def __post_init__(self) -> None:
+        self.is_choosing = self._new_run is not None
 
     def begin(self) -> None:
         if self._new_run:

@@ -248,14 +248,8 @@ def test_inspect_describes_a_preset_as_json(home: Path) -> None:
     assert report["schema"] == 2
     assert report["mesh"] == {"axes": {"fsdp": 4, "model": 2}, "device_ids": list(range(8))}
     arrays = {array["name"]: array for array in report["arrays"]}
-    assert {array["kind"] for array in arrays.values()} == {
-        "parameter",
-        "moment",
-        "scalar",
-        "batch",
-        "gradient",
-        "activation",
-    }
+    kinds = {array["kind"] for array in arrays.values()}
+    assert kinds == {"parameter", "moment", "scalar", "batch", "gradient", "activation"}
     kernel = arrays["blocks.mlp.up.kernel"]
     assert kernel["spec"] == kernel["compiled_spec"] == [[], ["fsdp"], ["model"]]
     assert kernel["logical_axes"] == ["layers", "embed", "mlp"]

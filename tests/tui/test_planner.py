@@ -236,7 +236,8 @@ def test_rows_as_text() -> None:
 
 
 def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
-    moved = [flow(["data"], 7_500), msgspec.structs.replace(flow(["model"], 2_500), bytes_overlapped=2_500)]
+    ring = msgspec.structs.replace(flow(["data"], 7_500), kind="collective-permute")
+    moved = [ring, msgspec.structs.replace(flow(["model"], 2_500), bytes_overlapped=2_500)]
     known = [msgspec.structs.replace(moved[0], bytes_overlapped=0), moved[1]]
     by_formula, by_compiler = (
         StepCost(argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=each) for each in (moved, known)
@@ -248,15 +249,9 @@ def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
     assert sorted(str(row.overlapped_share) for row in plan_report(board).rows) == ["0.25", "None"]
     texts = ["\n".join(line.plain for line in detail_lines(row, 60)) for row in (estimated, compiled)]
     assert ["25 % overlapped with computation" in text for text in texts] == [False, True]
+    assert any(line.startswith("collective-permute ") for line in texts[0].splitlines()), "named in full"
     none = [msgspec.structs.replace(each, bytes_overlapped=0) for each in moved]
     assert overlap_words(none) == "none overlapped with computation"
-
-
-def test_details_name_collectives_in_full() -> None:
-    ring = msgspec.structs.replace(flow(["seq"], 1_000), kind="collective-permute")
-    cost = StepCost(argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=[ring])
-    lines = [line.plain for line in detail_lines(Row(preset="mine", mesh={"seq": 2}, estimate=cost), 60)]
-    assert [line.partition(" ")[0] for line in lines][-1] == "collective-permute"
 
 
 @pytest.mark.parametrize(

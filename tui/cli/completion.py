@@ -1,6 +1,7 @@
 """Tab completion in bash, zsh and fish, by argcomplete: of commands, options, presets, models, runs and settings."""
 
 import argparse
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from ...engine.spec.config import ModelConfig, TrainingConfig
@@ -33,38 +34,22 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
     for action in actions(parser):
         if values := VALUES.get(action.dest):
-            cast(Any, action).completer = values
+            cast(Any, action).completer = _completer(values)
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 
-def _presets(**_: object) -> list[str]:
-    return list(preset_files("parallelism"))
+def _completer(values: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    def complete(**_: object) -> list[str]:
+        return list(values())
+
+    return complete
 
 
-def _models(**_: object) -> list[str]:
-    return list(preset_files("models"))
-
-
-def _runs(**_: object) -> list[str]:
-    return [directory.name for directory in all_runs()]
-
-
-def _slices(**_: object) -> list[str]:
-    return [f"{generation}:" for generation in chips()]
-
-
-def _settings(**_: object) -> list[str]:
-    return [f"{field}=" for struct in (ModelConfig, TrainingConfig) for field in struct.__struct_fields__]
-
-
-VALUES = {
-    "preset": _presets,
-    "presets": _presets,
-    "diff": _presets,
-    "model": _models,
-    "run": _runs,
-    "resume": _runs,
-    "topology": _slices,
-    "set": _settings,
+VALUES: dict[str, Callable[[], Iterable[str]]] = {
+    **dict.fromkeys(("preset", "presets", "diff"), lambda: preset_files("parallelism")),
+    "model": lambda: preset_files("models"),
+    **dict.fromkeys(("run", "resume"), lambda: [directory.name for directory in all_runs()]),
+    "topology": lambda: [f"{generation}:" for generation in chips()],
+    "set": lambda: [f"{field}=" for struct in (ModelConfig, TrainingConfig) for field in struct.__struct_fields__],
 }
-"""Completers by the `dest` of an option or a positional argument."""
+"""Completions by the `dest` of an option or a positional argument."""
