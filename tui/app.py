@@ -132,7 +132,8 @@ class ShardtuiApp(App[None]):
         self.show_keys()
         only_steps = message.events and all(isinstance(event, MemoryMeasured) for event in others)
         if not message.events:
-            enable_gc()
+            gc.freeze()  # scanning the history would double the time that reading it takes
+            gc.enable()
         if self.client.is_behind or only_steps:
             self.redraws.soon()
         else:
@@ -377,9 +378,3 @@ class ShardtuiApp(App[None]):
             return []
         damage = [self.client.damage] if self.client.damage else []
         return [*damage, *exit_lines(self.client.directory.name, self.state)]
-
-
-def enable_gc() -> None:
-    """Enables garbage collection, of later objects only: scanning the history would double the time that it takes."""
-    gc.freeze()
-    gc.enable()

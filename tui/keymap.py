@@ -18,9 +18,6 @@ from .app_keys import KEYS
 NAMED_KEYS = {key.value for key in Keys} | set(KEY_NAME_REPLACEMENTS.values()) | {"plus", "minus", "space"}
 MODIFIERS = re.compile(r"(?:(?:ctrl|shift|alt)\+)*")
 
-Clash = tuple[str, str, str]
-"""A key, and the ids of two bindings that have it where both are active."""
-
 
 def load_keymap(path: Path) -> dict[str, str]:
     """Returns the keys in a file by the id of their binding. Raises Invalid with every problem."""
@@ -61,8 +58,8 @@ def every_binding() -> Iterator[tuple[str, Binding]]:
                     yield from (((binding.id or "").partition(".")[0], binding) for _, binding in bindings)
 
 
-def clashes(keymap: Mapping[str, str]) -> Iterator[Clash]:
-    """Yields the keys that have two meanings in one view, or in a view and everywhere."""
+def clashes(keymap: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yields keys, each with the ids of two bindings that have it in one view, or in a view and everywhere."""
     held: dict[tuple[str, str], set[str]] = {}
     for scope, binding in every_binding():
         if binding.id:

@@ -47,8 +47,7 @@ class Notices:
 
     def refuses(self, action: str) -> bool:
         """Returns whether the action does nothing in this state of the run; if so, a notice says why."""
-        why = why_not(action, self._state)
-        if why:
+        if why := why_not(action, self._state):
             self.warn([why])
         return bool(why)
 

@@ -44,16 +44,12 @@ class Connection:
                 self.is_unreachable = True
                 return
             with contextlib.suppress(OSError):
-                if self.engine is None or self._is_held_by(self.engine.pid):
+                holder = self._directory.holder()  # perhaps an engine that was started at the same moment
+                if self.engine is None or (holder and holder.pid == self.engine.pid):
                     self._reader, self._writer = await asyncio.open_unix_connection(self._directory.socket)
                     self.send(Hello())
                     return
             await asyncio.sleep(0.05)
-
-    def _is_held_by(self, pid: int) -> bool:
-        """Returns whether that process holds the run, and not an engine that was started at the same moment."""
-        holder = self._directory.holder()
-        return holder is not None and holder.pid == pid
 
     def send(self, command: AnyCommand) -> None:
         """Sends without waiting: an engine that hangs must not block a viewer that leaves."""
