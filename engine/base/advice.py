@@ -60,7 +60,7 @@ TRACEBACK = "Traceback (most recent call last):"
 
 
 def advice(text: str) -> str | None:
-    """Returns `what it means (the matching words): what to do`; None if the failure is not a known one."""
+    """Returns `meaning (the matching words): what to do`; None for an unknown failure."""
     for pattern, meaning, hint in KNOWN:
         if found := re.search(pattern, text):
             return f"{meaning} ({found.group().strip()}): {hint}"
@@ -84,10 +84,8 @@ def error_line(error: BaseException) -> str:
 
 
 def first_line(text: str) -> str:
-    """Returns the first line of `text`, joined with the lines after it for as long as the result ends in a colon.
-
-    A traceback in the text is replaced by its last line, the error.
-    """
+    """Returns the first line of `text`, joined with the next while the result ends in a colon. A traceback in it is
+    replaced by its last line, the error."""
     head, traceback, rest = text.partition(TRACEBACK)
     joined = ""
     for line in (head + (rest.strip().rpartition("\n")[2] if traceback else "")).splitlines():

@@ -6,10 +6,8 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Writes a file; several processes may do so at once. Raises OSError; the old content then stays.
-
-    `mode`: the permissions, less the umask.
-    """
+    """Writes a file; several processes may do so at once. Raises OSError; the old content then stays. `mode`: the
+    permissions, less the umask."""
     new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
     try:
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:

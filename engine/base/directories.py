@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from platformdirs.unix import Unix
 ENGINE = Path(__file__).parents[1]
-"""The directory of the package `shardtui.engine`."""
+"""The package `shardtui.engine`."""
 CONSTRAINTS = ENGINE / "parallel"
 """The modules by which a model shards an activation. Tracebacks show their caller's line."""
 
 
 def config_directory() -> Path:
-    """Returns `$XDG_CONFIG_HOME/shardtui`."""
     return _directories().user_config_path
 
 
 def state_directory() -> Path:
-    """Returns `$XDG_STATE_HOME/shardtui`."""
     return _directories().user_state_path
 
 
 def cache_directory() -> Path:
-    """Returns `$XDG_CACHE_HOME/shardtui`."""
     return _directories().user_cache_path
 
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond", "shard_map", "eval_jaxpr", "vmap(vmap())")
 """Parts that jax adds to an op name for its own control flow and transformations."""
 BARS = "▁▂▃▄▅▆▇█"
-"""An eighth of a line to a whole one."""
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -74,12 +73,10 @@ def over(axes: Sequence[str], network: str | None = None) -> str:
 
 
 def times(count: int | None) -> str:
-    """Formats how often something happens: `1,536`, `?` if that is unknown."""
     return "?" if count is None else f"{count:,}"
 
 
 def ops(count: int | None) -> str:
-    """Formats a number of operations: `69 ops`."""
     return f"{times(count)} op{'s' * (count != 1)}"
 
 
@@ -94,16 +91,14 @@ def short_source(source: str) -> str:
 
 
 def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Returns at most so many of the names, and how many more there are: `a, b and 2 more`."""
+    """Returns at most `most` names, and how many more there are: `a, b and 2 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{separator.join(names[:most])}{more}"
 
 
 def op(name: str) -> str:
-    """Shortens an HLO op name: `transpose(jvp(blocks))/mlp/dot_general`, without the parts for `jit`, `while` etc.
-
-    A combined collective, `…/(a:b:c)`, becomes `…/a and 2 more`.
-    """
+    """Shortens an HLO op name: `transpose(jvp(blocks))/mlp/dot_general`, without the parts for `jit`, `while` etc. A
+    combined collective, `…/(a:b:c)`, becomes `…/a and 2 more`."""
     head, bracket, combined = name.partition("/(")
     first, *others = combined.removesuffix(")").split(":") if bracket else [""]
     path = f"{head}/{first}" if first else head

@@ -10,7 +10,7 @@ CORES_OF_COMPILATION = 2
 
 
 def machine_memory() -> int:
-    """Returns the bytes of host memory of this machine, or the container's limit if that is less."""
+    """Bytes of host memory of this machine, or the container's limit if that is less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -19,7 +19,7 @@ def machine_memory() -> int:
 
 
 def available_memory() -> int:
-    """Returns the bytes of host memory that new processes may use."""
+    """Bytes of host memory for new processes."""
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024
@@ -28,11 +28,9 @@ def available_memory() -> int:
 
 
 def most_compilations() -> int:
-    """Returns how many compilations the cores have room for, at least one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // CORES_OF_COMPILATION)
 
 
 def has_room(running: int) -> bool:
-    """Returns whether another compilation may start beside those that are running."""
     return running < most_compilations() and available_memory() >= COMPILATION_BYTES

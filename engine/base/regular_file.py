@@ -14,15 +14,11 @@ KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a directory",
 }
-"""Type bits of a file's mode to the type in words."""
 
 
 class NotRegular(OSError):
-    """The path is not a regular file."""
-
     def __init__(self, path: str, mode: int) -> None:
         self.kind = KINDS.get(stat.S_IFMT(mode), "something else")
-        """Its kind, such as `a FIFO`."""
         super().__init__(errno.EINVAL, f"{self.kind}, not a regular file", path)
 
 

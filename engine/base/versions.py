@@ -8,12 +8,10 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 
 
 def versions() -> dict[str, str]:
-    """Returns the installed versions of Python and of `PACKAGES`, by name."""
     return {"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}}
 
 
 def installed_version(package: str) -> str | None:
-    """Returns the version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

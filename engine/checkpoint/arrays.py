@@ -37,7 +37,6 @@ def load_arrays(checkpoint: epath.Path, abstract: TrainState) -> TrainState:
 
 
 def _fields(state: TrainState) -> dict[str, Any]:
-    """Returns the fields that contain arrays, by name."""
     return {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
 
 
@@ -53,10 +52,8 @@ def stored_arrays(checkpoint: epath.Path) -> list[tuple[KeyPath, jax.Array]]:
 
 
 def stored_names(paths: Iterable[KeyPath], names: Collection[str]) -> list[str | None]:
-    """Returns the name of each Orbax path among the state's `names`; None if there is none.
-
-    Orbax stores all tree keys as text, without their types.
-    """
+    """Returns the name of each Orbax path among the state's `names`; None if there is none. Orbax stores all tree keys
+    as text, without their types."""
     known = {_dotted(name): name for name in names}
     return [
         next((known[name] for name in map(_dotted, _possible_names(path)) if name in known), None) for path in paths
@@ -64,10 +61,8 @@ def stored_names(paths: Iterable[KeyPath], names: Collection[str]) -> list[str |
 
 
 def _possible_names(path: KeyPath) -> Iterator[str]:
-    """Yields the names that `Task` may give the array at this path.
-
-    For optimizer state: a scalar's, a moment's whose short name is taken, and any other moment's.
-    """
+    """Yields possible names of the array at this path: a scalar's, a moment's whose short name is taken, any other
+    moment's."""
     if name_of(path[:1]) not in ("params", "variables"):
         yield name_of(path, with_indices=True)
         yield name_of(path[1:], with_indices=True)
@@ -75,18 +70,15 @@ def _possible_names(path: KeyPath) -> Iterator[str]:
 
 
 def _dotted(name: str) -> str:
-    """Returns `opt_state.1.0.count` for `opt_state[1][0].count`."""
     return ".".join(re.findall(r"\w+", name.replace("<flat index ", "")))
 
 
 @functools.cache
 def _stop_leaks() -> None:
-    """Limits a memory leak by patching Orbax and tensorstore, if their versions have the functions.
-
-    tensorstore 0.1.86 never releases its references to the keys and values of a dictionary that it builds from JSON:
-    `PyDict_SetItem` takes references of its own (`JsonToPyObject` in python/tensorstore/json_type_caster.cc). Orbax
-    0.12.8 requests such dictionaries twice per save (14 kB) and once per array (0.25 kB).
-    """
+    """Limits a memory leak by patching Orbax and tensorstore, if their versions have the functions. tensorstore 0.1.86
+    never releases its references to the keys and values of a dictionary that it builds from JSON: `PyDict_SetItem`
+    takes references of its own (`JsonToPyObject` in python/tensorstore/json_type_caster.cc). Orbax 0.12.8 requests such
+    dictionaries twice per save (14 kB) and once per array (0.25 kB)."""
     with contextlib.suppress(ImportError, AttributeError):
         from orbax.checkpoint._src.serialization import tensorstore_utils
 

@@ -33,7 +33,7 @@ from .manifest import FILE_NAME, Manifest, check_files, is_local, read_manifest
 STEP = re.compile(r"0|[1-9][0-9]{0,11}")
 SAVING, DELETING = "saving-", "deleting-"
 DELETE_TRIES, DELETE_PAUSE = 20, 0.05
-"""Tries to delete a directory in which Orbax still writes, and the pause between them, in seconds."""
+"""Tries to delete a directory in which Orbax still writes, and seconds between them."""
 DAMAGED, ROLLED_BACK = "damaged", "rolled-back"
 
 Digester = Callable[[Any], jax.Array]
@@ -45,9 +45,8 @@ class CheckpointDirectory:
     """The directory of a run's checkpoints: on this machine, or on any filesystem that `epath` supports."""
 
     root: epath.Path
-    """Its path."""
     run: Path | None = None
-    """The run's directory if it contains `root`: if that was removed, nothing is saved. Else None."""
+    """The run's directory if it contains `root`, else None. If it was removed, nothing is saved."""
 
     def prepare(self) -> None:
         """Creates the directory, and deletes unfinished checkpoints of a killed engine."""
@@ -63,10 +62,8 @@ class CheckpointDirectory:
         return (status.st_dev, status.st_ino) if status else None
 
     def clear(self) -> None:
-        """Deletes unfinished checkpoints. Call it only while nothing is being saved.
-
-        After a failed save, Orbax may still write for a moment, so a directory may have to be deleted more than once.
-        """
+        """Deletes unfinished checkpoints, if nothing is being saved. After a failed save, Orbax may still write for a
+        moment, so several tries may be needed."""
         for path in self.root.iterdir():
             if path.name.startswith((SAVING, DELETING)):
                 _delete(path)
@@ -78,7 +75,6 @@ class CheckpointDirectory:
         return self.root / f"{SAVING}{step}"
 
     def commit(self, step: int) -> None:
-        """Commits a finished checkpoint by renaming it."""
         self.unfinished(step).rename(self.path(step))
         if is_local(self.root):
             sync_directory(Path(self.root))
@@ -89,7 +85,6 @@ class CheckpointDirectory:
         return self.root / "presets"
 
     def steps(self) -> list[int]:
-        """Returns the steps of committed checkpoints, oldest first."""
         if not self.root.exists():
             return []
         return sorted(int(path.name) for path in self.root.iterdir() if STEP.fullmatch(path.name))
@@ -135,7 +130,7 @@ def state_names(task: Task) -> list[str]:
 
 
 def array_types(task: Task) -> dict[str, str]:
-    """Returns the type of each array of the state, such as `float32 [128, 512]`, by name."""
+    """Returns the type of each array of the state by name, such as `float32 [128, 512]`."""
     return {array.names[0]: _type(array) for array in jax.tree.leaves(task.state_arrays)}
 
 
@@ -162,10 +157,8 @@ def verify_run(directory: str) -> Verification:
 
 
 def verify(directory: CheckpointDirectory, config: RunConfig) -> Verification:
-    """Checks every file and array of every checkpoint. Changes nothing, and runs no code of a user's model.
-
-    `config` is the configuration of the run. Raises Invalid if the directory cannot be read.
-    """
+    """Checks every file and array of every checkpoint. Changes nothing, and runs no code of a user's model. Raises
+    Invalid if the directory cannot be read."""
     try:
         steps, aside = directory.steps(), directory.aside()
     except OSError as error:

@@ -31,9 +31,8 @@ from .directory import CheckpointDirectory
 from .manifest import is_local
 
 MOST_BYTES = 5_000_000_000
-"""Size of a file at most, unless one tensor is larger: as transformers writes them."""
+"""Size of a file, unless one tensor is larger, as by transformers."""
 NAMES: dict[Dtype, str] = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-"""Dtypes as files name them."""
 TOKENIZER_FILES = (
     *(TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model", "vocab.json", "merges.txt"),
     *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
@@ -42,10 +41,8 @@ TOKENIZER_FILES = (
 
 
 def export(request: ExportRequest) -> Exported:
-    """Writes `*.safetensors`, `config.json` and the tokenizer. Raises Invalid; then nothing is left.
-
-    The files appear under their directory's name only when all of them are complete.
-    """
+    """Writes `*.safetensors`, `config.json` and the tokenizer, under their directory's name only once all are complete.
+    Raises Invalid; then nothing is left."""
     run, out = RunDirectory(Path(request.run)), Path(request.out)
     config = run.config
     if not isinstance(config.model, ModelConfig):
@@ -114,7 +111,6 @@ def _dtype_of(config: RunConfig) -> Dtype:
 
 @contextmanager
 def _complete_or_nothing(out: Path) -> Iterator[Path]:
-    """Yields a directory that gets its name when all is written, and is removed otherwise. Raises Invalid."""
     folder = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -19,18 +19,16 @@ from .manifest import Manifest, manifest_digest, read_manifest
 
 
 class Chosen(Struct, frozen=True):
-    """A checkpoint to resume from, chosen by process 0; each process reads it itself."""
+    """A checkpoint to resume from, chosen by process 0. `sha256`: of its manifest, empty if it is damaged. `problems`:
+    files that differ from what was written."""
 
     step: int
-    """Its step."""
     sha256: str = ""
-    """SHA-256 of its manifest; empty if it is damaged."""
     problems: list[str] = []
-    """Every file that differs from what was written; empty if it is good."""
 
 
 class Loader:
-    """Loads checkpoints. To be used only while nothing is being saved."""
+    """Loads checkpoints while nothing is being saved."""
 
     def __init__(
         self, directory: CheckpointDirectory, task: Task, cluster: Cluster, publish: Callable[[Event], None]
@@ -41,19 +39,15 @@ class Loader:
         self._publish = publish
 
     def newest(self, step: int | None = None) -> Manifest | None:
-        """Returns the manifest of the newest good checkpoint, or of that of `step`; None if there are no checkpoints.
-
-        Sets damaged ones aside. Raises Invalid if there are checkpoints but no good one, or none of `step`.
-        """
+        """Returns the manifest of the newest good checkpoint, or of `step`; None if there are no checkpoints. Sets
+        damaged ones aside. Raises Invalid if there are checkpoints but no good one, or none of `step`."""
         chosen = self._cluster.broadcast(lambda: self._newest(step), Chosen | None)
         return self._cluster.run_on_all(lambda: self._manifest(chosen)) if chosen else None
 
     def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
-        """Returns the state with the program's shardings, after comparing its digests, and the receipt.
-
-        Sets later checkpoints aside: the run resumes from here and saves those steps again. Raises Damaged, after
-        setting the checkpoint aside; Invalid if there is none of this step; Failure if it could not be loaded.
-        """
+        """Returns the state with the program's shardings, its digests compared, and the receipt. Sets later checkpoints
+        aside, since those steps are saved again. Raises Damaged, after setting the checkpoint aside; Invalid if there
+        is none of this step; Failure if it could not be loaded."""
         began = time.perf_counter()
         chosen = self._cluster.broadcast(lambda: self._requested(step), Chosen)
         try:
@@ -74,7 +68,6 @@ class Loader:
         )
 
     def _loaded(self, chosen: Chosen, program: Program) -> tuple[TrainState, Manifest]:
-        """Raises Damaged."""
         if chosen.problems:
             raise Damaged(*chosen.problems)
         manifest = self._cluster.run_on_all(lambda: self._manifest(chosen))

@@ -23,45 +23,34 @@ FILE_NAME = "checkpoint.json"
 
 
 class FileDigest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Size and SHA-256 of a file."""
-
     bytes: int
-    """Size of the file."""
     sha256: str
-    """SHA-256 in hexadecimal."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of `checkpoint.json`, which also has the manifest's own digest."""
 
     schema: int = 1
-    """Schema version."""
     step: int
-    """Number of completed steps."""
     time: float
-    """Seconds since the epoch when it was saved."""
+    """Seconds since the epoch."""
     preset: str
-    """The active preset when it was saved: a name, or the path of its file."""
+    """A preset's name, or the path of its file."""
     in_place_of: str | None = None
     """The preset that the run returns to, if `preset` replaced it on fewer devices; else None."""
     platform: str
-    """Platform it was saved on: `cpu`, `gpu` or `tpu`."""
     devices: int
-    """Number of devices it was saved on."""
     loss: float | None
     """Mean of the last steps' losses; None if unknown or not finite."""
     eval_loss: float | None = None
     """Held-out loss of the last evaluation; None if there was none, or it was not finite."""
     config: RunConfig
-    """Configuration of the run."""
     corpus: CorpusInfo
-    """The training data."""
     digests: dict[str, int]
-    """Digest of each array, by name."""
     arrays: dict[str, str]
-    """Type of each array, such as `float32 [128, 512]`, by name."""
+    """Type of each array by name, such as `float32 [128, 512]`."""
     files: dict[str, FileDigest]
-    """Digest of every file except this one, by path inside the checkpoint."""
+    """By path inside the checkpoint, without this file."""
 
     @property
     def bytes(self) -> int:
@@ -79,7 +68,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def other_model(self, config: RunConfig) -> tuple[str, str] | None:
-        """Returns the models of `config` and of the checkpoint as text; None if they are equal."""
+        """Returns the models of `config` and of the checkpoint as text, if they differ."""
         if config.model == self.config.model:
             return None
         return _model(config, self.config), _model(self.config, config)
@@ -115,10 +104,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def edited_settings(written: RunConfig, config: RunConfig, origin: Manifest) -> list[str]:
-    """Returns training settings in `run.json` that differ from the checkpoint `origin`, one line each.
-
-    `written` is the content of `run.json`; `config` also has the changes of `--set`, which are intended and left out.
-    """
+    """Returns settings in `run.json`'s content `written` that differ from the checkpoint `origin`, one line each.
+    `config` also has the changes of `--set`, which are intended and left out."""
     training, requested, before = (msgspec.structs.asdict(found.training) for found in (written, config, origin.config))
     return [
         f"run.json: {key} is {value}, but the checkpoint of step {origin.step} was saved with {before[key]}"
@@ -171,7 +158,6 @@ def read_manifest(checkpoint: epath.Path, expected: str | None = None) -> Manife
 
 
 def manifest_digest(checkpoint: epath.Path) -> str:
-    """Returns the SHA-256 of the manifest. Raises Damaged."""
     return _sealed(checkpoint).sha256
 
 
@@ -251,7 +237,6 @@ def _is_regular(path: epath.Path) -> bool:
 
 
 def is_local(path: epath.Path) -> bool:
-    """Returns False for a URL such as `gs://…`."""
     return "://" not in os.fspath(path)
 
 

@@ -31,12 +31,11 @@ from .manifest import Manifest, file_digests, write_manifest
 
 @dataclass(frozen=True)
 class Saving:
-    """A save that is running in the background."""
+    """A save in the background."""
 
     step: int
-    """Step of the checkpoint."""
     written: Future[tuple[CheckpointSaved, CheckpointsKept] | None]
-    """The events to publish once it is written; None in all processes except process 0."""
+    """The events to publish once it is written, in process 0."""
 
 
 class Saver:
@@ -84,10 +83,8 @@ class Saver:
     def save(
         self, state: TrainState, program: Program, step: int, loss: float | None, eval_loss: float | None = None
     ) -> None:
-        """Copies the state to the host and writes it in the background. Waits first if another save is running.
-
-        `loss` and `eval_loss`: None if unknown or not finite.
-        """
+        """Copies the state to the host and writes it in the background, after another save. The losses are None if
+        unknown or not finite."""
         self.finish()
         self._saved_at = time.monotonic()
         try:
@@ -123,7 +120,6 @@ class Saver:
     def _manifest(
         self, program: Program, step: int, digests: jax.Array, loss: float | None, eval_loss: float | None
     ) -> Manifest:
-        """Returns the manifest of a state, without files. `digests`: by `program`."""
         return Manifest(
             step=step,
             time=time.time(),
@@ -141,10 +137,8 @@ class Saver:
         )
 
     def _write(self, copied: Any, manifest: Manifest, began: float) -> tuple[CheckpointSaved, CheckpointsKept] | None:
-        """Waits for Orbax, reads what it wrote, commits, and deletes old checkpoints. Runs in the background thread.
-
-        Orbax returns once all processes have written their part; process 0 does the rest.
-        """
+        """Waits for Orbax in the background thread; then all processes have written their part. Process 0 reads the
+        files, commits, and deletes old checkpoints."""
         copied.result()
         if self._cluster.process:
             return None
@@ -159,7 +153,6 @@ class Saver:
         return saved, CheckpointsKept(checkpoints=self.kept())
 
     def kept(self) -> list[CheckpointInfo]:
-        """Returns the checkpoints that the run can resume from, oldest first."""
         return kept(self._directory)
 
     def report_kept(self) -> None:
@@ -170,7 +163,7 @@ class Saver:
             self.finish()
 
     def finish(self) -> None:
-        """Waits for a running save, if there is one, and publishes its result."""
+        """Waits for a running save and publishes its result."""
         saving, self._saving = self._saving, None
         if saving is None:
             return
@@ -189,12 +182,10 @@ class Saver:
         self._publish(CheckpointFailed(step=step, problems=problems))
 
     def newest(self, step: int | None = None) -> Manifest | None:
-        """Waits for a running save, then does the same as `Loader.newest`."""
         self.finish()
         return self._loader.newest(step)
 
     def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
-        """Waits for a running save, then does the same as `Loader.load`."""
         self.finish()
         loaded = self._loader.load(step, program)
         self._saved_at = time.monotonic()
@@ -209,7 +200,7 @@ def prepare_shared(directory: CheckpointDirectory, cluster: Cluster) -> None:
 
 
 def _write_mark(directory: CheckpointDirectory) -> str:
-    """Writes a random mark into the directory, by which other processes check that they see the same one."""
+    """Writes a random mark, by which other processes check that they see the same directory."""
     mark = f"{SAVING}{secrets.token_hex(8)}"
     try:
         directory.prepare()
@@ -229,7 +220,7 @@ def _check_mark(directory: CheckpointDirectory, mark: str) -> None:
 
 
 class SharedPresets:
-    """Presets that were created in a run of several processes: process 0 writes them, the others read them."""
+    """Created presets in a run of several processes: process 0 writes them, the others read them."""
 
     def __init__(self, directory: CheckpointDirectory) -> None:
         self._folder = directory.presets

@@ -10,10 +10,8 @@ from .corpus import Corpus
 
 
 class Batches:
-    """Windows of the corpus, reshuffled each epoch; `batches[n]` is batch n, counted from 0.
-
-    The shuffle is computed per index and needs no memory, however many windows there are.
-    """
+    """Windows of the corpus, reshuffled each epoch; `batches[n]` is batch n, counted from 0. The shuffle is computed
+    per index and needs no memory."""
 
     def __init__(self, corpus: Corpus, batch_size: int, seq_len: int, seed: int, vocab: int | None = None) -> None:
         """`vocab`: tokens from it on are refused; None accepts all. Raises Invalid if there is less than one window."""
@@ -29,10 +27,8 @@ class Batches:
         """Batches without a repeated sequence."""
 
     def __getitem__(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns inputs and targets, each int32 `[batch, seq]`; the targets are the inputs shifted by one position.
-
-        Raises Invalid if a file has changed, or has a token that is not in the vocabulary.
-        """
+        """Returns inputs and targets, each int32 `[batch, seq]`, the targets one position later. Raises Invalid if a
+        file has changed, or has a token that is not in the vocabulary."""
         return self.rows(n, range(self._batch_size))
 
     def rows(self, n: int, rows: range) -> tuple[np.ndarray, np.ndarray]:

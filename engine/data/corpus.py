@@ -29,11 +29,9 @@ class Shard:
     """A file of tokens."""
 
     path: Path
-    """The file."""
     offset: int
     """Bytes before its first token."""
     size: int
-    """Number of tokens."""
 
 
 class StoredTokens:
@@ -47,7 +45,6 @@ class StoredTokens:
         self._shards, self._separator, self._written = shards, separator, written
         self._starts = [0, *accumulate(shard.size + len(separator) for shard in shards)]
         self.size = max(0, self._starts[-1] - len(separator))
-        """Number of tokens."""
 
     def __getitem__(self, part: slice) -> np.ndarray:
         """Reads tokens `[begin:end]`. Raises Invalid if a file has changed its size, or cannot be read."""
@@ -108,17 +105,15 @@ class Corpus:
     source: str
     """The path as given, or `STANDARD_LIBRARY`."""
     files: int
-    """Number of files."""
     tokens: np.ndarray | StoredTokens
     """All tokens: text has one per byte, uint8 `[bytes]`."""
     option: str = "--data"
-    """The option that named it, for messages."""
     begin: int = 0
-    """The first of the tokens that belong to it."""
+    """The first of its tokens."""
     end: int | None = None
-    """The first after them; None for all up to the last one."""
+    """The first token after it; None for all."""
     vocab: int | None = None
-    """Size of the vocabulary of its tokenizer; None if unknown, and for text."""
+    """Size of its tokenizer's vocabulary; None if unknown, and for text."""
 
     @property
     def size(self) -> int:

@@ -28,7 +28,6 @@ class Span:
     begin: int
     end: int
     is_last: bool
-    """Whether it is the last one of its file."""
 
 
 Part = list[Span]

@@ -27,7 +27,7 @@ from .documents import NO_TEXT, Part, parts_of, pieces
 from .tokenizer import Tokenizer, load_tokenizer
 
 PLAN = "plan"
-"""The file with the digest of an unfinished preparation."""
+"""Has the digest of an unfinished preparation."""
 PROGRESS_SECONDS = 2.0
 """Least time between two lines of progress."""
 
@@ -71,7 +71,7 @@ def _plan(request: PrepareRequest, tokenizer: Tokenizer, parts: list[Part]) -> s
 
 
 def _begin(out: Path, plan: str, parts: int) -> int:
-    """Creates the directory, or finds the same preparation in it. Returns the number of shards that are done."""
+    """Creates the directory, or finds the same preparation in it. Returns the number of finished shards."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not any(out.iterdir()):

@@ -22,7 +22,7 @@ HEADERS = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 
 
 def read_corpus(data: str | None, option: str = "--data") -> Corpus:
-    """Returns the tokens of a path, or of the default text. Raises Invalid; its messages name the `option`."""
+    """Returns the tokens of a path, or of the default text. Raises Invalid, naming the `option`."""
     try:
         return replace(_read(data), option=option)
     except Invalid as error:

@@ -17,16 +17,13 @@ from .corpus import HASHED_BYTES, Corpus, Shard, StoredTokens
 STANDARD_LIBRARY = "the Python standard library's sources"
 EXCLUDED_DIRECTORIES = {"test", "tests", "idle_test", "site-packages", "__pycache__"}
 SNIFFED_BYTES = 1 << 16
-"""Bytes at the start of a file that are searched for a NUL, which marks a file that is not text."""
 LARGE_CORPUS_BYTES = 100_000_000
 """Bytes of text above which it stays in its files; the log announces that it is being hashed."""
 
 
 def read_text(data: str | None) -> Corpus:
-    """Reads a text file, a directory's text files in the order of their names, or by default the standard library.
-
-    Raises Invalid if there is no text.
-    """
+    """Reads a text file, a directory's text files by name, or by default the standard library. Raises Invalid if there
+    is no text."""
     if data is None:
         root = Path(sysconfig.get_path("stdlib"))
         paths = [
@@ -56,15 +53,13 @@ def read_text(data: str | None) -> Corpus:
 
 @dataclass(frozen=True)
 class _Sniffed:
-    """A file, by its start."""
-
     path: Path
     size: int
-    """Bytes to read, even if the file grows in the meantime."""
+    """Bytes to read, even if the file grows."""
     is_text: bool
     """Whether it has content without a NUL byte at its start."""
     kind: str | None = None
-    """The kind of a file that is not regular, such as `a FIFO`; nothing of it is read. Else None."""
+    """Of a file that is not regular, such as `a FIFO`; nothing of it is read."""
 
 
 def _sniff(path: Path) -> _Sniffed:

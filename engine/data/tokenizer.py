@@ -19,14 +19,11 @@ BYTES = 256
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer."""
-
     vocab: int
-    """Number of tokens."""
     end_of_text: int
     """The token after each document."""
     sha256: str | None
-    """SHA-256 of its file; None for bytes."""
+    """Of its file; None for bytes."""
     encode: Callable[[str], np.ndarray]
     """Returns the tokens of a text, without special ones."""
 

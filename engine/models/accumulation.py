@@ -10,15 +10,12 @@ from ..parallel.constraints import constrain, out_sharding, token_groups
 
 Tree = Any
 Gradients = Callable[[Tree, Tree, jax.Array, jax.Array], tuple[Tree, jax.Array, Tree]]
-"""Maps variables, a micro-batch, its index [] and the indices of its examples [b] in the global batch to gradients,
-loss [] and updated variables."""
+"""Maps variables, a micro-batch, its index [] and its examples' indices [b] to gradients, loss [] and variables."""
 
 
 def accumulate(gradients: Gradients, variables: Tree, batch: Tree, arrays: Tree, zeros: Tree, count: int) -> Any:
-    """Returns the mean gradients and loss of `count` micro-batches, and the variables after the last one.
-
-    `batch`: arrays [B, …]; `arrays`: their descriptions; `zeros`: zeros like the gradients.
-    """
+    """Returns the mean gradients and loss of `count` micro-batches of `batch` [B, …], and the last variables. `arrays`
+    describe the batch; `zeros` are like the gradients."""
 
     def add(carry: tuple[Tree, jax.Array, Tree], part: tuple[Tree, jax.Array, jax.Array]) -> tuple[Any, None]:
         total, loss, variables = carry

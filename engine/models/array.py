@@ -15,51 +15,37 @@ class Array:
     """Describes one array of the state or the batch."""
 
     names: tuple[str, ...]
-    """The array's name. For a moment, the name of its parameter follows: it shares that layout unless an override
-    names the moment."""
+    """The array's name; then, for a moment, its parameter's, whose layout it shares unless an override names it."""
     kind: str
     """`parameter`, `moment`, `variable`, `scalar`, `batch`, `gradient` or `activation`."""
     shape: tuple[int, ...]
-    """The global shape."""
     dtype: Any
     logical_axes: LogicalAxes
-    """One name per dim, None where a dim has none."""
 
 
 class Batch(NamedTuple):
-    """A batch of text."""
-
     inputs: Any
-    """Tokens, int32 [B, T]."""
     targets: Any
-    """The token that follows each input, int32 [B, T]."""
 
 
 def text_batch(batch_size: int, seq_len: int) -> Batch:
-    """Returns a batch of text that holds `Array`s instead of arrays."""
+    """Returns `Array`s of int32 [B, T]."""
     shape, axes = (batch_size, seq_len), ("batch", "seq")
     return Batch(*(Array((f"batch.{name}",), "batch", shape, jnp.dtype("int32"), axes) for name in Batch._fields))
 
 
 def gradient_name(parameter: str) -> str:
-    """Returns the array name of a parameter's gradient."""
     return f"grad.{parameter}"
 
 
 def name_of(path: tuple[Any, ...], with_indices: bool = False) -> str:
-    """Returns a key path as a name such as `blocks.mlp.up.kernel`.
-
-    Sequence indices, as in optax's chained states, are left out unless `with_indices`.
-    """
+    """Returns a key path as a name such as `blocks.mlp.up.kernel`. Drops sequence indices unless `with_indices`."""
     kept = [key for key in path if with_indices or not isinstance(key, jax.tree_util.SequenceKey)]
     return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in kept)
 
 
 def annotated_axes(leaf: Any) -> LogicalAxes:
-    """Returns the axis names that a module's array is annotated with, and None for dims beyond the annotation.
-
-    A dim annotated with several mesh axes gets one name, `data+model`.
-    """
+    """Returns the axis names in an array's annotation, None for dims beyond it; `data+model` for several axes."""
     annotation = leaf.get_metadata().get("out_sharding") if isinstance(leaf, nnx.Variable) else None
     names = tuple(getattr(annotation, "spec", annotation) or ())
     axes = tuple("+".join(name) if isinstance(name, tuple) else name for name in names)

@@ -18,11 +18,8 @@ from .sizes import AttentionKernels
 
 
 class Attention(nnx.Module):
-    """Causal self-attention of several heads; with grouped heads, some share keys and values.
-
-    Query, key and value are one projection, so that their gradient is reduced once instead of three times; with grouped
-    heads the query has its own.
-    """
+    """Causal self-attention. Query, key and value are one projection, so that their gradient is reduced once instead of
+    three times; with grouped heads, some of which share keys and values, the query has its own."""
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: AttentionKernels, rngs: nnx.Rngs) -> None:
         self._config, self._kernels = config, kernels
@@ -83,10 +80,7 @@ class Attention(nnx.Module):
 
 
 def rotated(x: jax.Array, rope: Rope) -> jax.Array:
-    """Rotates queries or keys [B, T, N, H] by their positions.
-
-    Dim h and dim h + H ÷ 2 are a pair, as in the weights that `transformers` reads and writes.
-    """
+    """Rotates queries or keys [B, T, N, H] by their positions, dim h paired with h + H ÷ 2, as in `transformers`."""
     frequencies, factor = scaled_frequencies(rope, x.shape[-1], x.shape[1])
     angles = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None, None] * frequencies.astype(np.float32)  # [T, 1, H ÷ 2]
     cos, sin = jnp.cos(angles) * factor, jnp.sin(angles) * factor

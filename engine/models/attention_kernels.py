@@ -17,14 +17,14 @@ from .sizes import AttentionKernels, query_block
 
 QUERY = ("batch", "seq", "heads", "head_dim")
 KERNEL_QUERY, KERNEL_KV = ("batch", None, "heads", None), ("batch", None, None, "heads", None)
-"""The same for a kernel, which needs whole sequences and whole heads; with grouped heads, `kv_heads` for the latter."""
+"""For a kernel, which needs whole sequences and whole heads; with grouped heads, `kv_heads` for the latter."""
 RING_QUERY, RING_KV = ("batch", "seq", "heads", None), ("batch", "seq", None, "heads", None)
-"""The same for a ring, which needs whole heads."""
+"""For a ring, which needs whole heads."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The attention scores of a family, where they differ from GPT-2's."""
+    """Differences of a family's attention scores from GPT-2's."""
 
     scale: float | None = None
     """Their factor; None for 1 ÷ √H."""
@@ -38,7 +38,7 @@ ORDINARY = Scores()
 
 
 def kernel_of(kernels: AttentionKernels, seq_len: int) -> AttentionKernel:
-    """Returns how attention is computed for sequences of this length under the active rules."""
+    """Returns the kernel for sequences of this length under the active rules."""
     return kernels.of(seq_len, token_groups()[1])
 
 
@@ -48,11 +48,9 @@ def keys_and_values(heads: str, kernel: AttentionKernel) -> tuple[str, ...]:
 
 
 def attend(query: jax.Array, kv: jax.Array, kernel: AttentionKernel, scores: Scores = ORDINARY) -> jax.Array:
-    """Returns [B, T, N, H] for queries [B, T, N, H], and keys and values [B, T, 2, K, H], where K divides N.
-
-    If the sequence is split over devices, plain attention computes all queries as one block. A ring takes no window
-    and no cap, and passes round as many keys as queries have heads; cuDNN takes no window and no cap either.
-    """
+    """Returns [B, T, N, H] for queries [B, T, N, H], and keys and values [B, T, 2, K, H], where K divides N. If the
+    sequence is split over devices, plain attention computes all queries as one block. A ring and cuDNN take no window
+    and no cap, and a ring passes round as many keys as queries have heads."""
     match kernel:
         case "plain":
             seq, is_split = query.shape[1], token_groups()[1] > 1
@@ -77,15 +75,12 @@ def attend(query: jax.Array, kv: jax.Array, kernel: AttentionKernel, scores: Sco
 
 
 def _ungrouped(kv: jax.Array, heads: int) -> jax.Array:
-    """Repeats keys and values [B, T, 2, K, H] for all heads that share them: [B, T, 2, N, H]."""
+    """Repeats keys and values [B, T, 2, K, H] to [B, T, 2, N, H]."""
     return kv if kv.shape[3] == heads else jnp.repeat(kv, heads // kv.shape[3], axis=3)
 
 
 def _plain(query: jax.Array, kv: jax.Array, block: int, scores: Scores) -> jax.Array:
-    """Computes float32 scores for blocks of `block` queries, each with the keys up to its last query, and no others.
-
-    With a window, keys before the first query's window are left out, too.
-    """
+    """Computes float32 scores of `block` queries at a time, only with keys up to the last query and in the window."""
     key, value = jnp.unstack(kv, axis=2)
     attention = partial(_capped, cap=scores.cap) if scores.cap else jax.nn.dot_product_attention
 

@@ -17,21 +17,18 @@ RESULT = "attention result"
 
 
 class Asked(NamedTuple):
-    """Queries, and the values that determine the gradients of their scores."""
+    """Queries [m, n, t, H], and the values that determine the gradients of their scores."""
 
     query: jax.Array
-    """[m, n, t, H]."""
     gradient: jax.Array
     """Of the result [m, n, t, H]."""
     normalizer: jax.Array
-    """The log-sum-exp of all scores of a query, also of those in other tiles: float32 [m, n, t]."""
+    """Log-sum-exp of a query's scores in all tiles: float32 [m, n, t]."""
     drop: jax.Array
     """The result of all tiles times its gradient, summed over H: float32 [m, n, t]."""
 
 
 class Tiles(Protocol):
-    """A way to compute tiles."""
-
     def attend(
         self, query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool
     ) -> tuple[jax.Array, jax.Array]:
@@ -94,10 +91,8 @@ class Compiled:
 
 
 class Splash:
-    """Tiles of multiples of 128 tokens by jax's splash kernels for TPU.
-
-    Its backward kernels take the log-sum-exp of all tiles; the function that calls them for one tile does not.
-    """
+    """Tiles of multiples of 128 tokens by jax's splash kernels for TPU. Its backward kernels take the log-sum-exp of
+    all tiles; the function that calls them for one tile does not."""
 
     def __init__(self, interpret: bool) -> None:
         """`interpret`: run them as ordinary operations, which is slow, where there is no TPU."""
@@ -106,7 +101,6 @@ class Splash:
     def attend(
         self, query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """Calls the forward kernel."""
         heads, tokens, width = query.shape[1:]
         kernel = splash_kernel(heads, tokens, is_causal, self._interpret, save_residuals=True)
         out, (normalizer,) = jax.vmap(kernel)(*(query * width**-0.5, key, value))
@@ -115,7 +109,6 @@ class Splash:
     def gradients(
         self, asked: Asked, key: jax.Array, value: jax.Array, is_causal: bool
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Calls the two backward kernels."""
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
 
         heads, tokens, width = key.shape[1:]
@@ -161,10 +154,8 @@ def splash_kernel(
     window: int = 0,
     cap: float = 0.0,
 ) -> Any:
-    """Returns jax's splash attention kernel for TPU, of queries [n, t, H], and keys and values of n heads or fewer.
-
-    It holds one block of scores at a time and computes none that the causal mask, or the window, removes.
-    """
+    """Returns jax's splash attention for TPU: queries [n, t, H]; keys and values of n heads or fewer. It holds one
+    block of scores at a time and skips those that the causal mask or the window removes."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash  # a second to import
 
     names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")

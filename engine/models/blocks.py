@@ -27,9 +27,7 @@ _examples: ContextVar[jax.Array | None] = ContextVar("examples of a micro-batch"
 
 class Mlp(nnx.Module):
     """Two linear maps with a GELU (tanh form, as in GPT-2) in between, or with a product of a gate and the first one.
-
-    With experts, it holds one such MLP per expert, each applied to that expert's tokens.
-    """
+    With experts, it holds one such MLP per expert."""
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         width, hidden = (config.embed,), (config.mlp,)
@@ -58,14 +56,11 @@ class Mlp(nnx.Module):
 
 
 class Mixture(nnx.Module):
-    """A mixture of experts.
-
-    A router sends each token to its most probable experts (Lepikhin et al. 2020, "GShard"; Fedus et al. 2021, "Switch
-    Transformers"). An expert takes a limited number of tokens per sequence and skips the rest. Each sequence is routed
-    separately, so that the mesh can change a token's route only through rounding. Without a limit (Jiang et al. 2024,
-    "Mixtral of Experts") an expert computes its tokens by ragged products, or all tokens by dense ones, which take
-    `experts` ÷ `experts_per_token` times the FLOPs.
-    """
+    """A mixture of experts: a router sends each token to its most probable experts (Lepikhin et al. 2020, "GShard";
+    Fedus et al. 2021, "Switch Transformers"), which take a limited number of tokens per sequence. Each sequence is
+    routed separately, so that the mesh can change a token's route only through rounding. Without a limit (Jiang et al.
+    2024, "Mixtral of Experts") an expert computes its tokens by ragged products, or all tokens by dense ones, which
+    take `experts` ÷ `experts_per_token` times the FLOPs."""
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.config = config
@@ -117,7 +112,7 @@ class Mixture(nnx.Module):
         return ragged_experts(x, chosen, weights.astype(x.dtype), kernels, experts.activation), balance
 
     def _by_all(self, x: jax.Array, probabilities: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Has all experts compute all tokens; those that a token was not routed to have no weight."""
+        """Has all experts compute all tokens, with weight 0 for tokens not routed to them."""
         weights, balance = weights_of_all(probabilities, self.config.experts_per_token)
         weights = shard(weights.astype(x.dtype), "batch", "seq", "router", name="blocks.mlp.combine")  # [B, T, E]
         sent_axes, expert_axes = (
@@ -152,11 +147,8 @@ class Block(nnx.Module):
     def __call__(
         self, x: jax.Array, key: jax.Array | None, examples: jax.Array, is_local: bool = False
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Maps the residual stream [B, T, D] to [B, T, D]; the balance loss [B] is None without experts.
-
-        `examples` [B] are the indices of the examples in the global batch. Without a key there is no dropout.
-        `is_local`: the layer has a window.
-        """
+        """Maps the residual stream [B, T, D] to [B, T, D] and the balance loss [B], None without experts. `examples`
+        [B] are indices in the global batch. Without a key there is no dropout. `is_local`: the layer has a window."""
         attention_key, mlp_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("attention"):
             branch = self.attention(self._normed(self.attention_norm, x, "attention_norm"), is_local)
@@ -184,10 +176,7 @@ def _is_elementwise(path: PathParts, _: object) -> bool:
 
 
 def with_gathered_biases(module: Module) -> Module:
-    """Returns the module with its biases and scales gathered as activations need them.
-
-    Does nothing under automatic axis types, where the compiler gathers them.
-    """
+    """Returns the module with biases and scales gathered as activations need them, under explicit axis types."""
 
     def gather(variable: nnx.Variable) -> nnx.Variable:
         axes = variable.get_metadata()["out_sharding"]
@@ -200,10 +189,8 @@ def with_gathered_biases(module: Module) -> Module:
 
 
 def apply_dropout(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None, examples: jax.Array) -> jax.Array:
-    """Applies dropout to `x` [B, …] with one key per example, derived from its index in the global batch.
-
-    So `x` may be any part of the batch, whose indices are `examples` [B]. Without a key nothing is dropped.
-    """
+    """Applies dropout to any part [b, …] of the batch, with one key per example, from its index in the global batch.
+    Without a key nothing is dropped."""
     if key is None:
         return x
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, examples)
@@ -212,7 +199,7 @@ def apply_dropout(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None, exa
 
 @contextlib.contextmanager
 def micro_batch(examples: jax.Array) -> Iterator[None]:
-    """Traces the model for a part of the global batch: `examples` [b] are its indices there."""
+    """Traces the model for a part of the global batch with indices `examples` [b]."""
     token = _examples.set(examples)
     try:
         yield
@@ -221,6 +208,6 @@ def micro_batch(examples: jax.Array) -> Iterator[None]:
 
 
 def example_indices(x: jax.Array) -> jax.Array:
-    """Returns the indices [B] in the global batch of the examples of [B, …], which is all of it or a micro-batch."""
+    """Returns the indices [B] in the global batch, of which [B, …] is all or a micro-batch."""
     examples = _examples.get()
     return constrain(jnp.arange(len(x)) if examples is None else examples, "batch")

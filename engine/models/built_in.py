@@ -19,7 +19,6 @@ class BuiltIn:
         self._training = config.training
         self._seed = config.seed
         self.dtype: str = compute_dtype(model, platform)
-        """The dtype of activations."""
         self.attention_kernels = attention_kernels(model, platform, config.training.seq_len, _capability(platform))
         self.batch = text_batch(config.training.batch_size, config.training.seq_len)
 
@@ -29,29 +28,24 @@ class BuiltIn:
 
     @property
     def padding_parameters(self) -> int:
-        """The number of elements in the token table's padding rows."""
         return (self._config.vocab_rows - self._config.vocab) * self._config.embed
 
     @property
     def flops_per_step(self) -> float:
-        """The model FLOPs of one step over the global batch, by formula."""
         return self._training.tokens_per_step * flops_per_token(self._config, self._training.seq_len)
 
     batches = None
     """None: it trains on text."""
 
     def optimizer(self) -> None:
-        """Returns None: the default optimizer is used."""
+        return None
 
     def module(self) -> Decoder:
         return Decoder(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed), self.attention_kernels)
 
     def objective(self, module: Decoder, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """Returns the minimised value and the mean cross-entropy, each float32 [].
-
-        The minimised value adds `balance` × the balance loss of experts, and `z_loss` × the z-loss. Without a key there
-        is no dropout.
-        """
+        """Returns the minimised value and the mean cross-entropy, each float32 []. The former adds `balance` × the
+        experts' balance loss and `z_loss` × the z-loss. Without a key there is no dropout."""
         logits, balance = module.logits_and_balance(batch.inputs, key if self._config.dropout else None)
         minimised = value = loss(logits, batch.targets)
         if balance is not None:
@@ -65,5 +59,5 @@ class BuiltIn:
 
 
 def _capability(platform: str) -> str:
-    """The compute capability of this process's GPUs, empty if it has none."""
+    """Returns the compute capability of this process's GPUs, empty without one."""
     return getattr(jax.local_devices()[0], "compute_capability", "") if platform == "gpu" else ""

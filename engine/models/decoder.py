@@ -25,10 +25,8 @@ SAVED = "blocks.saved"
 
 
 class Decoder(nnx.Module):
-    """Maps tokens [B, T] to logits [B, T, V], V being `vocab_rows`.
-
-    If a key is given, dropout is applied to the embedding and to each residual branch.
-    """
+    """Maps tokens [B, T] to logits [B, T, V], V being `vocab_rows`. A key turns on dropout, of the embedding and of
+    each residual branch."""
 
     def __init__(
         self, config: ModelConfig, dtype: DTypeLike, rngs: nnx.Rngs, kernels: AttentionKernels = PLAIN
@@ -52,10 +50,8 @@ class Decoder(nnx.Module):
         return self.logits_and_balance(tokens, key)[0]
 
     def logits_and_balance(self, tokens: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the logits and the experts' balance loss, float32 [], None without experts.
-
-        The balance loss is summed over the blocks and averaged over the sequences.
-        """
+        """Returns the logits and the experts' balance loss, float32 []: summed over blocks, averaged over sequences;
+        None without experts."""
         table = _replicate_per_group(self.token, "vocab", name="token.table")  # [G, S, V, D]
         positions = None
         if self.position is not None:
@@ -151,7 +147,6 @@ class Decoder(nnx.Module):
 
 
 def _table(config: ModelConfig, rows: int, axis: str, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Embed:
-    """Returns an embedding table [rows, D]."""
     table = nnx.initializers.normal(INIT_STDDEV)
     return nnx.Embed(
         rows, config.embed, dtype=dtype, embedding_init=nnx.with_partitioning(table, (axis, "embed")), rngs=rngs
@@ -159,11 +154,9 @@ def _table(config: ModelConfig, rows: int, axis: str, dtype: DTypeLike, rngs: nn
 
 
 def _saved_of_stages(remat: bool | RematPolicy) -> Callable[..., bool]:
-    """Returns the policy for the values that a pipeline's stages save in every tick.
-
-    They choose their layers anew in every tick, so if everything were saved, there would be a copy of them per tick.
-    With remat, its policy decides; without, the results of all matmuls are saved, so that none runs twice.
-    """
+    """Returns the policy for values that a pipeline's stages save in every tick. They choose their layers anew in each,
+    so saving everything would keep a copy per tick. Without a remat policy, the results of all matmuls are saved, so
+    that none runs twice."""
     policies = jax.checkpoint_policies
     if remat:
         return _policy(remat)
@@ -171,12 +164,9 @@ def _saved_of_stages(remat: bool | RematPolicy) -> Callable[..., bool]:
 
 
 def _replicate_per_group(embed: nnx.Embed, rows: str, name: str) -> jax.Array:
-    """Returns one copy of a table for each group of tokens, [G, S, rows, D], unsharded over D as lookups need it.
-
-    A group is one part of the batch and one part of the sequence, so each device still holds a single copy. The
-    gradients of all uses of the table are then summed inside a group before they are summed over the groups: they
-    cross the mesh once instead of once per use.
-    """
+    """Returns a copy of a table for each group of tokens, [G, S, rows, D], unsharded over D as lookups need it. A group
+    is one part of the batch and of the sequence, so each device holds one copy. Gradients are summed inside a group
+    first: they cross the mesh once instead of once per use."""
     table = embed.embedding[...].astype(embed.dtype)
     shape, axes = (*token_groups(), *table.shape), ("batch", "seq", rows, "activation_embed")
     copies = jnp.broadcast_to(gathered(table, (rows, "embed")), shape, out_sharding=out_sharding(shape, *axes))
@@ -212,10 +202,8 @@ def _look_up(tables: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Returns the mean cross-entropy in nats per token, float32 [], of logits [B, T, V] for targets [B, T].
-
-    The target's logit is selected by a comparison, which does not gather logits sharded over `vocab`.
-    """
+    """Returns the mean cross-entropy in nats per token, float32 [], of logits [B, T, V] for targets [B, T]. A
+    comparison selects the target's logit, so that logits sharded over `vocab` are not gathered."""
     row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
     chosen = jnp.sum(jnp.where(row == targets[..., None], logits, 0.0), axis=-1)
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)

@@ -28,17 +28,13 @@ class Routing(NamedTuple):
 
 
 def route(probabilities: jax.Array, per_token: int, capacity: int) -> Routing:
-    """Routes each token to its `per_token` most probable experts that have one of their `capacity` slots left.
-
-    `probabilities` [B, T, E] are the router's. Earlier tokens get slots first. GShard serves the first choices of all
-    tokens before any second choice (Lepikhin et al. 2020, algorithm 1), but then a token's slots depend on later
-    tokens, which a decoder must not see.
-
-    One expert's output is weighted by its probability (Fedus et al. 2021, "Switch Transformers", equation 2), several
-    outputs by their normalised probabilities (GShard). The balance loss of a sequence is E · Σ f · P over the experts,
-    where f is the fraction of tokens whose first choice is the expert and P its mean probability (Switch, equations 4
-    to 6).
-    """
+    """Routes each token to its `per_token` most probable experts with one of their `capacity` slots left, earlier
+    tokens first. `probabilities` [B, T, E] are the router's. GShard serves the first choices of all tokens before any
+    second choice (Lepikhin et al. 2020, algorithm 1), but then a token's slots depend on later tokens, which a decoder
+    must not see. One expert's output is weighted by its probability (Fedus et al. 2021, "Switch Transformers", equation
+    2), several outputs by their normalised probabilities (GShard). The balance loss of a sequence is E · Σ f · P over
+    the experts, where f is the fraction of tokens whose first choice is the expert and P its mean probability (Switch,
+    equations 4 to 6)."""
     batch, seq, experts = probabilities.shape
     masks = _top_experts(probabilities, per_token)
     order = masks.reshape(batch, -1, experts)  # [B, T·K, E]
@@ -51,32 +47,25 @@ def route(probabilities: jax.Array, per_token: int, capacity: int) -> Routing:
 
 
 def weights_of_all(probabilities: jax.Array, per_token: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the weight of each expert for each token, float32 [B, T, E], and the balance loss [B].
-
-    As in `route` if all experts have slots for all tokens; 0 for experts that a token is not routed to.
-    """
+    """Returns each expert's weight for each token, float32 [B, T, E], 0 where not routed, and the balance loss [B], as
+    `route` does with slots for all tokens."""
     masks = _top_experts(probabilities, per_token)
     weights = jnp.einsum("BTKE,BTK->BTE", masks, _weights(masks, probabilities), precision="highest")
     return weights, _balance(masks, probabilities)
 
 
 def choose(probabilities: jax.Array, per_token: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns each token's experts, int32 [B, T, K], their weights, float32 [B, T, K], and the balance loss [B].
-
-    As in `weights_of_all`.
-    """
+    """Returns each token's experts, int32 [B, T, K], their weights, float32 [B, T, K], and the balance loss [B]."""
     masks = _top_experts(probabilities, per_token)
     return jnp.argmax(masks, axis=-1), _weights(masks, probabilities), _balance(masks, probabilities)
 
 
 def _weights(masks: jax.Array, probabilities: jax.Array) -> jax.Array:
-    """Returns the weights [B, T, K] of a token's experts."""
     weights = jnp.einsum("BTKE,BTE->BTK", masks, probabilities, precision="highest")
     return weights / weights.sum(axis=-1, keepdims=True) if masks.shape[2] > 1 else weights
 
 
 def _balance(masks: jax.Array, probabilities: jax.Array) -> jax.Array:
-    """Returns the balance loss [B]."""
     return masks.shape[-1] * jnp.sum(masks[:, :, 0].mean(axis=1) * probabilities.mean(axis=1), axis=-1)
 
 
@@ -103,13 +92,10 @@ class Kernels(NamedTuple):
 def ragged_experts(
     x: jax.Array, chosen: jax.Array, weights: jax.Array, kernels: Kernels, activation: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
-    """Returns the weighted sum [B, T, D] of the results of each token's experts.
-
-    `x` [B, T, D]; `chosen` int32 and `weights` [B, T, K]: each token's experts, and their weights. A device sorts its
-    tokens by expert and computes each with its experts only (Gale et al. 2022, "MegaBlocks"). Axes of the mesh that
-    split the experts or F share their tokens: all compute the rows of their own experts, in buffers for all rows, and
-    the results are summed.
-    """
+    """Returns the weighted sum [B, T, D] of the results of the experts `chosen` (int32 [B, T, K]) for `x` [B, T, D]. A
+    device sorts its tokens by expert and computes each with its experts only (Gale et al. 2022, "MegaBlocks"). Axes of
+    the mesh that split the experts or F share their tokens: all compute the rows of their own experts, in buffers for
+    all rows, and the results are summed."""
     tokens, into = _logical_axes()
     expert_axes, _, hidden_axes = split_axes(kernels.up.shape, *into)
     arrays = [x, chosen, weights, *(kernel for kernel in kernels if kernel is not None)]

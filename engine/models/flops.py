@@ -11,21 +11,15 @@ Jaxpr = Any
 
 
 def flops(jaxpr: Jaxpr) -> float:
-    """Returns the FLOPs of matrix products and convolutions, 2 per multiply-add; all else is left out as in papers.
-
-    A `scan` counts by its length, a `while`, whose trip count depends on data, once, and a `cond` by its costliest
-    branch.
-    """
+    """Returns the FLOPs of matrix products and convolutions, 2 per multiply-add. A `scan` counts by its length, a
+    `while`, whose trip count depends on data, once, and a `cond` by its costliest branch."""
     return sum(map(_equation_flops, jaxpr.eqns))
 
 
 def flops_by_scope(jaxpr: Jaxpr, outer: str = "", times: float | None = 1.0) -> dict[str, float | None]:
-    """Returns the FLOPs of a step on all devices together, by named scope.
-
-    None for a scope whose count depends on data, or that has products other than `dot_general` and convolutions.
-    Multiplications by the zeros of padding and dilation do not count. `outer` is the scope of `jaxpr`, `times` is how
-    often it runs, None if unknown.
-    """
+    """Returns a step's FLOPs on all devices by named scope, None where the count depends on data or products are
+    neither `dot_general` nor convolutions. Multiplications by zeros of padding and dilation do not count. `jaxpr` is in
+    scope `outer` and runs `times` times, None if unknown."""
     found: dict[str, float | None] = {}
     for name, count in _scoped(jaxpr, outer, times):
         known = found.get(name, 0.0)

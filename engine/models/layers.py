@@ -23,10 +23,8 @@ def projection(
     experts: int = 0,
     use_bias: bool = True,
 ) -> nnx.LinearGeneral:
-    """Returns a linear map from the input's last dims, named `axes_in`, to new dims named `axes_out`.
-
-    With experts there is one map per expert, and the first dim of the input is the expert.
-    """
+    """Returns a linear map from the input's last dims, named `axes_in`, to new dims named `axes_out`; with experts one
+    map per expert, the first dim of the input."""
     axes = ("experts",) if experts else ()
     return nnx.LinearGeneral(
         sizes_in,
@@ -42,17 +40,14 @@ def projection(
 
 
 class RmsNorm(nnx.Module):
-    """Divides by the root mean square over the last dims, in float32 (Zhang and Sennrich 2019).
-
-    The scale is 1 + the parameter with `norm_offset`, else the parameter.
-    """
+    """Divides by the root mean square over the last dims, in float32 (Zhang and Sennrich 2019). The scale is the
+    parameter, plus 1 with `norm_offset`."""
 
     def __init__(self, config: ModelConfig, shape: tuple[int, ...], axes: tuple[str, ...], dtype: DTypeLike) -> None:
         self._epsilon, self._dtype, self._offset = config.norm_epsilon, dtype, 1.0 if config.norm_offset else 0.0
         self.scale = nnx.Param(jnp.full(shape, 1.0 - self._offset), out_sharding=axes)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps […, *shape] to the same shape."""
         scale, wide = self.scale[...], x.astype(jnp.float32)
         square = jnp.mean(wide * wide, axis=tuple(range(-scale.ndim, 0)), keepdims=True)
         return (wide * jax.lax.rsqrt(square + self._epsilon) * (scale + self._offset)).astype(self._dtype)
@@ -87,10 +82,8 @@ def heads_norm(config: ModelConfig, heads: int, axis: str, dtype: DTypeLike) -> 
 
 
 def apply_norm(norm: Norm, x: jax.Array, name: str, is_split: bool = False) -> jax.Array:
-    """Applies `norm` to [B, T, D] and shards the result; `name` is the activation's.
-
-    `is_split`: let each device compute the part of the width that remat saves, and gather the result.
-    """
+    """Applies `norm` to [B, T, D] and shards the result, the activation `name`. `is_split`: each device computes the
+    part of the width that remat saves, and the result is gathered."""
     x = norm(x)
     if is_split:
         x = hinted(x, "batch", "seq", "saved_embed")

@@ -19,15 +19,12 @@ TABLES = ("vocab", "positions")
 B2 = 0.95
 """Decay of AdamW's second moment, as in Brown et al. 2020, appendix B."""
 MUON_RMS = 0.2
-"""Root mean square of Muon's updates, about AdamW's, so that the same learning rate and weight decay serve both
-(Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2)."""
+"""Root mean square of Muon's updates, about AdamW's, so that one learning rate and weight decay serve both (Liu et al.
+2025, "Muon is Scalable for LLM Training", section 2.2)."""
 
 
 def optimizer(config: TrainingConfig, logical_axes: Tree) -> optax.GradientTransformation:
-    """Returns the configured optimizer, after clipping by global norm.
-
-    `logical_axes` is a tree like the parameters that holds their `LogicalAxes`.
-    """
+    """Returns the configured optimizer, after clipping by global norm. `logical_axes`: a tree like the parameters."""
     return optax.chain(optax.clip_by_global_norm(config.grad_clip), *_named(config, logical_axes))
 
 
@@ -83,7 +80,6 @@ def _map(function: Any, logical_axes: Tree) -> Tree:
 
 
 def _is_matrix(logical_axes: LogicalAxes) -> bool:
-    """Returns whether a parameter has matrices: not only biases or scales, one for each layer, expert or head."""
     return len(_matrix_dims(logical_axes)) > 1
 
 
@@ -107,10 +103,8 @@ def _muon_dims(logical_axes: LogicalAxes) -> optax.contrib.MuonDimensionNumbers 
 
 
 def describe_moments(opt_state: Tree, params: Tree) -> Tree:
-    """Returns `opt_state` with an `Array` in place of every leaf; `params` has the parameters' `Array`s.
-
-    An array belongs to the parameter whose path ends its own. Names that would be equal get optax's chain indices.
-    """
+    """Returns `opt_state` with an `Array` in place of every leaf, by the longest parameter path of `params` that ends
+    its own. Names that would be equal get optax's chain indices."""
     counts = Counter(name_of(path) for path, _ in jax.tree.leaves_with_path(opt_state))
     owners = dict(jax.tree.leaves_with_path(params))
 
@@ -131,11 +125,9 @@ def _describe_moment(path: Any, with_indices: bool, leaf: Any, owner: Array | No
 
 
 def _moment_axes(path: tuple[Any, ...], shape: tuple[int, ...], owner: Array) -> LogicalAxes | None:
-    """Returns the logical axes of an array of the optimizer's state that belongs to the parameter `owner`.
-
-    Adafactor's means of a row and of a column lack its largest dim and its second largest. None if the array has
-    another shape, such as a placeholder.
-    """
+    """Returns the logical axes of an array of the optimizer's state that belongs to the parameter `owner`, None for
+    another shape, such as a placeholder. Adafactor's means of a row and of a column lack its largest or second largest
+    dim."""
     if shape == owner.shape:
         return owner.logical_axes
     keys = [getattr(key, "name", None) for key in path]

@@ -25,7 +25,7 @@ Pairs = list[tuple[int, int]]
 
 
 DIAGONAL, BELOW = [[0, 0], [1, 1]], [[1, 0]]
-"""The tiles of a device's own queries and keys: on the diagonal, where the mask leaves half, and below it."""
+"""A device's tiles of its own queries and keys: on the diagonal, where the mask leaves half, and below it."""
 
 
 class Seen(NamedTuple):
@@ -46,10 +46,8 @@ class Gradients(NamedTuple):
 
 
 def ring_attention(query: jax.Array, kv: jax.Array, axes: Axes, tiles: Tiles) -> jax.Array:
-    """Returns [b, 2·c, n, H] for a device's queries [b, 2·c, n, H], keys and values [b, 2·c, 2, n, H].
-
-    For use inside a `shard_map`; the mesh axes `axes` split the sequence.
-    """
+    """Returns [b, 2·c, n, H] for a device's queries [b, 2·c, n, H], keys and values [b, 2·c, 2, n, H], inside a
+    `shard_map` whose mesh axes `axes` split the sequence."""
     chunks = [_balanced(x.swapaxes(1, 2), axes) for x in (query, *jnp.unstack(kv, axis=2))]
     return _in_order(_attend(*chunks, axes, tiles), axes).swapaxes(1, 2)
 
@@ -141,8 +139,6 @@ def _answer(
     pairs: jax.Array,
     is_causal: bool = False,
 ) -> Gradients:
-    """Adds the gradients from tiles."""
-
     def step(found: Gradients, pair: jax.Array) -> tuple[Gradients, None]:
         row, column = pair
         parts = tiles.gradients(Asked(*(x[row] for x in asked)), key[column], value[column], is_causal)
@@ -153,11 +149,9 @@ def _answer(
 
 
 def _pairs(axes: Axes, step: jax.Array | int, of_queries: bool = False) -> jax.Array:
-    """Returns the tiles that the mask leaves, with the keys, or the queries, from the device `step` places before.
-
-    Each is a pair of indices: a chunk of queries, a chunk of keys. All later chunks come after all earlier ones; of two
-    devices, the earlier chunk of the first comes first, and its later chunk last.
-    """
+    """Returns the tiles that the mask leaves, as (chunk of queries, chunk of keys), with the keys, or the queries, from
+    the device `step` places before. All later chunks come after all earlier ones; of two devices, the earlier chunk of
+    the first comes first, and its later chunk last."""
     is_first = _index(axes) >= step  # the device that the visitor comes from
     same = jnp.where(is_first != of_queries, 0, 1)
     return jnp.stack([jnp.array([1, 0]), jnp.stack([same, same])])
@@ -178,16 +172,13 @@ def _index(axes: Axes) -> jax.Array:
 
 
 def _send(x: Any, axes: Axes) -> Any:
-    """Sends arrays to the next device of the ring."""
     devices = jax.lax.axis_size(axes)
     return _permute(x, axes, [(device, (device + 1) % devices) for device in range(devices)])
 
 
 def _permute(x: Any, axes: Axes, pairs: Pairs) -> Any:
-    """Sends arrays from device to device, numbered as `axis_index` numbers them.
-
-    `ppermute` numbers them in the order of the mesh's axes, not in the order of `axes` (jax 0.10.2, measured).
-    """
+    """Sends arrays between devices numbered as by `axis_index`. `ppermute` numbers them in the order of the mesh's
+    axes, not of `axes` (jax 0.10.2, measured)."""
     names = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in axes]
     grid = np.arange(jax.lax.axis_size(axes)).reshape([jax.lax.axis_size(name) for name in names])
     numbers = grid.transpose([names.index(name) for name in axes]).ravel().tolist()

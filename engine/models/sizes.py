@@ -17,18 +17,14 @@ LEAST_CAPABILITY = 8
 
 @dataclass(frozen=True)
 class AttentionKernels:
-    """How attention is computed, by whether devices share a sequence."""
+    """Attention kernels for sequences `whole` on a device, and `split` over devices."""
 
     whole: AttentionKernel
-    """Where a device holds whole sequences."""
     split: AttentionKernel
-    """Where the sequence is split over devices."""
 
     def of(self, seq_len: int, parts: int) -> AttentionKernel:
-        """Returns the one for sequences of this length in `parts` parts.
-
-        A ring needs parts of an even number of tokens, else attention is plain, and for splash of a multiple of 256.
-        """
+        """Returns the kernel for sequences of this length in `parts` parts. A ring needs parts of an even number of
+        tokens, else attention is plain, and for splash of a multiple of 256."""
         if parts == 1:
             return self.whole
         if seq_len % (2 * parts):
@@ -41,10 +37,8 @@ PLAIN = AttentionKernels("plain", "plain")
 
 
 def attention_kernels(config: ModelConfig, platform: str, seq_len: int, capability: str = "") -> AttentionKernels:
-    """Returns how attention is computed, as `ModelConfig.attention` says.
-
-    `capability` is the compute capability of the GPUs, `9.0` or `gfx90a`. Raises Invalid without a GPU for cuDNN.
-    """
+    """Resolves `ModelConfig.attention`. `capability`: of the GPUs, `9.0` or `gfx90a`. Raises Invalid without a GPU for
+    cuDNN."""
     asked, is_new_enough = config.attention, _generation(capability) >= LEAST_CAPABILITY
     fits_cudnn = is_new_enough and compute_dtype(config, platform) != "float32" and config.fits_cudnn
     whole: AttentionKernel = "plain"
@@ -77,7 +71,7 @@ def _generation(capability: str) -> int:
 
 
 def tile_block(tokens: int) -> int:
-    """Returns the positions in a block of scores of splash or ring attention; all, if no usual block divides them."""
+    """Returns the positions in a block of splash or ring attention; all, if no usual block divides them."""
     return next((size for size in SPLASH_BLOCKS if tokens % size == 0), tokens)
 
 
@@ -87,11 +81,9 @@ def query_block(seq_len: int) -> int:
 
 
 def expert_matmul(config: ModelConfig, platform: str) -> Literal["dense", "ragged"]:
-    """Returns how experts compute their tokens, as `ModelConfig.expert_matmul` says.
-
-    On TPU, the compiler of jax 0.10 takes for the gradient of a ragged product's kernels the FLOPs of all rows with
-    every expert; jax 0.12's has a kernel for it. On other platforms all ragged products are dense ones.
-    """
+    """Resolves `ModelConfig.expert_matmul`. On TPU, the compiler of jax 0.10 takes for the gradient of a ragged
+    product's kernels the FLOPs of all rows with every expert; jax 0.12's has a kernel for it. On other platforms all
+    ragged products are dense ones."""
     if config.expert_matmul != "auto":
         return config.expert_matmul
     has_kernels = platform == "tpu" and jax.__version_info__ >= (0, 12)
@@ -104,11 +96,8 @@ def compute_dtype(config: ModelConfig, platform: str) -> str:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Returns the number of trainable elements, without the padding rows of the token tables.
-
-    V·D for each token table and context·D for learned positions; per layer attention, MLP (or each expert, and D·E for
-    the router) and norms; and the final norm.
-    """
+    """Returns the trainable elements, without padding rows: V·D for each token table and context·D for learned
+    positions; per layer attention, MLP (or each expert, and D·E for the router) and norms; and the final norm."""
     d, norms = config.embed, 4 if config.norm_places == "both" else 2
     layer = _attention_parameters(config) + norms * _norm_parameters(config)
     layer += (config.experts or 1) * _mlp_parameters(config) + d * config.experts
@@ -117,7 +106,7 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def active_parameter_count(config: ModelConfig) -> int:
-    """Returns the part of `parameter_count` that one token uses: only `experts_per_token` of the experts count."""
+    """Returns the part of `parameter_count` that one token uses: `experts_per_token` of the experts."""
     idle = config.experts - config.experts_per_token if config.experts else 0
     return parameter_count(config) - config.layers * idle * _mlp_parameters(config)
 
@@ -142,12 +131,9 @@ def _norm_parameters(config: ModelConfig) -> int:
 
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> float:
-    """Returns the FLOPs of forward and backward pass: 6 per multiplying parameter + 12·N·H·T per layer for attention.
-
-    The formula is from PaLM, appendix B. The position table and the token lookup multiply nothing; the output layer
-    does. The experts that a token is routed to count even if they have no capacity left for it, and only they count. In
-    layers with a window T is at most the window.
-    """
+    """Returns the FLOPs of forward and backward pass: 6 per multiplying parameter + 12·N·H·T per layer for attention
+    (PaLM, appendix B). The position table and the token lookup multiply nothing; the output layer does. A token's
+    experts count even if they have no capacity left. In layers with a window T is at most the window."""
     idle = (0 if config.rope else config.context) + (0 if config.tied else config.vocab)
     multiplying = active_parameter_count(config) - idle * config.embed
     positions = sum(min(seq_len, config.window_of(layer) or seq_len) for layer in range(config.layers))

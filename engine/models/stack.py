@@ -28,11 +28,8 @@ Stage = Callable[[Any, jax.Array, jax.Array], jax.Array]
 def scan_layers(
     bodies: tuple[Apply, ...], blocks: Block, x: jax.Array, keys: jax.Array | None, examples: jax.Array
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Applies blocks whose arrays are stacked, [L, …], and returns the stream and the balance losses [L, B].
-
-    `bodies` apply the layers of one period, if layers alternate. The loop's body applies a period; the layers that are
-    left after the last whole one follow it.
-    """
+    """Applies blocks whose arrays are stacked, [L, …], and returns the stream and the balance losses [L, B]. `bodies`
+    apply the layers of one period, as the loop's body does; the rest after the last period follows the loop."""
     if len(bodies) == 1:
         return _scan(bodies[0], blocks, x, keys, examples)
 
@@ -95,14 +92,10 @@ def _part(blocks: Block, function: Callable[[jax.Array], jax.Array]) -> Block:
 def apply_stages(
     pipeline: PipelineInfo, stage: Stage, layers: Any, x: jax.Array, saves: Callable[..., bool]
 ) -> jax.Array:
-    """Applies all layers to the residual stream [B, T, D].
-
-    `layers`: arrays from `stack_stages`. `saves`: the policy of `jax.checkpoint` for a tick.
-
-    There are R M + S - 1 ticks. In each, a stage processes what the previous stage sent in the tick before; in S - 1
-    of them it has no micro-batch, and its result is not used. The last stage's result waits in the first until all
-    micro-batches have entered, then it enters again.
-    """
+    """Applies all layers, arrays from `stack_stages`, to the residual stream [B, T, D] in R M + S - 1 ticks. `saves`:
+    the policy of `jax.checkpoint` for a tick. In each, a stage processes what the previous one sent in the tick before;
+    in S - 1 of them it has no micro-batch, and its result is not used. The last stage's result waits in the first until
+    all micro-batches have entered, then it enters again."""
     stages, microbatches = pipeline.stages, pipeline.microbatches
     (groups, _), (batch, *rest) = token_groups(), x.shape
     size = batch // (groups * microbatches)
@@ -134,11 +127,9 @@ def apply_stages(
 
 
 def stack_stages(layers: jax.Array, pipeline: PipelineInfo, *logical_axes: str | None) -> jax.Array:
-    """Reshapes [L, …] to [G, R, S, L ÷ R S, …]: the layers of each stage, with one copy per group of the batch.
-
-    Each device still holds a single copy. Gradients are summed over the micro-batches inside a group before they are
-    summed over the groups: they cross the mesh once per step instead of once per tick.
-    """
+    """Reshapes [L, …] to [G, R, S, L ÷ R S, …]: the layers of each stage, with one copy per group of the batch, one per
+    device. Gradients are summed over the micro-batches inside a group first: they cross the mesh once per step instead
+    of once per tick."""
     if pipeline.repeats > 1:
         return _copy_per_group(_interleave(layers, pipeline), *logical_axes)
     return _copy_per_group(layers.reshape(1, pipeline.stages, -1, *layers.shape[1:]), *logical_axes)
@@ -187,14 +178,12 @@ def _layers_of(layers: Any, repeats: jax.Array, pipeline: PipelineInfo) -> Any:
 
 
 def _send_to_next(x: jax.Array, pipeline: PipelineInfo) -> jax.Array:
-    """Sends each stage's [G, S, b, T, D] to the next stage, the last one's to the first."""
     axes, spec = tuple(pipeline.axes), PartitionSpec(None, tuple(pipeline.axes))
     ring = [(stage, (stage + 1) % pipeline.stages) for stage in range(pipeline.stages)]
     return _per_stage(lambda x: jax.lax.ppermute(x, axes, ring), pipeline, spec, spec)(x)
 
 
 def _per_stage(function: Callable[..., Any], pipeline: PipelineInfo, in_specs: Any, out_specs: Any) -> Any:
-    """Returns a function that each stage applies to its own part."""
     return jax.shard_map(function, axis_names=set(pipeline.axes), in_specs=in_specs, out_specs=out_specs)
 
 

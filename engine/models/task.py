@@ -26,19 +26,17 @@ Tree = Any
 
 
 class TrainState(NamedTuple):
-    """Everything that a step reads and writes. Fields may also hold shardings or descriptions instead of arrays."""
+    """Everything that a step reads and writes, or shardings or descriptions in its place."""
 
     params: Tree
     """Nested dict by module path, as from `nnx.to_pure_dict`."""
     opt_state: Tree
-    """The optax optimizer's state."""
     step: Tree
     """int32 []: steps done."""
     seed: Tree
     """uint32 []: the key of step n is `fold_in(key(seed), n)`."""
     variables: Tree = {}  # noqa: RUF012 (never mutated)
-    """Variables that the module updates itself, such as BatchNorm's running mean: a dict like `params`. The built-in
-    model has none."""
+    """Variables that the user's module updates itself, such as BatchNorm's running mean: a dict like `params`."""
 
 
 class Task:
@@ -54,9 +52,7 @@ class Task:
             else BuiltIn(config, config.model, platform)
         )
         self.dtype = self.model.dtype
-        """The dtype of activations; None if only the user's model knows it."""
         self.user_batches = self.model.batches
-        """The batches of the user's `batch` function; None if the model trains on text."""
         with nnx.use_eager_sharding(False):
             split = nnx.split(nnx.eval_shape(self.model.module), nnx.Param, nnx.RngState, ...)
         self._graph, self._params, self._rngs, self._variables = split
@@ -72,10 +68,8 @@ class Task:
             raise Invalid(*problems)
 
     def with_config(self, config: RunConfig) -> "Task":
-        """Returns the task of a config with another batch, accumulation or remat: none changes the state.
-
-        A built-in model's task is made at once, for its arrays and formulas; it cannot be traced.
-        """
+        """Returns the task of a config with another batch, accumulation or remat: none changes the state. A built-in
+        model's task is only for its arrays and formulas; it cannot be traced."""
         if isinstance(config.model, UserModel):
             return Task(config, self.platform)
         other = copy(self)
@@ -85,26 +79,19 @@ class Task:
 
     @property
     def parameters(self) -> int:
-        """The number of trainable elements, without padding rows."""
         if isinstance(self.model, BuiltIn):
             return self.model.parameters
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params))
 
     @property
     def flops_per_step(self) -> float:
-        """The model FLOPs of one step, without recomputation: by formula, or counted in the user's traced functions.
-
-        0 if those could not be traced.
-        """
+        """Model FLOPs of one step, without recomputation, by formula or counted in the traces of a user's; else 0."""
         if isinstance(self.model, BuiltIn):
             return self.model.flops_per_step
         return self._traces.flops if self._traces else 0.0
 
     def initial_state(self) -> TrainState:
-        """Returns the state before the first step.
-
-        It is meant to be traced under `jit`, so that each device creates its own shards and no full copy exists.
-        """
+        """Returns the state before the first step. Trace it under `jit`: then each device creates its own shards."""
         with nnx.use_eager_sharding(False):
             _, *split = nnx.split(self.model.module(), nnx.Param, nnx.RngState, ...)
         params, _, variables = map(nnx.to_pure_dict, split)
@@ -173,11 +160,8 @@ class Task:
     def outcome(
         self, params: Tree, variables: Tree, batch: Tree, key: jax.Array | None
     ) -> tuple[jax.Array, tuple[jax.Array, Tree]]:
-        """Runs a forward pass. Returns the minimised value, and the loss and the updated variables.
-
-        The minimised value includes the experts' balance loss; both it and the loss are float32 []. Raises Invalid if
-        a variable changes its shape or dtype.
-        """
+        """Runs a forward pass. Returns the minimised value, with the experts' balance loss, and the loss, each float32
+        [], and the updated variables. Raises Invalid if a variable changes its shape or dtype."""
         module = self._module(params, key, variables)
         minimised, value = self.model.objective(module, batch, key)  # type: ignore[arg-type]
         return minimised, (value, self._updated_variables(module))
@@ -208,7 +192,7 @@ class Task:
 
     @property
     def period(self) -> int:
-        """Layers until the pattern of alternating ones repeats, 1 if all are alike."""
+        """Layers until the pattern of alternating ones repeats."""
         return 1 if isinstance(self.config.model, UserModel) else len(self.config.model.local_layers)
 
     def problems_on(self, axes: tuple[str, ...]) -> list[str]:
@@ -216,7 +200,6 @@ class Task:
         return self._traces.problems_on(axes) if self._traces else []
 
     def _abstract_arguments(self) -> tuple[Tree, ...]:
-        """Returns abstract arguments of `outcome`."""
         state = self.abstract_state
         batch = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), self.batch_arrays)
         return state.params, state.variables, batch, jax.eval_shape(jax.random.key, 0)
@@ -241,7 +224,6 @@ class Task:
 
     @cached_property
     def abstract_state(self) -> TrainState:
-        """The state with a `ShapeDtypeStruct` in place of every array."""
         return jax.eval_shape(self.initial_state)
 
     @property
@@ -251,7 +233,6 @@ class Task:
 
     @cached_property
     def state_arrays(self) -> TrainState:
-        """The state with an `Array` in place of every array."""
         state = self.abstract_state
         params = describe(state.params, self._params, "parameter")
         step, seed = (Array((name,), "scalar", (), getattr(state, name).dtype, ()) for name in ("step", "seed"))
@@ -260,7 +241,6 @@ class Task:
 
     @property
     def batch_arrays(self) -> Tree:
-        """A batch with an `Array` in place of every array."""
         return self.model.batch
 
     @cached_property
@@ -273,7 +253,7 @@ class Task:
 
     @property
     def logical_axes(self) -> set[str] | None:
-        """All logical axes that a rule may name. None for a user's model, whose activations may have others."""
+        """Logical axes that a rule may name; None for a user's model, whose activations may have others."""
         return self.annotated if isinstance(self.model, BuiltIn) else None
 
 

@@ -13,7 +13,6 @@ from .array import Array, name_of
 from .user_code import type_name
 
 BYTE_VALUES = 256
-"""Tokens are bytes."""
 
 Tree = Any
 """An array or a tree of arrays, as `batch` returns it."""
@@ -40,8 +39,6 @@ class UserBatches:
 
     @property
     def arrays(self) -> Tree:
-        """A batch with an `Array` in place of every array."""
-
         def describe(path: Any, leaf: np.ndarray) -> Array:
             axes = ("batch", *[None] * (leaf.ndim - 1))
             return Array((_batch_name(path),), "batch", leaf.shape, leaf.dtype, axes)
@@ -49,7 +46,7 @@ class UserBatches:
         return jax.tree_util.tree_map_with_path(describe, self._first)
 
     def __getitem__(self, n: int) -> Tree:
-        """Returns batch n, on the host. Raises Invalid if structure, shapes or dtypes differ from the first batch."""
+        """Returns batch n, on the host. Raises Invalid if it differs from the first in structure, shapes or dtypes."""
         batch = self._make_batch(n)
         found, first = (jax.tree.map(type_name, tree) for tree in (batch, self._first))
         if found != first:

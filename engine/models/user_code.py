@@ -27,11 +27,8 @@ Function = Callable[..., Any]
 
 
 def load_module(model: UserModel, option: str = "--model") -> ModuleType:
-    """Imports the model's module. Raises Invalid if that fails; its message names the command-line `option`.
-
-    While it is imported, its directory is first in `sys.path`; later it is last, so that a `random.py` in it does not
-    shadow Python's.
-    """
+    """Imports the model's module, its directory first in `sys.path`; then it is last, lest a `random.py` in it shadow
+    Python's. Raises Invalid, naming the `option`."""
     sys.path.insert(0, model.directory)
     try:
         with errors_as_invalid(f"{option} {model.name}", model.directory):
@@ -56,7 +53,6 @@ def _run_file(path: str) -> ModuleType:
 
 
 def find_function(module: ModuleType, name: str, model: UserModel, option: str = "--model") -> Function:
-    """Returns the function or class of that name. Raises Invalid, naming the `option`, if the module has none."""
     found = getattr(module, name, None)
     if found is None:
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -69,7 +65,7 @@ def find_function(module: ModuleType, name: str, model: UserModel, option: str =
 
 @contextlib.contextmanager
 def errors_as_invalid(what: str, directory: str) -> Iterator[None]:
-    """Raises an exception of the user's code as Invalid, in one line with its type, its message and its location."""
+    """Raises an exception of the user's code as Invalid, in one line with type, message and location."""
     try:
         yield
     except Invalid:
@@ -100,7 +96,6 @@ def _hint(error: BaseException) -> str:
 
 
 def parameters_of(function: Function) -> Mapping[str, inspect.Parameter]:
-    """Returns the parameters of a function or class by name."""
     return signature_of(function).parameters
 
 

@@ -34,9 +34,7 @@ class UserModule:
     """The user's model, with the same interface as `BuiltIn`. Errors in the user's functions are raised as Invalid."""
 
     dtype = None
-    """None: only the user's functions know it."""
     attention_kernels = None
-    """None: attention is in the user's code."""
     padding_parameters = 0
 
     def __init__(self, config: RunConfig, model: UserModel) -> None:
@@ -62,17 +60,12 @@ class UserModule:
         if problems:
             raise Invalid(*problems)
         self.batches = self._user_batches(config.training.batch_size) if self._batch else None
-        """The batches of the user's `batch`; None without it, for training on text."""
         self.batch: Tree = (
             self.batches.arrays if self.batches else text_batch(config.training.batch_size, config.training.seq_len)
         )
-        """A batch with an `Array` in place of every array."""
 
     def module(self) -> nnx.Module:
-        """Calls the user's function. Plain arrays in the module are marked as `nnx.data`, as Flax does outside traces.
-
-        Raises Invalid if the function fails or returns something else.
-        """
+        """Calls the user's function. Marks plain arrays as `nnx.data`, as Flax does outside traces. Raises Invalid."""
         with self._errors_as_invalid(self._model.function):
             module = self._make(**self._keywords(self._make), **self._rngs())
         if not isinstance(module, nnx.Module):
@@ -89,10 +82,8 @@ class UserModule:
         return value, value
 
     def held_out_loss(self, module: nnx.Module, batch: Tree) -> jax.Array:
-        """Returns the loss, float32 [], of a module in `eval` mode: without dropout, with BatchNorm's running means.
-
-        A `loss` that takes a key receives the same one for every batch.
-        """
+        """Returns the loss, float32 [], of a module in `eval` mode, with BatchNorm's running means. A `loss` that takes
+        a key receives the same one for every batch."""
         module.eval()
         return self._value(module, batch, jax.random.key(0))
 
@@ -123,7 +114,7 @@ class UserModule:
         return cross_entropy(logits.astype(jnp.float32), batch.targets)
 
     def optimizer(self) -> optax.GradientTransformation | None:
-        """Returns the user's optimizer, None if the file defines none. Raises Invalid if it is not an optax one."""
+        """Returns the user's optimizer, if any. Raises Invalid if it is not an optax one."""
         if self._optimizer is None:
             return None
         with self._errors_as_invalid("optimizer"):
@@ -147,14 +138,12 @@ class UserModule:
         return UserBatches(make_batch, self._of("batch"), batch_size)
 
     def _keywords(self, function: Function) -> dict[str, Any]:
-        """Returns the settings that a function takes, by name."""
         parameters = parameters_of(function)
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         rest = self._model.arguments if takes_all and function is self._make else {}
         return {**rest, **{key: value for key, value in self._settings.items() if key in parameters}}
 
     def _call_problems(self) -> list[str]:
-        """Returns why functions cannot be called with the arguments that are known; one line each."""
         calls = (
             (self._model.function, self._make, (), "rngs"),
             ("loss", self._loss, ("model", "batch"), "key"),
@@ -218,20 +207,13 @@ class Traces:
         arguments: Callable[[], tuple[Any, ...]],
         errors_as_invalid: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
-        """`outcome` returns the minimised value and auxiliary outputs; `arguments` makes abstract arguments for it.
-
-        In `errors_as_invalid`, exceptions are raised as Invalid.
-        """
+        """`outcome` returns the minimised value and auxiliary outputs of abstract `arguments`."""
         self._outcome, self._arguments, self._errors_as_invalid = outcome, arguments, errors_as_invalid
         self._known: dict[tuple[str, ...], Jaxpr | Invalid] = {}
-        """By mesh axes; the key () means without a mesh."""
 
     def problems_on(self, axes: tuple[str, ...]) -> list[str]:
-        """Returns why the step cannot be traced on a mesh with these axes, of any size; empty if it can.
-
-        A step that can be traced without a mesh can be traced on any. Otherwise it may constrain activations to mesh
-        axes, which the mesh must have.
-        """
+        """Returns why the step cannot be traced on a mesh with these axes, of any size. A step that can be traced
+        without a mesh can be traced on any; others may constrain activations to mesh axes."""
         without_mesh = self._traced(())
         if not isinstance(without_mesh, Invalid):
             return []
@@ -246,10 +228,7 @@ class Traces:
 
     @property
     def flops(self) -> float:
-        """The FLOPs of forward and backward pass: 3 × the forward pass, as each product has two in the backward pass.
-
-        0 if the step could not be traced.
-        """
+        """FLOPs: 3 × the forward pass, as each product has two in the backward pass; 0 if the step cannot be traced."""
         known = [traced for traced in (self._traced(()), *self._known.values()) if not isinstance(traced, Invalid)]
         return 3 * flops(known[0]) if known else 0.0
 

@@ -16,16 +16,12 @@ ORIGIN = re.compile(r"(input|output|constraint_\d+|mc_\d+_(?:input|output))(?:: 
 
 
 class Reason(NamedTuple):
-    """The preset's reasons for the layout of an argument or a value."""
-
     axes: Mapping[Axis, str]
     """The reason of each mesh axis that splits a dim, such as `rule mlp → model`."""
     unsharded: Mapping[int, str]
-    """The reason of each unsharded dim, such as `mlp: no rule: unsharded`."""
 
 
 Reasons = Mapping[str, Reason]
-"""The reasons by name of the argument or value."""
 
 
 class End(NamedTuple):
@@ -40,8 +36,6 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class Chains:
-    """The chains of one program."""
-
     graph: Graph
     reasons: Reasons
     labels: Mapping[int, str]
@@ -68,7 +62,6 @@ class Chains:
         return links
 
     def unsharded(self, tensor: int) -> Iterator[Link]:
-        """Yields a link for each dim that the preset leaves unsharded."""
         name = name_of(self.graph, tensor)
         if name not in self.reasons:
             return
@@ -145,7 +138,6 @@ class Chains:
 
     @cached_property
     def _constrained(self) -> dict[tuple[str, str], list[str]]:
-        """Names of the values that a line constrains to a layout."""
         found: dict[tuple[str, str], list[str]] = {}
         for operation in self.graph.operations:
             if operation.name == "sdy.sharding_constraint":

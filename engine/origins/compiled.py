@@ -93,7 +93,6 @@ def rematerialized(found: RematerializationInfo, explanation: Explanation) -> Re
 
 
 def _layout(text: str, mesh: Mapping[str, int]) -> Layout:
-    """The mesh axes of each dim, of a last dim of replicas, too."""
     if named := NAMED.match(text):
         return [[name + part for name, part in AXIS.findall(dim)] for dim in DIM.findall(named[1])]
     tiles = TILES.match(text)

@@ -8,7 +8,6 @@ from .graph import Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
 MOST_PER_DIM = 2
 """Conflicts that are named for one dim of a tensor."""
 MOST_USES = 8
-"""Operations that take a tensor, at most."""
 
 
 class Conflict(NamedTuple):
@@ -19,7 +18,6 @@ class Conflict(NamedTuple):
     operation: int
     """The operation where the two sides meet."""
     other: int
-    """The tensor that the axis splits."""
     what: str
     """Both sides, and the reason that the axis was not taken over."""
 

@@ -19,11 +19,8 @@ MOST_VALUES = 2000
 def explain(
     module: Any, program: str, names: Sequence[str] = (), reasons: Reasons | None = None, with_results: bool = True
 ) -> Explanation:
-    """Explains a module of StableHLO, which stays as it is.
-
-    `names`: of its arguments; jax's names by default. `reasons`: see `chains.Reasons`. Without results, returned values
-    are left out unless they have names. Raises Invalid if Shardy's passes are missing or fail.
-    """
+    """Explains a module of StableHLO, which stays as it is. `names`: of its arguments; jax's by default. Without
+    results, unnamed ones are left out. Raises Invalid if Shardy's passes are missing or fail."""
     with module.context:
         partitioned = partition(module, records=True)
         graph, transfers = partitioned.graph, list(read_transfers(partitioned))

@@ -16,32 +16,24 @@ LinkKind = Literal["input", "constraint", "shard_map", "operand", "conflict"]
 
 
 class ProgramRequest(Struct, frozen=True, kw_only=True):
-    """A program of the user's: a function that lowers it."""
+    """A user's function that lowers a program."""
 
     function: UserModel
-    """The function and its file."""
     mesh: dict[str, int]
-    """Axis to size of the mesh that is set while the function is called; empty for none."""
+    """Axis to size of the mesh in force while the function is called; empty for none."""
     compiles: bool = False
-    """Whether the program is compiled, too."""
 
 
 class StepRequest(Struct, frozen=True, kw_only=True):
-    """The train step of a preset."""
-
     config: RunConfig
-    """Model, devices and preset."""
     rules: dict[str, list[str]] = {}
-    """Rules to try in place of the preset's: logical axis to mesh axes; empty for an unsplit axis."""
+    """Rules to try in place of the preset's: logical axis to mesh axes."""
     compiles: bool = False
-    """Whether the step is compiled, too."""
     is_simulated: bool = False
-    """Whether simulated devices take the place of the platform's, which another process may hold."""
+    """Use simulated devices, as another process may hold the platform's."""
 
 
 class KeptStepRequest(Struct, frozen=True, kw_only=True):
-    """The step of an external loop."""
-
     path: str
     """The file in which `watch` kept it."""
 
@@ -157,9 +149,8 @@ class Explained(Struct, frozen=True, kw_only=True):
     """An explanation, or the reason that there is none."""
 
     explanation: Explanation | None = None
-    """None if the passes failed."""
     problem: str | None = None
-    """Why there is no explanation; None if there is one."""
+    """Why there is no explanation."""
 
 
 def differences(estimated: Sequence[CollectiveOrigin], found: Sequence[CollectiveInfo]) -> list[str]:

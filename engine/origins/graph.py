@@ -39,8 +39,6 @@ NOTABLE = {"product", "convolution", "reduction", "loop", "cond", "gather", "sca
 
 
 class Place(NamedTuple):
-    """Where an operation comes from."""
-
     op_name: str
     """Name that jax gave it, such as `jit(step)/jvp(blocks)/mlp/dot_general`."""
     source: str
@@ -48,13 +46,12 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of a module's operations, each text read once: many operations share a location."""
+    """Places of a module's operations, each location read once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Place] = {}
 
     def of(self, location: Any) -> Place:
-        """Returns the place of a location of jaxlib's MLIR bindings."""
         key = location.attr
         if key not in self._known:
             self._known[key] = _place(str(location))
@@ -70,12 +67,10 @@ def _place(text: str) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How the dims of an operation's operands and results correspond. Dims with a common factor are split together."""
+    """The factors of each dim of an operation's operands and results. Dims with a common factor are split together."""
 
     operands: list[list[list[int]]]
-    """For each operand and dim its factors."""
     results: list[list[list[int]]]
-    """For each result and dim its factors."""
     summed: set[int]
     """Factors that the operation sums over, or reduces otherwise."""
     whole: set[int]
@@ -84,16 +79,11 @@ class Rule:
 
 @dataclass(slots=True)
 class Operation:
-    """An operation of the program."""
-
     name: str
     """Such as `stablehlo.dot_general`."""
     operands: list[int]
-    """Its operands, as indices of tensors."""
     results: list[int]
-    """Its results, as indices of tensors."""
     place: Place
-    """Where it comes from."""
     rule: Rule | None = None
     """None if its values are not split together."""
 
@@ -111,30 +101,25 @@ class Operation:
 
 
 class Seat(NamedTuple):
-    """A tensor's place in an operation."""
+    """A tensor's place in an operation, with the factors of its dims."""
 
     role: str
     """Such as `operand 1`."""
     tensor: int
-    """Its index in the graph."""
     factors: list[list[int]]
-    """For each dim its factors."""
 
 
 @dataclass(frozen=True, slots=True)
 class PropagationStep:
-    """One step of the propagation: an operation passed a mesh axis from one tensor to another."""
+    """One step of the propagation: an operation passed a mesh axis on from `tensor`."""
 
     number: int
-    """Steps are numbered in the order in which they were taken."""
+    """In the order in which steps were taken."""
     operation: int
-    """The operation."""
     tensor: int
-    """The tensor that passed the axis on."""
     role: str
-    """The role of that tensor: `operand-1`, `result-0`."""
+    """The role of that tensor, `operand-1` or `result-0`; `target`: of the other one."""
     target: str
-    """The role of the other tensor."""
 
 
 @dataclass(slots=True)
@@ -144,20 +129,18 @@ class Tensor:
     shape: list[int]
     dtype: str
     axes: list[list[Axis]]
-    """For each dim the mesh axes that split it."""
+    """By dim."""
     operation: int | None = None
     """The operation that computes it; None for an argument."""
     result: int = 0
-    """Its index among the operation's results."""
     names: list[str] = field(default_factory=list)
-    """Names that the program gives it."""
     uses: list[tuple[int, int]] = field(default_factory=list)
     """Operations that take it, and as which operand."""
     joined: list[int] = field(default_factory=list)
     """Tensors that control flow passes on as this one: a loop's initial value and the value after an iteration, what
-    each branch returns, what a function is called with."""
+    each branch returns, a function's arguments."""
     steps: dict[Axis, list[PropagationStep]] = field(default_factory=dict)
-    """For each axis the steps that brought it."""
+    """By axis."""
     asked: dict[Axis, str] = field(default_factory=dict)
     """For each axis where it was first asked for: `self`, or the name of an origin, such as `input: 2`."""
 
@@ -167,20 +150,16 @@ class Tensor:
 
 @dataclass
 class Graph:
-    """A program after the propagation."""
+    """A program after the propagation: operations, and tensors by index."""
 
     mesh: dict[str, int]
-    """Mesh axis to size."""
     tensors: list[Tensor] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     arguments: list[int] = field(default_factory=list)
-    """The program's arguments, as indices of tensors."""
     results: list[int] = field(default_factory=list)
-    """The program's results, as indices of tensors."""
     result_names: list[str] = field(default_factory=list)
-    """A name for each result."""
     origins: dict[str, int] = field(default_factory=dict)
-    """Name of an origin to its operation: `constraint_3`, `mc_0` (a `shard_map`)."""
+    """Origin's name, `constraint_3` or `mc_0` (a `shard_map`), to operation."""
 
     def parts(self, axes: Sequence[Axis]) -> int:
         """Returns the number of parts that mesh axes split a dim into."""
@@ -192,7 +171,6 @@ class Graph:
 
 
 def word(operation: Operation) -> str:
-    """Returns a word for an operation: `product`, `add`."""
     return OPERATIONS.get(operation.name, operation.name.rpartition(".")[2])
 
 

@@ -32,32 +32,27 @@ FUSED = re.compile(
 )
 """Operations that are computed by those that read their results."""
 MANY = 3
-"""A value with several readers is written to memory if all that it is computed from takes this many times its memory:
-fusion would keep that instead."""
+"""A value with several readers is written to memory if its sources take this many times its memory: fusion would keep
+those instead."""
 LANES = 128
-"""Elements in a row of a TPU's tiles: one dim of an array is padded to them. The layout is assumed to be the best."""
+"""Elements in a row of a TPU's tiles, to which one dim of an array is padded; the best layout is assumed."""
 BACKWARD = "transpose("
-"""In the name of operations of the backward pass."""
+"""In op names of the backward pass."""
 DTYPES = {"i1": "pred", "i": "s", "ui": "u"}
-"""How StableHLO and HLO name a type, or begin to."""
 
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Memory that holds a value."""
-
     bytes: int
     """0 for an argument, which stays."""
     begin: int
-    """The time at which it is written. Times count operations, in a loop once."""
+    """Time of the write, in operations; those in a loop count once."""
     end: int
     """The begin of the last operation that reads it."""
     is_backward: bool
-    """Whether it belongs to the backward pass."""
     value: Any
-    """The value, or the wider one that it copies; of jaxlib's MLIR bindings."""
+    """The value of jaxlib's MLIR bindings, or the wider one that it copies."""
     op: Any
-    """The operation that computes it; None for an argument."""
 
     def is_live(self, time: int) -> bool:
         return self.begin <= time <= self.end
@@ -75,9 +70,9 @@ class LiveMemory:
         self.buffers: list[Buffer] = []
         """Memory besides the arguments, in the order in which it is written."""
         self.moved = 0
-        """Bytes that the step's operations read from memory and write to it, each time that a loop runs."""
+        """Bytes that operations read from memory and write to it, in all runs of loops."""
         self.now = 0
-        """Operations that have run: in the end, the length of the program."""
+        """Operations that have run."""
         self.places = Places()
         self._is_tpu = is_tpu
         self._sources: dict[Any, Sources] = {}
@@ -92,7 +87,6 @@ class LiveMemory:
 
     @cached_property
     def held(self) -> list[int]:
-        """Bytes that are live at each time besides the arguments."""
         changes = Counter[int]()
         for buffer in self.buffers:
             changes[buffer.begin] += buffer.bytes
@@ -105,12 +99,10 @@ class LiveMemory:
 
     @property
     def at_peak(self) -> list[Buffer]:
-        """The live buffers at the peak besides the arguments."""
         at = self.peak
         return [buffer for buffer in self.buffers if buffer.is_live(at)]
 
     def share(self, time: int) -> float:
-        """Returns a time as a fraction of the program's length."""
         return round(min(time / max(1, self.now), 1.0), 4)
 
     def padded(self, value: Any) -> int:
@@ -269,7 +261,6 @@ def _temporary(live: LiveMemory, buffer: Buffer) -> PeakBuffer:
 
 
 def _described(live: LiveMemory, value: Any, typed: Any, size: int, **about: Any) -> PeakBuffer:
-    """Describes memory of the shape of one value and the type of another."""
     shape = live.program.part(value, live.program.layout(value))
     dtype = str(ir.RankedTensorType(typed.type).element_type)
     hlo = re.sub("^(i1$|ui|i)", lambda found: DTYPES[found[0]], dtype)

@@ -34,7 +34,6 @@ def names_of(attribute: Any) -> Iterator[tuple[int, str]]:
 
 
 def _lower(_: Any, value: Any, *, name: str) -> list[Any]:
-    """Names the operation that computes the value; an argument has its own name."""
     if isinstance(value.owner, ir.Block):
         return [value]
     if value.owner.operation.name.startswith("chlo."):  # the passes write it anew, without its attributes

@@ -32,7 +32,6 @@ class Partitioned:
 
     module: Any
     graph: Graph
-    """Its values with their layouts, before collectives were inserted."""
 
     @cached_property
     def _functions(self) -> dict[str, Any]:
@@ -44,7 +43,6 @@ class Partitioned:
         return self._functions["main"].regions[0].blocks[0]
 
     def called(self, op: Any) -> Any:
-        """Returns the block of the function that an operation of `CALLS` calls."""
         return self._functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value].regions[0].blocks[0]
 
     def layout(self, value: Any) -> list[list[Axis]]:
@@ -62,7 +60,6 @@ class Partitioned:
         return self.graph.tensors[tensor].axes if tensor is not None else [[] for _ in range(rank)]
 
     def part(self, value: Any, layout: list[list[Axis]]) -> list[int]:
-        """Returns the shape of one device's part of a value in this layout."""
         counts = map(self.graph.parts, layout)
         return [-(-size // count) for size, count in zip(ir.RankedTensorType(value.type).shape, counts, strict=True)]
 
@@ -107,10 +104,7 @@ class Partitioned:
 
 
 def partition(module: Any, records: bool = False) -> Partitioned:
-    """Runs Shardy's passes on a copy of a module. Raises Invalid if the passes are missing or fail.
-
-    `records`: whether its graph has the origin of each mesh axis.
-    """
+    """Runs Shardy's passes on a copy of a module. Raises Invalid if they fail. `records`: origins of mesh axes."""
     with module.context:
         propagated = module.operation.clone()
         propagate(propagated, records)

@@ -22,18 +22,13 @@ RAGGED = "chlo.ragged_dot"
 NOT_REGISTERED = "sdy-save-module"
 CONSTRAIN = "sdy-apply-sharding-constraints"
 MANUAL = "sdy.manual_computation"
-"""A `shard_map`: in a program with one, `CONSTRAIN` may end the process with SIGSEGV if it records (jaxlib 0.10.2 and
-0.12.0)."""
+"""A `shard_map`: with one, `CONSTRAIN` may end the process with SIGSEGV if it records (jaxlib 0.10.2 and 0.12.0)."""
 
 Operation = Any
-"""An operation of jaxlib's MLIR bindings."""
 
 
 def propagate(module: Operation, records: bool) -> None:
-    """Decides the sharding of every value of a module, in place. Raises Invalid.
-
-    `records`: whether the origins are recorded in attributes.
-    """
+    """Decides the sharding of every value of a module, in place. Raises Invalid. `records`: origins in attributes."""
     for broadcast in _operations(module, "stablehlo.broadcast_in_dim"):
         _normalize(broadcast)
     for shard_map in _operations(module, MANUAL):
@@ -117,7 +112,6 @@ def _missing(why: str) -> Invalid:
 
 
 def _operations(operation: Operation, name: str) -> list[Operation]:
-    """Returns the operations with a name inside an operation, at any depth, in order."""
     found: list[Any] = []
 
     def visit(inner: Any) -> ir.WalkResult:
@@ -130,11 +124,9 @@ def _operations(operation: Operation, name: str) -> list[Operation]:
 
 
 def _normalize(operation: Operation) -> None:
-    """Writes a broadcast as the compiler has it: a reshape, or a reshape and a broadcast of new dims.
-
-    Shardy carries axes across a reshape before those across a broadcast. Without this, a value may take an axis on a
-    dim where the compiler has it on another.
-    """
+    """Writes a broadcast as the compiler has it: a reshape, or a reshape and a broadcast of new dims. Shardy carries
+    axes across a reshape before those across a broadcast. Without this, a value may take an axis on a dim where the
+    compiler has it on another."""
     value, result = operation.operands[0], operation.results[0]
     before, after = (list(ir.RankedTensorType(each.type).shape) for each in (value, result))
     dims = list(ir.DenseI64ArrayAttr(operation.attributes["broadcast_dimensions"]))
@@ -155,10 +147,8 @@ def _normalize(operation: Operation) -> None:
 
 
 def _keep_opaque(operation: Operation) -> None:
-    """Replaces a ragged product in a `shard_map` by a call of a kernel, as the TPU compiler computes it.
-
-    `LEGALIZE` would write it as products with the kernels of all groups; here no axis has to cross it.
-    """
+    """Replaces a ragged product in a `shard_map` by a kernel's call, as the TPU compiler computes it. `LEGALIZE` would
+    write it as products with the kernels of all groups; here no axis has to cross it."""
     result = operation.results[0]
     with operation.location, ir.InsertionPoint(operation):
         name: dict[str, ir.Attribute] = {"call_target_name": ir.StringAttr.get(RAGGED)}

@@ -31,16 +31,13 @@ EXPECTED = "return what jax.jit(f).lower(…) or .trace(…) gives, or a pair of
 
 
 class KeptStep(Struct, frozen=True, kw_only=True):
-    """The step of an external loop, as jax lowered it."""
+    """The step of an external loop as jax lowered it, with names of its arguments, empty for one without."""
 
     names: list[str]
-    """Names of its arguments, in order; empty for one without a name."""
     module: str
-    """Its StableHLO with source lines, without large constants."""
 
 
 def kept_step(lowered: Lowered, names: Sequence[str]) -> KeptStep:
-    """Returns a step for a file. `names`: of the arguments that it uses, in order."""
     module = lowered.compiler_ir("stablehlo")
     assert module is not None
     text = module.operation.get_asm(enable_debug_info=True, large_elements_limit=LARGEST_CONSTANT)
@@ -48,7 +45,6 @@ def kept_step(lowered: Lowered, names: Sequence[str]) -> KeptStep:
 
 
 def explain_kept(file: KeptStepRequest) -> Explanation:
-    """Explains the step in a file. Raises Invalid if this jaxlib cannot read or explain it."""
     path = Path(file.path)
     try:
         kept = msgspec.json.decode(read_regular(path), type=KeptStep)
@@ -60,7 +56,6 @@ def explain_kept(file: KeptStepRequest) -> Explanation:
 
 
 def explain_program(program: ProgramRequest) -> Explanation:
-    """Explains a program, and compiles it if that is wanted. Raises Invalid."""
     lowered = lower(program)
     found = explain(lowered.compiler_ir("stablehlo"), program.function.name)
     if not program.compiles:

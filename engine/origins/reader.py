@@ -17,7 +17,6 @@ TAG = "explained"
 STEPS = re.compile(r'step-(\d+)|"([^"]+)"(:\(\d+\)\d+)? = ((?:operand|result)-\d+) -> \[([^\]]*)\]')
 ASKED = re.compile(r'(?:"([^"]+)"|([\w.]+)) = "([^"]*)"')
 MOST_DEPTH = 200
-"""Nested loops and calls that are read."""
 AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
 
 
@@ -211,7 +210,6 @@ def _type(value: Any) -> tuple[list[int], str]:
 
 
 def axes_of_dims(sharding: Any, rank: int) -> list[list[Axis]]:
-    """Returns the mesh axes of each dim of a tensor with this sharding."""
     dims = sdy.TensorShardingAttr(sharding).dimension_shardings
     axes = [[_axis(axis) for axis in sdy.DimensionShardingAttr(dim).axes] for dim in dims]
     return axes + [[] for _ in range(rank - len(axes))]
@@ -231,7 +229,6 @@ def part_of_argument(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
 
 
 def shardings(op: Any) -> list[Any]:
-    """Returns the sharding of each result of an operation; None if it has none."""
     attributes = op.attributes
     if op.name == "sdy.sharding_constraint":
         return [attributes["sharding"]]

@@ -56,12 +56,11 @@ def inspect_explained(config: RunConfig) -> Iterator[Inspection | Explained]:
 
 
 def explained(task: Task, placement: Placement) -> Explanation:
-    """Explains the step under one placement. Raises Invalid if Shardy's passes are missing or fail."""
     return explain(*lowered(task, placement), with_results=False)
 
 
 def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reasons]:
-    """Lowers the step. Returns the arguments of `explain`: module, preset, names of the arguments, reasons."""
+    """Lowers the step. Returns the arguments of `explain`."""
     observed = Observed(names_only=True)
     with kept_names():
         traced = trace_step(task, placement, observed)
@@ -71,7 +70,6 @@ def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reas
 
 
 def platforms(task: Task, placement: Placement) -> tuple[str, ...] | None:
-    """Returns the platform to lower for, if simulated devices take the place of the task's own."""
     simulated = placement.mesh.devices.flat[0].platform != task.platform
     return (LOWERED_FOR.get(task.platform, task.platform),) if simulated else None
 

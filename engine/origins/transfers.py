@@ -22,34 +22,27 @@ GROUPS = ("replica_groups", "source_target_pairs")
 
 @dataclass(frozen=True)
 class Transfer:
-    """One collective."""
-
     kind: str
     axes: list[Axis]
     count: int | None
-    """Executions per step; None if that depends on data."""
+    """Executions per step; None if they depend on data."""
     bytes_each: int
     """Bytes of one execution on one device."""
     source: str
-    """Its own `file:line`; empty if the passes give it none."""
+    """Its own `file:line`, if the passes give it one."""
     moved: int | None
-    """The tensor that it moves, in the graph."""
     producer: int | None
-    """The operation that computes the tensor."""
     consumer: int | None
-    """The operation that needs it, in the graph; None for a result of the program."""
+    """None for a result of the program."""
     position: int
     """Its index among the consumer's operands."""
     before: list[list[Axis]]
-    """For each dim the mesh axes that split the tensor; empty if the code calls it."""
+    """For each dim the mesh axes that split the tensor, and `after` the result; empty if the code calls it."""
     after: list[list[Axis]]
-    """For each dim the mesh axes that split the result; empty if the code calls it."""
     written: bool
-    """Whether the code calls it."""
 
 
 def read_transfers(program: Partitioned) -> Iterator[Transfer]:
-    """Yields the collectives of a program in its order."""
     yield from _TransferReader(program).in_block(program.main, 1)
 
 
@@ -57,7 +50,6 @@ class _TransferReader:
     def __init__(self, program: Partitioned) -> None:
         self._program, self._graph, self._places = program, program.graph, Places()
         self._moves: dict[tuple[Any, str, str], Any] = {}
-        """Value, operation and sharding of each collective to its result."""
         self._first: dict[Any, Any] = {}
         """The result of a collective to the result of the first like it."""
 

@@ -28,7 +28,7 @@ class _Active:
     pipeline: PipelineInfo | None
     alternatives: Alternatives
     stage_of: "_Active | None" = None
-    """Inside one stage of a pipeline and one group of the batch: the rules outside, for all stages and groups."""
+    """In one stage of a pipeline and one group of the batch: the rules outside."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -59,11 +59,8 @@ def activation_rules(
     pipeline: PipelineInfo | None = None,
     alternatives: Alternatives = MappingProxyType({}),
 ) -> Iterator[None]:
-    """Makes `shard` constrain activations by these rules while a step is traced in this context, in this thread.
-
-    With `observed`, compiling the traced program records the layouts that the compiler chose. It computes the same,
-    but its callbacks keep it out of the compilation cache.
-    """
+    """Makes `shard` constrain activations by these rules while a step is traced in this context and thread. With
+    `observed`, compiling records the compiler's layouts; its callbacks keep the program out of the cache."""
     others = derived_alternatives(rules, alternatives)
     with _activated(_Active(mesh, with_derived(rules), observed, pipeline, others)):
         yield
@@ -80,10 +77,8 @@ def _activated(active: _Active) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_stage() -> Iterator[tuple[Axes, Axes]]:
-    """Traces one stage of a pipeline and one group of the batch, for a function that `vmap` maps over all of them.
-
-    Yields the mesh axes of the groups and the mesh axes of the stages.
-    """
+    """Traces one stage of a pipeline and one group of the batch, for a function that `vmap` maps over all. Yields the
+    mesh axes of the groups and of the stages."""
     active = _active.get()
     assert active is not None
     taken = {*active.axes("batch"), *active.axes("layers")}
@@ -94,29 +89,26 @@ def one_stage() -> Iterator[tuple[Axes, Axes]]:
 
 
 def active_pipeline() -> PipelineInfo | None:
-    """Returns the pipeline of the active rules; None without one."""
+    """Returns the pipeline of the active rules."""
     active = _active.get()
     return active.pipeline if active else None
 
 
 def token_groups() -> tuple[int, int]:
-    """Returns the number of parts that the active rules split the batch and the sequence into, 1 if they do not."""
+    """Returns how many parts the active rules split the batch and the sequence into."""
     active = _active.get()
     return (active.parts("batch"), active.parts("seq")) if active else (1, 1)
 
 
 def mesh_axes(logical: str) -> Axes:
-    """Returns the mesh axes that the active rules give a logical axis; none without active rules."""
+    """Returns the mesh axes that the active rules give a logical axis."""
     active = _active.get()
     return active.axes(logical) if active else ()
 
 
 def shard(x: jax.Array, *logical_axes: str | None, name: str, gradient: LogicalAxes | None = None) -> jax.Array:
-    """Constrains the sharding of an activation by the active rules; without active rules, returns `x` unchanged.
-
-    A dim whose rule cannot apply stays unsharded. FSDP needs that: its batch and embed share a mesh axis. The gradient
-    of `x` gets the same sharding, or the logical axes `gradient`.
-    """
+    """Constrains an activation by the active rules, if any, as its gradient, or that by the logical axes `gradient`. A
+    dim whose rule cannot apply stays unsharded. FSDP needs that: its batch and embed share a mesh axis."""
     return observe(constrain(x, *logical_axes, gradient=gradient), *logical_axes, name=name)
 
 
@@ -140,19 +132,14 @@ def resharded(x: jax.Array, *logical_axes: str | None) -> jax.Array:
 
 
 def hinted(x: jax.Array, *logical_axes: str | None) -> jax.Array:
-    """Constrains an activation where the compiler decides, under automatic axis types, as to how to compute it.
-
-    Under explicit ones, where each constraint is a reshard, returns `x` unchanged.
-    """
+    """Constrains an activation under automatic axis types, as to how the compiler computes it. Under explicit ones,
+    each constraint would be a reshard."""
     active = _active.get()
     return x if active is not None and active.is_explicit else constrain(x, *logical_axes)
 
 
 def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedSharding | None:
-    """Returns the sharding for a product's `out_sharding`. Explicit axis types need it if a contracted dim is split.
-
-    None under automatic axis types.
-    """
+    """Returns a product's `out_sharding`, which explicit axis types need if a contracted dim is split; else None."""
     active = _active.get()
     if active is None or not active.is_explicit:
         return None
@@ -160,12 +147,9 @@ def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedShardi
 
 
 def gathered(parameter: jax.Array, logical_axes: LogicalAxes) -> jax.Array:
-    """Gathers a parameter for its product with activations, as FSDP does. Only explicit axis types need it.
-
-    It stays split over the mesh axes that split the same logical axis of activations, except for batch and
-    sequence. Experts stay split, since tokens are sent to them. Under automatic axis types the compiler does this, and
-    the parameter is returned unchanged.
-    """
+    """Gathers a parameter for its product with activations, as FSDP does, under explicit axis types. It stays split
+    over the mesh axes that split the same logical axis of activations, except batch and sequence. Experts stay split,
+    since tokens are sent to them."""
     active = _active.get()
     if active is None or not active.is_explicit:
         return parameter
@@ -181,10 +165,8 @@ def gathered(parameter: jax.Array, logical_axes: LogicalAxes) -> jax.Array:
 
 
 def left_to_compiler(function: Callable[..., jax.Array], *arrays: jax.Array, out: LogicalAxes) -> jax.Array:
-    """Calls a function whose inner operations take no `out_sharding`, with automatic axis types inside.
-
-    Its result has the logical axes `out` and the shape of the first of `arrays`.
-    """
+    """Calls a function whose inner operations take no `out_sharding`, with automatic axis types inside. Its result has
+    the logical axes `out` and the shape of the first of `arrays`."""
     active = _active.get()
     if active is None or not active.is_explicit:
         return function(*arrays)
@@ -199,11 +181,9 @@ def per_device(
     out: LogicalAxes,
     summed_over: Axes = (),
 ) -> jax.Array:
-    """Calls a function on the shards of each device, for a kernel that the partitioner cannot split.
-
-    `axes` are the logical axes of each array; the result has the logical axes `out` and the shape of the first array.
-    Results of devices along the mesh axes `summed_over` are parts of a sum.
-    """
+    """Calls a function on the shards of each device, for a kernel that the partitioner cannot split. `axes`: of each
+    array; the result has the logical axes `out` and the first array's shape. Results of devices along the mesh axes
+    `summed_over` are parts of a sum."""
     active = _active.get()
     if active is None:
         return function(*arrays)

@@ -13,16 +13,12 @@ from ..base.invalid import Invalid
 from ..wire.descriptions import DeviceInfo, MeshInfo
 
 ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
-"""Device files of TPUs and GPUs."""
 
 
 def find_devices(count: int | None) -> list[jax.Device]:
-    """Returns the first `count` devices, or all if None, in the order in which every preset's mesh is filled.
-
-    The order is the same for all presets: a compiled program can move arrays between meshes only if both list the
-    devices in the same order, and on some TPU slices `jax.make_mesh` picks another order for each shape. Raises
-    Invalid if there are fewer devices or none.
-    """
+    """Returns the first `count` devices, or all, in `canonical_order`. Raises Invalid if there are fewer or none. A
+    compiled program can move arrays between meshes only if both list the devices in the same order, and on some TPU
+    slices `jax.make_mesh` picks another order for each shape."""
     try:
         devices = jax.devices()
     except RuntimeError as error:  # the platform is missing, or another process uses it
@@ -44,10 +40,8 @@ def fallback(devices: Sequence[jax.Device], platform: str | None) -> list[str]:
 
 
 def canonical_order(devices: Sequence[jax.Device]) -> list[jax.Device]:
-    """Sorts devices by their coordinates on the torus, the last dim fastest, so that mesh axes run along torus dims.
-
-    Devices without coordinates keep the order in which jax lists them.
-    """
+    """Sorts devices by their coordinates on the torus, the last dim fastest, so that mesh axes run along torus dims;
+    without coordinates as jax lists them."""
 
     def place(device: jax.Device) -> tuple[int, ...]:
         coords = getattr(device, "coords", None) or ()
@@ -57,18 +51,17 @@ def canonical_order(devices: Sequence[jax.Device]) -> list[jax.Device]:
 
 
 def build_mesh(axes: dict[str, int], devices: Sequence[jax.Device], axis_type: AxisType = AxisType.Auto) -> Mesh:
-    """Builds a mesh from devices in `canonical_order`: the last axis varies fastest. `axes`: name to size."""
+    """Builds a mesh from devices in `canonical_order`: the last axis varies fastest."""
     grid = np.array(devices).reshape(tuple(axes.values()))
     return Mesh(grid, tuple(axes), axis_types=(axis_type,) * len(axes))
 
 
 def describe_mesh(mesh: Mesh) -> MeshInfo:
-    """Describes a mesh for the wire: its axes and its device ids in row-major order."""
+    """Describes a mesh for the wire, with device ids in row-major order."""
     return MeshInfo(dict(mesh.shape), [device.id for device in mesh.devices.flat])
 
 
 def describe_device(device: jax.Device) -> DeviceInfo:
-    """Describes a device for the wire; `coords` and `core` are None if the platform has none."""
     coords = getattr(device, "coords", None)
     return DeviceInfo(
         id=device.id,

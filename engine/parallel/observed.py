@@ -17,34 +17,28 @@ class Activation:
     """An activation of the step, with the layout that the rules give it."""
 
     shape: tuple[int, ...]
-    """Of the global array; in a pipeline [stages, batch, …]."""
+    """In a pipeline [stages, batch, …]."""
     dtype: Any
     logical_axes: LogicalAxes
-    """The logical axis of each dim."""
     decision: Decision
-    """How the rules lay it out."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The activations and gradients of a step, by name, collected while it is traced and compiled."""
+    """Intended and compiled layouts of a step's activations and gradients, by name."""
 
     activations: dict[str, Activation] = field(default_factory=dict)
-    """Intended layouts, known after tracing."""
     shardings: dict[str, Sharding] = field(default_factory=dict)
-    """Layouts that the compiler chose, known after compilation."""
     names_only: bool = False
-    """The program only names its values, with `checkpoint_name`, and does not report their layouts."""
+    """The program only names its values, with `checkpoint_name`."""
 
     def note(self, name: str, sharding: Sharding) -> None:
         """Records the compiler's layout. Later calls for a name are ignored: they are recomputations."""
         self.shardings.setdefault(name, sharding)
 
     def inspect(self, x: jax.Array, name: str, is_mapped: bool) -> jax.Array:
-        """Returns `x`, and makes the compiler report its layout, or only names it.
-
-        `is_mapped`: inside one stage of a pipeline and one group of the batch.
-        """
+        """Returns `x`, and makes the compiler report its layout, or only names it. `is_mapped`: in one stage of a
+        pipeline and one group of the batch."""
         if self.names_only:
             return checkpoint_name(x, name)
         note = partial(self.note, name)

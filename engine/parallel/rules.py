@@ -17,26 +17,19 @@ LogicalAxes = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class Dim:
-    """The decision for one dim of an array."""
-
     axes: Axes
-    """The mesh axes that split it; empty if it is unsharded."""
     reason: str
-    """Why, in words: the rule or override and the sizes."""
+    """The rule or override and the sizes, in words."""
     problem: str | None = None
-    """Why the requested axes cannot split the dim, which is then unsharded."""
+    """Why the axes `wanted` cannot split the dim, which is then unsharded."""
     wanted: Axes = ()
-    """With a problem: the requested axes."""
     indivisible: Indivisible | None = None
     """The problem in figures, if `wanted` does not divide the dim."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision for one array."""
-
     dims: tuple[Dim, ...]
-    """One decision for each dim."""
 
     @property
     def spec(self) -> PartitionSpec:
@@ -60,11 +53,9 @@ def by_rules(
     mesh_axes: Mapping[str, int],
     alternatives: Alternatives = MappingProxyType({}),
 ) -> Decision:
-    """Decides an array's layout by rules, dims from left to right.
-
-    A mesh axis that an earlier dim uses, or that does not divide the dim, is a problem, unless one of the
-    `alternatives` to the rule can split the dim: the first that can is used.
-    """
+    """Decides an array's layout by rules, dims from left to right. A mesh axis that an earlier dim uses, or that does
+    not divide the dim, is a problem, unless one of the rule's `alternatives` can split the dim: the first that can is
+    used."""
     dims: list[Dim] = []
     taken: set[str] = set()
     for size, logical in zip(shape, logical_axes, strict=True):
@@ -122,10 +113,8 @@ def decide(
     preset: Preset,
     mesh_axes: Mapping[str, int],
 ) -> Decision:
-    """Decides the layout of one array. The first override that matches one of its `names` takes precedence over rules.
-
-    `names` are tried in order: a moment has its own name, then its parameter's. `kind`: the array's, as in `ArrayInfo`.
-    """
+    """Decides the layout of one array, whose `names` are tried in order: a moment has its own, then its parameter's.
+    The first override that matches takes precedence over rules. `kind`: as in `ArrayInfo`."""
     for name in names:
         for glob, override in preset.overrides.items():
             if shape and matches(glob, name, kind):
@@ -140,11 +129,9 @@ def _with_kv_heads(rules: Mapping[str, Axes]) -> Mapping[str, Axes]:
 
 
 def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[str] | None) -> list[str]:
-    """Returns the problems of a preset with this model: rules for unknown logical axes, overrides that match no array.
-
-    `kinds`: array name to kind, of all arrays except scalars. `logical_axes`: of the model; None if they are not
-    all known. `LOGICAL_AXES` are always valid, even if the model has none of them.
-    """
+    """Returns rules for unknown logical axes, overrides that match no array, and other problems with this model.
+    `kinds`: array name to kind, without scalars. `logical_axes`: of the model, None if not all are known;
+    `LOGICAL_AXES` are always valid."""
     known = set(LOGICAL_AXES) | (set(preset.rules) if logical_axes is None else logical_axes)
     problems = [
         f"{preset.name}: [rules] {axis}: no such logical axis: the known ones are {', '.join(sorted(known))}"
@@ -176,10 +163,8 @@ def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[
 
 
 def with_derived(rules: Mapping[str, Axes]) -> dict[str, Axes]:
-    """Adds the rules that follow from others, unless the preset has its own.
-
-    `expert_batch` is split like `batch`, without the axes of `experts`.
-    """
+    """Adds the rules that follow from others, unless the preset has its own. `expert_batch` is split like `batch`,
+    without the axes of `experts`."""
     derived = {logical: rules.get(other, ()) for logical, other in FOLLOWS.items()}
     derived["expert_batch"] = tuple(axis for axis in derived["expert_batch"] if axis not in rules.get("experts", ()))
     return {**derived, **rules}
@@ -192,10 +177,8 @@ def derived_alternatives(rules: Mapping[str, Axes], alternatives: Alternatives) 
 
 
 def flax_rules(preset: Preset, logical_axes: set[str]) -> tuple[tuple[str, str | Axes | None], ...]:
-    """Returns a preset's rules in Flax's form, for models that constrain activations with Flax's functions.
-
-    Every logical axis is listed, since Flax takes an unlisted one for a mesh axis. Alternatives repeat it.
-    """
+    """Returns a preset's rules for Flax's functions. It takes an unlisted logical axis for a mesh axis, so all are
+    listed. Alternatives repeat it."""
     names = dict.fromkeys([*preset.rules, *LOGICAL_AXES, *sorted(logical_axes)])
     tried = {name: (preset.rules.get(name, ()), *preset.alternatives.get(name, ())) for name in names}
     return tuple((name, spec_entry(axes)) for name, each in tried.items() for axes in each)

@@ -3,18 +3,16 @@
 from msgspec import Struct
 
 RESTARTS = 20
-"""Restarts within an hour by default; after more of them the run ends."""
 
 
 class Supervision(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a supervisor does when its engine ends."""
 
     restarts: int = RESTARTS
-    """Restarts within an hour at most."""
     min_processes: int | None = None
     """Fewest processes on which the run goes on; None for all of them."""
     fallback: tuple[str, ...] = ()
-    """Presets, by name or file, to try in this order where that of the run does not fit the devices that are left."""
+    """Presets, by name or file, tried in this order where the run's own does not fit the devices left."""
     wait_seconds: float | None = None
     """Seconds for which lost hosts are waited for; None: not at all if enough are left, else for ever."""
 
@@ -46,7 +44,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
     @property
     def remaining(self) -> str:
-        """`2 of 4 processes` if some are missing, or `all but device 5`; empty if none is."""
+        """`2 of 4 processes` if some are missing, or `all but device 5`."""
         if self.left_out:
             return f"all but device {', '.join(map(str, self.left_out))}"
         return f"{self.processes} of {self.of} processes" if self.processes < self.of else ""

@@ -7,7 +7,7 @@ from .model_config import CUDNN_HEADS, CUDNN_WIDEST, SPLASH_BLOCKS, ModelConfig,
 
 
 def problems_of(config: RunConfig) -> list[str]:
-    """Returns the problems of the numbers in `config`, one line each. Needs no device."""
+    """Returns the problems of the numbers in `config`, one line each."""
     model, training, memory = config.model, config.training, config.device_memory
     every, minutes = config.checkpoints.every_steps, config.checkpoints.every_minutes
     between = config.check_devices
@@ -44,7 +44,6 @@ def problems_of(config: RunConfig) -> list[str]:
 
 
 def _switch_problem(step: int, steps: int | None) -> str | None:
-    """Why a run of `steps` steps cannot switch after `step`."""
     if step < 1:
         return "the earliest switch is after step 1: give 1 or more"
     if steps is None or step < steps:

@@ -9,7 +9,7 @@ from .attempt import Attempt
 from .model_config import ModelConfig
 
 SIMULATED_DEVICES = 8
-"""CPU devices to simulate if there is no accelerator and `--devices` is not given."""
+"""CPU devices without an accelerator and without `--devices`."""
 
 KEEP_PROGRAMS = 2_000_000_000
 """Bytes of host memory for compiled programs by default: enough for about fifty of nano's."""
@@ -22,7 +22,6 @@ MOST_PROFILED = 1000
 
 
 Setting = bool | int | float | str | list[bool | int | float | str]
-"""A value of `--set` that is passed to a user's function."""
 
 
 class UserModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="user"):
@@ -37,25 +36,20 @@ class UserModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 
     @property
     def place(self) -> str:
-        """The module or file, without the function."""
         return self.reference.rpartition(":")[0]
 
     @property
     def function(self) -> str:
-        """The name of the function."""
         return self.reference.rpartition(":")[2]
 
     @property
     def name(self) -> str:
-        """The reference without directories: `file.py:function`."""
         return f"{Path(self.place).name}:{self.function}"
 
 
 Schedule = Literal["constant", "cosine", "linear", "warmup-stable-decay"]
-"""The learning rate after the warm-up."""
 
 OptimizerName = Literal["adamw", "adafactor", "lion", "muon"]
-"""An optimizer of optax."""
 
 
 class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -102,7 +96,6 @@ class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one global batch."""
         return self.batch_size * self.seq_len
 
 
@@ -223,16 +216,14 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Membership(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a process of a run finds the others. jax finds out what is None by itself, on a TPU pod or under Slurm."""
+    """Discovery of a run's other processes. jax finds what is None by itself, on a TPU pod or under Slurm."""
 
     coordinator: str | None = None
     """HOST:PORT, which process 0 serves; `unix:/path` if all processes are on this machine."""
     processes: int | None = None
-    """Processes in the run."""
     process: int | None = None
-    """The index of this process, from 0."""
     secret_file: str | None = None
-    """A file with the secret that processes of the run share; None for that of the environment, or the run's own."""
+    """File with the processes' shared secret; None for the environment's, or the run's own."""
     insecure: bool = False
     """Use no secret, even if other hosts can reach the coordinator."""
 
@@ -254,26 +245,23 @@ class WatchedRun(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a new engine resumes a run, or starts it."""
+    """How a new engine resumes a run (from the newest valid checkpoint by default), or starts it."""
 
     step: int | None = None
-    """The step of the checkpoint to resume from; None for the newest valid one, or the beginning if there is none."""
     preset: str | None = None
-    """The preset to resume with; None for that of the checkpoint."""
+    """None for the checkpoint's."""
     other_data: bool = False
-    """Resume even if the corpus is not the one that the checkpoint was trained on."""
+    """Resume even if the checkpoint was trained on another corpus."""
     profile: int | None = None
     """Steps to trace, after the first ones; None for no trace."""
     profile_every: float | None = None
-    """Minutes between accounts of a step; None for none."""
+    """Minutes between breakdowns of a step; None for none."""
     config: RunConfig | None = None
-    """A config that replaces the run's own from now on; None keeps the run's."""
     attempt: Attempt | None = None
-    """The attempt of a supervised run; None for an engine without a supervisor."""
     fallback: tuple[str, ...] = ()
-    """Presets to try on fewer devices, from `Supervision`: the supervisor sets them."""
+    """Set by the supervisor, see `Supervision`."""
 
     @property
     def is_again(self) -> bool:
-        """Whether a supervisor starts the run again: what fitted at first may then be too large for the devices."""
+        """Whether a supervisor starts the run again: the preset may then be too large for the devices."""
         return self.attempt is not None and self.attempt.number > 1

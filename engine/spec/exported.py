@@ -5,18 +5,16 @@ from typing import Literal
 from msgspec import Struct
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-"""Dtypes of exported tensors."""
 
 
 class ExportRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A checkpoint to export, and the directory for it."""
 
     run: str
-    """The run's directory."""
     out: str
-    """The directory to write, which does not exist yet or is empty."""
+    """A directory that does not exist yet or is empty."""
     step: int | None = None
-    """The step of the checkpoint; None for the newest intact one."""
+    """None for the newest intact checkpoint."""
     dtype: Dtype | None = None
     """None for the dtype of the run's initial weights, or float32."""
 

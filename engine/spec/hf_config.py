@@ -13,7 +13,7 @@ NAME = "config.json"
 
 
 def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
-    """Reads `config.json`; `dropout` replaces what it says about dropout. Raises Invalid with every problem."""
+    """Reads `config.json`, with `dropout` in place of its own. Raises Invalid with every problem."""
     table = _table(directory / NAME)
     architecture = _architecture(table)
     if architecture not in ARCHITECTURES:
@@ -30,7 +30,6 @@ def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
 
 
 def architecture_of(directory: Path) -> str:
-    """Returns the architecture that `config.json` names. Raises Invalid if it cannot be read."""
     return _architecture(_table(directory / NAME)) or ""
 
 
@@ -47,7 +46,6 @@ def _table(path: Path) -> Table:
 
 
 def _architecture(table: Table) -> str | None:
-    """Returns the first architecture that the file names."""
     named = table.get("architectures")
     return str(named[0]) if isinstance(named, list) and named else None  # pyright: ignore[reportUnknownArgumentType]
 
@@ -67,7 +65,6 @@ def _dropout(fields: Fields, given: float | None, usual: float) -> float:
 
 
 def _common(fields: Fields, theta: float = 10_000.0) -> Table:
-    """The values that all families but GPT-2 share with Llama."""
     heads, embed, vocab = fields.size("num_attention_heads"), fields.size("hidden_size"), fields.size("vocab_size")
     kv_heads, context = fields.size("num_key_value_heads", heads), fields.size("max_position_embeddings")
     head_width = fields.size("head_dim", embed // heads or 1)
@@ -218,7 +215,6 @@ def _gpt2(fields: Fields) -> Table:
 
 
 def _with_head_width(fields: Fields, values: Table, default: int) -> Table:
-    """Returns the values of a family whose heads have this width by default."""
     width = fields.size("head_dim", default)
     return merged(values, {"head_width": 0 if width * values["heads"] == values["embed"] else width})
 
@@ -280,4 +276,3 @@ ARCHITECTURES: dict[str, Callable[[Fields], Table]] = {
     "Phi3ForCausalLM": _phi3,
     "GPT2LMHeadModel": _gpt2,
 }
-"""How the config of each architecture is read."""

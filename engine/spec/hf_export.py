@@ -12,21 +12,17 @@ MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in ARCHIT
     "Gemma3ForCausalLM": "gemma3_text",
     "GPT2LMHeadModel": "gpt2",
 }
-"""`model_type` of each architecture."""
 SCALINGS = {
     "linear": ("factor",),
     "dynamic": ("factor",),
     "llama3": ("factor", "original_context", "low_frequency_factor", "high_frequency_factor"),
     "yarn": ("factor", "original_context", "beta_fast", "beta_slow", "truncate", "attention_factor"),
 }
-"""The fields of each scaling."""
 
 
 def config_table(config: ModelConfig) -> Table:
-    """Returns the table of a model, which `hf_config` reads back as the same model.
-
-    Raises Invalid, with the differences from the nearest architecture, if none computes this model.
-    """
+    """Returns the model's table, which `hf_config` reads back as the same model. Raises Invalid, with the differences
+    from the nearest architecture, if none computes this model."""
     wanted, table = in_files(config), _every_field(config)
     nearest: tuple[str, list[str]] | None = None
     for architecture, read in ARCHITECTURES.items():

@@ -51,11 +51,9 @@ ROPE_NAMES = {
     "truncate": "truncate",
     "attention_factor": "attention_factor",
 }
-"""Fields of `Rope` to their names in files."""
 
 
 def merged(*tables: Table) -> Table:
-    """Returns the values of all tables; later ones replace earlier ones."""
     return {name: value for table in tables for name, value in table.items()}
 
 
@@ -89,7 +87,6 @@ class Fields:
         return 1
 
     def size(self, name: str, default: int | None = None) -> int:
-        """Returns a number of elements."""
         found = self.number(name, default)
         if found == int(found) >= 1:
             return int(found)
@@ -97,7 +94,6 @@ class Fields:
         return 1
 
     def table(self, name: str) -> Table:
-        """Returns an object, empty if it is missing."""
         found = self(name, {})
         if isinstance(found, dict):
             return found  # pyright: ignore[reportUnknownVariableType]
@@ -105,7 +101,6 @@ class Fields:
         return {}
 
     def names(self, name: str) -> list[str]:
-        """Returns a list of names, empty if it is missing."""
         found = self(name, [])
         if isinstance(found, list):
             return [str(each) for each in found]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -122,7 +117,6 @@ class Fields:
         return {name: value for name, value in self._table.items() if name in self._read}
 
     def unread(self) -> list[str]:
-        """Returns the problems of the fields that were not read."""
         rest = {name: value for name, value in self._table.items() if name not in self._read | IGNORED}
         wrong = [
             f"{name} {json.dumps(value)[:60]}: not supported: it must be {json.dumps(FIXED[name])}"

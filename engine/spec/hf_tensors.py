@@ -15,22 +15,16 @@ Shape = tuple[int, ...]
 Index = tuple[int | slice, ...]
 
 ALL = slice(None)
-"""A whole dim."""
 MOST_NAMED = 5
-"""Tensors that a message names."""
 
 
 class Part(NamedTuple):
     """A part of a parameter: a tensor of a file, or some of its rows."""
 
     tensor: str
-    """The tensor's name."""
     parameter: str
-    """The parameter's name, such as `blocks.mlp.up.kernel`."""
     at: Index
-    """Where in the parameter the part is."""
     shape: Shape
-    """The shape of the part."""
     file_shape: Shape
     """The shape of these rows of the tensor."""
     is_transposed: bool = False
@@ -44,10 +38,8 @@ class Part(NamedTuple):
 
 
 def parts_of(config: ModelConfig, architecture: str, names: set[str] | None = None) -> Iterator[Part]:
-    """Yields all parts of all parameters: each element is in one of them.
-
-    `names`: of the tensors in the files. GPT-2's first files have them without `transformer.`.
-    """
+    """Yields all parts of all parameters: each element is in one of them. GPT-2's first files name tensors without
+    `transformer.`."""
     if architecture != "GPT2LMHeadModel":
         yield from _Llama(config, architecture)
         return
@@ -64,8 +56,6 @@ def unused(name: str, config: ModelConfig) -> bool:
 
 
 class _Llama:
-    """The names of Llama and the families after it."""
-
     def __init__(self, config: ModelConfig, architecture: str) -> None:
         self._config, self._architecture = config, architecture
 
@@ -195,7 +185,7 @@ def _linear(tensor: str, parameter: str, index: Index, fan_in: Shape, fan_out: S
 
 
 def weight_problems(tensors: Mapping[str, Stored], config: ModelConfig, architecture: str) -> list[str]:
-    """Returns the problems of tensors that must be all parameters of the model and no others."""
+    """Returns the tensors that are missing, unknown or of the wrong shape."""
     expected = tensor_shapes(parts_of(config, architecture, set(tensors)))
     missing = [name for name in expected if name not in tensors]
     others = [name for name in tensors if name not in expected and not unused(name, config)]
@@ -219,7 +209,6 @@ def weight_problems(tensors: Mapping[str, Stored], config: ModelConfig, architec
 
 
 def tensor_shapes(parts: Iterable[Part]) -> dict[str, list[int]]:
-    """Returns the shape of each tensor of these parts, by name."""
     found: dict[str, list[int]] = {}
     for part in parts:
         rows, *rest = part.file_shape

@@ -27,7 +27,7 @@ OUR_NAMES = {
     "vocab": "vocab",
     "layers": "layers",
 }
-"""MaxText's logical axes by their name here; it has others, for parts that the built-in models do not have."""
+"""MaxText's logical axes by their name here; it has others, for parts that the built-in models lack."""
 SIZE_NAMES = {"stage": "pipeline"}
 """Axes whose size has another name in MaxText: `ici_pipeline_parallelism` for `stage`."""
 
@@ -36,25 +36,20 @@ PARAMETERS = (
     {"layers", "experts", "embed", "mlp"},
     {"vocab", "embed"},
 )
-"""Logical axes that parameters have together. Dims of activations stay unsharded if their rule cannot apply, as in
-MaxText."""
+"""Logical axes that parameters have together. In MaxText, dims of activations may stay unsharded."""
 
 
 class MaxTextFile(Struct, frozen=True):
-    """A configuration file of MaxText's; the sizes of the axes are read by their names."""
-
     mesh_axes: list[str]
     logical_axis_rules: list[tuple[str, str | list[str] | None]]
 
 
 class Imported(NamedTuple):
-    """A preset made from a file, and the parts of the file without a counterpart."""
+    """A preset made from a file, the logical axes without a counterpart here, and mesh axes of size 1."""
 
     preset: Preset
     left_out: list[str]
-    """Logical axes of MaxText's without a counterpart here."""
     unused_axes: list[str]
-    """Mesh axes of size 1."""
 
 
 def read_maxtext(path: Path, name: str, sizes: Mapping[str, int]) -> Imported:
@@ -123,8 +118,6 @@ def _tried(file: MaxTextFile, mesh: Mapping[str, int]) -> dict[str, tuple[Axes, 
 
 
 def _may_be_unsharded(logical: str, tried: Mapping[str, tuple[Axes, ...]]) -> bool:
-    """Whether MaxText may leave a dim with a rule unsharded: because no alternative fits, or because another dim of the
-    same parameter needs the same mesh axis."""
     if logical in SPLIT_ONCE or len(tried[logical]) > 1:
         return logical not in SPLIT_ONCE
     own = {axis for axes in tried[logical] for axis in axes}

@@ -21,11 +21,9 @@ MESH_RULES: dict[str, dict[str, Axes]] = {
 
 
 def mesh_preset(name: str) -> Preset | None:
-    """Generates the preset that a name such as `data2-fsdp4-model2-whole.vocab` describes; None for any other name.
-
-    The name lists mesh axes with their sizes, in the order of the mesh, then dims that are left unsharded although
-    `model` or `pipeline` would split them, then the micro-batches of a pipeline: `data4-pipeline2-microbatches.8`.
-    """
+    """Generates the preset that a name such as `data2-fsdp4-model2-whole.vocab` describes; None for any other name. It
+    lists mesh axes with sizes, in the order of the mesh, then dims left unsharded although `model` or `pipeline` would
+    split them, then the micro-batches of a pipeline: `data4-pipeline2-microbatches.8`."""
     found = MESH_NAME.fullmatch(name)
     if found is None:
         return None

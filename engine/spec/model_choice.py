@@ -16,10 +16,10 @@ from .preset_files import preset_files, read_toml, wrong_value
 from .safetensors import has_weights, stored_tensors
 
 HF = "hf:"
-"""The prefix of a directory with a model of `transformers`."""
+"""Prefix of a directory with a model of `transformers`."""
 
 DEFAULT_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
-"""The training config of a user's model, or of one of `transformers`, before `--set` and other options."""
+"""Training of a user's model, or of one of `transformers`, before `--set` and other options."""
 
 
 class ModelPreset(Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,15 +39,13 @@ class ModelChoice(NamedTuple):
     name: str
     """The model preset's name, `hf:` and a directory's name, or `file.py:function`."""
     model: ModelConfig | UserModel
-    """The model with `--set` applied."""
     training: TrainingConfig
-    """The training with `--set` applied."""
     weights: str | None = None
     """The directory of the initial parameters; None for random ones."""
 
     @property
     def run_name(self) -> str:
-        """The name to derive a run's name from if `--run` is not given."""
+        """The default name of a run."""
         if isinstance(self.model, ModelConfig) and not self.name.startswith(HF):
             return self.name
         name = self.name.removeprefix(HF) if isinstance(self.model, ModelConfig) else self.model.function
@@ -55,10 +53,8 @@ class ModelChoice(NamedTuple):
 
 
 def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
-    """Returns a model preset, a model of `transformers` if `name` is `hf:DIR`, or a user's function. Raises Invalid.
-
-    A function's name has a colon or is a file.
-    """
+    """Returns a model preset, a model of `transformers` (`hf:DIR`), or a user's function, whose name has a colon or is
+    a file. Raises Invalid."""
     if name.startswith(HF):
         return _hf_model(Path(name.removeprefix(HF)).expanduser().absolute(), settings)
     if ":" in name or "/" in name or name.endswith(".py"):
@@ -90,10 +86,8 @@ def _hf_model(directory: Path, settings: tuple[str, ...]) -> ModelChoice:
 def user_model(
     reference: str, settings: tuple[str, ...] = (), option: str = "--model"
 ) -> tuple[UserModel, TrainingConfig]:
-    """Returns a user's function as a model, with `KEY=VALUE` settings for it and for the training.
-
-    Raises Invalid; its messages name the command-line `option`.
-    """
+    """Returns a user's function as a model, with settings for it and for the training. Raises Invalid, naming the
+    command-line `option`."""
     place, _, function = reference.rpartition(":")
     is_file = "/" in place or place.endswith(".py")
     problems: list[str] = []
@@ -154,7 +148,7 @@ def _argument(value: object) -> Setting | None:
 
 
 def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
-    """Reads the model preset `name` and applies `KEY=VALUE` settings to it. Raises Invalid."""
+    """Reads a model preset and applies settings to it. Raises Invalid."""
     files = preset_files("models")
     if name not in files:
         raise Invalid(
@@ -166,7 +160,7 @@ def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
 
 
 def with_settings(tables: dict[str, Any], settings: tuple[str, ...], where: str) -> ModelPreset:
-    """Applies `KEY=VALUE` settings to the tables of a model preset. Raises Invalid; its message names `where`."""
+    """Applies `KEY=VALUE` settings to the tables of a model preset. Raises Invalid, naming `where`."""
     problems = [problem for setting in settings if (problem := _override(tables, setting))]
     if problems:
         raise Invalid(*problems)

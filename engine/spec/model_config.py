@@ -8,8 +8,7 @@ from msgspec import Struct
 AttentionKernel = Literal[
     "plain", "splash", "splash-interpreted", "cudnn", "ring", "ring-splash", "ring-splash-interpreted"
 ]
-"""How attention is computed: `ring-splash` is a ring whose devices use the TPU's kernel, and `interpreted` means that
-this kernel runs on another platform, which is slow."""
+"""`ring-splash` is a ring whose devices use the TPU's kernel; `interpreted`: run slowly on other platforms."""
 
 SPLASH_BLOCKS = (512, 256, 128)
 """Positions in a block of splash attention: the largest that divides the sequence. MaxText 0.2.5 uses 512."""
@@ -30,7 +29,6 @@ RematPolicy = Literal[
 """The activations of a block kept for its backward pass, by MaxText's names, roughly from least to most memory."""
 
 PROJECTIONS = ("qkv_proj", "out_proj")
-"""Names of the results of attention's two matmuls."""
 
 KEPT: dict[RematPolicy, tuple[str, ...]] = {
     "full": (),
@@ -42,8 +40,8 @@ KEPT: dict[RematPolicy, tuple[str, ...]] = {
     "minimal": (*PROJECTIONS, "mlpwi", "mlpwo"),
     "minimal_with_context": (*PROJECTIONS, "mlpwi", "mlpwo", "context"),
 }
-"""The named activations that a policy keeps besides the input: `context` is attention's result, `mlpwi` and `mlpwo` are
-results of the MLP's matmuls."""
+"""A policy's named activations besides the input: `context` is attention's result, `mlpwi` and `mlpwo` are the MLP's.
+"""
 
 BALANCE = 0.01
 """Default weight of the experts' balance loss: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
@@ -167,7 +165,6 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def is_grouped(self) -> bool:
-        """Whether several heads of queries share one of keys and values."""
         return self.key_heads != self.heads
 
     @property

@@ -28,11 +28,9 @@ class PipelineInfo(Struct, frozen=True, kw_only=True):
 
     @property
     def exchanges(self) -> list[list[int]]:
-        """The permutations that take stages from consecutive chunks to interleaved ones: for each, what stages send.
-
-        With R repeats, stage s has the chunks R s … R s + R - 1, and chunk c goes to stage c % S, to be number c // S
-        there. It is sent in permutation (c + c // lcm(R, S)) % R: in none does a stage send or receive two.
-        """
+        """The permutations that take stages from consecutive chunks to interleaved ones, each with the chunks that
+        stages send. With R repeats, stage s has the chunks R s … R s + R - 1, and chunk c goes to stage c % S, to be
+        number c // S there, in permutation (c + c // lcm(R, S)) % R: in none does a stage send or receive two."""
         block, chunks = math.lcm(self.repeats, self.stages), range(self.repeats * self.stages)
         return [[c for c in chunks if (c + c // block) % self.repeats == number] for number in range(self.repeats)]
 

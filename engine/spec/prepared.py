@@ -5,10 +5,9 @@ from typing import Literal
 from msgspec import Struct
 
 FILE_NAME = "data.json"
-"""The description in a directory of prepared data. It is written last: without it, the preparation is not complete."""
+"""Describes prepared data. It is written last: without it, the preparation is not complete."""
 
 TOKENIZER = "tokenizer.json"
-"""The copy of the tokenizer beside it; for bytes there is none."""
 
 FORMS = {
     ".jsonl": "json_lines",
@@ -31,10 +30,7 @@ def rows_of(vocab: int) -> int:
 
 
 class PrepareRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Documents to prepare, and how."""
-
     source: str
-    """A file or a directory of text, JSON lines, Parquet or ArrayRecord."""
     out: str | None = None
     """The directory to write; None for one in the cache, named by a digest of the request: a complete one is used."""
     tokenizer: str | None = None
@@ -85,9 +81,5 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
 
 class PrepareAnswer(Struct, frozen=True, kw_only=True):
-    """The prepared data, and their directory."""
-
     directory: str
-    """The directory, for `--data`."""
     data: Prepared
-    """The content of its `data.json`."""

@@ -13,7 +13,6 @@ from .pipeline_info import PipelineInfo
 from .preset_files import user_presets
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""A valid name of a mesh axis."""
 
 NO_STAGES = (
     "{key}: the preset has no pipeline stages: give layers in [rules] a mesh axis that splits no activation, "
@@ -21,10 +20,8 @@ NO_STAGES = (
 )
 
 BUILT_IN = "built-in"
-"""The source of presets that are not files of the user."""
 
 REST = -1
-"""The size of the mesh axis that takes the remaining devices."""
 
 LOGICAL_AXES = {
     "batch": "examples in the batch",
@@ -52,7 +49,6 @@ FOLLOWS = {"saved_embed": "heads", "kv_heads": "heads", "expert_batch": "batch",
 """Logical axes that are split like another one, unless a preset has a rule for them."""
 
 ACTIVATION_AXES = ("batch", "seq", "activation_embed")
-"""The logical axes of the residual stream."""
 
 MICROBATCHES_PER_STAGE = 4
 """The default: with this many the bubble is negligible (Huang et al. 2019, "GPipe", section 2.3)."""
@@ -83,21 +79,18 @@ class Preset(Struct, frozen=True):
     """A parallelism preset as read from its file, not yet checked against a model or a device count."""
 
     name: str
-    """The file's name without `.toml`, or the name of the mesh."""
+    """The file's name without `.toml`, or the mesh's."""
     summary: str
-    """One line about the preset."""
     teaches: str
     """A paragraph on what the preset shows and when to use it."""
     mesh: dict[str, int]
-    """Mesh axis to size, in the order in which devices fill the mesh; -1 for the remaining devices."""
     rules: dict[str, Axes]
     """Logical axis to the mesh axes that split it; empty for unsharded."""
     overrides: dict[str, Override]
-    """Glob of array names to their layout."""
     source: str
     """The file; `built-in` for a built-in preset and for one that is named by its mesh."""
     problems: tuple[str, ...] = ()
-    """Problems of the file. `rules` and `overrides` leave out the invalid ones."""
+    """Problems of the file, whose invalid rules and overrides are left out."""
     microbatches: int | None = None
     """Micro-batches of the pipeline; None to let `pipeline` choose."""
     pipeline_repeats: int = 1
@@ -110,17 +103,15 @@ class Preset(Struct, frozen=True):
 
     @property
     def stage_axes(self) -> Axes:
-        """The mesh axes over which the stacked blocks are pipeline stages; empty if they are not stages.
-
-        If an axis of `layers` also splits activations, the blocks are no stages: they are gathered for use.
-        """
+        """Mesh axes over which the blocks are pipeline stages; empty if they are not stages. If an axis of `layers`
+        also splits activations, the blocks are no stages: they are gathered for use."""
         layers = self.rules.get("layers", ())
         shared = {axis for name in ACTIVATION_AXES for axis in self.rules.get(name, ())}
         return () if set(layers) & shared else layers
 
     @property
     def layout(self) -> tuple[object, ...]:
-        """Everything that decides the layout of a step. Presets with equal layouts compile to the same step."""
+        """Presets with equal layouts compile to the same step."""
         schedule = self.microbatches, self.pipeline_repeats
         return self.mesh, self.rules, self.alternatives, self.overrides, schedule, self.axis_types
 
@@ -129,10 +120,7 @@ class Preset(Struct, frozen=True):
         return reference(self.name, self.source)
 
     def sizes(self, device_count: int) -> dict[str, int]:
-        """Returns mesh axis to size on `device_count` devices, in the preset's order.
-
-        -1 becomes the number of remaining devices, at least 1. `size_problem` says whether the mesh fits the devices.
-        """
+        """Returns mesh axis to size; -1 becomes the number of remaining devices, at least 1, see `size_problem`."""
         rest = max(1, device_count // self._fixed)
         return {axis: rest if size == REST else size for axis, size in self.mesh.items()}
 
@@ -154,11 +142,9 @@ class Preset(Struct, frozen=True):
         return None
 
     def shrunk(self, device_count: int) -> "Preset":
-        """Returns the preset with a mesh for these devices: the same one if it fits.
-
-        Otherwise fixed sizes shrink to divisors of themselves, first axes first: last ones have the fastest links.
-        What they leave goes to the axis of size -1, or to the first one.
-        """
+        """Returns the preset with a mesh for these devices: the same one if it fits. Fixed sizes shrink to divisors of
+        themselves, first axes first: last ones have the fastest links. What they leave goes to the axis of size -1, or
+        to the first one."""
         if self.size_problem(device_count) is None:
             return self
         rest, mesh = device_count, dict(self.mesh)
@@ -188,10 +174,8 @@ class Preset(Struct, frozen=True):
         )
 
     def microbatch_problem(self, device_count: int, batch_size: int) -> str | None:
-        """Returns why each device group's share of the batch does not divide into `microbatches`; None if it does.
-
-        Also None if the batch does not divide by the devices: that is another problem.
-        """
+        """Returns why a group's share of the batch does not divide into `microbatches`; None if it, or the batch by the
+        devices, divides not at all or fits."""
         origin = f"{self.name}: microbatches = {self.microbatches}"
         return self._group_problem(origin, device_count, batch_size, self.microbatches or 1)
 
@@ -201,10 +185,7 @@ class Preset(Struct, frozen=True):
         return parts * (self.microbatches or 1 if self.stage_axes else accumulate_steps)
 
     def accumulation_problem(self, device_count: int, batch_size: int, accumulate_steps: int) -> str | None:
-        """Returns why the batch cannot be accumulated in so many micro-batches; None if it can.
-
-        Also None if the batch does not divide by the devices: that is another problem.
-        """
+        """Returns why the batch cannot be accumulated in so many micro-batches, if it divides by the devices at all."""
         if accumulate_steps == 1:
             return None
         origin = f"{self.name}: accumulate_steps = {accumulate_steps}"
@@ -225,10 +206,7 @@ class Preset(Struct, frozen=True):
         )
 
     def repeat_problem(self, device_count: int, batch_size: int, layers: int) -> str | None:
-        """Returns why this many layers, or the batch, do not suffice for `pipeline_repeats`; None if they do.
-
-        Also None if the layers do not divide by the stages: that is another problem.
-        """
+        """Returns why the layers, if they divide by the stages, or the batch do not suffice for `pipeline_repeats`."""
         info = self.pipeline(device_count, batch_size)
         if info is None or info.repeats == 1 or layers % info.stages:
             return None
@@ -247,10 +225,7 @@ class Preset(Struct, frozen=True):
         return None
 
     def period_problem(self, device_count: int, batch_size: int, layers: int, period: int) -> str | None:
-        """Returns why pipeline stages cannot have whole periods of alternating layers; None if they can.
-
-        Also None if the layers do not divide by the stages: that is another problem.
-        """
+        """Returns why stages of equal size cannot have whole periods of alternating layers."""
         info = self.pipeline(device_count, batch_size)
         if info is None or layers % (info.stages * info.repeats):
             return None
@@ -272,7 +247,7 @@ class Preset(Struct, frozen=True):
 
 
 def reference(name: str, source: str) -> str:
-    """Returns the argument of `load_preset` for a preset: its name if it is in a preset directory, else its file."""
+    """Returns the preset's name if it is in a preset directory, else its file, for `load_preset`."""
     by_name = source == BUILT_IN or Path(source).parent == user_presets() / "parallelism"
     return name if by_name else source
 

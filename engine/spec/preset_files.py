@@ -14,12 +14,10 @@ from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
 
 PRESETS = ENGINE.parent / "presets"
-"""The directory of the built-in presets."""
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A valid name of a preset or a model: its file name without `.toml`."""
 
 MAX_FILE_BYTES = 2**20
-"""Bytes in a preset file at most."""
 KEY = re.compile(r"\.(\w+)`$")
 
 
@@ -29,21 +27,17 @@ def user_presets() -> Path:
 
 
 def preset_files(kind: Literal["models", "parallelism"]) -> dict[str, Path]:
-    """Returns preset name to file, sorted by name, pitfalls last. A user's file replaces a built-in of the same name.
-
-    Files with an invalid name are left out, see `misnamed_files`.
-    """
+    """Returns preset name to file, by name, pitfalls last. The user's replace the built-in; see `misnamed_files`."""
     paths = [path for path in _toml_files(kind) if FILE_NAME.fullmatch(path.stem)]
     return {path.stem: path for path in sorted(paths, key=lambda path: (is_pitfall(path.stem), path.stem))}
 
 
 def is_pitfall(preset: str) -> bool:
-    """Returns whether a preset is a pitfall: one with a deliberate mistake, to learn from."""
+    """Returns whether a preset has a deliberate mistake, to learn from."""
     return preset.startswith("pitfall")
 
 
 def misnamed_files(kind: Literal["models", "parallelism"]) -> list[Path]:
-    """Returns the files whose names are not valid preset names."""
     return [path for path in _toml_files(kind) if not FILE_NAME.fullmatch(path.stem)]
 
 
@@ -53,7 +47,7 @@ def _toml_files(kind: str) -> list[Path]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns the tables of a TOML file. Raises Invalid, naming the file, if it cannot be read or parsed."""
+    """Returns a file's tables. Raises Invalid, naming the file."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -68,7 +62,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(path: Path, text: str) -> dict[str, Any]:
-    """Returns the tables in the TOML `text` of the file `path`. Raises Invalid, naming the file and the line."""
+    """Returns the tables of `text` in the file `path`. Raises Invalid, naming file and line."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, so is a number of 5,000 digits
@@ -76,10 +70,7 @@ def parse_toml(path: Path, text: str) -> dict[str, Any]:
 
 
 def wrong_value(error: msgspec.ValidationError, *structs: type[Struct]) -> str:
-    """Returns msgspec's message with the key as files and options spell it, and with its possible values.
-
-    `structs`: look the field up in them.
-    """
+    """Returns msgspec's message with the key as files and options spell it, and its values in `structs`."""
     text = str(error).replace(" - at `$", " at `")
     found = KEY.search(text)
     if "Invalid enum value" not in text or found is None:

@@ -14,10 +14,8 @@ from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset
 BAD_NAME = "invalid file name: a preset's name has 1 to 64 letters, digits, '.', '_' and '-': rename the file"
 
 MAX_AXES = 16
-"""Mesh axes of a preset at most."""
 
 LARGEST_AXIS = 10**6
-"""Devices along one mesh axis at most."""
 
 MOST_MICROBATCHES = MOST_REPEATS = 10**6
 
@@ -102,20 +100,15 @@ def load_preset(name: str) -> Preset:
 
 
 def is_file(name: str) -> bool:
-    """Returns whether `name` is the path of a preset's file, not the name of a preset in a preset directory."""
     return "/" in name or name.endswith(".toml")
 
 
 def name_of(name_or_file: str) -> str:
-    """Returns the name of a preset that is given by its name or file."""
     return Path(name_or_file).stem if is_file(name_or_file) else name_or_file
 
 
 def read_preset(path: Path) -> Preset:
-    """Reads the preset in a file. Most problems are kept in `Preset.problems`, and reported with those of its layout.
-
-    Raises Invalid if there is no valid mesh, without which nothing else can be checked.
-    """
+    """Reads the preset in a file. Raises Invalid without a valid mesh; `Preset.problems` has the others."""
     return _preset(path, read_toml(path))
 
 
@@ -173,7 +166,6 @@ def _rules(file: PresetFile, problems: list[str]) -> dict[str, tuple[Axes, ...]]
 
 
 def _tried(logical: str, value: RuleValue) -> tuple[tuple[Axes, ...], list[str]]:
-    """Returns the splits of a rule, in the order in which they are tried, and what is wrong with their form."""
     entries = [value] if isinstance(value, str) else value
     names = [entry for entry in entries if isinstance(entry, str)]
     if len(names) == len(entries):

@@ -34,7 +34,7 @@ def preset_text(preset: Preset) -> str:
 
 
 def write_preset(path: Path, text: str) -> None:
-    """Writes the file atomically, even if several processes write it at once. Raises Invalid if it cannot."""
+    """Writes the file atomically, also for several processes. Raises Invalid."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())

@@ -27,14 +27,10 @@ LONGEST_HEADER = 100_000_000
 
 
 class Stored(Struct, frozen=True):
-    """Where a tensor is."""
-
     file: str
-    """Its file."""
     dtype: str
     """A key of `SIZES`."""
     shape: list[int]
-    """Its shape."""
     begin: int
     """Its first byte in the file."""
 
@@ -46,7 +42,6 @@ class _Entry(Struct):
 
 
 def has_weights(directory: Path) -> bool:
-    """Returns whether a directory holds tensors, besides a config."""
     return (directory / INDEX).exists() or any(directory.glob("*.safetensors"))
 
 

@@ -8,12 +8,9 @@ from ..base.invalid import Invalid
 
 
 def spans(mesh: Mapping[str, int], slices: int) -> dict[str, int]:
-    """Returns for each mesh axis how many slices it spans: 1 if it stays inside one. Raises Invalid if the mesh cannot
-    be laid over the slices.
-
-    Devices fill a mesh in one order, slice after slice and the last axis fastest, whatever the preset. So the first
-    axis is the outermost part of every slice boundary, and the slices must divide it, or it must divide them.
-    """
+    """Returns for each mesh axis how many slices it spans: 1 inside one. Raises Invalid if the mesh does not fit.
+    Devices fill a mesh slice after slice, the last axis fastest, whatever the preset. So the first axis is the
+    outermost part of every slice boundary, and the slices must divide it, or it must divide them."""
     found: dict[str, int] = {}
     rest = slices
     for axis, size in mesh.items():
@@ -28,7 +25,7 @@ def spans(mesh: Mapping[str, int], slices: int) -> dict[str, int]:
 
 
 def within(mesh: Mapping[str, int], slices: int) -> dict[str, int]:
-    """Returns the part of a mesh that is in one slice: axis to size. Raises Invalid as `spans` does."""
+    """Returns the part of a mesh in one slice: axis to size. Raises Invalid as `spans` does."""
     return {axis: mesh[axis] // span for axis, span in spans(mesh, slices).items()}
 
 

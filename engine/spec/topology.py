@@ -17,38 +17,29 @@ from .preset_files import PRESETS, read_toml
 NAME = re.compile(r"(?:(?P<slices>\d{1,4})\*)?(?P<slice>(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*))")
 """A slice, such as `v5e:4x4`, or several: `2*v5e:4x4`; or hosts × GPUs: `h100:4x8`."""
 MAX_CHIPS = 2**14
-"""Chips in all slices, or GPUs, together at most."""
 DIMS = "xyz"
-"""Names of the torus dims."""
 
 
 class Target(Struct, frozen=True, forbid_unknown_fields=True):
-    """The properties of a GPU that XLA's compiler asks for."""
+    """Properties of a GPU for XLA's compiler. Sizes in bytes; `capability`: the compute capability's major version."""
 
     capability: int
-    """Major version of the compute capability."""
     core_count: int
     """Streaming multiprocessors."""
     fpus_per_core: int
     """Float32 units in one of them."""
     shared_memory_per_core: int
-    """Bytes."""
     l2_cache_size: int
-    """Bytes."""
 
 
 class Chip(Struct, frozen=True, forbid_unknown_fields=True):
-    """One device of a TPU generation, or a GPU.
-
-    The figures are from `presets/chips.toml` and `presets/gpus.toml`, which name their sources.
-    """
+    """One device of a TPU generation, or a GPU, from `presets/chips.toml` and `presets/gpus.toml`, which name sources.
+    Rates per second: FLOPs in bfloat16, bytes of HBM."""
 
     flops: float
-    """Peak FLOP/s in bfloat16."""
     memory: int
     """Bytes of HBM that a program may use."""
     memory_rate: float
-    """HBM bandwidth in bytes per second."""
     link_rate: float
     """Bandwidth of one ICI link to a neighbour, or of all NVLinks of a GPU, in bytes per second and direction."""
     clock_rate: float
@@ -60,8 +51,7 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     closes: int = 1
     """A torus dim is a ring (has wraparound links) if its length is a multiple of this."""
     dcn_rate: float | None = None
-    """Bandwidth to other slices, or hosts, over the data center network (DCN), in bytes per second; None if none is
-    published."""
+    """Bandwidth to other slices, or hosts, over the data center network (DCN), in bytes per second; None if unknown."""
     cores: int = 1
     """Devices in a chip. They share the chip's ICI links."""
     core_rate: float = 0.0
@@ -71,7 +61,6 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     domain_hosts: int = 1
     """Hosts whose GPUs are connected by NVLink."""
     target: Target | None = None
-    """Of a GPU; None for TPUs."""
 
     @property
     def peaks(self) -> "Peaks":
@@ -80,12 +69,10 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Peaks(Struct, frozen=True):
-    """The highest rates of one device."""
+    """The highest rates of one device per second: FLOPs in bfloat16, bytes of HBM."""
 
     flops: float
-    """FLOP/s in bfloat16."""
     memory_rate: float
-    """HBM bandwidth in bytes per second."""
     ring_rate: float
     """Bytes per second that it sends on a ring of ICI links, both directions, or by NVLink."""
     dcn_rate: float | None = None
@@ -104,9 +91,7 @@ class Topology(Struct, frozen=True):
     shape: tuple[int, ...]
     """Chips along x, y and, in a 3-D torus, z; or hosts and the GPUs of each."""
     chip: Chip
-    """The TPU generation, or the GPU."""
     slices: int = 1
-    """Number of slices."""
 
     @property
     def devices(self) -> int:
@@ -114,7 +99,6 @@ class Topology(Struct, frozen=True):
 
     @property
     def chips(self) -> int:
-        """Chips in all slices, or GPUs."""
         return self.devices // self.chip.cores
 
     @property
@@ -123,21 +107,18 @@ class Topology(Struct, frozen=True):
 
     @property
     def domains(self) -> int:
-        """Parts of the topology that a slower network connects: slices, or groups of hosts that share NVLink."""
+        """Slices, or groups of hosts that share NVLink: a slower network connects them."""
         return max(1, self.shape[0] // self.chip.domain_hosts) if self.chip.target else self.slices
 
     @property
     def title(self) -> str:
-        """Its name for people: `v5p:4x4x4`, or `2 × v5p:4x4x4`."""
         return self.name if self.slices == 1 else f"{self.slices} × {self.name}"
 
     @property
     def rings(self) -> tuple[bool, ...]:
-        """For each dim whether it is a ring, that is, has wraparound links.
-
-        3-D slices are built of cubes: their dims are rings if all lengths are multiples of a cube's (Jouppi et al.
-        2023, section 2). In 2-D slices each dim is a ring or not by itself.
-        """
+        """Whether each dim is a ring, that is, has wraparound links. 3-D slices are built of cubes: their dims are
+        rings if all lengths are multiples of a cube's (Jouppi et al. 2023, section 2). In 2-D slices each dim is a ring
+        or not by itself."""
         closed = [size % self.chip.closes == 0 for size in self.shape]
         return tuple(all(closed) if len(closed) == 3 else closes for closes in closed)
 
@@ -188,10 +169,7 @@ def chips() -> dict[str, Chip]:
 
 
 def load_topology(name: str) -> Topology:
-    """Returns the slice with a name such as `v5p:4x4x4`, or several: `2*v5p:4x4x4`; or GPUs: `h100:4x8`.
-
-    Raises Invalid.
-    """
+    """Returns the devices with a name such as `v5p:4x4x4`, `2*v5p:4x4x4` or `h100:4x8`. Raises Invalid."""
     known, found = chips(), NAME.fullmatch(name)
     if found is None or found["chip"] not in known:
         raise Invalid(
@@ -217,10 +195,8 @@ def load_topology(name: str) -> Topology:
 
 
 def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> Wiring:
-    """Returns the links that some mesh axes use together. `mesh`: axis to size, in the order devices fill it.
-
-    Raises Invalid if the mesh cannot be laid over the slices.
-    """
+    """Returns the links of some mesh axes together. `mesh`: in the order that devices fill it. Raises Invalid if it
+    cannot be laid over the slices."""
     return _wiring(topology, tuple(mesh.items()), tuple(axes))
 
 
@@ -280,7 +256,7 @@ def _switched(chip: Chip, mesh: Mapping[str, int], spans: Mapping[str, int], axe
 
 @lru_cache(maxsize=4)  # a search needs the members of thousands of groups
 def _places(shape: tuple[int, ...], cores: int) -> Sequence[tuple[int, ...]]:
-    """The coordinates on the torus, and the core, of each device of a slice, in the order in which they fill a mesh."""
+    """The coordinates on the torus, and the core, of each device of a slice, in the order that they fill a mesh."""
     return list(itertools.product(*map(range, shape), range(cores)))
 
 
