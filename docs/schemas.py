@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from shardtui.engine.origins.explanation import Explanation
-from shardtui.engine.spec.exported import Exported
+from shardtui.engine.spec.hf_export import Exported
 from shardtui.engine.spec.model_choice import ModelPreset
 from shardtui.engine.spec.prepared import Prepared
 from shardtui.engine.spec.preset_reader import PresetFile

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..spec.slices import spans, within
+from ..spec.topology import spans, within
 from ..wire.descriptions import CollectiveInfo
 from . import megascale
 from .dataflow import Dataflow

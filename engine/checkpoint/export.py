@@ -19,9 +19,8 @@ from ..base.invalid import Invalid
 from ..distributed.outcomes import Damaged
 from ..program.weights import by_parameter, mapped, parts_in
 from ..spec.config import ModelConfig, RunConfig
-from ..spec.exported import Dtype, Exported, ExportRequest
 from ..spec.hf_config import NAME, read_config
-from ..spec.hf_export import config_table, in_files
+from ..spec.hf_export import Dtype, Exported, ExportRequest, config_table, in_files
 from ..spec.hf_fields import Table
 from ..spec.hf_tensors import Part, parts_of, tensor_shapes
 from ..spec.prepared import TOKENIZER

@@ -42,9 +42,7 @@ class _Windows(Sequence[np.ndarray]):
     """Window i is the T + 1 tokens that start at i·T, so that each token is a target once per epoch."""
 
     def __init__(self, corpus: Corpus, seq_len: int, vocab: int | None) -> None:
-        self._corpus = corpus
-        self._seq_len = seq_len
-        self._vocab = vocab
+        self._corpus, self._seq_len, self._vocab = corpus, seq_len, vocab
 
     def __len__(self) -> int:
         return max(0, (self._corpus.size - 1) // self._seq_len)

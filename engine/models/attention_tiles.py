@@ -5,7 +5,7 @@ which are computed in blocks [k, k].
 """
 
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,27 +28,16 @@ class Asked(NamedTuple):
     """The result of all tiles times its gradient, summed over H: float32 [m, n, t]."""
 
 
-class Tiles(Protocol):
-    def attend(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """Returns float32 [m, n, t, H], and the log-sum-exp of the scores in float32 [m, n, t]."""
-        ...
-
-    def gradients(
-        self, asked: Asked, key: jax.Array, value: jax.Array, is_causal: bool
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns the part of these scores in the gradients of queries, keys and values: float32 [m, n, t, H]."""
-        ...
-
-
 class Compiled:
     """Tiles made of products, on any platform."""
 
     def attend(
         self, query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """Loops over blocks of scores, with an online softmax in float32."""
+        """Returns float32 [m, n, t, H], and the log-sum-exp of the scores in float32 [m, n, t].
+
+        Loops over blocks of scores, with an online softmax.
+        """
         query, key, value = map(_in_blocks, (query, key, value))
         rows = jnp.zeros(query.shape[:-1], jnp.float32)
 
@@ -69,7 +58,10 @@ class Compiled:
     def gradients(
         self, asked: Asked, key: jax.Array, value: jax.Array, is_causal: bool
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Loops over the same blocks and computes each again."""
+        """Returns the part of these scores in the gradients of queries, keys and values: float32 [m, n, t, H].
+
+        Loops over the same blocks and computes each again.
+        """
         asked, key, value = Asked(*map(_in_blocks, asked)), _in_blocks(key), _in_blocks(value)
         scale, dtype = key.shape[-1] ** -0.5, key.dtype
 
@@ -114,18 +106,9 @@ class Splash:
         heads, tokens, width = key.shape[1:]
         kernel = splash_kernel(heads, tokens, is_causal, self._interpret)
         block, layout = tile_block(tokens), kernels.QKVLayout.HEAD_DIM_MINOR
-        options: Any = {
-            "bq": block,
-            "bkv": block,
-            "is_mqa": False,
-            "mask_value": kernels.DEFAULT_MASK_VALUE,
-            "attn_logits_soft_cap": None,
-            "q_layout": layout,
-            "k_layout": layout,
-            "v_layout": layout,
-            "mask_function": kernel.kwargs["mask_function"],
-            "interpret": self._interpret,
-        }
+        options: Any = dict.fromkeys(("bq", "bkv"), block) | dict.fromkeys(("q_layout", "k_layout", "v_layout"), layout)
+        options |= {"is_mqa": False, "mask_value": kernels.DEFAULT_MASK_VALUE, "attn_logits_soft_cap": None}
+        options |= {"mask_function": kernel.kwargs["mask_function"], "interpret": self._interpret}
 
         @jax.vmap
         def each(
@@ -143,6 +126,9 @@ class Splash:
         parts = each(asked.query * scale, *asked[1:], key, value)
         query, key, value = (part.astype(jnp.float32) for part in parts)
         return query * scale, key, value
+
+
+Tiles = Compiled | Splash
 
 
 def splash_kernel(

@@ -22,8 +22,6 @@ from ..spec.preset import Axes
 from .attention_tiles import RESULT, Asked, Tiles
 
 Pairs = list[tuple[int, int]]
-
-
 DIAGONAL, BELOW = [[0, 0], [1, 1]], [[1, 0]]
 """A device's tiles of its own queries and keys: on the diagonal, where the mask leaves half, and below it."""
 

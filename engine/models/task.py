@@ -16,7 +16,7 @@ from ..spec.config import RunConfig, UserModel
 from .accumulation import accumulate
 from .array import Array, Batch, annotated_axes, describe, gradient_name, name_of
 from .blocks import micro_batch
-from .built_in import BuiltIn
+from .decoder import BuiltIn
 from .optimizer import describe_moments, optimizer
 from .user_model import Traces, UserModule
 

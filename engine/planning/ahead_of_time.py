@@ -19,8 +19,7 @@ from ..program.placement import argument_bytes, place
 from ..program.program import compile_program, trace_step
 from ..spec.config import UserModel
 from ..spec.preset import Preset
-from ..spec.slices import spans
-from ..spec.topology import Topology
+from ..spec.topology import Topology, spans
 from ..wire.events import PresetCompiled
 from . import compilers
 from .estimate import Step

@@ -5,10 +5,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..base.invalid import Invalid
-from ..spec.mesh_names import MESH_RULES, mesh_preset
 from ..spec.preset import Preset
-from ..spec.slices import crossing
-from ..spec.topology import Topology
+from ..spec.preset_reader import MESH_RULES, mesh_preset
+from ..spec.topology import Topology, crossing
 
 MOST_SPLIT = 3
 """Mesh axes of more than one device at most."""

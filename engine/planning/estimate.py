@@ -24,8 +24,7 @@ from ..program.placement import DoesNotDivide, argument_bytes, decide_all, place
 from ..spec.config import UserModel
 from ..spec.preset import Preset
 from ..spec.preset_reader import parse_preset
-from ..spec.slices import crossing
-from ..spec.topology import Topology, wiring
+from ..spec.topology import Topology, crossing, wiring
 from ..wire.commands import PreviewPreset
 from ..wire.descriptions import Preview
 from ..wire.events import PresetPreviewed

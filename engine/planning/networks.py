@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from ..analysis.traffic import Flow, sent
-from ..spec.slices import crossing, spans, within
-from ..spec.topology import Topology
+from ..spec.topology import Topology, crossing, spans, within
 from ..wire.descriptions import Network
 
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from ..models.task import Task
 from ..spec.config import UserModel
-from ..spec.mesh_names import MESH_RULES
 from ..spec.model_config import RematPolicy
 from ..spec.preset import Preset
+from ..spec.preset_reader import MESH_RULES
 from ..spec.search import SearchRequest
 from ..spec.topology import Topology
 from .candidates import (

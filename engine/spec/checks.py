@@ -71,14 +71,17 @@ def _number_checks(training: TrainingConfig) -> list[tuple[bool, str]]:
         (training.batch_size >= 1, f"--batch-size {training.batch_size}: must be at least 1"),
         (training.seq_len >= 1, f"--seq-len {training.seq_len}: must be at least 1"),
         (training.learning_rate > 0, f"learning_rate {training.learning_rate}: must be above 0"),
-        (training.warmup_steps >= 0, f"warmup_steps {training.warmup_steps}: must be 0 or more"),
         (training.grad_clip > 0, f"grad_clip {training.grad_clip}: must be above 0"),
-        (training.stable_steps >= 0, f"stable_steps {training.stable_steps}: must be 0 or more"),
-        (training.decay_steps >= 0, f"decay_steps {training.decay_steps}: must be 0 or more"),
+        *_least(training, 0, "warmup_steps", "stable_steps", "decay_steps", "z_loss"),
         (0 <= training.final_share <= 1, f"final_share {training.final_share}: must be from 0 to 1"),
-        (training.z_loss >= 0, f"z_loss {training.z_loss}: must be 0 or more"),
-        (training.accumulate_steps >= 1, f"accumulate_steps {training.accumulate_steps}: must be at least 1"),
+        *_least(training, 1, "accumulate_steps"),
     ]
+
+
+def _least(config: TrainingConfig | ModelConfig, least: int, *names: str) -> list[tuple[bool, str]]:
+    values = [(name, getattr(config, name)) for name in names]
+    must = "at least 1" if least else "0 or more"
+    return [(value >= least, f"{name} {value}: must be {must}") for name, value in values]
 
 
 def _schedule_checks(training: TrainingConfig) -> list[tuple[bool, str]]:
@@ -123,10 +126,7 @@ def _combination_checks(training: TrainingConfig, is_built_in: bool) -> list[tup
 def _model_checks(model: ModelConfig, training: TrainingConfig) -> list[tuple[bool, str]]:
     """Pairs of whether a condition holds and the problem to report if it does not."""
     return [
-        (model.layers >= 1, f"layers {model.layers}: must be at least 1"),
-        (model.heads >= 1, f"heads {model.heads}: must be at least 1"),
-        (model.embed >= 1, f"embed {model.embed}: must be at least 1"),
-        (model.mlp >= 1, f"mlp {model.mlp}: must be at least 1"),
+        *_least(model, 1, "layers", "heads", "embed", "mlp"),
         (model.vocab >= 256, f"vocab {model.vocab}: must be at least 256, since the tokens are bytes"),
         (model.vocab_rows >= model.vocab, f"vocab_rows {model.vocab_rows}: must be at least vocab, {model.vocab}"),
         (0 <= model.dropout < 1, f"dropout {model.dropout}: must be at least 0 and below 1"),

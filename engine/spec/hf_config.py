@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from ..base.invalid import Invalid
-from .hf_fields import Fields, Table, merged, rope, rope_table
+from .hf_fields import Fields, Table, rope, rope_table
 from .model_config import ModelConfig
 
 NAME = "config.json"
@@ -23,7 +23,7 @@ def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
         )
     fields = Fields(table, has_nested_rope=architecture == "Gemma3ForCausalLM")
     usual = 0.1 if architecture == "GPT2LMHeadModel" else 0.0
-    values = merged(ARCHITECTURES[architecture](fields), {"dropout": _dropout(fields, dropout, usual)})
+    values: Table = ARCHITECTURES[architecture](fields) | {"dropout": _dropout(fields, dropout, usual)}
     if problems := dict.fromkeys(fields.problems + fields.unread()):
         raise Invalid(*(f"--model hf:{directory}: {NAME}: {problem}" for problem in problems))
     return ModelConfig(**values)
@@ -88,23 +88,23 @@ def _common(fields: Fields, theta: float = 10_000.0) -> Table:
 
 def _swiglu(fields: Fields, theta: float = 10_000.0) -> Table:
     fields.one_of("hidden_act", "silu", "silu")
-    return merged(_common(fields, theta), {"activation": "swiglu"})
+    return _common(fields, theta) | {"activation": "swiglu"}
 
 
 def _llama(fields: Fields) -> Table:
     has_bias = bool(fields("attention_bias", False))
     if (in_mlp := bool(fields("mlp_bias", False))) and not has_bias:
         fields.problems.append("mlp_bias true: not supported without attention_bias")
-    return merged(_swiglu(fields), {"biases": "all" if in_mlp else "attention" if has_bias else "none"})
+    return _swiglu(fields) | {"biases": "all" if in_mlp else "attention" if has_bias else "none"}
 
 
 def _mistral(fields: Fields) -> Table:
-    return merged(_swiglu(fields), {"window": _window(fields, 4096)})
+    return _swiglu(fields) | {"window": _window(fields, 4096)}
 
 
 def _mixtral(fields: Fields) -> Table:
-    values = merged(_swiglu(fields, 1_000_000.0), _experts(fields))
-    return merged(values, {"window": _window(fields), "norm_epsilon": fields.number("rms_norm_eps", 1e-5)})
+    values: Table = _swiglu(fields, 1_000_000.0) | _experts(fields)
+    return values | {"window": _window(fields), "norm_epsilon": fields.number("rms_norm_eps", 1e-5)}
 
 
 def _experts(fields: Fields) -> Table:
@@ -116,82 +116,65 @@ def _experts(fields: Fields) -> Table:
 
 
 def _qwen2(fields: Fields) -> Table:
-    return merged(_swiglu(fields), _patterned(fields), {"biases": "qkv"})
+    return _swiglu(fields) | _patterned(fields) | {"biases": "qkv"}
 
 
 def _qwen3(fields: Fields) -> Table:
-    values = merged(_llama(fields), _patterned(fields), {"query_norm": "head"})
-    return _with_head_width(fields, values, 128)
+    return _with_head_width(fields, _llama(fields) | _patterned(fields) | {"query_norm": "head"}, 128)
 
 
 def _qwen3_moe(fields: Fields) -> Table:
     if not fields("norm_topk_prob", False):
         fields.problems.append("norm_topk_prob false: not supported: weights of experts are normalised")
-    return merged(
-        _llama(fields),
-        _unwindowed(fields),
-        _experts(fields),
-        {"query_norm": "head", "mlp": fields.size("moe_intermediate_size")},
-    )
+    values: Table = _llama(fields) | _unwindowed(fields) | _experts(fields)
+    return values | {"query_norm": "head", "mlp": fields.size("moe_intermediate_size")}
 
 
 def _gemma(fields: Fields) -> Table:
     """Gemma 1: its `hidden_act` of the first releases, gelu, meant the tanh form, as the library reads it."""
     fields.one_of("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh", "gelu")
     fields.one_of("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
-    values = merged(
-        _common(fields),
-        {
-            "norm_offset": True,
-            "activation": "geglu",
-            "embed_scaled": True,
-            "tied": bool(fields("tie_word_embeddings", True)),
-            "biases": "attention" if fields("attention_bias", False) else "none",
-        },
-    )
+    values: Table = _common(fields) | {
+        "norm_offset": True,
+        "activation": "geglu",
+        "embed_scaled": True,
+        "tied": bool(fields("tie_word_embeddings", True)),
+        "biases": "attention" if fields("attention_bias", False) else "none",
+    }
     return _with_head_width(fields, values, 256)
 
 
 def _gemma2(fields: Fields, caps: tuple[float, float] = (50.0, 30.0), every: int = 2) -> Table:
-    return merged(
-        _gemma(fields),
-        _patterned(fields, every),
-        {
-            "norm_places": "both",
-            "score_width": float(fields.number("query_pre_attn_scalar", 256)),
-            "score_cap": _cap(fields, "attn_logit_softcapping", caps[0]),
-            "logit_cap": _cap(fields, "final_logit_softcapping", caps[1]),
-        },
-    )
+    return (_gemma(fields) | _patterned(fields, every)) | {
+        "norm_places": "both",
+        "score_width": float(fields.number("query_pre_attn_scalar", 256)),
+        "score_cap": _cap(fields, "attn_logit_softcapping", caps[0]),
+        "logit_cap": _cap(fields, "final_logit_softcapping", caps[1]),
+    }
 
 
 def _gemma3(fields: Fields) -> Table:
     """The text model; a config of the one for images has `text_config`, which is refused as unknown."""
     every = fields.size("sliding_window_pattern", 6)
-    values = merged(_gemma2(fields, (0.0, 0.0), every), {"query_norm": "head"})
+    values: Table = _gemma2(fields, (0.0, 0.0), every) | {"query_norm": "head"}
     local, context = rope_table(fields, "sliding_attention"), values["context"]
     scaled = rope_table(fields, "full_attention")
     if not fields("rope_parameters"):
         scaled = fields("rope_scaling", {})
-    return merged(
-        values,
-        {
-            "rope": rope(fields, scaled, fields.number("rope_theta", 1_000_000.0), context),
-            "local_rope": rope(fields, local, fields.number("rope_local_base_freq", 10_000.0), context),
-        },
-    )
+    return values | {
+        "rope": rope(fields, scaled, fields.number("rope_theta", 1_000_000.0), context),
+        "local_rope": rope(fields, local, fields.number("rope_local_base_freq", 10_000.0), context),
+    }
 
 
 def _olmo2(fields: Fields) -> Table:
-    return merged(
-        _llama(fields),
-        {"norm_places": "post", "query_norm": "full", "norm_epsilon": fields.number("rms_norm_eps", 1e-5)},
-    )
+    changes: Table = {"norm_places": "post", "query_norm": "full", "norm_epsilon": fields.number("rms_norm_eps", 1e-5)}
+    return _llama(fields) | changes
 
 
 def _phi3(fields: Fields) -> Table:
     fields("original_max_position_embeddings")
-    values = merged(_swiglu(fields), {"window": _window(fields), "norm_epsilon": fields.number("rms_norm_eps", 1e-5)})
+    values: Table = _swiglu(fields) | {"window": _window(fields), "norm_epsilon": fields.number("rms_norm_eps", 1e-5)}
     if values["rope"].scaling != "none":
         fields.problems.append(f"rope type {values['rope'].scaling}: not supported: Phi-3 reads it as longrope")
     return values
@@ -216,7 +199,7 @@ def _gpt2(fields: Fields) -> Table:
 
 def _with_head_width(fields: Fields, values: Table, default: int) -> Table:
     width = fields.size("head_dim", default)
-    return merged(values, {"head_width": 0 if width * values["heads"] == values["embed"] else width})
+    return values | {"head_width": 0 if width * values["heads"] == values["embed"] else width}
 
 
 def _cap(fields: Fields, name: str, default: float) -> float:

@@ -1,5 +1,8 @@
-"""Writes the config of the built-in decoder as a `config.json` of Hugging Face's `transformers`. No jax here."""
+"""The request and answer of `shardtui export`, and the decoder's `config.json` for `transformers`. No jax here."""
 
+from typing import Literal
+
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..base.invalid import Invalid
@@ -7,6 +10,7 @@ from .hf_config import ARCHITECTURES
 from .hf_fields import ROPE_NAMES, Fields, Table
 from .model_config import ModelConfig, Rope
 
+Dtype = Literal["float32", "bfloat16", "float16"]
 MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in ARCHITECTURES} | {
     "Qwen3MoeForCausalLM": "qwen3_moe",
     "Gemma3ForCausalLM": "gemma3_text",
@@ -18,6 +22,41 @@ SCALINGS = {
     "llama3": ("factor", "original_context", "low_frequency_factor", "high_frequency_factor"),
     "yarn": ("factor", "original_context", "beta_fast", "beta_slow", "truncate", "attention_factor"),
 }
+
+
+class ExportRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A checkpoint to export, and the directory for it."""
+
+    run: str
+    out: str
+    """A directory that does not exist yet or is empty."""
+    step: int | None = None
+    """None for the newest intact checkpoint."""
+    dtype: Dtype | None = None
+    """None for the dtype of the run's initial weights, or float32."""
+
+
+class Exported(Struct, frozen=True, kw_only=True):
+    """A model that `transformers` loads."""
+
+    schema: int = 1
+    """Schema version; increases when a field changes its meaning or is removed."""
+    directory: str
+    """The directory."""
+    step: int
+    """Steps that the model was trained."""
+    architecture: str
+    """The class of `transformers` that loads it."""
+    dtype: Dtype
+    """Dtype of the tensors; parameters are trained in float32."""
+    parameters: int
+    """Elements of all tensors."""
+    bytes: int
+    """Size of the tensors."""
+    files: list[str]
+    """The files, by name."""
+    tokenizer: str | None
+    """The tokenizer's file; null if the run read bytes, or its data do not have one."""
 
 
 def config_table(config: ModelConfig) -> Table:

@@ -53,10 +53,6 @@ ROPE_NAMES = {
 }
 
 
-def merged(*tables: Table) -> Table:
-    return {name: value for table in tables for name, value in table.items()}
-
-
 class Fields:
     """The fields of a file. Notes which were read, and every problem."""
 

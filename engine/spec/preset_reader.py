@@ -1,5 +1,6 @@
 """Reads parallelism presets: by name, from a file, or from a mesh name such as `fsdp4-model2`."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,16 +8,27 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ..base.invalid import Invalid, suggestion
-from .mesh_names import MESH_RULES, mesh_preset
 from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, SPLIT_ONCE, Axes, AxisTypes, Override, Preset
 from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml, wrong_value
 
+MESH_NAME = re.compile(
+    r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<unsharded>(?:-whole\.[a-z_]+)*)"
+    r"(?:-microbatches\.(?P<microbatches>[1-9]\d{0,5}))?"
+)
+
+MESH_RULES: dict[str, dict[str, Axes]] = {
+    "data": {"batch": ("data",)},
+    "fsdp": {"batch": ("fsdp",), "embed": ("fsdp",)},
+    "expert": {"batch": ("expert",), "experts": ("expert",)},
+    "seq": {"seq": ("seq",)},
+    "model": {"heads": ("model",), "mlp": ("model",), "vocab": ("model",)},
+    "pipeline": {"layers": ("pipeline",), "vocab": ("pipeline",)},
+}
+"""The logical axes that each mesh axis splits in a preset named by its mesh, as in the built-in presets."""
+
 BAD_NAME = "invalid file name: a preset's name has 1 to 64 letters, digits, '.', '_' and '-': rename the file"
 
-MAX_AXES = 16
-
-LARGEST_AXIS = 10**6
-
+MAX_AXES, LARGEST_AXIS = 16, 10**6
 MOST_MICROBATCHES = MOST_REPEATS = 10**6
 
 AxisName = Annotated[str, Meta(extra_json_schema={"pattern": f"^{AXIS_NAME.pattern}$"})]
@@ -97,6 +109,35 @@ def load_preset(name: str) -> Preset:
         f"preset {name}: no such preset: {suggestion(name, files)}choose from {', '.join(files)}, name a mesh of "
         f"the axes {', '.join(MESH_RULES)}, such as fsdp4-model2, or give the path of a .toml file"
     )
+
+
+def mesh_preset(name: str) -> Preset | None:
+    """Generates the preset that a name such as `data2-fsdp4-model2-whole.vocab` describes; None for any other name. It
+    lists mesh axes with sizes, in the order of the mesh, then dims left unsharded although `model` or `pipeline` would
+    split them, then the micro-batches of a pipeline: `data4-pipeline2-microbatches.8`."""
+    found = MESH_NAME.fullmatch(name)
+    if found is None:
+        return None
+    sizes = re.findall(r"([a-z]+)(\d+)", found["mesh"])
+    mesh = {axis: int(size) for axis, size in sizes}
+    unsharded = found["unsharded"].split("-whole.")[1:]
+    if not set(mesh) <= set(MESH_RULES) or not set(unsharded) <= set(MESH_RULES["model"]) or len(mesh) < len(sizes):
+        return None
+    if min(mesh.values()) < 1 or (found["microbatches"] and "pipeline" not in mesh):
+        return None
+    rules = {logical: axes for logical, axes in _mesh_rules(mesh).items() if logical not in unsharded}
+    microbatches = int(found["microbatches"]) if found["microbatches"] else None
+    return Preset(name, "named by its mesh", "", mesh, rules, {}, BUILT_IN, microbatches=microbatches)
+
+
+def _mesh_rules(mesh: dict[str, int]) -> dict[str, Axes]:
+    rules: dict[str, Axes] = {}
+    for axis in (axis for axis in MESH_RULES if axis in mesh):
+        for logical, axes in MESH_RULES[axis].items():
+            rules[logical] = (*rules.get(logical, ()), *axes)
+    if {"fsdp", "seq"} <= mesh.keys():  # as `sp2`: devices that share a sequence need not repeat its parameters
+        rules["embed"] = ("fsdp", "seq")
+    return rules
 
 
 def is_file(name: str) -> bool:

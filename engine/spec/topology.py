@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from ..base import figures
 from ..base.invalid import Invalid
-from . import slices
 from .preset_files import PRESETS, read_toml
 
 NAME = re.compile(r"(?:(?P<slices>\d{1,4})\*)?(?P<slice>(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*))")
@@ -203,10 +203,10 @@ def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> 
 @lru_cache(maxsize=2**16)  # a search asks for the same few thousand groups again and again
 def _wiring(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> Wiring:
     mesh = dict(sizes)
-    chip, spans = topology.chip, slices.spans(mesh, topology.domains)
+    chip, crossed = topology.chip, spans(mesh, topology.domains)
     if chip.target:
-        return _switched(chip, mesh, spans, axes)
-    members = _members(topology, slices.within(mesh, topology.slices), axes)
+        return _switched(chip, mesh, crossed, axes)
+    members = _members(topology, within(mesh, topology.slices), axes)
     *along, cores = [sorted({place[dim] for place in members}) for dim in range(len(topology.shape) + 1)]
     dims = [dim for dim, values in enumerate(along) if len(values) > 1]
     box = math.prod(map(len, along)) * len(cores) == len(members)
@@ -214,7 +214,7 @@ def _wiring(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[
     rings = [box and len(along[dim]) == topology.shape[dim] and topology.rings[dim] for dim in dims]
     rates = [(2 if ring else 1) / stride for ring, stride in zip(rings, strides, strict=True)]
     shared = chip.cores // len(cores)  # groups that use the same links at the same time
-    across = math.prod(spans[axis] for axis in axes)
+    across = math.prod(crossed[axis] for axis in axes)
     return Wiring(
         axes=list(axes),
         size=len(members) * across,
@@ -225,6 +225,33 @@ def _wiring(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[
         slices=across,
         dcn_rate=chip.dcn_rate if across > 1 else None,
     )
+
+
+def spans(mesh: Mapping[str, int], slices: int) -> dict[str, int]:
+    """Returns for each mesh axis how many slices it spans: 1 inside one. Raises Invalid if the mesh does not fit.
+    Devices fill a mesh slice after slice, the last axis fastest, whatever the preset. So the first axis is the
+    outermost part of every slice boundary, and the slices must divide it, or it must divide them."""
+    found: dict[str, int] = {}
+    rest = slices
+    for axis, size in mesh.items():
+        if size % rest and rest % size:
+            raise Invalid(
+                f"mesh {figures.axes(dict(mesh))} cannot be laid over {slices} slices: {axis} ({size}) and {rest} "
+                f"slices do not divide each other: make the first axis a multiple of {slices}"
+            )
+        found[axis] = math.gcd(size, rest)
+        rest //= found[axis]
+    return found
+
+
+def within(mesh: Mapping[str, int], slices: int) -> dict[str, int]:
+    """Returns the part of a mesh in one slice: axis to size. Raises Invalid as `spans` does."""
+    return {axis: mesh[axis] // span for axis, span in spans(mesh, slices).items()}
+
+
+def crossing(mesh: Mapping[str, int], slices: int) -> list[str]:
+    """Returns the mesh axes that cross slices. Raises Invalid as `spans` does."""
+    return [axis for axis, span in spans(mesh, slices).items() if span > 1]
 
 
 def _gpu_problem(shape: tuple[int, ...], chip: Chip, count: int) -> str | None:

@@ -6,8 +6,7 @@ from msgspec import Struct
 
 from ..base import figures
 from ..spec.attempt import Attempt
-from ..spec.config import RunConfig, WatchedRun
-from ..spec.training_words import training_words
+from ..spec.config import RunConfig, WatchedRun, training_words
 from .descriptions import CorpusInfo, DeviceInfo, PresetInfo
 from .event import Event, Level
 from .hosts import HostInfo, HostStatus

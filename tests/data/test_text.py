@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.data.batches import Batches
-from shardtui.engine.data.source import read_corpus
-from shardtui.engine.data.text import LARGE_CORPUS_BYTES, SNIFFED_BYTES
+from shardtui.engine.data.source import LARGE_CORPUS_BYTES, SNIFFED_BYTES, read_corpus
 
 
 def batches(path: Path, seed: int = 0, batch_size: int = 4, seq_len: int = 8) -> Batches:

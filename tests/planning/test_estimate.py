@@ -24,10 +24,9 @@ from shardtui.engine.planning.step_trace import StepTrace
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.config import RunConfig, UserModel
-from shardtui.engine.spec.mesh_names import mesh_preset
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset import Indivisible
-from shardtui.engine.spec.preset_reader import load_preset, parse_preset
+from shardtui.engine.spec.preset_reader import load_preset, mesh_preset, parse_preset
 from shardtui.engine.spec.preset_writer import preset_text
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.commands import PreviewPreset

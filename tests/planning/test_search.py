@@ -19,8 +19,7 @@ from shardtui.engine.planning.search import Search
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset, load_presets, read_preset
 from shardtui.engine.spec.search import Goal, SearchRequest
-from shardtui.engine.spec.slices import crossing
-from shardtui.engine.spec.topology import load_topology
+from shardtui.engine.spec.topology import crossing, load_topology
 
 from ..compilers import HANGS, KILLED, Compilers
 from ..conftest import SETTINGS, SHARDTUI, tiny_config

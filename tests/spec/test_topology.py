@@ -4,8 +4,7 @@ import re
 
 import pytest
 from shardtui.engine.base.invalid import Invalid
-from shardtui.engine.spec.slices import crossing, spans, within
-from shardtui.engine.spec.topology import chips, load_topology, wiring
+from shardtui.engine.spec.topology import chips, crossing, load_topology, spans, wiring, within
 
 V5P = chips()["v5p"].link_rate
 V5E = chips()["v5e"].link_rate

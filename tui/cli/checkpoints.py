@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ...engine.base import figures
 from ...engine.base.invalid import Invalid
-from ...engine.spec.exported import Dtype, Exported, ExportRequest
+from ...engine.spec.hf_export import Dtype, Exported, ExportRequest
 from ...engine.wire import run_directory
 from ...engine.wire.checkpoints import Verification
 from ..client.engine_client import ask_engine

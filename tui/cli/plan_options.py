@@ -13,8 +13,7 @@ from ...engine.spec.model_choice import choose_model
 from ...engine.spec.preset_files import FILE_NAME, user_presets
 from ...engine.spec.preset_reader import is_file, load_preset
 from ...engine.spec.search import CHOSEN, Goal, SearchRequest
-from ...engine.spec.slices import spans
-from ...engine.spec.topology import load_topology
+from ...engine.spec.topology import load_topology, spans
 from .options import absolute, add_json_option, add_model_options, minutes, number
 from .plan import Asked, plan
 from .run_config import load_or_note, set_words, settings_of_options

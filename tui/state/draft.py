@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 
 from ...engine.base.invalid import Invalid
-from ...engine.spec.mesh_names import mesh_preset
 from ...engine.spec.preset import FOLLOWS, Axes, Preset, reference
 from ...engine.spec.preset_files import PRESETS, user_presets
-from ...engine.spec.preset_reader import REST, load_preset, parse_preset
+from ...engine.spec.preset_reader import REST, load_preset, mesh_preset, parse_preset
 from ...engine.spec.preset_writer import preset_text
 from ...engine.wire.framing import MAX_COMMAND_BYTES
 from ..terminal.clean import printable
