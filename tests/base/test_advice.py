@@ -11,23 +11,15 @@ from shardtui.engine.base.invalid import Invalid
 @pytest.mark.parametrize(
     ("text", "meaning", "hint"),
     [
-        (
-            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.",
-            "out of device memory",
-            "--batch-size",
-        ),
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.", "out of device memory", "--batch-size"),
         ("MemoryError: std::bad_alloc", "out of memory on this machine", "end other programs"),
         ("LLVM ERROR: Unable to allocate section memory!", "out of memory on this machine", "end other programs"),
-        (
-            "RESOURCE_EXHAUSTED: Failed to write: No space left on device [os_error]",
-            "the disk is full",
-            "--checkpoint-dir",
-        ),
+        ("RESOURCE_EXHAUSTED: write: No space left on device", "the disk is full", "--checkpoint-dir"),
         ("F0000 rendezvous.cc:161] Termination timeout for `all gather Key`", "did not join it", "splits more"),
         ("OSError: [Errno 28] No space left on device: 'x'", "the disk is full", "--checkpoint-dir"),
         ("OSError: [Errno 30] Read-only file system: 'x'", "the directory cannot be written", "make it writable"),
         ("F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x=1", "XLA_FLAGS", "unset XLA_FLAGS"),
-        ("The TPU is already in use by process with pid 77", "another process is using", "end that process"),
+        ("The TPU is already in use by process with pid 77", "accelerator (The TPU is already", "end that"),
         ("Unable to initialize backend 'tpu': no libtpu", "cannot be used", "--platform"),
         ("Please install gcsfs to access Google Storage", "a package that is not installed", "pip install gcsfs"),
     ],
@@ -38,10 +30,6 @@ def test_known_errors_say_what_happened_and_what_to_do(text: str, meaning: str, 
     assert meaning in line.split(": ")[0]
     assert hint in line
     assert "\n" not in line
-
-
-def test_advice_quotes_the_words_it_was_found_by() -> None:
-    assert "(already in use by process with pid 77)" in (advice("TPU is already in use by process with pid 77") or "")
 
 
 def test_an_unknown_error_is_reported_by_its_first_line() -> None:
@@ -58,10 +46,7 @@ def test_an_unknown_error_is_reported_by_its_first_line() -> None:
         ("Mismatch details (1 found):\n\n  - a: [3] != [4]\n  - b", "Mismatch details (1 found): - a: [3] != [4]"),
         ("why:\nbecause:\nof this\nand that", "why: because: of this"),
         ("nothing follows:\n", "nothing follows:"),
-        (
-            'a callback: Traceback (most recent call last):\n  File "lm.py", line 3\n    fail()\nKeyError: 7\n',
-            "a callback: KeyError: 7",
-        ),
+        ('a: Traceback (most recent call last):\n  File "lm.py"\n    fail()\nKeyError: 7\n', "a: KeyError: 7"),
         ("", ""),
     ],
 )
@@ -95,7 +80,5 @@ def test_a_cycle_of_causes_ends() -> None:
 
 
 def test_an_invalid_request_is_reported_with_all_its_problems() -> None:
-    assert problems_in(Invalid("--steps 0: at least 1", "--seed -1: from 0")) == [
-        "--steps 0: at least 1",
-        "--seed -1: from 0",
-    ]
+    problems = ["--steps 0: at least 1", "--seed -1: from 0"]
+    assert problems_in(Invalid(*problems)) == problems

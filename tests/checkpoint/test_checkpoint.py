@@ -62,16 +62,8 @@ class Bench:
         config = msgspec.structs.replace(self.task.config, checkpoints=CheckpointConfig(keep=self.keep))
         self.place = CheckpointDirectory(epath.Path(self.root))
         wake = queue.SimpleQueue[None]()
-        self.saver = Saver(
-            self.place,
-            config,
-            self.task,
-            CORPUS,
-            jax.devices(),
-            Cluster(),
-            self.published.append,
-            lambda: wake.put(None),
-        )
+        shared = CORPUS, jax.devices(), Cluster(), self.published.append, lambda: wake.put(None)
+        self.saver = Saver(self.place, config, self.task, *shared)
 
     def save(self, state: TrainState, program: Program, step: int, loss: float | None = 2.0) -> None:
         self.saver.save(state, program, step, loss)
@@ -121,10 +113,7 @@ def test_a_checkpoint_loads_under_every_preset(copied: Bench, programs: dict[str
         loaded, receipt = copied.saver.load(4, program)
         assert bits(loaded) == bits(state), program.name
         assert (receipt.from_preset, receipt.from_devices, receipt.preset) == ("fsdp", 8, program.name)
-        for leaf, there in zip(
-            jax.tree.leaves(loaded), jax.tree.leaves(program.placement.state_shardings), strict=True
-        ):
-            assert leaf.sharding == there
+        assert jax.tree.map(lambda leaf: leaf.sharding, loaded) == program.placement.state_shardings
 
 
 @pytest.mark.parametrize(("count", "preset"), [(4, "dp-tp2"), (4, "fsdp"), (1, "dp")])
@@ -288,11 +277,8 @@ def test_a_state_that_is_not_finite_is_not_saved(bench: Bench, programs: dict[st
     scale = state.params["norm"]["scale"]
     params = {**state.params, "norm": {**state.params["norm"], "scale": scale.at[3].set(jnp.nan)}}
     (bench.root / "saving-4").mkdir()  # left over from a failed save
-    bench.save(
-        state._replace(params=jax.device_put(params, jax.tree.map(lambda x: x.sharding, state.params))),
-        programs["fsdp"],
-        5,
-    )
+    params = jax.device_put(params, jax.tree.map(lambda x: x.sharding, state.params))
+    bench.save(state._replace(params=params), programs["fsdp"], 5)
     (failed,) = bench.published
     assert isinstance(failed, CheckpointFailed)
     assert failed.problems == ["a parameter or moment is not finite: go back to a checkpoint from before"]

@@ -51,15 +51,10 @@ def batch(step, batch_size):
 """
 
 OPTIMIZERS = {
+    "none of its own": "",
     "factored": "optax.chain(optax.adafactor(1e-3, min_dim_size_to_factor=4), optax.ema(0.9))",
     "all other kinds": "optax.MultiSteps(optax.chain(optax.inject_hyperparams(optax.adamw)(1e-3), "
     "optax.scale_by_adam(), optax.trace(0.9)), 2).gradient_transformation()",
-}
-SLOW = {
-    "none of its own": "",
-    "two that keep the same": "optax.chain(optax.adam(1e-3), optax.scale_by_adam(), optax.trace(0.9))",
-    "with hyperparameters in its state": "optax.inject_hyperparams(optax.adamw)(1e-3)",
-    "every other step": "optax.MultiSteps(optax.adam(1e-3), 2).gradient_transformation()",
 }
 
 
@@ -120,8 +115,8 @@ def problems(root: Path, config: RunConfig) -> list[str]:
 
 @pytest.mark.parametrize(
     "optimizer",
-    [*OPTIMIZERS.values(), *(pytest.param(optimizer, marks=pytest.mark.slow) for optimizer in SLOW.values())],
-    ids=[*OPTIMIZERS, *SLOW],
+    OPTIMIZERS.values(),
+    ids=OPTIMIZERS,
 )
 def test_every_array_of_a_users_model_is_found(tmp_path: Path, optimizer: str) -> None:
     config = config_of(tmp_path / "model" / "own.py", optimizer)

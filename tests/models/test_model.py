@@ -7,13 +7,11 @@ import optax
 import pytest
 from flax import nnx
 from shardtui.engine.models.decoder import Decoder, loss
-from shardtui.engine.models.sizes import compute_dtype, flops_per_token, parameter_count
+from shardtui.engine.models.sizes import compute_dtype, flops_per_token
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.spec.model_choice import load_model
 
 from ..conftest import tiny_config, tiny_model
-
-PUBLISHED = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
 
 
 @pytest.fixture(scope="module")
@@ -30,26 +28,10 @@ def tokens(*shape: int) -> jax.Array:
     return jax.random.randint(jax.random.key(1), shape, 0, 256)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameter_counts_match_the_published_ones(name: str) -> None:
-    config = load_model(name).model
-    with nnx.use_eager_sharding(False):
-        model = nnx.eval_shape(lambda: Decoder(config, jnp.float32, nnx.Rngs(0)))
-    padding = (config.vocab_rows - config.vocab) * config.embed
-    elements = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-    assert elements - padding == parameter_count(config) == PUBLISHED[name]
-
-
 def test_flops_match_the_published_formula() -> None:
     config = load_model("gpt2").model
-    multiplying = PUBLISHED["gpt2"] - 1024 * 768
+    multiplying = 124_439_808 - 1024 * 768
     assert flops_per_token(config, 1024) == 6 * multiplying + 12 * 12 * 768 * 1024
-
-
-def test_every_dim_of_every_parameter_has_a_logical_axis(task: Task) -> None:
-    arrays = [array for array in task.arrays if array.kind in ("parameter", "moment")]
-    assert len(arrays) == 3 * len(jax.tree.leaves(task.abstract_state.params))
-    assert all(None not in array.logical_axes and len(array.logical_axes) == len(array.shape) for array in arrays)
 
 
 def test_moments_take_the_logical_axes_of_their_parameter(task: Task) -> None:

@@ -148,11 +148,6 @@ def keys_go_round(task: Task, program: Program, parts: int) -> None:
 
 def test_a_ring_needs_an_even_number_of_tokens_on_each_device_and_splash_256() -> None:
     kernels = AttentionKernels("splash", "ring-splash")
-    assert [kernels.of(seq, parts) for seq, parts in ((1024, 1), (1024, 4), (1024, 8), (1032, 8), (12, 4))] == [
-        "splash",
-        "ring-splash",
-        "ring",
-        "plain",
-        "plain",
-    ]
+    found = [kernels.of(seq, parts) for seq, parts in ((1024, 1), (1024, 4), (1024, 8), (1032, 8), (12, 4))]
+    assert found == ["splash", "ring-splash", "ring", "plain", "plain"]
     assert AttentionKernels("plain", "plain").of(1024, 4) == "plain"

@@ -1,7 +1,5 @@
 """Sequence parallelism: each device holds the queries of its positions and gathers only keys and values."""
 
-from pathlib import Path
-
 import pytest
 from shardtui.engine.models.sizes import parameter_count
 from shardtui.engine.models.task import Task
@@ -9,7 +7,6 @@ from shardtui.engine.program.program import Program
 
 from ..analysis.test_collectives import total
 from ..conftest import BATCHES, WIDE
-from ..training.test_loop import assert_same_losses
 
 EXAMPLES, PART = BATCHES.batch_size // 4, BATCHES.seq_len // 2
 """Examples and positions of one device under `dp-sp2` and `sp2`."""
@@ -42,10 +39,3 @@ def test_attention_scores_cover_only_the_devices_own_queries(
     scores = f"f32[{EXAMPLES},{WIDE.heads},{{}},{BATCHES.seq_len}]"
     assert scores.format(PART) in text
     assert scores.format(BATCHES.seq_len) not in text
-
-
-@pytest.mark.slow
-def test_switches_to_sequence_parallelism_and_back_change_no_loss(
-    task: Task, programs: dict[str, Program], tmp_path: Path
-) -> None:
-    assert_same_losses(task, programs, tmp_path, {1: "sp2", 3: "dp-sp2", 5: "dp"})

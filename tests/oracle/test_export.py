@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,21 +12,18 @@ from etils import epath
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.checkpoint.arrays import save_arrays
 from shardtui.engine.checkpoint.export import Arrays, allocated, fill
-from shardtui.engine.models.task import Task
-from shardtui.engine.program.placement import place
-from shardtui.engine.program.weights import mapped, with_weights
+from shardtui.engine.program.weights import mapped
 from shardtui.engine.spec.hf_config import read_config
 from shardtui.engine.spec.hf_export import config_table, in_files
 from shardtui.engine.spec.hf_tensors import parts_of, tensor_shapes, weight_problems
-from shardtui.engine.spec.model_choice import choose_model, load_model
+from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_files import preset_files
-from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.safetensors import INDEX, stored_tensors
 
-from ..conftest import SHARDTUI, tiny_config, tiny_model
+from ..conftest import SHARDTUI, tiny_model
 from ..schemas import checked
-from .files import write_file
-from .tiny import CONFIGS, tensors_of, write_config
+from .test_weights import loaded, written
+from .tiny import CONFIGS, write_config
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
@@ -55,27 +51,18 @@ def test_every_model_but_one_with_a_capacity_is_a_model_of_transformers() -> Non
     assert found["qwen3-30b-a3b"] == ["Qwen3MoeForCausalLM"]
 
 
-REPRESENTATIVE = ("GPT2LMHeadModel", "LlamaForCausalLM", "Gemma2ForCausalLM", "Qwen3MoeForCausalLM")
-"""With joint and separate tensors, more norms, and experts. Tests of the others are slow: test_weights.py reads all."""
-
-
 @pytest.mark.parametrize(
-    "architecture",
-    [name if name in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS],
+    "architecture", ["GPT2LMHeadModel", "LlamaForCausalLM", "Gemma2ForCausalLM", "Qwen3MoeForCausalLM"]
 )
-@pytest.mark.parametrize("preset", ["fsdp-tp2", pytest.param("dp", marks=pytest.mark.slow)])
-def test_what_was_read_is_written_bit_by_bit(architecture: str, preset: str, tmp_path: Path) -> None:
+def test_what_was_read_is_written_bit_by_bit(architecture: str, tmp_path: Path) -> None:
+    """With joint and separate tensors, more norms, and experts. `test_weights.py` reads all."""
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     out.mkdir()
-    tensors = tensors_of(write_config(architecture, source), architecture)
-    write_file(source / "model.safetensors", tensors)
-    config = tiny_config(model=choose_model(f"hf:{source}").model, weights=str(source))
-    task = Task(config, "cpu")
-    shardings = place(task, load_preset(preset), jax.devices()).state_shardings
-    empty = jax.tree.map(lambda a, s: jax.device_put(jnp.zeros(a.shape, a.dtype), s), task.abstract_state, shardings)
-    save_arrays(epath.Path(tmp_path), with_weights(empty, config)).result()
-    parts = list(parts_of(config.model, architecture))  # type: ignore[arg-type]
+    tensors = written(architecture, source)
+    task, state = loaded(source)
+    save_arrays(epath.Path(tmp_path), state).result()
+    parts = list(parts_of(task.config.model, architecture))  # type: ignore[arg-type]
     files = allocated(out, tensor_shapes(parts), "F32")
     fill(files, parts, Arrays(epath.Path(tmp_path) / "arrays"))
     assert files.keys() == tensors.keys()
@@ -104,8 +91,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_run_is_exported_as_it_was_imported_and_trained(home: Path) -> None:
     source, out = home / "llama", home / "out"
     source.mkdir()
-    tensors = {name: x.astype(jnp.bfloat16) for name, x in tensors_of(*_llama(source)).items()}
-    write_file(source / "model.safetensors", tensors)
+    tensors = written("LlamaForCausalLM", source, lambda found: {n: x.astype(jnp.bfloat16) for n, x in found.items()})
     (source / "tokenizer.json").write_text("{}")
     options = ("--model", f"hf:{source}", "--data", __file__, "--set=seq_len=16", "--set=batch_size=8", "--run=llama")
     still = run("train", *options, "--steps=1", "--preset=fsdp-tp2", "--set=learning_rate=1e-30")
@@ -120,21 +106,14 @@ def test_a_run_is_exported_as_it_was_imported_and_trained(home: Path) -> None:
     table = json.loads((source / "config.json").read_text())
     assert json.loads((out / "config.json").read_text()) == table | {"torch_dtype": "bfloat16"}
 
-    again = run("export", "llama", str(out))
-    assert (again.returncode, again.stderr) == (
-        2,
-        f"shardtui: {out}: exists already: name a new directory, or remove it\n",
-    )
+    again, says = run("export", "llama", str(out)), "exists already: name a new directory, or remove it\n"
+    assert (again.returncode, again.stderr) == (2, f"shardtui: {out}: {says}")
     other = run("export", "llama", str(home / "other"), "--from-step=7")
     assert other.stderr == "shardtui: run llama: no checkpoint of step 7: there are 1\n"
     (damaged,) = home.glob("state/shardtui/runs/llama/checkpoints/1/arrays/state/d/*")
     damaged.write_bytes(b"")
     assert "checkpoint 1: " in run("export", "llama", str(home / "other")).stderr
     assert sorted(path.name for path in home.iterdir()) == ["llama", "out", "state"]
-
-
-def _llama(folder: Path) -> tuple[Any, str]:
-    return write_config("LlamaForCausalLM", folder), "LlamaForCausalLM"
 
 
 def test_padding_of_the_vocabulary_is_left_out() -> None:

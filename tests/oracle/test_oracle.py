@@ -10,6 +10,7 @@ from .tiny import CONFIGS
 
 MOST = 1e-4
 """The largest absolute difference in float32."""
+SLOW = [pytest.param("Qwen3MoeForCausalLM", marks=pytest.mark.slow)]
 
 
 def test_every_architecture_is_compared() -> None:
@@ -22,24 +23,14 @@ def test_logits_and_loss_are_those_of_transformers(architecture: str, tmp_path: 
     assert max(found.values()) < MOST, found
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    ["LlamaForCausalLM", "Gemma3ForCausalLM", pytest.param("Qwen3MoeForCausalLM", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Gemma3ForCausalLM", *SLOW])
 def test_gradients_are_those_of_transformers(architecture: str, tmp_path: Path) -> None:
     found = Model(architecture, tmp_path).gradients()
     assert len(found) > 20
     assert max(found.values()) < MOST, found
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [
-        pytest.param("LlamaForCausalLM", marks=pytest.mark.core),
-        pytest.param("Gemma3ForCausalLM", marks=pytest.mark.slow),
-        pytest.param("Qwen3MoeForCausalLM", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("architecture", [pytest.param("LlamaForCausalLM", marks=pytest.mark.core), *SLOW])
 def test_ten_steps_are_those_of_transformers(architecture: str, tmp_path: Path) -> None:
     found = Model(architecture, tmp_path).losses()
     assert max(found.values()) < MOST, found

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.task import Task
-from shardtui.engine.parallel.mesh import canonical_order
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_files import preset_files
@@ -136,17 +135,20 @@ def test_a_mesh_must_fit_the_devices(mesh: dict[str, int], devices: int, says: s
 
 
 @pytest.mark.parametrize(
-    ("rules", "says"),
+    ("text", "says"),
     [
-        ('embed = "data"\nmlp = "data"', "data already splits another dim"),
-        ('layers = "data"', "layers 2 does not divide by 8"),
-        ('embde = "data"', "embde: no such logical axis"),
+        ('[rules]\nembed = "data"\nmlp = "data"', "data already splits another dim"),
+        ('[rules]\nlayers = "data"', "layers 2 does not divide by 8"),
+        ('[rules]\nembde = "data"', "embde: no such logical axis"),
+        ('[overrides]\n"*.kernal" = ["data"]', "matches no array"),
+        ('[overrides]\n"norm.scale" = ["", "data"]', "names 2 dims, the array has 1"),
+        ('[overrides]\n"norm.scale" = [["data", "model"]]', "embed 32 does not divide by 64"),
     ],
 )
-def test_invalid_rules_are_rejected_before_any_device_work(tmp_path: Path, rules: str, says: str) -> None:
-    preset = read_preset(write(tmp_path / "bad.toml", f"[mesh]\ndata = -1\n[rules]\n{rules}\n"))
+def test_invalid_rules_and_overrides_are_rejected(tmp_path: Path, text: str, says: str) -> None:
+    preset = read_preset(write(tmp_path / "bad.toml", f"[mesh]\ndata = 8\nmodel = 8\n{text}\n"))
     with pytest.raises(Invalid, match=says):
-        place(Task(tiny_config(), "cpu"), preset, canonical_order(jax.devices()))
+        place(Task(tiny_config(), "cpu"), preset, jax.devices() * 8)
 
 
 def test_problems_of_file_mesh_and_arrays_are_reported_together(tmp_path: Path) -> None:
@@ -165,21 +167,6 @@ def test_problems_of_file_mesh_and_arrays_are_reported_together(tmp_path: Path) 
     ):
         assert says in str(error.value)
     assert len(error.value.problems) == 6  # embed and heads clash in both orders
-
-
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ('"*.kernal" = ["data"]', "matches no array"),
-        ('"norm.scale" = ["", "data"]', "names 2 dims, the array has 1"),
-        ('"norm.scale" = [["data", "model"]]', "embed 32 does not divide by 64"),
-    ],
-)
-def test_invalid_overrides_are_rejected(tmp_path: Path, override: str, says: str) -> None:
-    text = f"[mesh]\ndata = 8\nmodel = 8\n[overrides]\n{override}\n"
-    preset = read_preset(write(tmp_path / "bad.toml", text))
-    with pytest.raises(Invalid, match=says):
-        place(Task(tiny_config(), "cpu"), preset, jax.devices() * 8)
 
 
 def test_only_an_override_that_names_the_batch_applies_to_it(task: Task, tmp_path: Path) -> None:

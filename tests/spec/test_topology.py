@@ -12,12 +12,9 @@ V5E = chips()["v5e"].link_rate
 
 def test_an_axis_that_fills_a_dim_of_four_is_a_ring() -> None:
     slice_, mesh = load_topology("v5p:4x4x4"), {"data": 4, "fsdp": 4, "model": 4}
-    found = [wiring(slice_, mesh, [axis]) for axis in mesh]
-    assert [(wired.dims, wired.rings, wired.strides, wired.rate) for wired in found] == [
-        (["x"], [True], [1], 2 * V5P),
-        (["y"], [True], [1], 2 * V5P),
-        (["z"], [True], [1], 2 * V5P),
-    ]
+    for axis, dim in zip(mesh, "xyz", strict=True):
+        wired = wiring(slice_, mesh, [axis])
+        assert (wired.dims, wired.rings, wired.strides, wired.rate) == ([dim], [True], [1], 2 * V5P)
 
 
 def test_an_axis_over_part_of_a_dim_is_a_line_whose_links_other_groups_share() -> None:
@@ -27,12 +24,8 @@ def test_an_axis_over_part_of_a_dim_is_a_line_whose_links_other_groups_share() -
     assert inner.rate == 3 * V5P
     assert (outer.dims, outer.rings, outer.strides) == (["x", "y"], [True, False], [1, 2])
     assert outer.rate == 2.5 * V5P
-
-
-def test_several_axes_together_use_each_link_once() -> None:
-    slice_, mesh = load_topology("v5p:4x4x4"), {"data": 8, "model": 8}
     both = wiring(slice_, mesh, ["data", "model"])
-    assert (both.size, both.dims, both.rate) == (64, ["x", "y", "z"], 6 * V5P)
+    assert (both.size, both.dims, both.rate) == (64, ["x", "y", "z"], 6 * V5P), "each link once"
 
 
 def test_only_a_full_side_of_a_v5e_pod_is_a_ring() -> None:
@@ -96,11 +89,8 @@ def test_an_axis_over_slices_uses_both_networks() -> None:
 def test_the_two_devices_of_a_tpu7x_chip_share_its_links() -> None:
     slice_, mesh = load_topology("tpu7x:4x4x4"), {"data": 4, "fsdp": 16, "model": 2}
     chip, link = slice_.chip, slice_.chip.link_rate
-    assert (slice_.devices, load_topology("tpu7x:2x2x1").devices, load_topology("2*tpu7x:2x2x1").devices) == (
-        128,
-        8,
-        16,
-    )
+    devices = [load_topology(name).devices for name in ("tpu7x:4x4x4", "tpu7x:2x2x1", "2*tpu7x:2x2x1")]
+    assert devices == [128, 8, 16]
     assert (chip.flops * 2, chip.memory_rate * 2) == (2307e12, 7380e9)
     model = wiring(slice_, mesh, ["model"])
     assert (model.size, model.dims, model.rate) == (2, [], chip.core_rate)
