@@ -19,7 +19,7 @@ from jax.core import Tracer
 from jax.stages import Compiled, Lowered
 
 from .base.invalid import Invalid
-from .base.versions import versions
+from .base.machine import versions
 from .parallel.mesh import describe_device
 from .program.leaves import Leaf, leaves
 from .program.memory import allocated, limit

@@ -55,7 +55,6 @@ KNOWN = (  # order matters: TensorStore calls a full disk RESOURCE_EXHAUSTED, to
     ),
 )
 """Known failures: (pattern of the text, what it means, what to do). The first pattern that matches wins."""
-
 TRACEBACK = "Traceback (most recent call last):"
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from platformdirs.unix import Unix
 ENGINE = Path(__file__).parents[1]
-"""The package `shardtui.engine`."""
 CONSTRAINTS = ENGINE / "parallel"
 """The modules by which a model shards an activation. Tracebacks show their caller's line."""
 

@@ -9,7 +9,6 @@ class Invalid(Exception):
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
-        """One line each, with what to do."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

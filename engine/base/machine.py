@@ -1,8 +1,12 @@
-"""The memory of this machine, and its room for compilations."""
+"""This machine: its memory, its room for compilations, and the versions of its packages."""
 
 import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+"""Packages that decide what a compiled program is and what it computes."""
 COMPILATION_BYTES = 2_500_000_000
 """Memory of a process that compiles for TPU: 1.4 to 1.7 GB for a slice of 8 chips, some 2 GB for a pod (measured)."""
 CORES_OF_COMPILATION = 2
@@ -34,3 +38,14 @@ def most_compilations() -> int:
 
 def has_room(running: int) -> bool:
     return running < most_compilations() and available_memory() >= COMPILATION_BYTES
+
+
+def versions() -> dict[str, str]:
+    return {"python": sys.version.split()[0], **{name: version(name) for name in PACKAGES}}
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -35,7 +35,6 @@ SAVING, DELETING = "saving-", "deleting-"
 DELETE_TRIES, DELETE_PAUSE = 20, 0.05
 """Tries to delete a directory in which Orbax still writes, and seconds between them."""
 DAMAGED, ROLLED_BACK = "damaged", "rolled-back"
-
 Digester = Callable[[Any], jax.Array]
 """`digest.digests`, compiled before or at the first call."""
 

@@ -36,7 +36,6 @@ TOKENIZER_FILES = (
     *(TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model", "vocab.json", "merges.txt"),
     *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
 )
-"""Files that describe the tokenizer, copied from where the weights came from."""
 
 
 def export(request: ExportRequest) -> Exported:
@@ -75,7 +74,6 @@ def export(request: ExportRequest) -> Exported:
 
 
 def _table(config: RunConfig, model: ModelConfig) -> Table:
-    """The config's table: the one that came with the weights, if it still describes the model."""
     if config.weights and (source := Path(config.weights) / NAME).exists():
         found = read_config(source.parent, dropout=model.dropout)
         if in_files(found) == in_files(model):
@@ -194,7 +192,7 @@ class Arrays:
 
 
 def _copy_tokenizer(config: RunConfig, folder: Path) -> str | None:
-    """Copies the tokenizer that came with the weights, or that the data were made with. Returns its file's name."""
+    """Copies the tokenizer of the weights, or of the data. Returns its file's name."""
     sources = [Path(source) for source in (config.weights, config.data) if source]
     source = next((source for source in sources if (source / TOKENIZER).exists()), None)
     for name in TOKENIZER_FILES if source else ():

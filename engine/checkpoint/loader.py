@@ -95,7 +95,6 @@ class Loader:
         return None
 
     def _requested(self, step: int) -> Chosen:
-        """Checks the checkpoint of `step`. Raises Invalid if there is none."""
         if step not in self._directory.steps():
             raise self._not_found(step)
         return self._checked(step)
@@ -108,7 +107,6 @@ class Loader:
             return Chosen(step, problems=list(error.problems))
 
     def _roll_back(self, step: int) -> list[int]:
-        """Sets aside checkpoints of later steps, and returns their steps."""
         later = [other for other in self._directory.steps() if other > step]
         for other in later:
             self._directory.set_aside(other, ROLLED_BACK)

@@ -33,7 +33,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: int = 1
     step: int
     time: float
-    """Seconds since the epoch."""
     preset: str
     """A preset's name, or the path of its file."""
     in_place_of: str | None = None
@@ -41,14 +40,12 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     platform: str
     devices: int
     loss: float | None
-    """Mean of the last steps' losses; None if unknown or not finite."""
+    """Mean of the last steps' losses; None if unknown or not finite, as `eval_loss`, of the last evaluation."""
     eval_loss: float | None = None
-    """Held-out loss of the last evaluation; None if there was none, or it was not finite."""
     config: RunConfig
     corpus: CorpusInfo
     digests: dict[str, int]
     arrays: dict[str, str]
-    """Type of each array by name, such as `float32 [128, 512]`."""
     files: dict[str, FileDigest]
     """By path inside the checkpoint, without this file."""
 
@@ -241,6 +238,5 @@ def is_local(path: epath.Path) -> bool:
 
 
 def _sync(file: object) -> None:
-    """Syncs a local file to disk; a remote filesystem stores a file when it is closed."""
     with contextlib.suppress(AttributeError, OSError):
         os.fsync(file.fileno())  # type: ignore[attr-defined]

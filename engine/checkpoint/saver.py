@@ -96,7 +96,6 @@ class Saver:
             self._failed(step, list(error.problems))
 
     def _is_wanted(self, step: int) -> bool:
-        """Returns True if `step` is not saved yet. Raises Invalid if the run's directory was removed or replaced."""
         if self._directory.identity() != self._identity:
             raise Invalid(
                 f"{self._directory.run}: the run's directory was removed or replaced: nothing more can be saved there"
@@ -137,8 +136,7 @@ class Saver:
         )
 
     def _write(self, copied: Any, manifest: Manifest, began: float) -> tuple[CheckpointSaved, CheckpointsKept] | None:
-        """Waits for Orbax in the background thread; then all processes have written their part. Process 0 reads the
-        files, commits, and deletes old checkpoints."""
+        """Commits a checkpoint in process 0, in the background, once Orbax says that all processes have written."""
         copied.result()
         if self._cluster.process:
             return None

@@ -10,8 +10,7 @@ from .corpus import Corpus
 
 
 class Batches:
-    """Windows of the corpus, reshuffled each epoch; `batches[n]` is batch n, counted from 0. The shuffle is computed
-    per index and needs no memory."""
+    """Windows of the corpus, reshuffled each epoch, without memory for the order; `batches[n]` is batch n, from 0."""
 
     def __init__(self, corpus: Corpus, batch_size: int, seq_len: int, seed: int, vocab: int | None = None) -> None:
         """`vocab`: tokens from it on are refused; None accepts all. Raises Invalid if there is less than one window."""
@@ -27,8 +26,7 @@ class Batches:
         """Batches without a repeated sequence."""
 
     def __getitem__(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns inputs and targets, each int32 `[batch, seq]`, the targets one position later. Raises Invalid if a
-        file has changed, or has a token that is not in the vocabulary."""
+        """Returns inputs and targets, int32 `[batch, seq]`. Raises Invalid for a changed file or an unknown token."""
         return self.rows(n, range(self._batch_size))
 
     def rows(self, n: int, rows: range) -> tuple[np.ndarray, np.ndarray]:

@@ -103,15 +103,13 @@ class Corpus:
     """The training data, or their held-out part."""
 
     source: str
-    """The path as given, or `STANDARD_LIBRARY`."""
     files: int
     tokens: np.ndarray | StoredTokens
     """All tokens: text has one per byte, uint8 `[bytes]`."""
     option: str = "--data"
     begin: int = 0
-    """The first of its tokens."""
     end: int | None = None
-    """The first token after it; None for all."""
+    """The first token after `begin` and the others of it; None for all."""
     vocab: int | None = None
     """Size of its tokenizer's vocabulary; None if unknown, and for text."""
 

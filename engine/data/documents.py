@@ -16,7 +16,6 @@ PART_BYTES = 64 << 20
 """Bytes of source in a part, which becomes one shard."""
 PIECE_BYTES = 1 << 20
 """Bytes of text that are encoded at once, up to the end of a line."""
-
 NO_TEXT = "there is no text in it: give text, .jsonl, .parquet or ArrayRecord files"
 
 
@@ -149,7 +148,6 @@ def _text_of(path: str, at: int, line: bytes, text_field: str) -> str:
 
 
 def _number(path: str, at: int) -> int:
-    """Returns the number of the line that begins at a byte."""
     with open_regular(Path(path)) as file:
         number = 1
         while at > 0 and (block := file.read(min(at, PIECE_BYTES))):

@@ -27,9 +27,7 @@ from .documents import NO_TEXT, Part, parts_of, pieces
 from .tokenizer import Tokenizer, load_tokenizer
 
 PLAN = "plan"
-"""Has the digest of an unfinished preparation."""
 PROGRESS_SECONDS = 2.0
-"""Least time between two lines of progress."""
 
 
 def prepare(request: PrepareRequest) -> PrepareAnswer:
@@ -86,7 +84,6 @@ def _begin(out: Path, plan: str, parts: int) -> int:
 
 
 def _shards(request: PrepareRequest, parts: list[Part], out: Path, done: int) -> Iterator[PreparedShard]:
-    """Yields the shards in order, as processes of their own write them, and reports the progress."""
     if done:
         print(f"{done} of {len(parts)} shards are done already", file=sys.stderr, flush=True)
     began = reported = time.monotonic()

@@ -16,7 +16,6 @@ from ..base.protobuf import message_class
 from ..base.regular_file import open_regular
 
 READ_AT_ONCE = 256
-"""Records."""
 EXAMPLE = {
     "BytesList": ("bytes* value 1",),
     "Feature": ("BytesList bytes_list 1",),

@@ -22,7 +22,6 @@ EXCLUDED_DIRECTORIES = {"test", "tests", "idle_test", "site-packages", "__pycach
 SNIFFED_BYTES = 1 << 16
 LARGE_CORPUS_BYTES = 100_000_000
 """Bytes of text above which it stays in its files; the log announces that it is being hashed."""
-
 SUFFIXES = (".bin", ".npy")
 HEADER_WORDS = 256
 """int32 words of llm.c's header: a magic number, the version, the number of tokens, zeros."""
@@ -55,7 +54,6 @@ def _read(data: str | None) -> Corpus:
 
 
 def _read_prepared(data: str) -> Corpus:
-    """Returns the tokens of a directory of prepared data. Raises Invalid if a shard is missing or damaged."""
     folder = Path(data).expanduser()
     try:
         content = read_regular(folder / FILE_NAME)
@@ -179,7 +177,6 @@ class _Sniffed:
     is_text: bool
     """Whether it has content without a NUL byte at its start."""
     kind: str | None = None
-    """Of a file that is not regular, such as `a FIFO`; nothing of it is read."""
 
 
 def _sniff(path: Path) -> _Sniffed:

@@ -21,9 +21,7 @@ BYTES = 256
 class Tokenizer:
     vocab: int
     end_of_text: int
-    """The token after each document."""
     sha256: str | None
-    """Of its file; None for bytes."""
     encode: Callable[[str], np.ndarray]
     """Returns the tokens of a text, without special ones."""
 

@@ -70,7 +70,6 @@ class Attention(nnx.Module):
         return query, checkpoint_name(shard(kv, *axes, name="blocks.attention.own_kv"), "qkv_proj")
 
     def _positioned(self, query: jax.Array, kv: jax.Array, is_local: bool) -> tuple[jax.Array, jax.Array]:
-        """Norms queries and keys and gives them their positions."""
         config, key = self._config, kv[:, :, 0]
         if self.query_norm and self.key_norm:
             query, key = self.query_norm(query), self.key_norm(key)

@@ -17,9 +17,8 @@ from .sizes import AttentionKernels, query_block
 
 QUERY = ("batch", "seq", "heads", "head_dim")
 KERNEL_QUERY, KERNEL_KV = ("batch", None, "heads", None), ("batch", None, None, "heads", None)
-"""For a kernel, which needs whole sequences and whole heads; with grouped heads, `kv_heads` for the latter."""
+"""For a kernel, which needs whole sequences and whole heads; a ring needs whole heads."""
 RING_QUERY, RING_KV = ("batch", "seq", "heads", None), ("batch", "seq", None, "heads", None)
-"""For a ring, which needs whole heads."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,6 @@ def _capped(
 
 
 def _cudnn(query: jax.Array, kv: jax.Array, scores: Scores) -> jax.Array:
-    """Holds one block of scores at a time, in cuDNN's kernel."""
     key, value = jnp.unstack(kv, axis=2)
     return jax.nn.dot_product_attention(query, key, value, is_causal=True, implementation="cudnn", scale=scores.scale)
 

@@ -21,7 +21,6 @@ from .layers import INIT_STDDEV, Norm, apply_norm, embed_norm, projection
 from .sizes import AttentionKernels
 
 Module = TypeVar("Module", bound=nnx.Module)
-
 _examples: ContextVar[jax.Array | None] = ContextVar("examples of a micro-batch", default=None)
 
 
@@ -104,7 +103,6 @@ class Mixture(nnx.Module):
         return jnp.einsum("BTEC,EBCD->BTD", combine, returned, out_sharding=sharding), routing.balance
 
     def _by_chosen(self, x: jax.Array, probabilities: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Has each expert compute the tokens that are routed to it."""
         chosen, weights, balance = choose(probabilities, self.config.experts_per_token)
         experts = self.experts
         gate = experts.gate and experts.gate.kernel[...].astype(x.dtype)
@@ -147,8 +145,8 @@ class Block(nnx.Module):
     def __call__(
         self, x: jax.Array, key: jax.Array | None, examples: jax.Array, is_local: bool = False
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Maps the residual stream [B, T, D] to [B, T, D] and the balance loss [B], None without experts. `examples`
-        [B] are indices in the global batch. Without a key there is no dropout. `is_local`: the layer has a window."""
+        """Maps the residual stream [B, T, D] to itself and the balance loss [B], None without experts. `examples` [B]:
+        indices in the global batch. Without a key there is no dropout."""
         attention_key, mlp_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("attention"):
             branch = self.attention(self._normed(self.attention_norm, x, "attention_norm"), is_local)

@@ -128,8 +128,6 @@ class Decoder(nnx.Module):
         return resharded(x, "batch", "seq", "activation_embed"), balance
 
     def _body(self, is_local: bool) -> Apply:
-        """Returns the function that applies a block; `is_local`: its layer has a window."""
-
         def apply_block(
             block: Block, x: jax.Array, key: jax.Array | None, examples: jax.Array
         ) -> tuple[jax.Array, jax.Array | None]:
@@ -165,9 +163,8 @@ def _table(config: ModelConfig, rows: int, axis: str, dtype: DTypeLike, rngs: nn
 
 
 def _saved_of_stages(remat: bool | RematPolicy) -> Callable[..., bool]:
-    """Returns the policy for values that a pipeline's stages save in every tick. They choose their layers anew in each,
-    so saving everything would keep a copy per tick. Without a remat policy, the results of all matmuls are saved, so
-    that none runs twice."""
+    """Returns the policy of a pipeline's ticks. Stages choose their layers anew in each, so saving everything would
+    keep a copy per tick. Without a remat policy all matmuls are saved, so that none runs twice."""
     policies = jax.checkpoint_policies
     if remat:
         return _policy(remat)
@@ -255,7 +252,6 @@ class BuiltIn:
         return self._training.tokens_per_step * flops_per_token(self._config, self._training.seq_len)
 
     batches = None
-    """None: it trains on text."""
 
     def optimizer(self) -> None:
         return None
@@ -279,5 +275,4 @@ class BuiltIn:
 
 
 def _capability(platform: str) -> str:
-    """Returns the compute capability of this process's GPUs, empty without one."""
     return getattr(jax.local_devices()[0], "compute_capability", "") if platform == "gpu" else ""

@@ -82,11 +82,10 @@ class Kernels(NamedTuple):
     """The parameters of the experts, in the compute dtype."""
 
     up: jax.Array
-    """[E, D, F]."""
+    """[E, D, F], as the gate; `down`: [E, F, D]."""
     gate: jax.Array | None
-    """[E, D, F]; None without a gate."""
+    """None without a gate."""
     down: jax.Array
-    """[E, F, D]."""
 
 
 def ragged_experts(

@@ -82,8 +82,7 @@ def heads_norm(config: ModelConfig, heads: int, axis: str, dtype: DTypeLike) -> 
 
 
 def apply_norm(norm: Norm, x: jax.Array, name: str, is_split: bool = False) -> jax.Array:
-    """Applies `norm` to [B, T, D] and shards the result, the activation `name`. `is_split`: each device computes the
-    part of the width that remat saves, and the result is gathered."""
+    """Applies `norm` to [B, T, D]. `is_split`: each device computes its part of the width, which is then gathered."""
     x = norm(x)
     if is_split:
         x = hinted(x, "batch", "seq", "saved_embed")

@@ -11,7 +11,6 @@ from ..spec.config import TrainingConfig
 from .array import Array, name_of
 
 Tree = Any
-
 STACKED = ("layers", "experts", "qkv")
 """Logical axes along which a parameter holds several matrices, or several vectors."""
 TABLES = ("vocab", "positions")

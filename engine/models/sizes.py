@@ -120,7 +120,6 @@ def _attention_parameters(config: ModelConfig) -> int:
 
 
 def _mlp_parameters(config: ModelConfig) -> int:
-    """2·D·F, or 3·D·F with a gate, and the biases."""
     inner = 2 if config.is_gated else 1
     biases = inner * config.mlp + config.embed if config.biases == "all" else 0
     return (inner + 1) * config.embed * config.mlp + biases

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from ..parallel.constraints import constrain, one_stage, token_groups
-from ..spec.pipeline_info import PipelineInfo
+from ..spec.preset import PipelineInfo
 from .blocks import Block
 
 Apply = Callable[[Block, jax.Array, jax.Array | None, jax.Array], tuple[jax.Array, jax.Array | None]]
@@ -188,5 +188,4 @@ def _per_stage(function: Callable[..., Any], pipeline: PipelineInfo, in_specs: A
 
 
 def _constrain_waiting(x: jax.Array) -> jax.Array:
-    """Constrains the layout of one input per micro-batch, [M, G, S, b, T, D]."""
     return constrain(x, None, "batch", "layers", None, "seq", "activation_embed")

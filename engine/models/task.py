@@ -1,5 +1,6 @@
 """The training task: its state, its train step, and a description of every array before it exists."""
 
+from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,22 +12,22 @@ from flax import nnx
 from jax.sharding import AxisType
 
 from ..base.invalid import Invalid
-from ..parallel.constraints import inspect_sharding
+from ..parallel.constraints import constrain, inspect_sharding, out_sharding, token_groups
 from ..spec.config import RunConfig, UserModel
-from .accumulation import accumulate
-from .array import Array, Batch, annotated_axes, describe, gradient_name, name_of
+from .array import Array, Batch, describe, gradient_name, name_of
 from .blocks import micro_batch
 from .decoder import BuiltIn
 from .optimizer import describe_moments, optimizer
-from .user_model import Traces, UserModule
+from .user_model import Traces, UserModule, parameter_problems
 
 __all__ = ["Array", "Batch", "Task", "TrainState"]
-
 Tree = Any
+Gradients = Callable[[Tree, Tree, jax.Array, jax.Array], tuple[Tree, jax.Array, Tree]]
+"""Maps variables, a micro-batch, its index [] and its examples' indices [b] to gradients, loss [] and variables."""
 
 
 class TrainState(NamedTuple):
-    """Everything that a step reads and writes, or shardings or descriptions in its place."""
+    """Everything that a step reads and writes. `variables`: what a module updates itself, such as means."""
 
     params: Tree
     """Nested dict by module path, as from `nnx.to_pure_dict`."""
@@ -36,7 +37,6 @@ class TrainState(NamedTuple):
     seed: Tree
     """uint32 []: the key of step n is `fold_in(key(seed), n)`."""
     variables: Tree = {}  # noqa: RUF012 (never mutated)
-    """Variables that the user's module updates itself, such as BatchNorm's running mean: a dict like `params`."""
 
 
 class Task:
@@ -60,16 +60,15 @@ class Task:
         self._optimizer = own or optimizer(config.training, self._logical_axes)
         self._is_muon = own is None and config.training.optimizer == "muon"
         self.explicit_problems: dict[str, list[str]] = {}
-        """Cache of `explicit.refused`: what jax rejects under explicit axis types, by layout."""
         self._traces = None
         if isinstance(self.model, UserModule):
             self._traces = Traces(self.outcome, self._abstract_arguments, self.model.trace_errors_as_invalid)
-        if problems := self._parameter_problems():
+        if problems := parameter_problems(self._params, config.model_name):
             raise Invalid(*problems)
 
     def with_config(self, config: RunConfig) -> "Task":
-        """Returns the task of a config with another batch, accumulation or remat: none changes the state. A built-in
-        model's task is only for its arrays and formulas; it cannot be traced."""
+        """Returns the task of a config with another batch, accumulation or remat: none changes the state. Of a built-in
+        model it is for arrays and formulas only."""
         if isinstance(config.model, UserModel):
             return Task(config, self.platform)
         other = copy(self)
@@ -142,7 +141,7 @@ class Task:
         if (count := self.config.training.accumulate_steps) == 1:
             return of(state.variables, batch, key)
         zeros = _laid_out(jax.tree.map(jnp.zeros_like, state.params), shardings)
-        return accumulate(of_micro_batch, state.variables, batch, self.batch_arrays, zeros, count)
+        return _accumulate(of_micro_batch, state.variables, batch, self.batch_arrays, zeros, count)
 
     def loss(self, params: Tree, batch: Tree, key: jax.Array | None) -> jax.Array:
         """Returns the loss of a batch, float32 [], for a model without variables. Without a key there is no dropout."""
@@ -204,24 +203,6 @@ class Task:
         batch = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), self.batch_arrays)
         return state.params, state.variables, batch, jax.eval_shape(jax.random.key, 0)
 
-    def _parameter_problems(self) -> list[str]:
-        leaves = [(name_of(path), leaf) for path, leaf in nnx.to_flat_state(self._params)]
-        problems = [
-            f"{name}: {leaf.dtype}: a parameter must have a float dtype: make it an nnx.Variable"
-            for name, leaf in leaves
-            if not jnp.issubdtype(leaf.dtype, jnp.floating)
-        ]
-        problems += [
-            f"{name}: {len(axes)} axis names {axes} for an array of rank {leaf.ndim}: name each dim once"
-            for name, leaf in leaves
-            if len(axes := annotated_axes(leaf)) > leaf.ndim
-        ]
-        if not leaves:
-            problems.append(
-                f"{self.config.model_name} returned a module without an nnx.Param: add one, to have something to train"
-            )
-        return problems
-
     @cached_property
     def abstract_state(self) -> TrainState:
         return jax.eval_shape(self.initial_state)
@@ -271,3 +252,30 @@ def _reseed(rngs: nnx.State, key: jax.Array | None) -> nnx.State:
         else:
             variable.set_value(jnp.zeros(variable.shape, variable.dtype))
     return streams
+
+
+def _accumulate(gradients: Gradients, variables: Tree, batch: Tree, arrays: Tree, zeros: Tree, count: int) -> Any:
+    """Returns the mean gradients and loss of `count` micro-batches of `batch` [B, …], and the last variables. `arrays`
+    describe the batch; `zeros` are like the gradients."""
+
+    def add(carry: tuple[Tree, jax.Array, Tree], part: tuple[Tree, jax.Array, jax.Array]) -> tuple[Any, None]:
+        total, loss, variables = carry
+        found, value, variables = gradients(variables, *part)
+        return (jax.tree.map(jnp.add, total, found), loss + value, variables), None
+
+    size = len(jax.tree.leaves(batch)[0])
+    parts = jax.tree.map(lambda array, x: _micro_batches(x, count, array.logical_axes[1:]), arrays, batch)
+    examples = _micro_batches(constrain(jnp.arange(size), "batch"), count, ())
+    start = zeros, jnp.zeros((), jnp.float32), variables
+    (total, loss, variables), _ = jax.lax.scan(add, start, (parts, jnp.arange(count), examples))
+    return jax.tree.map(lambda x: x / count, total), loss / count, variables
+
+
+def _micro_batches(x: jax.Array, count: int, rest_axes: tuple[str | None, ...]) -> jax.Array:
+    """Reshapes [B, …] to [count, B ÷ count, …]. Every micro-batch has rows of every device, so that none moves."""
+    (groups, _), (batch, *rest) = token_groups(), x.shape
+    shape = groups, count, batch // (groups * count), *rest
+    x = x.reshape(shape, out_sharding=out_sharding(shape, "batch", None, None, *rest_axes)).swapaxes(0, 1)
+    shape = count, batch // count, *rest
+    x = x.reshape(shape, out_sharding=out_sharding(shape, None, "batch", *rest_axes))
+    return constrain(x, None, "batch", *rest_axes)

@@ -13,9 +13,7 @@ from .array import Array, name_of
 from .user_code import type_name
 
 BYTE_VALUES = 256
-
 Tree = Any
-"""An array or a tree of arrays, as `batch` returns it."""
 
 
 class UserBatches:

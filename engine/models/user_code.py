@@ -19,10 +19,7 @@ from ..spec.config import UserModel
 
 LIBRARY_FILES = re.compile(r"-packages/(jax|jaxlib|flax|optax|numpy)/|/lib/python3\.\d+/(?!site-packages/)|^<")
 """Files in which an error of the user's code may be raised, but not be caused."""
-
 MAX_MESSAGE = 400
-"""Characters that are kept of an exception's message."""
-
 Function = Callable[..., Any]
 
 

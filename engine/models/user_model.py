@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh
 
 from ..base.invalid import Invalid
 from ..spec.config import RunConfig, UserModel
-from .array import Batch, text_batch
+from .array import Batch, annotated_axes, name_of, text_batch
 from .decoder import loss as cross_entropy
 from .flops import Jaxpr, flops
 from .user_batches import BYTE_VALUES, UserBatches, on_host
@@ -26,7 +26,6 @@ from .user_code import Function, errors_as_invalid, find_function, load_module, 
 
 RESERVED_ARGUMENTS = ("rngs", "key", "model", "batch", "step")
 """Arguments that shardtui passes itself, so --set cannot."""
-
 Tree = Any
 
 
@@ -194,8 +193,24 @@ class UserModule:
         return errors_as_invalid(self._of(function), self._model.directory)
 
     def _of(self, function: str) -> str:
-        """Names a function of the user's file in messages: `loss of lm.py`."""
         return f"{function} of {Path(self._model.place).name}"
+
+
+def parameter_problems(params: nnx.State, model: str) -> list[str]:
+    leaves = [(name_of(path), leaf) for path, leaf in nnx.to_flat_state(params)]
+    problems = [
+        f"{name}: {leaf.dtype}: a parameter must have a float dtype: make it an nnx.Variable"
+        for name, leaf in leaves
+        if not jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    problems += [
+        f"{name}: {len(axes)} axis names {axes} for an array of rank {leaf.ndim}: name each dim once"
+        for name, leaf in leaves
+        if len(axes := annotated_axes(leaf)) > leaf.ndim
+    ]
+    if not leaves:
+        problems.append(f"{model} returned a module without an nnx.Param: add one, to have something to train")
+    return problems
 
 
 class Traces:

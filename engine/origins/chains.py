@@ -17,7 +17,6 @@ ORIGIN = re.compile(r"(input|output|constraint_\d+|mc_\d+_(?:input|output))(?:: 
 
 class Reason(NamedTuple):
     axes: Mapping[Axis, str]
-    """The reason of each mesh axis that splits a dim, such as `rule mlp → model`."""
     unsharded: Mapping[int, str]
 
 
@@ -31,7 +30,6 @@ class End(NamedTuple):
     what: str
     source: str
     tensor: int | None = None
-    """The argument or value with the requested split; None for others."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,6 @@ class Chains:
         return found
 
     def _label(self, tensor: int | None, begin: int) -> str:
-        """The name of a link's tensor; empty for the one that the chain begins at."""
         label = "" if tensor is None else self.labels.get(tensor, "")
         return "" if label == self.labels.get(begin) else label
 

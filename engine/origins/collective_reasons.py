@@ -40,7 +40,6 @@ def _sum(chains: Chains, transfer: Transfer) -> Iterator[str]:
 
 
 def _layouts(chains: Chains, transfer: Transfer) -> Iterator[str]:
-    """An operation that needs a value in another layout."""
     graph, moved = chains.graph, transfer.moved
     if moved is None:
         return
@@ -95,6 +94,5 @@ def _rival(chains: Chains, operation: int, axis: Axis, factors: set[int]) -> str
 
 
 def _origins(chains: Chains, tensor: int, axes: list[Axis]) -> list[str]:
-    """The reasons of these axes on a tensor."""
     found = ((axis, chains.why(tensor, axis)) for axis in axes)
     return [f"{name_of(chains.graph, tensor)} has {axis} from {why}" for axis, why in found if why]

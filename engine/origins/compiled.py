@@ -29,7 +29,6 @@ NAMED = re.compile(r"\{mesh\[[^\]]*\], \[([^\]]*)\]")
 """Dims, each with its mesh axes by name, as jax 0.12 has them: `{mesh['data'=4], [{'data'}, {}]}`."""
 DIM, AXIS = re.compile(r"\{([^{}]*)\}"), re.compile(r"'([^']+)'(:\(\d+\)\d+)?")
 MOST_DIMS = 16
-"""Dims of a value without tiles."""
 Layout = list[list[str]]
 
 
@@ -105,7 +104,6 @@ def _layout(text: str, mesh: Mapping[str, int]) -> Layout:
 
 
 def _axes(devices: np.ndarray, dim: int, mesh: Mapping[str, int]) -> list[str]:
-    """The mesh axes along which the parts of one dim lie."""
     groups = np.moveaxis(devices, dim, -1).reshape(-1, devices.shape[dim])
     return axes_of([tuple(map(int, group)) for group in groups], mesh)
 

@@ -17,7 +17,6 @@ from .transfers import Transfer, read_transfers
 MOST_VALUES = 2000
 """Values that are explained: a program may have thousands of lines."""
 MOST_PER_DIM = 2
-"""Conflicts that are named for one dim of a tensor."""
 MOST_USES = 8
 
 
@@ -27,10 +26,8 @@ class Conflict(NamedTuple):
     dim: int
     axis: Axis
     operation: int
-    """The operation where the two sides meet."""
     other: int
     what: str
-    """Both sides, and the reason that the axis was not taken over."""
 
 
 def explain(
@@ -75,7 +72,6 @@ def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
 
 
 def _labels(chosen: Sequence[tuple[int, str]]) -> dict[int, str]:
-    """Labels of the values in links: their names, numbered where several values have the same."""
     labels: dict[int, str] = {}
     counts: dict[str, int] = {}
     for index, name in chosen:
@@ -179,7 +175,6 @@ def _at(graph: Graph, operation: int, index: int) -> Iterator[Conflict]:
 
 
 def _axes_of(tensor: Tensor, seat: Seat, factors: list[int]) -> Iterator[Axis]:
-    """The axes that split a dim with one of these factors."""
     for dim, its in enumerate(seat.factors):
         if set(its) & set(factors):
             yield from tensor.axes[dim]

@@ -35,7 +35,6 @@ class StepRequest(Struct, frozen=True, kw_only=True):
 
 class KeptStepRequest(Struct, frozen=True, kw_only=True):
     path: str
-    """The file in which `watch` kept it."""
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -150,7 +149,6 @@ class Explained(Struct, frozen=True, kw_only=True):
 
     explanation: Explanation | None = None
     problem: str | None = None
-    """Why there is no explanation."""
 
 
 def differences(estimated: Sequence[CollectiveOrigin], found: Sequence[CollectiveInfo]) -> list[str]:

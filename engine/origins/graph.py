@@ -80,12 +80,10 @@ class Rule:
 @dataclass(slots=True)
 class Operation:
     name: str
-    """Such as `stablehlo.dot_general`."""
     operands: list[int]
     results: list[int]
     place: Place
     rule: Rule | None = None
-    """None if its values are not split together."""
 
     @property
     def seats(self) -> "list[Seat]":
@@ -104,7 +102,6 @@ class Seat(NamedTuple):
     """A tensor's place in an operation, with the factors of its dims."""
 
     role: str
-    """Such as `operand 1`."""
     tensor: int
     factors: list[list[int]]
 
@@ -114,7 +111,6 @@ class PropagationStep:
     """One step of the propagation: an operation passed a mesh axis on from `tensor`."""
 
     number: int
-    """In the order in which steps were taken."""
     operation: int
     tensor: int
     role: str
@@ -129,7 +125,6 @@ class Tensor:
     shape: list[int]
     dtype: str
     axes: list[list[Axis]]
-    """By dim."""
     operation: int | None = None
     """The operation that computes it; None for an argument."""
     result: int = 0
@@ -140,7 +135,6 @@ class Tensor:
     """Tensors that control flow passes on as this one: a loop's initial value and the value after an iteration, what
     each branch returns, a function's arguments."""
     steps: dict[Axis, list[PropagationStep]] = field(default_factory=dict)
-    """By axis."""
     asked: dict[Axis, str] = field(default_factory=dict)
     """For each axis where it was first asked for: `self`, or the name of an origin, such as `input: 2`."""
 

@@ -37,7 +37,6 @@ those instead."""
 LANES = 128
 """Elements in a row of a TPU's tiles, to which one dim of an array is padded; the best layout is assumed."""
 BACKWARD = "transpose("
-"""In op names of the backward pass."""
 DTYPES = {"i1": "pred", "i": "s", "ui": "u"}
 
 
@@ -48,7 +47,6 @@ class Buffer:
     begin: int
     """Time of the write, in operations; those in a loop count once."""
     end: int
-    """The begin of the last operation that reads it."""
     is_backward: bool
     value: Any
     """The value of jaxlib's MLIR bindings, or the wider one that it copies."""
@@ -72,7 +70,6 @@ class LiveMemory:
         self.moved = 0
         """Bytes that operations read from memory and write to it, in all runs of loops."""
         self.now = 0
-        """Operations that have run."""
         self.places = Places()
         self._is_tpu = is_tpu
         self._sources: dict[Any, Sources] = {}

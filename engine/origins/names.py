@@ -11,7 +11,6 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 FRONTEND = "mhlo.frontend_attributes"
-"""The attribute of operations that the compiler passes on unread."""
 PREFIX = "shardtui.name."
 
 

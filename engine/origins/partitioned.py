@@ -22,7 +22,6 @@ INSERTED = {
 }
 """Shardy's collectives to their kind and the attribute with their axes. A slice moves nothing."""
 CALLS = ("func.call", "call")
-"""Operations that call a function of the module."""
 BITS = re.compile(r"\d+")
 
 
@@ -86,7 +85,6 @@ class Partitioned:
         return (found.results if parent.name == "stablehlo.while" else found.operands)[position]
 
     def _as_used(self, value: Any) -> int | None:
-        """The tensor of a function's argument, by an operation that takes it."""
         consumer, position = self.consumer(value)
         return None if consumer is None else self.graph.operations[consumer].operands[position]
 

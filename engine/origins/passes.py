@@ -23,7 +23,6 @@ NOT_REGISTERED = "sdy-save-module"
 CONSTRAIN = "sdy-apply-sharding-constraints"
 MANUAL = "sdy.manual_computation"
 """A `shard_map`: with one, `CONSTRAIN` may end the process with SIGSEGV if it records (jaxlib 0.10.2 and 0.12.0)."""
-
 Operation = Any
 
 

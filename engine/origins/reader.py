@@ -55,7 +55,6 @@ class _Reader:
             graph.result_names.append(ir.StringAttr(info).value if info else f"result[{index}]")
 
     def _read_block(self, block: Any, depth: int, line: str) -> list[int]:
-        """Reads the operations of a block; returns the operands of its last one. `line`: of the operation around."""
         operands: list[int] = []
         for operation in block.operations:
             operands = self._read_operation(operation.operation, depth, line)

@@ -24,7 +24,6 @@ from .explanation import CompiledProgram, Explained, Explanation, StepRequest, d
 from .names import kept_names
 
 LOWERED_FOR = {"gpu": "cuda"}
-"""Platforms that jax names differently when it lowers for them."""
 
 
 def explain_step(step: StepRequest) -> Iterator[Explanation]:
@@ -75,7 +74,6 @@ def platforms(task: Task, placement: Placement) -> tuple[str, ...] | None:
 
 
 def _reasons(task: Task, placement: Placement, observed: Observed) -> Reasons:
-    """The rule of each mesh axis on each array."""
     decisions: list[Decision] = jax.tree.leaves((placement.state, placement.batch))
     found: dict[str, Reason] = {}
     for array, decision in zip(task.arrays, decisions, strict=True):
@@ -98,7 +96,6 @@ def _rules(logical_axes: Sequence[str | None], decision: Decision) -> Reason:
 
 
 def _with_compiled(task: Task, placement: Placement, found: Explanation) -> Explanation:
-    """Adds the layouts and collectives of the compiled step."""
     program, inspected = compile_program(task, placement).description, inspect_program(task, placement)
     layouts = {array.name: array.compiled_spec for array in (*program.arrays, *inspected.arrays)}
     values = [

@@ -14,7 +14,6 @@ WRITTEN = {
     f"stablehlo.{kind}": kind.replace("_", "-")
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute")
 }
-"""Collectives that the code calls in a `shard_map`."""
 NAMED = re.compile(r'axis_ref<name = "([^"]+)"')
 ROW = re.compile(r"\[([\d, ]+)\]")
 GROUPS = ("replica_groups", "source_target_pairs")
@@ -27,15 +26,12 @@ class Transfer:
     count: int | None
     """Executions per step; None if they depend on data."""
     bytes_each: int
-    """Bytes of one execution on one device."""
+    """On one device."""
     source: str
-    """Its own `file:line`, if the passes give it one."""
     moved: int | None
     producer: int | None
     consumer: int | None
-    """None for a result of the program."""
     position: int
-    """Its index among the consumer's operands."""
     before: list[list[Axis]]
     """For each dim the mesh axes that split the tensor, and `after` the result; empty if the code calls it."""
     after: list[list[Axis]]

@@ -12,16 +12,13 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ..spec.pipeline_info import PipelineInfo
-from ..spec.preset import Alternatives, Axes
+from ..spec.preset import Alternatives, Axes, PipelineInfo
 from .observed import Activation, Observed
 from .rules import Decision, LogicalAxes, axes_of, by_rules, derived_alternatives, spec_entry, with_derived
 
 
 @dataclass(frozen=True)
 class _Active:
-    """The mesh and rules in force while a step is traced."""
-
     mesh: Mesh | AbstractMesh
     rules: Mapping[str, Axes]
     observed: Observed | None

@@ -17,7 +17,6 @@ class Activation:
     """An activation of the step, with the layout that the rules give it."""
 
     shape: tuple[int, ...]
-    """In a pipeline [stages, batch, …]."""
     dtype: Any
     logical_axes: LogicalAxes
     decision: Decision

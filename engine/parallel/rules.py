@@ -12,19 +12,16 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from ..spec.preset import FOLLOWS, LOGICAL_AXES, Alternatives, Axes, Indivisible, Override, Preset
 
 LogicalAxes = tuple[str | None, ...]
-"""The logical axis of each dim; None for a dim without one."""
 
 
 @dataclass(frozen=True)
 class Dim:
     axes: Axes
     reason: str
-    """The rule or override and the sizes, in words."""
     problem: str | None = None
     """Why the axes `wanted` cannot split the dim, which is then unsharded."""
     wanted: Axes = ()
     indivisible: Indivisible | None = None
-    """The problem in figures, if `wanted` does not divide the dim."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,6 @@ def decide(
 
 
 def _with_kv_heads(rules: Mapping[str, Axes]) -> Mapping[str, Axes]:
-    """Adds `kv_heads`, the only derived rule that parameters have."""
     return {"kv_heads": rules["heads"], **rules} if "heads" in rules else rules
 
 

@@ -18,9 +18,8 @@ from msgspec import Struct
 
 from ..base.atomic_write import write_atomically
 from ..base.directories import ENGINE
-from ..base.machine import COMPILATION_BYTES, available_memory, most_compilations
+from ..base.machine import COMPILATION_BYTES, available_memory, installed_version, most_compilations
 from ..base.regular_file import append_regular, read_regular
-from ..base.versions import installed_version
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology

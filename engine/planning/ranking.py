@@ -10,8 +10,7 @@ from msgspec.structs import force_setattr
 from ..analysis.finding import Finding
 from ..analysis.traffic import Flow, overlapped_share
 from ..base import figures
-from ..spec.pipeline_info import PipelineInfo
-from ..spec.preset import Indivisible
+from ..spec.preset import Indivisible, PipelineInfo
 from ..spec.topology import Topology, Wiring, wiring
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from ..wire.step_breakdown import StepBreakdown

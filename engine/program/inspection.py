@@ -17,7 +17,7 @@ import numpy as np
 from ..analysis.hlo import LIBRARIES, Instruction, Module, parse
 from ..base.advice import first_line
 from ..base.invalid import Invalid
-from ..base.versions import versions
+from ..base.machine import versions
 from ..models.task import Array, Task, gradient_name
 from ..parallel.mesh import describe_device
 from ..parallel.observed import Observed

@@ -14,8 +14,7 @@ from ..models.task import Array, Task, TrainState
 from ..parallel.mesh import build_mesh
 from ..parallel.rules import Decision, decide, preset_problems, spec_of
 from ..spec.model_config import AttentionKernel
-from ..spec.pipeline_info import PipelineInfo
-from ..spec.preset import Indivisible, Preset
+from ..spec.preset import Indivisible, PipelineInfo, Preset
 from ..wire.descriptions import ArrayInfo, PresetInfo
 from .explicit import refused
 from .leaves import bytes_of

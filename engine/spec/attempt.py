@@ -10,7 +10,6 @@ class Supervision(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     restarts: int = RESTARTS
     min_processes: int | None = None
-    """Fewest processes on which the run goes on; None for all of them."""
     fallback: tuple[str, ...] = ()
     """Presets, by name or file, tried in this order where the run's own does not fit the devices left."""
     wait_seconds: float | None = None

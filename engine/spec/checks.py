@@ -183,7 +183,6 @@ def _no_kernel(kernel: str) -> str:
 
 
 def _family_checks(model: ModelConfig) -> list[tuple[bool, str]]:
-    """Checks of the differences of a family from GPT-2."""
     least_0 = ("norm_epsilon", "kv_heads", "head_width", "score_width", "window", "global_every", "score_cap")
     values = {name: getattr(model, name) for name in (*least_0, "logit_cap", "balance")}
     ropes = {name: rope for name in ("rope", "local_rope") if (rope := getattr(model, name))}

@@ -12,13 +12,9 @@ from .model_config import ModelConfig
 
 SIMULATED_DEVICES = 8
 """CPU devices without an accelerator and without `--devices`."""
-
 KEEP_PROGRAMS = 2_000_000_000
 """Bytes of host memory for compiled programs by default: enough for about fifty of nano's."""
-
 STOP_SECONDS = 60.0
-"""Seconds that a run may take to end after a stop command, by default."""
-
 MOST_PROFILED = 1000
 """Steps in one trace at most: a trace is kept in memory until it is written."""
 
@@ -50,7 +46,6 @@ class UserModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 
 
 Schedule = Literal["constant", "cosine", "linear", "warmup-stable-decay"]
-
 OptimizerName = Literal["adamw", "adafactor", "lion", "muon"]
 
 
@@ -140,9 +135,7 @@ class EvaluationConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 MOST_SAMPLED = 1024
-"""Tokens in one sample at most."""
 MOST_PROMPTED = 4096
-"""Characters of a prompt at most."""
 
 
 class Sampling(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -261,7 +254,6 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     config: RunConfig | None = None
     attempt: Attempt | None = None
     fallback: tuple[str, ...] = ()
-    """Set by the supervisor, see `Supervision`."""
 
     @property
     def is_again(self) -> bool:

@@ -51,7 +51,6 @@ def _architecture(table: Table) -> str | None:
 
 
 def _dropout(fields: Fields, given: float | None, usual: float) -> float:
-    """Returns the dropout of embedding and branches. There is none of attention scores."""
     names = ("embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout")
     rates = {name: fields(name, usual if name.endswith("pdrop") else 0.0) for name in names}
     embedding, branches, *scores = rates.values()

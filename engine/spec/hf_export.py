@@ -31,7 +31,6 @@ class ExportRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     out: str
     """A directory that does not exist yet or is empty."""
     step: int | None = None
-    """None for the newest intact checkpoint."""
     dtype: Dtype | None = None
     """None for the dtype of the run's initial weights, or float32."""
 
@@ -153,7 +152,6 @@ def _every_field(config: ModelConfig) -> Table:
 
 
 def _scaling(rope: Rope) -> Table | None:
-    """The scaling of rotary positions as its table in files."""
     if rope.scaling == "none":
         return None
     values = {ROPE_NAMES[name]: getattr(rope, name) for name in SCALINGS[rope.scaling]}

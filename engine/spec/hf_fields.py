@@ -11,7 +11,6 @@ import msgspec
 from .model_config import Rope
 
 Table = dict[str, Any]
-
 IGNORED = frozenset(
     {
         *("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache"),
@@ -24,7 +23,6 @@ IGNORED = frozenset(
     }
 )
 """Fields without effect in training: names, types, tokens, caches, other uses of the model."""
-
 FIXED: Table = {
     "use_bidirectional_attention": False,
     "output_router_logits": False,
@@ -39,8 +37,6 @@ FIXED: Table = {
     "partial_rotary_factor": 1.0,
     "quantization_config": None,
 }
-"""Fields that are understood at one value only."""
-
 ROPE_NAMES = {
     "factor": "factor",
     "original_context": "original_max_position_embeddings",
@@ -66,7 +62,6 @@ class Fields:
         return name in self._table
 
     def __call__(self, name: str, default: Any = None) -> Any:
-        """Returns a field, `default` if it is missing or null."""
         self._read.add(name)
         found = self._table.get(name)
         return default if found is None else found

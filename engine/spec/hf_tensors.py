@@ -13,7 +13,6 @@ from .safetensors import SIZES, Stored
 
 Shape = tuple[int, ...]
 Index = tuple[int | slice, ...]
-
 ALL = slice(None)
 MOST_NAMED = 5
 
@@ -30,7 +29,6 @@ class Part(NamedTuple):
     is_transposed: bool = False
     """Whether the file has the output of a linear map first."""
     rows: slice = ALL
-    """The rows of the tensor that are this part."""
 
     def from_file(self, rows: Any) -> Any:
         """Returns the part of the parameter for these rows of the tensor."""

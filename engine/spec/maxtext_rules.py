@@ -30,7 +30,6 @@ OUR_NAMES = {
 """MaxText's logical axes by their name here; it has others, for parts that the built-in models lack."""
 SIZE_NAMES = {"stage": "pipeline"}
 """Axes whose size has another name in MaxText: `ici_pipeline_parallelism` for `stage`."""
-
 PARAMETERS = (
     {"layers", "embed", "qkv", "heads", "head_dim"},
     {"layers", "experts", "embed", "mlp"},
@@ -127,7 +126,6 @@ def _may_be_unsharded(logical: str, tried: Mapping[str, tuple[Axes, ...]]) -> bo
 
 
 def _default_axis(file: MaxTextFile) -> str:
-    """The axis that takes all devices in a file without sizes, which MaxText reads on top of its `base.yml`."""
     return "fsdp" if "fsdp" in file.mesh_axes else file.mesh_axes[0]
 
 

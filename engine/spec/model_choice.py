@@ -16,8 +16,6 @@ from .preset_files import preset_files, read_toml, wrong_value
 from .safetensors import has_weights, stored_tensors
 
 HF = "hf:"
-"""Prefix of a directory with a model of `transformers`."""
-
 DEFAULT_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
 """Training of a user's model, or of one of `transformers`, before `--set` and other options."""
 
@@ -37,7 +35,6 @@ class ModelChoice(NamedTuple):
     """The model and training that `--model` and `--set` choose."""
 
     name: str
-    """The model preset's name, `hf:` and a directory's name, or `file.py:function`."""
     model: ModelConfig | UserModel
     training: TrainingConfig
     weights: str | None = None
@@ -139,7 +136,6 @@ def with_user_settings(
 
 
 def _argument(value: object) -> Setting | None:
-    """Returns the value as `run.json` keeps it; None if it cannot keep it, such as NaN."""
     try:
         kept = msgspec.json.decode(msgspec.json.encode(value), type=Setting)
     except (msgspec.MsgspecError, OverflowError):

@@ -9,13 +9,10 @@ AttentionKernel = Literal[
     "plain", "splash", "splash-interpreted", "cudnn", "ring", "ring-splash", "ring-splash-interpreted"
 ]
 """`ring-splash` is a ring whose devices use the TPU's kernel; `interpreted`: run slowly on other platforms."""
-
 SPLASH_BLOCKS = (512, 256, 128)
 """Positions in a block of splash attention: the largest that divides the sequence. MaxText 0.2.5 uses 512."""
-
 CUDNN_HEADS, CUDNN_WIDEST = 8, 128
 """`head_dim` for cuDNN's attention: a multiple of the first, at most the second on all GPUs that have it."""
-
 RematPolicy = Literal[
     "full",
     "save_qkv_proj",
@@ -27,9 +24,7 @@ RematPolicy = Literal[
     "minimal_with_context",
 ]
 """The activations of a block kept for its backward pass, by MaxText's names, roughly from least to most memory."""
-
 PROJECTIONS = ("qkv_proj", "out_proj")
-
 KEPT: dict[RematPolicy, tuple[str, ...]] = {
     "full": (),
     "save_qkv_proj": ("qkv_proj",),
@@ -42,7 +37,6 @@ KEPT: dict[RematPolicy, tuple[str, ...]] = {
 }
 """A policy's named activations besides the input: `context` is attention's result, `mlpwi` and `mlpwo` are the MLP's.
 """
-
 BALANCE = 0.01
 """Default weight of the experts' balance loss: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
 

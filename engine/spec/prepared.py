@@ -6,9 +6,7 @@ from msgspec import Struct
 
 FILE_NAME = "data.json"
 """Describes prepared data. It is written last: without it, the preparation is not complete."""
-
 TOKENIZER = "tokenizer.json"
-
 FORMS = {
     ".jsonl": "json_lines",
     ".ndjson": "json_lines",
@@ -16,7 +14,6 @@ FORMS = {
     ".arrayrecord": "array_record",
     ".array_record": "array_record",
 }
-"""Suffix of a file's name to the form of its documents; other files are text."""
 
 
 def form_of(name: str) -> str | None:
@@ -34,9 +31,7 @@ class PrepareRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     out: str | None = None
     """The directory to write; None for one in the cache, named by a digest of the request: a complete one is used."""
     tokenizer: str | None = None
-    """A `tokenizer.json`; None for bytes."""
     text_field: str = "text"
-    """The field, or the column, with the text of a document."""
     end_of_text: str | None = None
     """The token that ends a document; None for the tokenizer's own, of a known name."""
 

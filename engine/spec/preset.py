@@ -9,20 +9,15 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from .pipeline_info import PipelineInfo
 from .preset_files import user_presets
 
 AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 NO_STAGES = (
     "{key}: the preset has no pipeline stages: give layers in [rules] a mesh axis that splits no activation, "
     "or remove {key}"
 )
-
 BUILT_IN = "built-in"
-
 REST = -1
-
 LOGICAL_AXES = {
     "batch": "examples in the batch",
     "seq": "positions in the sequence",
@@ -44,26 +39,52 @@ LOGICAL_AXES = {
     "layers": "stacked blocks",
 }
 """Logical axes of the built-in models, with their meaning. A user's model may have others."""
-
 FOLLOWS = {"saved_embed": "heads", "kv_heads": "heads", "expert_batch": "batch", "capacity": "seq"}
 """Logical axes that are split like another one, unless a preset has a rule for them."""
-
 ACTIVATION_AXES = ("batch", "seq", "activation_embed")
-
 MICROBATCHES_PER_STAGE = 4
 """The default: with this many the bubble is negligible (Huang et al. 2019, "GPipe", section 2.3)."""
-
 Axes = tuple[str, ...]
 """The mesh axes that one dim is split over, major first; empty if the dim is unsharded."""
-
 Alternatives = Mapping[str, tuple[Axes, ...]]
-"""Logical axis to further splits, in the order in which they are tried after its rule."""
-
 SPLIT_ONCE = ("batch", "seq", "layers", "experts")
 """Logical axes that a step splits in one way: its groups of tokens, its pipeline and its experts depend on it."""
-
 AxisTypes = Literal["auto", "explicit"]
-"""Who propagates shardings: the compiler (`auto`) or jax while it traces (`explicit`)."""
+
+
+class PipelineInfo(Struct, frozen=True, kw_only=True):
+    """Stages of blocks, which the batch passes through in micro-batches, once or several times."""
+
+    axes: list[str]
+    """The mesh axes that the stages are split over."""
+    stages: int
+    """Stages, each with the same number of blocks."""
+    microbatches: int
+    """Micro-batches in a step."""
+    repeats: int = 1
+    """Passes of each micro-batch through all stages: a stage has that many chunks of consecutive blocks, and chunk c
+    of all is in stage c % stages."""
+    bubble: float
+    """The fraction of ticks that a stage is idle: (S - 1) / (R M + S - 1) with S stages, M micro-batches and R repeats.
+    """
+
+    @property
+    def ticks(self) -> int:
+        """Ticks in a pass: in each, a stage processes one micro-batch and hands it on to the next stage."""
+        return self.repeats * self.microbatches + self.stages - 1
+
+    @property
+    def exchanges(self) -> list[list[int]]:
+        """The permutations that take stages from consecutive chunks to interleaved ones, each with the chunks that
+        stages send. With R repeats, stage s has the chunks R s … R s + R - 1, and chunk c goes to stage c % S, to be
+        number c // S there, in permutation (c + c // lcm(R, S)) % R: in none does a stage send or receive two."""
+        block, chunks = math.lcm(self.repeats, self.stages), range(self.repeats * self.stages)
+        return [[c for c in chunks if (c + c // block) % self.repeats == number] for number in range(self.repeats)]
+
+    @property
+    def moves(self) -> int:
+        """How many of the permutations move any chunk to another stage."""
+        return sum(any(c % self.stages != c // self.repeats for c in sent) for sent in self.exchanges)
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,13 +100,10 @@ class Preset(Struct, frozen=True):
     """A parallelism preset as read from its file, not yet checked against a model or a device count."""
 
     name: str
-    """The file's name without `.toml`, or the mesh's."""
     summary: str
     teaches: str
-    """A paragraph on what the preset shows and when to use it."""
     mesh: dict[str, int]
     rules: dict[str, Axes]
-    """Logical axis to the mesh axes that split it; empty for unsharded."""
     overrides: dict[str, Override]
     source: str
     """The file; `built-in` for a built-in preset and for one that is named by its mesh."""
@@ -94,7 +112,6 @@ class Preset(Struct, frozen=True):
     microbatches: int | None = None
     """Micro-batches of the pipeline; None to let `pipeline` choose."""
     pipeline_repeats: int = 1
-    """Passes of each micro-batch through all stages of the pipeline."""
     axis_types: AxisTypes = "auto"
     """`explicit`: shardings are part of array types, and jax rejects operations whose sharding is ambiguous."""
 

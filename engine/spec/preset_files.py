@@ -16,7 +16,6 @@ from ..base.regular_file import open_regular
 PRESETS = ENGINE.parent / "presets"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A valid name of a preset or a model: its file name without `.toml`."""
-
 MAX_FILE_BYTES = 2**20
 KEY = re.compile(r"\.(\w+)`$")
 

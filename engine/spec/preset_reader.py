@@ -15,7 +15,6 @@ MESH_NAME = re.compile(
     r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<unsharded>(?:-whole\.[a-z_]+)*)"
     r"(?:-microbatches\.(?P<microbatches>[1-9]\d{0,5}))?"
 )
-
 MESH_RULES: dict[str, dict[str, Axes]] = {
     "data": {"batch": ("data",)},
     "fsdp": {"batch": ("fsdp",), "embed": ("fsdp",)},
@@ -24,18 +23,13 @@ MESH_RULES: dict[str, dict[str, Axes]] = {
     "model": {"heads": ("model",), "mlp": ("model",), "vocab": ("model",)},
     "pipeline": {"layers": ("pipeline",), "vocab": ("pipeline",)},
 }
-"""The logical axes that each mesh axis splits in a preset named by its mesh, as in the built-in presets."""
-
 BAD_NAME = "invalid file name: a preset's name has 1 to 64 letters, digits, '.', '_' and '-': rename the file"
-
 MAX_AXES, LARGEST_AXIS = 16, 10**6
 MOST_MICROBATCHES = MOST_REPEATS = 10**6
-
 AxisName = Annotated[str, Meta(extra_json_schema={"pattern": f"^{AXIS_NAME.pattern}$"})]
 AxisSize = Annotated[int, Meta(extra_json_schema={"minimum": REST, "maximum": LARGEST_AXIS, "not": {"const": 0}})]
 Mesh = Annotated[dict[AxisName, AxisSize], Meta(extra_json_schema={"minProperties": 1, "maxProperties": MAX_AXES})]
 """The limits are here for editors; `_mesh_problems` checks them again, to report them with all other problems."""
-
 Dim = str | list[str]
 """The mesh axes that a dim is split over, as written in a file: one, several, or none (an empty string or list)."""
 
@@ -223,7 +217,6 @@ def _tried(logical: str, value: RuleValue) -> tuple[tuple[Axes, ...], list[str]]
 
 
 def _overrides(globs: dict[str, Any], mesh: dict[str, int], problems: list[str]) -> dict[str, Override]:
-    """Returns the valid overrides. Problems of the others are added to `problems`."""
     overrides: dict[str, Override] = {}
     for glob, value in globs.items():
         try:

@@ -10,7 +10,6 @@ from ..base.invalid import Invalid
 from .preset import Axes, Override, Preset
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
-"""Keys that TOML allows without quotes."""
 
 
 def preset_text(preset: Preset) -> str:

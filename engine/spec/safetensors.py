@@ -14,14 +14,9 @@ from msgspec import Struct
 from ..base.invalid import Invalid
 
 INDEX = "model.safetensors.index.json"
-"""Names the file of each tensor, if there are several."""
-
 SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes per element of the dtypes that parameters are read from."""
-
 METADATA = "__metadata__"
-"""The entry of a header that is no tensor."""
-
 LONGEST_HEADER = 100_000_000
 """Bytes that the format allows for a header."""
 
@@ -29,10 +24,8 @@ LONGEST_HEADER = 100_000_000
 class Stored(Struct, frozen=True):
     file: str
     dtype: str
-    """A key of `SIZES`."""
     shape: list[int]
     begin: int
-    """Its first byte in the file."""
 
 
 class _Entry(Struct):
@@ -77,7 +70,6 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _read(path: Path) -> dict[str, Stored]:
-    """Returns the tensors of one file. Raises Invalid."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -18,4 +18,3 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     is_mesh_fixed: bool = False
     """Search only settings of the named presets: what makes them fit."""
     minutes: float = 10.0
-    """Minutes after which it ends with the best so far."""

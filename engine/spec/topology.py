@@ -15,37 +15,31 @@ from ..base.invalid import Invalid
 from .preset_files import PRESETS, read_toml
 
 NAME = re.compile(r"(?:(?P<slices>\d{1,4})\*)?(?P<slice>(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*))")
-"""A slice, such as `v5e:4x4`, or several: `2*v5e:4x4`; or hosts × GPUs: `h100:4x8`."""
 MAX_CHIPS = 2**14
 DIMS = "xyz"
 
 
 class Target(Struct, frozen=True, forbid_unknown_fields=True):
-    """Properties of a GPU for XLA's compiler. Sizes in bytes; `capability`: the compute capability's major version."""
+    """Properties of a GPU for XLA's compiler. Sizes in bytes; a core is a streaming multiprocessor."""
 
     capability: int
     core_count: int
-    """Streaming multiprocessors."""
     fpus_per_core: int
-    """Float32 units in one of them."""
     shared_memory_per_core: int
     l2_cache_size: int
 
 
 class Chip(Struct, frozen=True, forbid_unknown_fields=True):
-    """One device of a TPU generation, or a GPU, from `presets/chips.toml` and `presets/gpus.toml`, which name sources.
-    Rates per second: FLOPs in bfloat16, bytes of HBM."""
+    """One device of a TPU generation, or a GPU, from `presets/chips.toml` and `gpus.toml`, which name sources. Rates
+    per second: FLOPs in bfloat16, bytes, cycles. `memory`: bytes of HBM for programs; `kinds`: jax's names."""
 
     flops: float
     memory: int
-    """Bytes of HBM that a program may use."""
     memory_rate: float
     link_rate: float
     """Bandwidth of one ICI link to a neighbour, or of all NVLinks of a GPU, in bytes per second and direction."""
     clock_rate: float
-    """Cycles per second."""
     kinds: tuple[str, ...]
-    """jax's names of its devices."""
     torus: int = 2
     """Dims of the torus, 2 or 3; of GPUs, hosts and the GPUs of a host."""
     closes: int = 1
@@ -76,7 +70,6 @@ class Peaks(Struct, frozen=True):
     ring_rate: float
     """Bytes per second that it sends on a ring of ICI links, both directions, or by NVLink."""
     dcn_rate: float | None = None
-    """Bytes per second that it sends to other slices or hosts; None if unknown."""
 
     def rate_of(self, network: str | None) -> float | None:
         """Returns the bytes per second that it sends over a network, as in `CollectiveInfo`; None if unknown."""
@@ -87,7 +80,6 @@ class Topology(Struct, frozen=True):
     """A TPU slice, or several equal ones that are connected by DCN; or hosts of GPUs."""
 
     name: str
-    """Name of one slice, such as `v5p:4x4x4`, or of the GPUs, such as `h100:4x8`."""
     shape: tuple[int, ...]
     """Chips along x, y and, in a 3-D torus, z; or hosts and the GPUs of each."""
     chip: Chip

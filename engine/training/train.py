@@ -8,7 +8,7 @@ import msgspec
 from etils import epath
 
 from ..base.invalid import Invalid
-from ..base.versions import versions
+from ..base.machine import versions
 from ..checkpoint.directory import CheckpointDirectory, array_types
 from ..checkpoint.manifest import Manifest, edited_settings
 from ..checkpoint.saver import Saver

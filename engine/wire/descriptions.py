@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..base import figures
-from ..spec.pipeline_info import PipelineInfo
+from ..spec.preset import PipelineInfo
 
 
 class DeviceInfo(Struct, frozen=True):

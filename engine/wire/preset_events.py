@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ..base import figures
 from ..spec.model_config import AttentionKernel
-from ..spec.pipeline_info import PipelineInfo
+from ..spec.preset import PipelineInfo
 from .descriptions import (
     ArrayInfo,
     CollectiveInfo,

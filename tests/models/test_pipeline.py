@@ -17,8 +17,7 @@ from shardtui.engine.planning.estimate import Step, estimate_row
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
-from shardtui.engine.spec.pipeline_info import PipelineInfo
-from shardtui.engine.spec.preset import Preset
+from shardtui.engine.spec.preset import PipelineInfo, Preset
 from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.tui.state.step_words import pipeline_words
 

@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 from shardtui.engine.spec.attempt import Attempt, LostProcess
-from shardtui.engine.spec.pipeline_info import PipelineInfo
+from shardtui.engine.spec.preset import PipelineInfo
 from shardtui.engine.wire.checkpoints import CheckpointInfo
 from shardtui.engine.wire.descriptions import MeshInfo, PresetInfo
 from shardtui.engine.wire.events import (

@@ -9,7 +9,7 @@ from ...engine.analysis.layout import Shard, bytes_per_device, replicas, shards,
 from ...engine.analysis.lint import Finding, lint
 from ...engine.analysis.traffic import FlowChange, changes, flows, overlapped_share
 from ...engine.origins.explanation import Explained, Explanation, Link, ValueOrigin
-from ...engine.spec.pipeline_info import PipelineInfo
+from ...engine.spec.preset import PipelineInfo
 from ...engine.wire.descriptions import (
     ArrayInfo,
     ArrayKind,

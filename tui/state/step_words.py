@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ...engine.analysis.traffic import Flow, overlapped_share
 from ...engine.base import figures
 from ...engine.base.figures import maxima
-from ...engine.spec.pipeline_info import PipelineInfo
+from ...engine.spec.preset import PipelineInfo
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 
 
