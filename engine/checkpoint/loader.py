@@ -33,10 +33,7 @@ class Loader:
     def __init__(
         self, directory: CheckpointDirectory, task: Task, cluster: Cluster, publish: Callable[[Event], None]
     ) -> None:
-        self._directory = directory
-        self._task = task
-        self._cluster = cluster
-        self._publish = publish
+        self._directory, self._task, self._cluster, self._publish = directory, task, cluster, publish
 
     def newest(self, step: int | None = None) -> Manifest | None:
         """Returns the manifest of the newest good checkpoint, or of `step`; None if there are no checkpoints. Sets

@@ -56,14 +56,8 @@ class Saver:
         wake: Callable[[], None],
     ) -> None:
         """`wake` is called in another thread once a save has ended. Raises Invalid if nothing can be saved."""
-        self._directory = directory
-        self._config = config
-        self._task = task
-        self._corpus = corpus
-        self._devices = devices
-        self._cluster = cluster
-        self._publish = publish
-        self._wake = wake
+        self._directory, self._config, self._task, self._corpus = directory, config, task, corpus
+        self._devices, self._cluster, self._publish, self._wake = devices, cluster, publish, wake
         self._saving: Saving | None = None
         self._saved_at = time.monotonic()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
