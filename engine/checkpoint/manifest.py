@@ -54,15 +54,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return sum(file.bytes for file in self.files.values())
 
     def describe(self) -> CheckpointInfo:
-        return CheckpointInfo(
-            step=self.step,
-            time=self.time,
-            preset=self.preset,
-            devices=self.devices,
-            loss=self.loss,
-            eval_loss=self.eval_loss,
-            bytes=self.bytes,
-        )
+        return msgspec.convert(self, CheckpointInfo, from_attributes=True)
 
     def other_model(self, config: RunConfig) -> tuple[str, str] | None:
         """Returns the models of `config` and of the checkpoint as text, if they differ."""

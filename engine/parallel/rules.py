@@ -117,11 +117,8 @@ def decide(
             if shape and matches(glob, name, kind):
                 return by_override(shape, logical_axes, glob, override, mesh_axes)
     alternatives = derived_alternatives(preset.rules, preset.alternatives)
-    return by_rules(shape, logical_axes, _with_kv_heads(preset.rules), mesh_axes, alternatives)
-
-
-def _with_kv_heads(rules: Mapping[str, Axes]) -> Mapping[str, Axes]:
-    return {"kv_heads": rules["heads"], **rules} if "heads" in rules else rules
+    rules = {"kv_heads": preset.rules["heads"], **preset.rules} if "heads" in preset.rules else preset.rules
+    return by_rules(shape, logical_axes, rules, mesh_axes, alternatives)
 
 
 def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[str] | None) -> list[str]:

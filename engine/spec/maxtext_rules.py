@@ -63,7 +63,8 @@ def read_maxtext(path: Path, name: str, sizes: Mapping[str, int]) -> Imported:
     if unknown := [axis for axis in sizes if axis not in file.mesh_axes]:
         raise Invalid(f"--mesh {unknown[0]}: not an axis of {path}: choose from {', '.join(file.mesh_axes)}")
     all_sizes = {axis: sizes.get(axis, _size(path, tables, axis)) for axis in file.mesh_axes}
-    mesh = {axis: size for axis, size in all_sizes.items() if size != 1} or {_default_axis(file): REST}
+    default = "fsdp" if "fsdp" in file.mesh_axes else file.mesh_axes[0]  # MaxText reads the file on its `base.yml`
+    mesh = {axis: size for axis, size in all_sizes.items() if size != 1} or {default: REST}
     tried = _tried(file, mesh)
     preset = Preset(
         name,
@@ -123,10 +124,6 @@ def _may_be_unsharded(logical: str, tried: Mapping[str, tuple[Axes, ...]]) -> bo
     near = {name for together in PARAMETERS if logical in together for name in together} - {logical}
     others = {axis for name in near for axes in tried.get(name, ()) for axis in axes}
     return bool(own & others)
-
-
-def _default_axis(file: MaxTextFile) -> str:
-    return "fsdp" if "fsdp" in file.mesh_axes else file.mesh_axes[0]
 
 
 def _listed(value: str | Iterable[str] | None) -> list[str]:

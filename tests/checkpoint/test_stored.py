@@ -113,11 +113,7 @@ def problems(root: Path, config: RunConfig) -> list[str]:
     return found.problems
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    OPTIMIZERS.values(),
-    ids=OPTIMIZERS,
-)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_every_array_of_a_users_model_is_found(tmp_path: Path, optimizer: str) -> None:
     config = config_of(tmp_path / "model" / "own.py", optimizer)
     save(tmp_path / "saved", config)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from shardtui.engine.analysis.lint import lint
-from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.models.experts import route
@@ -74,9 +73,8 @@ def test_several_experts_of_a_token_are_weighted_by_normalised_probabilities() -
 def test_the_balance_loss_is_1_for_equally_preferred_experts() -> None:
     even = jax.nn.softmax(50 * jnp.eye(4))[None]
     assert routed(even, per_token=1, capacity=4).balance.tolist() == pytest.approx([1.0])
-    assert routed(even[:, :1].repeat(4, axis=1), per_token=1, capacity=4).balance.tolist() == pytest.approx([4.0]), (
-        "all to one of 4"
-    )
+    one = even[:, :1].repeat(4, axis=1)
+    assert routed(one, per_token=1, capacity=4).balance.tolist() == pytest.approx([4.0]), "all to one of 4"
     uneven = probabilities([0.5, 0.3, 0.2], [0.1, 0.6, 0.3])
     by_hand = 3 * (0.5 * (0.5 + 0.1) / 2 + 0.5 * (0.3 + 0.6) / 2)
     assert routed(uneven, per_token=2, capacity=2).balance.tolist() == pytest.approx([by_hand])
@@ -132,21 +130,6 @@ def test_tokens_reach_their_experts_and_return_by_all_to_alls(of_experts: Callab
         exchanges = [info for info in found if info.kind != "all-reduce"]
         reported = [(info.kind, info.axes, info.count, info.bytes_each) for info in exchanges]
         assert reported == [("all-to-all", ["expert"], MIXTURE.layers, batch * slots * 128 * 4)] * 4, name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ep2-tp2", "dp", "dp-ep4"])
-def test_estimated_memory_and_traffic_match_the_compiled_program(
-    name: str, mixture: Task, of_experts: Callable[[str], Program]
-) -> None:
-    step, description = Step(mixture, load_preset(name), 8), of_experts(name).description
-    assert description.memory
-    assert step.argument_bytes == description.memory.arguments
-    formula, compiled = (
-        {(flow.kind, *flow.axes): flow.bytes_sent for flow in found if flow.bytes_sent > 100}
-        for found in (step.flows, flows(description.collectives or []))
-    )
-    assert formula == pytest.approx(compiled, rel=1e-3)
 
 
 def test_no_two_devices_repeat_the_same_compute(mixture: Task) -> None:

@@ -21,7 +21,6 @@ from shardtui.engine.spec.model_config import AttentionKernel
 from shardtui.engine.spec.preset import Axes, Preset
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 
-from ..conftest import tiny_config, tiny_model
 from .test_attention import attention_config, losses, losses_of, plain
 
 __all__ = ["plain"]
@@ -111,25 +110,8 @@ def test_losses_with_splash_tiles_are_those_of_data_parallelism(preset: Preset) 
 
 @pytest.mark.core
 def test_keys_go_round_and_no_device_holds_all_of_them(ringed: tuple[Task, Program]) -> None:
-    keys_go_round(*ringed, parts=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [{"data": 4, "seq": 2}, {"data": 2, "seq": 4}])
-def test_the_memory_of_a_ring_is_that_of_the_formulas(sizes: dict[str, int]) -> None:
-    """Within a tenth."""
-    model = tiny_model(attention="ring", embed=128, mlp=512, context=512, remat=True)
-    training = attention_config(seq_len=512).training
-    task, preset = Task(tiny_config(model=model, training=training), "cpu"), split(sizes)
-    program = compile_program(task, place(task, preset, jax.devices()))
-    memory = program.description.memory
-    assert memory
-    assert sum(Step(task, preset, 8).parts.values()) == pytest.approx(memory.peak, rel=0.1)
-    keys_go_round(task, program, sizes["seq"])
-
-
-def keys_go_round(task: Task, program: Program, parts: int) -> None:
     """And the formulas know it, exactly."""
+    (task, program), parts = ringed, 2
     assert program.description.attention == "ring" and program.description.collectives
 
     def over_seq(found: list[Flow]) -> dict[str, tuple[int | None, int]]:

@@ -16,11 +16,7 @@ def write_file(path: Path, tensors: Tensors) -> None:
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": DTYPES[tensor.dtype.name],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
+        header[name] = {"dtype": DTYPES[tensor.dtype.name], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     data = b"".join(np.ascontiguousarray(tensor).tobytes() for tensor in tensors.values())
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)

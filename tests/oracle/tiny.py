@@ -50,13 +50,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Qwen2ForCausalLM": LLAMA | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
     "Qwen3ForCausalLM": LLAMA | {"head_dim": 32, "rope_parameters": YARN, "tie_word_embeddings": True},
     "Qwen3MoeForCausalLM": LLAMA
-    | {
-        "head_dim": 32,
-        "num_experts": 8,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 32,
-        "norm_topk_prob": True,
-    },
+    | {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True},
     "GemmaForCausalLM": GEMMA | {"hidden_act": "gelu_pytorch_tanh"},
     "Gemma2ForCausalLM": GEMMA | WINDOWS | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "Gemma3ForCausalLM": GEMMA

@@ -1,6 +1,6 @@
 """Chains, conflicts and collectives of small programs, each with what follows from its code by hand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.origins import passes
@@ -19,15 +19,9 @@ from shardtui.engine.origins.names import kept_names
 
 from .one_collective import PROGRAMS, Program
 
+pytestmark = pytest.mark.usefixtures("mesh")
 Layout = tuple[tuple[int, ...], P]
 ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
-
-
-@pytest.fixture(autouse=True)
-def mesh() -> Iterator[None]:
-    """Sets a mesh of data 4 × model 2."""
-    with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
-        yield
 
 
 def lower(function: Callable[..., Any], *layouts: Layout, **options: Any) -> jax.stages.Lowered:

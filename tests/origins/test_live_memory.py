@@ -1,16 +1,17 @@
 """The peak of small programs, to the byte, each with what follows from its code by hand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.origins.live_memory import LiveMemory, live_peak
 from shardtui.engine.origins.partitioned import partition
 
+pytestmark = pytest.mark.usefixtures("mesh")
 Layout = tuple[tuple[int, ...], P]
 FLOAT, BFLOAT = 4, 2
 ROWS, WIDTH = 64, 128
@@ -19,13 +20,6 @@ PART = ROWS // 4 * WIDTH * FLOAT
 """Bytes of a device's rows."""
 LAYERS = 6
 STACKED = ((LAYERS, WIDTH, WIDTH), P())
-
-
-@pytest.fixture(autouse=True)
-def mesh() -> Iterator[None]:
-    """Sets a mesh of data 4 × model 2."""
-    with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
-        yield
 
 
 def live(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False) -> LiveMemory:

@@ -1,6 +1,5 @@
 """Programs of other libraries, each with layouts, ends of chains and bytes that follow from its code by hand."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.origins.compiled import compiled
@@ -21,16 +20,11 @@ from shardtui.engine.origins.programs import lowered
 
 from .programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
 
+pytestmark = pytest.mark.usefixtures("mesh")
 DATA, MODEL = 4, 2
 FLOAT = 4
 """Bytes of a float32."""
 Flow = tuple[str, tuple[str, ...]]
-
-
-@pytest.fixture(autouse=True)
-def mesh() -> Iterator[None]:
-    with jax.set_mesh(jax.make_mesh((DATA, MODEL), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
-        yield
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 
 @st.composite
 def presets(draw: st.DrawFn) -> Preset:
-    names = draw(
-        st.lists(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True), min_size=1, max_size=4, unique=True)
-    )
+    name = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
+    names = draw(st.lists(name, min_size=1, max_size=4, unique=True))
     mesh = {name: draw(st.integers(1, 64)) for name in names}
     if draw(st.booleans()):
         mesh[names[0]] = REST
