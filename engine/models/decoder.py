@@ -236,7 +236,8 @@ class BuiltIn:
         self._training = config.training
         self._seed = config.seed
         self.dtype: str = compute_dtype(model, platform)
-        self.attention_kernels = attention_kernels(model, platform, config.training.seq_len, _capability(platform))
+        capability = getattr(jax.local_devices()[0], "compute_capability", "") if platform == "gpu" else ""
+        self.attention_kernels = attention_kernels(model, platform, config.training.seq_len, capability)
         self.batch = text_batch(config.training.batch_size, config.training.seq_len)
 
     @property
@@ -272,7 +273,3 @@ class BuiltIn:
 
     def held_out_loss(self, module: Decoder, batch: Batch) -> jax.Array:
         return self.objective(module, batch, None)[1]
-
-
-def _capability(platform: str) -> str:
-    return getattr(jax.local_devices()[0], "compute_capability", "") if platform == "gpu" else ""

@@ -48,7 +48,7 @@ def learning_rate(config: TrainingConfig) -> optax.Schedule:
 def _named(config: TrainingConfig, logical_axes: Tree) -> list[optax.GradientTransformation]:
     rate, decay = learning_rate(config), config.weight_decay
     dtype = None if config.moment_dtype == "auto" else config.moment_dtype
-    mask = None if config.decay_mask == "all" else _map(_is_matrix, logical_axes)
+    mask = None if config.decay_mask == "all" else _map(lambda axes: len(_matrix_dims(axes)) > 1, logical_axes)
     match config.optimizer:
         case "adamw":
             return [optax.adamw(rate, b2=B2, mu_dtype=dtype, weight_decay=decay, mask=mask)]
@@ -76,10 +76,6 @@ def _decay(config: TrainingConfig, mask: Tree) -> optax.GradientTransformation:
 
 def _map(function: Any, logical_axes: Tree) -> Tree:
     return jax.tree.map(function, logical_axes, is_leaf=lambda leaf: isinstance(leaf, tuple))
-
-
-def _is_matrix(logical_axes: LogicalAxes) -> bool:
-    return len(_matrix_dims(logical_axes)) > 1
 
 
 def _matrix_dims(logical_axes: LogicalAxes) -> list[list[int]]:

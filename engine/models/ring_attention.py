@@ -155,16 +155,6 @@ def _pairs(axes: Axes, step: jax.Array | int, of_queries: bool = False) -> jax.A
     return jnp.stack([jnp.array([1, 0]), jnp.stack([same, same])])
 
 
-def _whole(x: jax.Array) -> jax.Array:
-    """From [2, b, n, c, …] to [b, n, 2·c, …]."""
-    return jnp.concatenate([x[0], x[1]], axis=2)
-
-
-def _split(x: jax.Array) -> jax.Array:
-    """The inverse of `_whole`."""
-    return jnp.stack(jnp.split(x, 2, axis=2))
-
-
 def _index(axes: Axes) -> jax.Array:
     return jax.lax.axis_index(axes)
 
@@ -194,7 +184,9 @@ def _homes(axes: Axes) -> list[Pairs]:
 
 def _balanced(x: jax.Array, axes: Axes) -> jax.Array:
     """From chunks 2·i and 2·i + 1 on device i, [b, n, 2·c, H], to the chunks i and 2·S - 1 - i, [2, b, n, c, H]."""
-    even, odd = (_permute(chunk, axes, homes) for chunk, homes in zip(_split(x), _homes(axes), strict=True))
+    even, odd = (
+        _permute(chunk, axes, homes) for chunk, homes in zip(jnp.split(x, 2, axis=2), _homes(axes), strict=True)
+    )
     is_even = _index(axes) % 2 == 0
     return jnp.stack([jnp.where(is_even, even, odd), jnp.where(is_even, odd, even)])
 
@@ -204,4 +196,4 @@ def _in_order(x: jax.Array, axes: Axes) -> jax.Array:
     is_even = _index(axes) % 2 == 0
     chunks = jnp.where(is_even, x[0], x[1]), jnp.where(is_even, x[1], x[0])
     back = [[(target, source) for source, target in homes] for homes in _homes(axes)]
-    return _whole(jnp.stack([_permute(chunk, axes, homes) for chunk, homes in zip(chunks, back, strict=True)]))
+    return jnp.concatenate([_permute(chunk, axes, homes) for chunk, homes in zip(chunks, back, strict=True)], axis=2)

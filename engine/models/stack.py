@@ -102,7 +102,8 @@ def apply_stages(
     stage_index = jnp.arange(stages)
     is_first = (stage_index == 0)[:, None, None, None]
     x = jnp.moveaxis(x.reshape(groups, microbatches, size, *rest), 1, 0)  # [M, G, b, T, D]
-    waiting = _constrain_waiting(jnp.where(is_first, x[:, :, None], 0))  # [M, G, S, b, T, D]
+    waiting = jnp.where(is_first, x[:, :, None], 0)  # [M, G, S, b, T, D]
+    waiting = constrain(waiting, None, "batch", "layers", None, "seq", "activation_embed")
 
     @partial(jax.checkpoint, prevent_cse=False, policy=saves)
     def apply(layers: Any, repeats: jax.Array, x: jax.Array, examples: jax.Array) -> jax.Array:
@@ -185,7 +186,3 @@ def _send_to_next(x: jax.Array, pipeline: PipelineInfo) -> jax.Array:
 
 def _per_stage(function: Callable[..., Any], pipeline: PipelineInfo, in_specs: Any, out_specs: Any) -> Any:
     return jax.shard_map(function, axis_names=set(pipeline.axes), in_specs=in_specs, out_specs=out_specs)
-
-
-def _constrain_waiting(x: jax.Array) -> jax.Array:
-    return constrain(x, None, "batch", "layers", None, "seq", "activation_embed")

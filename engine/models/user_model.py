@@ -66,7 +66,8 @@ class UserModule:
     def module(self) -> nnx.Module:
         """Calls the user's function. Marks plain arrays as `nnx.data`, as Flax does outside traces. Raises Invalid."""
         with self._errors_as_invalid(self._model.function):
-            module = self._make(**self._keywords(self._make), **self._rngs())
+            rngs = {"rngs": nnx.Rngs(self._seed)} if "rngs" in parameters_of(self._make) else {}
+            module = self._make(**self._keywords(self._make), **rngs)
         if not isinstance(module, nnx.Module):
             raise Invalid(
                 f"{self._of(self._model.function)} returned {type_name(module)}: it must return an nnx.Module"
@@ -96,9 +97,6 @@ class UserModule:
         if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
             raise Invalid(f"{self._of('loss')} returned {type_name(value)}: it must return one float, such as a mean")
         return value.astype(jnp.float32)
-
-    def _rngs(self) -> dict[str, nnx.Rngs]:
-        return {"rngs": nnx.Rngs(self._seed)} if "rngs" in parameters_of(self._make) else {}
 
     def _text_loss(self, module: nnx.Module, batch: Batch) -> jax.Array:
         with self._errors_as_invalid(self._model.function):

@@ -1,7 +1,7 @@
 """Presets from MaxText's configuration files, and back: their `mesh_axes`, sizes and `logical_axis_rules`."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -106,7 +106,7 @@ def _tried(file: MaxTextFile, mesh: Mapping[str, int]) -> dict[str, tuple[Axes, 
     found: dict[str, list[Axes]] = {}
     for logical, value in file.logical_axis_rules:
         if ours := OUR_NAMES.get(logical):
-            axes = tuple(axis for axis in _listed(value) if axis in mesh)
+            axes = tuple(axis for axis in ([value] if isinstance(value, str) else value or ()) if axis in mesh)
             found.setdefault(ours, []).append(axes)
     once = {logical: each[:1] for logical, each in found.items() if logical in SPLIT_ONCE}
     tried = {logical: tuple(dict.fromkeys(each)) for logical, each in (found | once).items()}
@@ -124,10 +124,6 @@ def _may_be_unsharded(logical: str, tried: Mapping[str, tuple[Axes, ...]]) -> bo
     near = {name for together in PARAMETERS if logical in together for name in together} - {logical}
     others = {axis for name in near for axes in tried.get(name, ()) for axis in axes}
     return bool(own & others)
-
-
-def _listed(value: str | Iterable[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or ())
 
 
 def _size(path: Path, tables: dict[str, Any], axis: str) -> int:

@@ -26,7 +26,7 @@ def preset_text(preset: Preset) -> str:
         "[overrides]\n": {glob: _override(override) for glob, override in preset.overrides.items()},
     }
     return "\n".join(
-        head + "".join(f"{_key(key)} = {value}\n" for key, value in table.items())
+        head + "".join(f"{key if BARE.fullmatch(key) else _string(key)} = {value}\n" for key, value in table.items())
         for head, table in tables.items()
         if table
     )
@@ -57,10 +57,6 @@ def _override(override: Override) -> str:
 
 def _list(items: Iterable[str]) -> str:
     return f"[{', '.join(items)}]"
-
-
-def _key(key: str) -> str:
-    return key if BARE.fullmatch(key) else _string(key)
 
 
 def _string(text: str) -> str:
