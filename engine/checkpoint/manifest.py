@@ -40,7 +40,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     platform: str
     devices: int
     loss: float | None
-    """Mean of the last steps' losses; None if unknown or not finite, as `eval_loss`, of the last evaluation."""
+    """Mean of the last steps' losses; `eval_loss`: of the last evaluation. None if unknown or not finite."""
     eval_loss: float | None = None
     config: RunConfig
     corpus: CorpusInfo

@@ -109,7 +109,7 @@ class Corpus:
     option: str = "--data"
     begin: int = 0
     end: int | None = None
-    """The first token after `begin` and the others of it; None for all."""
+    """The first token after it; None for all."""
     vocab: int | None = None
     """Size of its tokenizer's vocabulary; None if unknown, and for text."""
 

@@ -19,7 +19,7 @@ from .sizes import AttentionKernels
 
 class Attention(nnx.Module):
     """Causal self-attention. Query, key and value are one projection, so that their gradient is reduced once instead of
-    three times; with grouped heads, some of which share keys and values, the query has its own."""
+    three times. With grouped heads, several share keys and values, and the query has its own projection."""
 
     def __init__(self, config: ModelConfig, dtype: DTypeLike, kernels: AttentionKernels, rngs: nnx.Rngs) -> None:
         self._config, self._kernels = config, kernels

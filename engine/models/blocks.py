@@ -145,8 +145,8 @@ class Block(nnx.Module):
     def __call__(
         self, x: jax.Array, key: jax.Array | None, examples: jax.Array, is_local: bool = False
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Maps the residual stream [B, T, D] to itself and the balance loss [B], None without experts. `examples` [B]:
-        indices in the global batch. Without a key there is no dropout."""
+        """Returns the residual stream [B, T, D] after the block, and the balance loss [B], None without experts.
+        `examples` [B]: indices in the global batch. Without a key there is no dropout."""
         attention_key, mlp_key = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("attention"):
             branch = self.attention(self._normed(self.attention_norm, x, "attention_norm"), is_local)
@@ -206,6 +206,6 @@ def micro_batch(examples: jax.Array) -> Iterator[None]:
 
 
 def example_indices(x: jax.Array) -> jax.Array:
-    """Returns the indices [B] in the global batch, of which [B, …] is all or a micro-batch."""
+    """Returns the indices [B] in the global batch: all, or of a micro-batch."""
     examples = _examples.get()
     return constrain(jnp.arange(len(x)) if examples is None else examples, "batch")

@@ -84,7 +84,7 @@ class Task:
 
     @property
     def flops_per_step(self) -> float:
-        """Model FLOPs of one step, without recomputation, by formula or counted in the traces of a user's; else 0."""
+        """Model FLOPs of one step, without recomputation: by formula, or counted in a user's traces, else 0."""
         if isinstance(self.model, BuiltIn):
             return self.model.flops_per_step
         return self._traces.flops if self._traces else 0.0

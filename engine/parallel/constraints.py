@@ -104,8 +104,8 @@ def mesh_axes(logical: str) -> Axes:
 
 
 def shard(x: jax.Array, *logical_axes: str | None, name: str, gradient: LogicalAxes | None = None) -> jax.Array:
-    """Constrains an activation by the active rules, if any, as its gradient, or that by the logical axes `gradient`. A
-    dim whose rule cannot apply stays unsharded. FSDP needs that: its batch and embed share a mesh axis."""
+    """Constrains an activation and its gradient by the active rules, the latter by the logical axes `gradient` if
+    given. A dim whose rule cannot apply stays unsharded. FSDP needs that: its batch and embed share a mesh axis."""
     return observe(constrain(x, *logical_axes, gradient=gradient), *logical_axes, name=name)
 
 

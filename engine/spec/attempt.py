@@ -6,7 +6,7 @@ RESTARTS = 20
 
 
 class Supervision(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a supervisor does when its engine ends."""
+    """The policy for an engine that ends."""
 
     restarts: int = RESTARTS
     min_processes: int | None = None

@@ -122,7 +122,7 @@ class CheckpointConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class EvaluationConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is held out of training, and how often its loss is computed. One of `data` and `share` is set."""
+    """Held-out data, in `data` or `share`, and how often their loss is computed."""
 
     data: str | None = None
     """Held-out data, in the forms of the training data."""

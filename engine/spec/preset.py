@@ -191,8 +191,7 @@ class Preset(Struct, frozen=True):
         )
 
     def microbatch_problem(self, device_count: int, batch_size: int) -> str | None:
-        """Returns why a group's share of the batch does not divide into `microbatches`; None if it, or the batch by the
-        devices, divides not at all or fits."""
+        """Returns why a group's share of the batch, if the devices divide it, does not divide into `microbatches`."""
         origin = f"{self.name}: microbatches = {self.microbatches}"
         return self._group_problem(origin, device_count, batch_size, self.microbatches or 1)
 
