@@ -9,7 +9,6 @@ from textual.app import App
 from textual.worker import Worker, WorkerError
 
 from ..engine.base.invalid import Invalid
-from ..engine.origins.explanation import KeptStepRequest, StepRequest
 from ..engine.spec.config import RunConfig
 from ..engine.spec.preset import reference
 from ..engine.wire.commands import InspectPreset
@@ -19,7 +18,8 @@ from .notices import Notices
 from .state.run_state import RunState
 from .terminal.driver import Redraws
 
-if TYPE_CHECKING:  # the first frame does not wait for it
+if TYPE_CHECKING:  # the first frame does not wait for them
+    from ..engine.origins.explanation import StepRequest
     from .client.explainer import Explain, Explainer
 
 
@@ -56,6 +56,7 @@ class Lookups:
 
     def explain(self) -> "Explain":
         """Returns what explains the active preset's step. It raises Invalid if the step is not known."""
+        from ..engine.origins.explanation import KeptStepRequest
         from .client.explainer import Explainer, Explanation, Rules
 
         step, kept = explained_step(self._state), self._client.directory.step
@@ -93,8 +94,10 @@ NOT_KEPT = "the step of this run is not known: give watch the jitted function an
 NO_RULES = "a run in an external loop has no rules to try: its shardings are in its program"
 
 
-def explained_step(state: RunState) -> StepRequest | None:
+def explained_step(state: RunState) -> "StepRequest | None":
     """Returns the active preset's step; None if the run has no configuration, or no preset yet."""
+    from ..engine.origins.explanation import StepRequest
+
     if state.config is None or state.ready is None or not state.preset:
         return None
     info, devices = state.preset_info(state.preset), state.ready.devices

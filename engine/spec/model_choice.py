@@ -10,10 +10,7 @@ from msgspec import Struct
 
 from ..base.invalid import Invalid, suggestion
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
-from .hf_config import architecture_of, read_config
-from .hf_tensors import weight_problems
 from .preset_files import preset_files, read_toml, wrong_value
-from .safetensors import has_weights, stored_tensors
 
 HF = "hf:"
 DEFAULT_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
@@ -62,6 +59,10 @@ def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
 
 
 def _hf_model(directory: Path, settings: tuple[str, ...]) -> ModelChoice:
+    from .hf_config import architecture_of, read_config  # the first frame does not wait for them
+    from .hf_tensors import weight_problems
+    from .safetensors import has_weights, stored_tensors
+
     dropout = next(
         (_value(text) for key, _, text in (each.partition("=") for each in settings) if key == "dropout"), None
     )

@@ -115,7 +115,6 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
 
     @property
     def least_bytes(self) -> int:
-        """Bytes per step; those of one execution if it is unknown how often it runs."""
         return self.bytes_per_device or self.bytes_each
 
 
@@ -269,7 +268,6 @@ class CorpusInfo(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """Its size, source and digest."""
         if not self.files:
             return f"batches from {self.source} (the first: {figures.size(self.bytes)}, sha256 {self.sha256[:12]})"
         read = f"{self.files} files, sha256 {self.sha256[:12]}"

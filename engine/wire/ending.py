@@ -33,7 +33,6 @@ class Ending(Struct, frozen=True, kw_only=True):
 
     @property
     def is_orderly(self) -> bool:
-        """Whether nothing went wrong."""
         return self.kind in ("finished", "stopped")
 
     @property
@@ -43,7 +42,6 @@ class Ending(Struct, frozen=True, kw_only=True):
 
     @property
     def why(self) -> str:
-        """How it ended, in words."""
         return "; ".join([*self.problems, *self.lost.values()]) or self.kind
 
 

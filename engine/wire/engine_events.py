@@ -29,7 +29,6 @@ class EngineStarted(Event, frozen=True):
 
     @property
     def about(self) -> RunConfig | WatchedRun:
-        """Returns `config`, or `watched` if the training loop is external."""
         about = self.config or self.watched
         assert about, "one of them is always set"
         return about

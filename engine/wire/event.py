@@ -31,10 +31,8 @@ class Event(Struct, frozen=True, tag=True, kw_only=True):
 
     @property
     def level(self) -> Level:
-        """How much it matters."""
         return self.LEVEL
 
     @property
     def line(self) -> str:
-        """The event in words, for the log and for `shardtui train`."""
         raise NotImplementedError

@@ -72,11 +72,9 @@ class EventLog:
 
     @property
     def descriptor(self) -> int:
-        """Returns the file descriptor of `events.jsonl`."""
         return self._file.fileno()
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
     def _write(self, line: bytes) -> None:
@@ -121,7 +119,6 @@ class LogReader:
 
 
 def last_seq(path: Path) -> int:
-    """Returns the number of the last event in the file; 0 if there is none. Raises Invalid if it cannot be read."""
     return _tail_of(path)[0]
 
 

@@ -6,6 +6,7 @@ carries only new events, so a viewer that reconnects reads the file first and th
 
 import asyncio
 import struct
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -24,9 +25,12 @@ _LENGTH = struct.Struct(">I")
 encode_json = msgspec.json.Encoder().encode
 _json_decoder = msgspec.json.Decoder(AnyEvent)
 decode_event_json, decode_event_lines = _json_decoder.decode, _json_decoder.decode_lines
-_encode = msgspec.msgpack.Encoder().encode
-_decode_event = msgspec.msgpack.Decoder(AnyEvent).decode
-_decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Only a process that reads such messages, and only its first one, waits for a decoder to be built."""
+    return msgspec.msgpack.Decoder(kind)
 
 
 class BadFrame(Exception):
@@ -47,18 +51,18 @@ def mismatch(viewer: int, engine: int) -> str:
 
 def frame(message: Event | Command) -> bytes:
     """Encodes a message: a big-endian u32 length, then msgpack."""
-    body = _encode(message)
+    body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 async def read_command(reader: asyncio.StreamReader) -> AnyCommand:
     """Reads one command. Raises BadFrame, and IncompleteReadError at the end of the stream."""
-    return _decoded(_decode_command, await _read_body(reader, MAX_COMMAND_BYTES))
+    return _decoded(AnyCommand, await _read_body(reader, MAX_COMMAND_BYTES))
 
 
 async def read_event(reader: asyncio.StreamReader) -> AnyEvent:
     """Reads one event. Raises BadFrame, and IncompleteReadError at the end of the stream."""
-    return _decoded(_decode_event, await _read_body(reader, MAX_EVENT_BYTES))
+    return _decoded(AnyEvent, await _read_body(reader, MAX_EVENT_BYTES))
 
 
 async def _read_body(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
@@ -68,8 +72,8 @@ async def _read_body(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
     return await reader.readexactly(length)
 
 
-def _decoded(decode: Any, body: bytes) -> Any:
+def _decoded(kind: Any, body: bytes) -> Any:
     try:
-        return decode(body)
+        return _decoder(kind).decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise UnknownMessage(f"not a message of protocol {VERSION}: {error}") from error

@@ -39,7 +39,6 @@ class Inbox:
         return None
 
     def wake(self) -> None:
-        """Wakes the training thread if it waits."""
         if self._wakes.empty():
             self._wakes.put(None)
 

@@ -19,13 +19,10 @@ TIMEOUT_SECONDS = 1.0
 WRITE_SECONDS = 0.02
 """Time between taking the lock and having written the file's text."""
 MAX_TEXT_BYTES = 256
-"""Bytes of the file that are read."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds the lock of a run."""
-
     pid: int
     """Process id; 0 while unknown."""
     where: Literal["here", "elsewhere", "gone"]
@@ -34,7 +31,6 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """True if `pid` is a process of this machine, which may be signalled."""
         return self.where == "here"
 
     @property
@@ -44,7 +40,6 @@ class Holder:
 
     @property
     def description(self) -> str:
-        """Returns the holder as a noun phrase for messages."""
         match self.where:
             case "here":
                 return f"process {self.pid}"

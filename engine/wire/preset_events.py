@@ -33,7 +33,6 @@ PHASES = {
     "compile": "compiling",
     "transfers": "compiling the transfers",
 }
-"""A compilation's phases in words."""
 
 
 class PresetCompiling(Event, frozen=True):
@@ -49,7 +48,6 @@ class PresetCompiling(Event, frozen=True):
 
     @property
     def phase_words(self) -> str:
-        """What the phase does."""
         return PHASES[self.phase]
 
     @property

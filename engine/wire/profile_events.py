@@ -7,7 +7,6 @@ from .event import Event, Level
 from .step_breakdown import PartTime, StepBreakdown
 
 MAX_PARTS = 4
-"""Parts of a step in a line, the largest."""
 
 
 class Profiling(Event, frozen=True):
@@ -54,13 +53,11 @@ class Profiled(Event, frozen=True):
 
     @property
     def title(self) -> str:
-        """The steps that it covers."""
         first = self.step - self.steps + 1
         return f"profile of steps {first:,} to {self.step:,} written"
 
     @property
     def opened_by(self) -> str:
-        """The commands that open it."""
         return f"`pip install xprof`, then `xprof --port 6006 --logdir {shlex.quote(self.directory)}`"
 
     @property

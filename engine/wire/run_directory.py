@@ -6,13 +6,12 @@ sockets must be short.
 """
 
 import contextlib
-import hashlib
 import itertools
 import os
 import re
-import secrets
 import shutil
 import stat
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -34,22 +33,18 @@ MAX_STEM = 58
 
 
 def state_home() -> Path:
-    """Returns the directory of all runs."""
     return state_directory() / "runs"
 
 
 def compilation_cache() -> Path:
-    """Returns the directory of jax's persistent compilation cache."""
     return cache_directory() / "jax"
 
 
 def chosen_presets() -> Path:
-    """Returns the directory of presets that searches chose."""
     return state_directory() / "chosen"
 
 
 def plan_cache() -> Path:
-    """Returns the directory in which results of ahead-of-time compilations are cached."""
     return cache_directory() / "plan"
 
 
@@ -58,25 +53,20 @@ class RunDirectory:
     """The directory of one run. It need not exist."""
 
     path: Path
-    """Path of the directory."""
 
     @property
     def name(self) -> str:
-        """Returns the run's name."""
         return self.path.name
 
     @property
     def events(self) -> Path:
-        """Returns the path of the event log."""
         return self.path / "events.jsonl"
 
     @property
     def log(self) -> Path:
-        """Returns the path of the engine's stdout and stderr."""
         return self.path / "engine.log"
 
     def log_of(self, process: int) -> Path:
-        """Returns the path of the log of one of several processes on this machine."""
         return self.path / f"engine-{process}.log" if process else self.log
 
     def ending(self, process: int) -> Path:
@@ -94,7 +84,6 @@ class RunDirectory:
 
     @property
     def supervisor_lock(self) -> Path:
-        """Returns the path of the lock that the run's supervisor holds."""
         return self.path / "supervisor"
 
     @property
@@ -104,7 +93,6 @@ class RunDirectory:
 
     @property
     def shown_on(self) -> Path:
-        """Returns the file with the name of the host of process 0; there is none on that host."""
         return self.path / "shown-on.txt"
 
     @property
@@ -116,17 +104,14 @@ class RunDirectory:
 
     @property
     def profile(self) -> Path:
-        """Returns the directory of profiler traces."""
         return self.path / "profile"
 
     @property
     def step(self) -> Path:
-        """Returns the path of the lowered step of an external loop."""
         return self.path / "step.json"
 
     @property
     def presets(self) -> Path:
-        """Returns the directory of presets that were created in the run."""
         return self.path / "presets"
 
     @property
@@ -156,15 +141,15 @@ class RunDirectory:
     @property
     def socket(self) -> Path:
         """Returns the path of the run's socket. Raises Invalid if the runtime directory is not safe to use."""
-        digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:8]
-        return runtime_directory() / f"{self.name[:32]}-{digest}.sock"
+        digest = zlib.crc32(str(self.path.resolve()).encode())
+        return runtime_directory() / f"{self.name[:32]}-{digest:08x}.sock"
 
     def new_coordinator(self) -> Path:
         """Returns a new path for the coordinator's socket of processes on one machine.
 
         It is different at every start, so that processes left over from an earlier start cannot join.
         """
-        return self.socket.with_name(f"{self.socket.stem}-{secrets.token_hex(2)}")
+        return self.socket.with_name(f"{self.socket.stem}-{os.urandom(2).hex()}")
 
     def new_members(self, processes: int) -> list[tuple[Membership, ...]]:
         """Returns the membership of each process of a new start on this machine; of a single process, none."""
@@ -190,19 +175,15 @@ class RunDirectory:
 
     @property
     def lock(self) -> Path:
-        """Returns the path of the lock file."""
         return self.path / "lock"
 
     def hold(self) -> BinaryIO:
-        """Takes the lock, which is held while the returned file is open. Raises Invalid if another process holds it."""
         return lock.take(self.lock)
 
     def holder(self) -> Holder | None:
-        """Returns the process that holds the lock; None if no engine runs."""
         return lock.holder(self.lock)
 
     def discard(self) -> None:
-        """Deletes the directory."""
         shutil.rmtree(self.path)
 
 

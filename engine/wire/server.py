@@ -17,18 +17,15 @@ from .framing import BadFrame, mismatch
 from .version import VERSION
 
 MAX_VIEWERS = 64
-"""Viewers that receive events."""
 MAX_GUESTS = 16
 """Further connections: they receive no events, but may send commands, so that a run can always be stopped."""
 GUEST_SECONDS = 5.0
-"""How long a guest stays connected."""
 HELLO_SECONDS = 5.0
 """Timeout for a viewer's `Hello`."""
 MAX_BACKLOG_BYTES = 4 * 1024 * 1024
 """Bytes that may wait for a slow viewer. Further events are dropped; it reads them from `events.jsonl`."""
 
 Answer = Callable[[PreviewPreset], Event]
-"""Computes the answer to a `PreviewPreset`."""
 
 
 class OtherProtocol(Exception):
@@ -50,9 +47,7 @@ class Server:
         """One question at a time over all viewers, because answering takes the GIL from the training thread."""
         self._viewers: set[asyncio.StreamWriter] = set()
         self._subscribed: set[asyncio.StreamWriter] = set()
-        """The viewers that have sent `Hello` and receive events."""
         self._guests: dict[asyncio.StreamWriter, None] = {}
-        """In order of arrival."""
         self._loop = asyncio.new_event_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._closing = asyncio.Event()
@@ -68,7 +63,6 @@ class Server:
         self._thread.start()
 
     def answer_with(self, answer: Answer) -> None:
-        """Sets the function that answers questions; it is called in its own thread."""
         self._answer = answer
 
     @property

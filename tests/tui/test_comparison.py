@@ -11,7 +11,6 @@ from shardtui.engine.wire.events import (
     MemoryMeasured,
     Paused,
     PresetCompiling,
-    Restored,
     Resumed,
     SwitchCancelled,
     SwitchFailed,
@@ -20,7 +19,7 @@ from shardtui.tui.state.comparison import WARM_UP_STEPS, Comparison, Stage, in_p
 from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import RunState
 
-from .test_run_state import START, steps, switched
+from .test_run_state import START, restored, steps, switched
 
 STEPS = 4
 SLOW = 9.0
@@ -116,17 +115,7 @@ def test_steps_during_background_work_do_not_count() -> None:
 
 
 def test_steps_after_a_restored_checkpoint_are_warmed_up_again() -> None:
-    restored = Restored(
-        step=1,
-        from_preset="dp",
-        from_devices=8,
-        preset="tp",
-        arrays=1,
-        seconds=0.1,
-        digests_equal=True,
-        rolled_back=[],
-    )
-    run = Run("tp").switches("tp").steps(WARM_UP_STEPS).happens(restored).steps(1, SLOW)
+    run = Run("tp").switches("tp").steps(WARM_UP_STEPS).happens(restored(1)).steps(1, SLOW)
     run.steps(WARM_UP_STEPS, SLOW).steps(STEPS)
     assert run.seconds("tp") == 0.1
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base import figures
-from shardtui.tui.state.evaluations import Evaluations
-from shardtui.tui.state.losses import BLOCK
+from shardtui.tui.state.losses import BLOCK, Evaluations
 from shardtui.tui.widgets.loss_plot import Curve, Plot, draw_plot, right_edge
 
 from ..recorded import losses_of

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from shardtui.engine.wire.events import EngineStopped, StepsDone, TrainingStarted
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.screens.overlay import OverlayScreen
 from shardtui.tui.screens.run_screen import RunScreen
-from shardtui.tui.screens.watch import OverlayScreen
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.widgets.loss_chart import LossChart
 from shardtui.tui.widgets.loss_plot import CURVE_STYLE, Curve, Plot, draw_plot

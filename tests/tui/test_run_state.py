@@ -83,6 +83,19 @@ def switched(**changes: object) -> Switched:
     return Switched(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def restored(step: int, *rolled_back: int, seconds: float = 0.5, preset: str = "tp") -> Restored:
+    return Restored(
+        step=step,
+        from_preset="dp",
+        from_devices=8,
+        preset=preset,
+        arrays=52,
+        seconds=seconds,
+        digests_equal=True,
+        rolled_back=list(rolled_back),
+    )
+
+
 def after(*events: AnyEvent) -> RunState:
     state = RunState()
     for event in [*START, *events]:
@@ -170,16 +183,7 @@ def test_a_failed_or_cancelled_switch_changes_nothing() -> None:
 
 def test_a_failed_first_step_returns_to_the_preset_before() -> None:
     """Also after a restored checkpoint, which is reported first."""
-    back = Restored(
-        step=2,
-        from_preset="tp",
-        from_devices=8,
-        preset="dp",
-        arrays=64,
-        seconds=0.1,
-        digests_equal=True,
-        rolled_back=[],
-    )
+    back = restored(2, preset="dp")
     failed = SwitchFailed(to_preset="tp", step=2, problems=["out of memory"], preset="dp")
     assert after(switched(), back).preset == "dp"
     assert after(switched(), back, failed).preset == "dp"
@@ -246,19 +250,6 @@ def kept(*steps: int) -> CheckpointsKept:
         checkpoints=[
             CheckpointInfo(step=step, time=0.0, preset="dp", devices=8, loss=2.0, bytes=1000) for step in steps
         ]
-    )
-
-
-def restored(step: int, *rolled_back: int) -> Restored:
-    return Restored(
-        step=step,
-        from_preset="dp",
-        from_devices=8,
-        preset="tp",
-        arrays=52,
-        seconds=0.5,
-        digests_equal=True,
-        rolled_back=list(rolled_back),
     )
 
 

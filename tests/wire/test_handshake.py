@@ -1,7 +1,6 @@
 """Viewers and engines of different versions: the message names the side to update, and the history still opens."""
 
 import asyncio
-import json
 import queue
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from shardtui.engine.wire.events import (
     Event,
     Paused,
     TrainingStarted,
-    Welcome,
 )
 from shardtui.engine.wire.framing import VERSION, frame, read_event
 from shardtui.engine.wire.run_directory import RunDirectory
@@ -197,12 +195,3 @@ def test_an_ended_run_of_a_newer_version_opens(directory: RunDirectory, last: Ev
             await until(lambda: status(app).endswith(phase.value), "the header")
 
     asyncio.run(scenario())
-
-
-def test_a_welcome_is_not_an_event_of_the_run(directory: RunDirectory) -> None:
-    """It is neither reported to the UI nor written to the file."""
-    with engine(directory, started(directory)) as living:
-        received = asyncio.run(followed(directory, living, EngineStopped(step=3, reason="stopped")))
-    assert not any(isinstance(event, Welcome) for event in received)
-    kinds = [json.loads(line)["type"] for line in directory.events.read_text().splitlines()]
-    assert kinds == ["EngineStarted", "EngineStopped"]

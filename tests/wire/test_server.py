@@ -146,7 +146,9 @@ def test_commands_of_a_guest_are_accepted_until_its_timeout(path: Path, monkeypa
         assert await framing.read_event(viewers[0][0]) == Welcome()
         late = [await asyncio.open_unix_connection(path) for _ in range(MAX_GUESTS + 1)]
         for reader, _ in late:
-            assert isinstance(await framing.read_event(reader), CommandRefused)
+            refused = await framing.read_event(reader)
+            assert isinstance(refused, CommandRefused)
+            assert f"{MAX_VIEWERS} viewers already watch this run" in refused.problem
         assert await asyncio.wait_for(late[0][0].read(), 0.9) == b"", "the oldest guest was dropped for the newest"
         server.publish(Paused(step=7, seq=1))
         assert await framing.read_event(viewers[0][0]) == Paused(step=7, seq=1)
@@ -154,6 +156,11 @@ def test_commands_of_a_guest_are_accepted_until_its_timeout(path: Path, monkeypa
         assert await asyncio.to_thread(inbox.get, timeout=5) == Stop()
         for reader, _ in late[1:]:
             assert await asyncio.wait_for(reader.read(), 5) == b""
+        viewers[1][1].close()
+        await asyncio.sleep(0.1)
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(frame(Hello()))
+        assert await asyncio.wait_for(framing.read_event(reader), 5) == Welcome(), "in place of the viewer that left"
 
     try:
         asyncio.run(guests())

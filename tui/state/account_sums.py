@@ -68,7 +68,6 @@ def _flow(kind: str, axes: tuple[str, ...], same: Sequence[CollectiveTime]) -> F
 
 
 def share_of(account: StepBreakdown, *names: str) -> float:
-    """Returns the fraction of the step that some parts take together."""
     return sum(part.share for part in account.parts if part.name in names)
 
 

@@ -16,19 +16,15 @@ FASTER = 0.95
 
 
 class Alternative(Struct, frozen=True):
-    """A preset, and why to try it."""
-
     preset: str
-    """Its name."""
     reason: str
     """Its figure and that of the preset that runs."""
 
 
 def alternative(state: RunState, preset: str) -> Alternative | None:
-    """Returns a preset to try instead of `preset`: one that was faster in this run, or else one that sends less.
+    """Returns a preset that was faster in this run than `preset`, or one that sends less; None if none is known.
 
-    Times are compared first. Of bytes, those of compiled programs come before estimates. Stages of a pipeline send
-    little and wait for each other: bytes say nothing of them. None if no such preset is known.
+    Compares bytes of compiled programs, else estimates, and no pipelines: their stages send little, but wait.
     """
     return _faster(state, preset) or _sends_less(state, preset)
 
@@ -39,9 +35,8 @@ def _faster(state: RunState, preset: str) -> Alternative | None:
     best = min(known, key=lambda name: known[name], default=None)
     if own is None or best is None or known[best] > FASTER * own:
         return None
-    return Alternative(
-        best, f"took {figures.seconds(known[best])} a step in this run, and this one {figures.seconds(own)}"
-    )
+    took = f"took {figures.seconds(known[best])} a step in this run, and this one {figures.seconds(own)}"
+    return Alternative(best, took)
 
 
 def _sends_less(state: RunState, preset: str) -> Alternative | None:
@@ -57,7 +52,6 @@ def _sends_less(state: RunState, preset: str) -> Alternative | None:
 
 
 def _slower(state: RunState, preset: str) -> set[str]:
-    """Presets that took longer, and would send less for nothing."""
     own = state.seconds_under(preset)
     return {name for name in listed_presets(state) if own and (state.seconds_under(name) or 0.0) > own}
 

@@ -32,9 +32,7 @@ class Announcement:
     """A notice about an event, or about the end of a comparison."""
 
     text: str
-    """One line or more."""
     title: str = ""
-    """Empty for none."""
     severity: Literal["information", "warning", "error"] = "error"
     seconds: float | None = LONG_SECONDS
     """How long it is shown; None for Textual's default."""

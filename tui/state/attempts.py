@@ -12,19 +12,16 @@ class Recovery:
     """The start of an attempt after the first."""
 
     attempt: Attempt
-    """The attempt that began."""
     step: int
     """The last step that was reported before."""
     stopped: float
-    """When it was reported, in seconds since the attempt; 0 if there was none."""
+    """When it was reported, in seconds since the epoch; 0 if there was none."""
     gap_seconds: float | None = None
     """Seconds from that report to the first step of the attempt; None until that is done."""
     repeated: int = 0
-    """Steps that were made again."""
 
     @property
     def words(self) -> str:
-        """Returns who was lost, and what that cost, as far as it is known."""
         attempt = self.attempt
         left = attempt.remaining and f" ({attempt.remaining})"
         why = f"process {attempt.lost.process} lost: {attempt.lost.why}" if attempt.lost else "a host was taken in"
@@ -36,22 +33,17 @@ class Recovery:
 
 @dataclass
 class Attempts:
-    """All recoveries of a run, oldest first."""
-
     recoveries: list[Recovery] = field(default_factory=list[Recovery])
     """One for each attempt after the first."""
     _step: int = 0
-    """The last step that was reported."""
     _reported: float = 0.0
-    """When it was, in seconds since the attempt."""
+    """When it was, in seconds since the epoch."""
 
     def begin(self, attempt: Attempt) -> None:
-        """Notes the start of an engine."""
         if attempt.number > 1:
             self.recoveries.append(Recovery(attempt, self._step, self._reported))
 
     def add_steps(self, first: StepsDone, last: StepsDone) -> None:
-        """Notes reports of steps: the first and the last of some in a row."""
         if self.recoveries and self.recoveries[-1].gap_seconds is None:
             recovery, begun = self.recoveries[-1], first.step - len(first.losses)
             began = first.time - sum(first.step_seconds)

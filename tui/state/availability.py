@@ -5,9 +5,7 @@ from .run_state import Phase, RunState
 ENGINE_ACTIONS = ("pause", "step", "save", "profile", "stop", "switch", "measure", "apply")
 """Actions that need a live engine."""
 RUN_ACTIONS = (*ENGINE_ACTIONS, "checkpoints", "restart", "resume", "edit_rules")
-"""Actions that are not available for a run in an external loop or in a replay."""
 REPLAY_ACTIONS = ("play", "speed")
-"""Actions that only a replay has."""
 
 
 def why_not(action: str, state: RunState) -> str:

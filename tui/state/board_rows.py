@@ -17,10 +17,7 @@ STYLES = {"fits": "green", "too large": "yellow", "not known": "dim", "infeasibl
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors of the estimate, compared with the compiler's figures: 0.04 is 4 % too high."""
-
     peak: float
-    """Of the peak memory."""
     sent: float | None
     """Of the bytes sent; None if one of the two is unknown, or nothing is sent."""
 
@@ -48,7 +45,6 @@ def _short_title(row: Row) -> str:
 
 
 def short_verdict(row: Row) -> str:
-    """Returns `fits`, `too large`, `infeasible` or `not known`; `batch 16 < 64 devices` if only that is wrong."""
     if row.verdict != "infeasible" or {dim.logical_axis for dim in row.indivisible} != {"batch"}:
         return row.verdict
     size, devices = row.indivisible[0].size, row.indivisible[0].parts
@@ -70,7 +66,6 @@ def scheduled(row: Row) -> str:
 
 
 def peak(row: Row) -> str:
-    """Returns the peak memory of a device; empty if unknown."""
     return figures.size(row.cost.peak_bytes) if row.cost else ""
 
 
@@ -92,7 +87,6 @@ def source(row: Row) -> str:
 
 
 def by(estimate: StepCost) -> str:
-    """Returns how an estimate was made, in words."""
     return f"by {estimate.basis}"
 
 
@@ -119,7 +113,6 @@ def overlapped(row: Row) -> list[str]:
 
 
 def errors(row: Row) -> Errors | None:
-    """Returns the errors of the estimate; None without an estimate or a compiled program to compare it with."""
     estimate, compiled = row.estimate, row.compiled
     if estimate is None or compiled is None:
         return None
@@ -171,7 +164,6 @@ def _rates(wired: Wiring) -> dict[str, str]:
 
 
 def _inside(wired: Wiring) -> list[str]:
-    """The links inside a slice or a host, in words; empty if there are none."""
     if wired.size == wired.slices:
         return []
     if wired.nvlink:
@@ -181,22 +173,18 @@ def _inside(wired: Wiring) -> list[str]:
 
 
 def used_wirings(row: Row) -> list[Wiring]:
-    """Returns the wiring of the axes that have more than one device."""
     return [wired for wired in row.wiring if wired.size > 1]
 
 
 def problems(rows: Sequence[Row]) -> list[str]:
-    """Returns the problems of the rows, one line each. One that several presets share appears once."""
     return _shared((row.preset, problem) for row in rows for problem in row.problems)
 
 
 def findings(row: Row) -> list[str]:
-    """Returns what is likely to be wrong with how the mesh lies over slices, and what to do, one line each."""
     return [f"{each.message}: {each.fix}" for each in row.findings]
 
 
 def no_estimates(rows: Sequence[Row]) -> list[str]:
-    """Returns why rows have no estimate, one line each. A reason that several presets share appears once."""
     return _shared((row.preset, line) for row in rows for line in no_estimate(row))
 
 
@@ -208,30 +196,25 @@ def _shared(lines: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def no_estimate(row: Row) -> list[str]:
-    """Returns why the row has no estimate, such as `no estimate: embed is split over model, …`; empty if it has one."""
     return [f"no estimate: {row.no_estimate}"] if row.no_estimate else []
 
 
 def step_time(row: Row) -> str:
-    """Returns the step time; empty if unknown."""
     cost = row.timed
     return figures.seconds(cost.step_seconds) if cost and cost.step_seconds else ""
 
 
 def tokens_rate(row: Row) -> str:
-    """Returns tokens per second of the full slice, such as `2.1 M`; empty if unknown."""
     cost = row.timed
     return figures.count(cost.tokens_per_second) if cost and cost.tokens_per_second else ""
 
 
 def utilisation(row: Row) -> str:
-    """Returns the model FLOP utilisation as a percentage; empty if unknown."""
     cost = row.timed
     return figures.percent(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
 
 
 def bound(row: Row) -> str:
-    """Returns what limits the step: `compute`, `memory` or `network`; empty if unknown."""
     cost = row.timed
     return (cost and cost.bound) or ""
 

@@ -31,8 +31,6 @@ CANCELLED = "cancelled"
 
 
 class Stage(StrEnum):
-    """What a comparison is doing."""
-
     SWITCHING = "switching"
     MEASURING = "measuring"
     RETURNING = "returning"
@@ -51,46 +49,34 @@ class Comparison:
     ) -> None:
         """`active`: the run's preset, to which it returns. `bytes_in_use`: as reported last, per device."""
         self.presets = list(presets)
-        """Names of the presets to measure."""
         self.origin = active
         """The preset that the run returns to."""
         self.steps = steps
-        """Steps to measure under each preset."""
         self.stage = Stage.SWITCHING
         self.current: str | None = None
         """The preset that is switched to or measured, or was when the comparison ended; None before it begins."""
         self.problems: dict[str, list[str]] = {}
-        """Why presets could not be measured, by preset."""
         self.ended_by: str | None = None
-        """Why it ended early; None if it did not."""
         self._remaining = [name for name in presets if name != active] + [name for name in presets if name == active]
-        """Presets that are not begun, in order."""
         self._active = active
-        """The run's preset after the last event."""
         self._seconds: dict[str, list[float]] = {}
-        """Step times by preset."""
         self._bytes = {} if bytes_in_use is None else {active: bytes_in_use}
         """Memory in use on a device, by preset."""
         self._warm_up = WARM_UP_STEPS
-        """Steps that are still to be skipped."""
         self._first = self._last = 0.0
         """Times of the first and the last event, in seconds since the epoch."""
         self._is_stale = True
-        """The next report may include steps that ran during background work."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the comparison has ended."""
         return self.stage is Stage.OVER
 
     @property
     def done(self) -> int:
-        """Steps measured under the current preset."""
         return len(self._seconds.get(self.current or "", ()))
 
     @property
     def position(self) -> int:
-        """Position of the current preset, from 1."""
         return len(self.presets) - len(self._remaining)
 
     @property
@@ -117,7 +103,6 @@ class Comparison:
         )
 
     def begin(self) -> AnyCommand | None:
-        """Returns the first command to send, or None; `cancel` and `follow` return the next one."""
         return self._next()
 
     def cancel(self) -> AnyCommand | None:
@@ -145,8 +130,14 @@ class Comparison:
                 return self._record(event.step_seconds, is_quiet)
             case Switched() | SwitchFailed() | SwitchCancelled():
                 return self._after_switch(event)
-            case EngineStarted() | EngineStopped() | Failed() | EngineLost() | Disconnected():
-                return self._end(_why_over(event))
+            case EngineStarted():
+                return self._end("another engine resumed the run")
+            case EngineStopped():
+                return self._end(f"the run ended after step {event.step:,}")
+            case Failed():
+                return self._end("; ".join(event.problems))
+            case EngineLost() | Disconnected():
+                return self._end(event.reason)
             case _:
                 return None
 
@@ -187,7 +178,8 @@ class Comparison:
             return self._after_return(event)
         match event:
             case Switched() if event.to_preset == self.current:
-                self._carry_memory(event)
+                if event.from_preset in self._bytes:  # reported when it changes: until then it is the same
+                    self._bytes.setdefault(event.to_preset, self._bytes[event.from_preset])
                 return self._measure()
             case SwitchFailed() if event.to_preset == self.current:
                 self.problems[event.to_preset] = event.problems
@@ -199,11 +191,6 @@ class Comparison:
                 return self._end(f"a viewer cancelled the switch to {event.to_preset}")
             case _:
                 return None
-
-    def _carry_memory(self, event: Switched) -> None:
-        """Memory in use is reported when it changes: until then it is that of the previous preset."""
-        if event.from_preset in self._bytes:
-            self._bytes.setdefault(event.to_preset, self._bytes[event.from_preset])
 
     def _after_return(self, event: Switched | SwitchFailed | SwitchCancelled) -> None:
         """A switch that was pending when the return was requested may still happen first."""
@@ -220,28 +207,16 @@ def comparable_presets(presets: Sequence[PresetInfo]) -> list[str]:
     return [info.name for info in presets if info.fits and not is_pitfall(info.name)]
 
 
-def _why_over(event: EngineStarted | EngineStopped | Failed | EngineLost | Disconnected) -> str:
-    match event:
-        case EngineStarted():
-            return "another engine resumed the run"
-        case EngineStopped():
-            return f"the run ended after step {event.step:,}"
-        case Failed():
-            return "; ".join(event.problems)
-        case EngineLost() | Disconnected():
-            return event.reason
-
-
 def in_progress(comparison: Comparison) -> str:
     """Returns the progress, such as `fsdp (2 of 8): 12 of 20 steps`; empty once the comparison is over."""
-    name = comparison.current
-    match comparison.stage:
+    found = comparison
+    at = f"{found.current} ({found.position} of {len(found.presets)})"
+    match found.stage:
         case Stage.SWITCHING:
-            return f"{name} ({comparison.position} of {len(comparison.presets)}): switching"
+            return f"{at}: switching"
         case Stage.MEASURING:
-            progress = f"{comparison.done} of {comparison.steps} steps"
-            return f"{name} ({comparison.position} of {len(comparison.presets)}): {progress}"
+            return f"{at}: {found.done} of {found.steps} steps"
         case Stage.RETURNING:
-            return f"returning to {name}"
+            return f"returning to {found.current}"
         case Stage.OVER:
             return ""

@@ -33,25 +33,18 @@ class Draft:
     """An edited preset. Each edit returns a new draft."""
 
     origin: Preset
-    """The preset it is made from."""
     preset: Preset
-    """The preset with the edits."""
     devices: int
-    """Number of devices that the mesh must fill."""
     used_names: frozenset[str]
-    """Names of the run's presets."""
     typed_name: str = ""
-    """Empty until the user types one."""
 
     @property
     def is_changed(self) -> bool:
-        """Whether a rule or the mesh differs from the origin's."""
         return bool(self.edits)
 
     @property
     def name(self) -> str:
-        """The typed name; else the origin's while nothing is changed, and a free one such as `fsdp-edited` after
-        that."""
+        """The typed name; else the origin's, or a free one such as `fsdp-edited` after a change."""
         if self.typed_name or not self.is_changed:
             return self.typed_name or self.origin.name
         stem = EDITED.sub("", self.origin.name).removeprefix("pitfall-")[:MAX_STEM_CHARS]
@@ -60,7 +53,6 @@ class Draft:
 
     @cached_property
     def text(self) -> str:
-        """The contents of the preset's file."""
         if not self.is_changed:
             return preset_text(self.preset)
         summary = f"{self.origin.name} with {', '.join(self.edits)}"
@@ -80,15 +72,12 @@ class Draft:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of devices along each mesh axis."""
         return self.preset.sizes(self.devices)
 
     def rule(self, logical: str) -> Axes:
-        """Returns the mesh axes of a logical axis; none if it is unsharded."""
         return self.preset.rules.get(logical, ())
 
     def is_rule_changed(self, logical: str) -> bool:
-        """Returns whether the rule of a logical axis differs from the origin's."""
         return self._tried(self.preset, logical) != self._tried(self.origin, logical)
 
     @staticmethod
@@ -96,15 +85,12 @@ class Draft:
         return preset.rules.get(logical), *preset.alternatives.get(logical, ())
 
     def rule_words(self, logical: str) -> str:
-        """Returns the rule of a logical axis as text, with its alternatives: `model, else unsharded`."""
         return ", else ".join(map(in_words, (self.rule(logical), *self.preset.alternatives.get(logical, ()))))
 
     def is_size_changed(self, axis: str) -> bool:
-        """Returns whether the size of a mesh axis differs from the origin's."""
         return self.origin.sizes(self.devices).get(axis) != self.sizes[axis]
 
     def problems(self) -> list[str]:
-        """Returns the problems that can be found without knowing the arrays."""
         try:
             problems = list(parse_preset(Path(f"{self.name}.toml"), self.text).problems)
         except Invalid as error:
@@ -112,18 +98,13 @@ class Draft:
         return problems or list(filter(None, [self.preset.size_problem(self.devices)]))
 
     def with_name(self, name: str) -> "Draft":
-        """Returns the draft under a typed name."""
         return replace(self, typed_name=name)
 
     def reset(self) -> "Draft":
-        """Returns the draft without edits."""
         return replace(self, preset=self.origin, typed_name="")
 
     def with_rule(self, logical: str, axes: Axes) -> "Draft":
-        """Returns the draft with this rule for a logical axis.
-
-        An empty rule is kept if the original has it, or if the axis follows another one without a rule.
-        """
+        """An empty rule is kept if the original has it, or if the axis follows another one without a rule."""
         rules = {**self.preset.rules, logical: axes}
         if not axes and logical not in FOLLOWS and self.origin.rules.get(logical) != axes:
             del rules[logical]
@@ -137,17 +118,12 @@ class Draft:
         return self.with_rule(logical, found[(at + by) % len(found)])
 
     def suggestions(self) -> list[Axes]:
-        """Returns the suggested rules: unsharded, each mesh axis, each pair of them, all of them."""
         axes = tuple(self.preset.mesh)
         counts = sorted({*range(min(len(axes), MAX_SUGGESTED_AXES) + 1), len(axes)})
         return [chosen for count in counts for chosen in itertools.combinations(axes, count)]
 
     def with_size(self, axis: str, size: int) -> "Draft":
-        """Returns the draft with this size of a mesh axis.
-
-        If no other axis has size -1 (the remaining devices), the next one gets it. With -1 this axis takes the
-        remaining devices, and the axis that took them keeps its current size.
-        """
+        """Size -1 takes the remaining devices, instead of the axis that took them. If no axis does, the next one will."""
         mesh, axes = {**self.preset.mesh, axis: size}, [*self.preset.mesh]
         others = axes[axes.index(axis) + 1 :] + axes[: axes.index(axis)]
         if size == REST:
@@ -169,14 +145,11 @@ class Draft:
         return [size for size in range(1, room + 1) if room % size == 0] if REST in mesh.values() else []
 
     def with_axis(self, axis: str) -> "Draft":
-        """Returns the draft with a new mesh axis of size 1."""
         return self._with(mesh={**self.preset.mesh, axis: 1}) if axis not in self.preset.mesh else self
 
     def without_axis(self, axis: str) -> "Draft":
-        """Returns the draft without a mesh axis, in its mesh and rules.
-
-        If that axis took the remaining devices, the first one does now. The only axis of a mesh cannot be removed.
-        """
+        """Removes a mesh axis from mesh and rules; never the only axis. The first one takes the remaining devices, if
+        the removed one did."""
         mesh = {other: size for other, size in self.preset.mesh.items() if other != axis}
         if not mesh:
             return self
@@ -220,7 +193,6 @@ def read_draft(name: str, state: RunState) -> Draft:
 
 
 def user_file(draft: Draft) -> Path:
-    """Returns the file that a draft is saved as."""
     return user_presets() / "parallelism" / f"{draft.name}.toml"
 
 

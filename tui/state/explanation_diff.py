@@ -81,7 +81,7 @@ def _collectives(before: Sequence[CollectiveOrigin], after: Sequence[CollectiveO
             continue
         what = f"{key[0]} over {figures.over(key[1])}"
         if one and other:
-            size = f"{_times(one[0])} × in {figures.size(one[1])} → {_times(other[0])} × in {figures.size(other[1])}"
+            size = " → ".join(f"{figures.times(count)} × in {figures.size(size)}" for count, size in (one, other))
         else:
             size = f"gone, was {figures.size(one[1])}" if one else f"new, {figures.size((other or (0, 0))[1])}"
         yield f"{what}: {size}{f' ({key[2]})' if key[2] else ''}"
@@ -91,7 +91,6 @@ Reason = tuple[str, tuple[str, ...], str]
 
 
 def _by_reason(collectives: Sequence[CollectiveOrigin]) -> dict[Reason, tuple[int | None, int]]:
-    """Executions and bytes by kind, axes and first reason."""
     found: dict[Reason, tuple[int | None, int]] = {}
     for each in collectives:
         key = each.kind, tuple(each.axes), unnumbered(each.because[0] if each.because else _file(each.source))
@@ -100,12 +99,7 @@ def _by_reason(collectives: Sequence[CollectiveOrigin]) -> dict[Reason, tuple[in
     return found
 
 
-def _times(count: int | None) -> str:
-    return figures.times(count)
-
-
 def unnumbered(text: str) -> str:
-    """Returns a text without the line numbers of files."""
     return LINE.sub(r"\1", text)
 
 

@@ -36,7 +36,6 @@ def conflicts(origin: Sequence[Link]) -> list[str]:
 
 
 def compiled_bytes(found: CompiledProgram) -> dict[str, int]:
-    """Returns the bytes on one device, by what takes them."""
     return {"arguments": found.argument_bytes, "outputs": found.output_bytes, "temporaries": found.temporary_bytes}
 
 

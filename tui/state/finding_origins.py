@@ -22,7 +22,6 @@ class Evidence(NamedTuple):
     values: list[str]
     """Values, by what `Link.value` calls them."""
     collectives: list[CollectiveOrigin]
-    """Estimated collectives."""
 
 
 def evidence(finding: Finding, found: Explanation, arrays: Sequence[ArrayInfo]) -> Evidence:

@@ -8,7 +8,6 @@ import msgspec
 
 from ...engine.wire import events
 from ...engine.wire.events import AnyEvent, EngineStarted, Level, StepsDone
-from .measured_parts import measured_parts
 from .run_state import RECENT_STEPS, Phase, RunState
 
 
@@ -110,16 +109,29 @@ def apply(state: RunState, event: AnyEvent) -> None:
             _rewind(state, event.step)
             state.marks.append((event.step, f"↺{event.preset}"))
         case events.PartsMeasured():
-            state.measured += measured_parts(event)
+            state.measured += [event] if event.step_seconds else []
         case events.Profiling() | events.ProfileWriting():
             state.profiling = event
         case events.Profiled():
-            state.measured += measured_parts(event)
             state.profiling, state.profiled = None, event
+            _add_parts(state, event)
         case events.ProfileFailed():
             state.profiling = None
         case events.Welcome() | events.CommandRefused() | events.CheckpointDamaged() | events.RestoreFailed():
             pass  # for the log and a notice
+
+
+def _add_parts(state: RunState, event: events.Profiled) -> None:
+    if found := event.account:
+        state.measured.append(
+            events.PartsMeasured(
+                step=event.step,
+                preset=event.preset,
+                step_seconds=found.step_seconds,
+                parts=found.parts,
+                pause_seconds=0.0,
+            )
+        )
 
 
 def _start(state: RunState, event: EngineStarted) -> None:

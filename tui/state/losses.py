@@ -1,8 +1,11 @@
-"""The losses of a run, with fast means of any range: a chart of a million steps is a few hundred means."""
+"""The losses of a run, with fast means of any range (a chart of a million steps is a few hundred means), and the few
+held-out losses."""
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import cast, overload
 
 BLOCK = 64
@@ -14,7 +17,6 @@ class Losses(Sequence[float]):
 
     def __init__(self) -> None:
         self._values = array("f")
-        """float32, as the step computes them."""
         self._sums = array("d")
         """Of each full block."""
 
@@ -29,7 +31,6 @@ class Losses(Sequence[float]):
         return self._values[index]
 
     def extend(self, values: list[float] | list[float | None]) -> None:
-        """Appends losses; None is a loss that was not finite."""
         try:
             self._values.fromlist(cast(list[float], values))
         except TypeError:  # nothing was appended
@@ -63,3 +64,41 @@ class Losses(Sequence[float]):
             return sum(self._values[begin:end])
         edges = sum(self._values[begin : first * BLOCK]) + sum(self._values[last * BLOCK : end])
         return edges + sum(self._sums[first:last])
+
+
+@dataclass
+class Evaluations:
+    """Losses by the number of steps done; NaN if one was not finite."""
+
+    _steps: list[int] = field(default_factory=list[int])
+    _losses: list[float] = field(default_factory=list[float])
+
+    def __len__(self) -> int:
+        """Returns the step of the last evaluation: where its curve ends."""
+        return self._steps[-1] if self._steps else 0
+
+    def add(self, step: int, loss: float | None) -> None:
+        self.rewind_to(step - 1)
+        self._steps.append(step)
+        self._losses.append(math.nan if loss is None else loss)
+
+    def rewind_to(self, steps: int) -> None:
+        kept = bisect_left(self._steps, steps + 1)
+        del self._steps[kept:], self._losses[kept:]
+
+    def mean(self, begin: int, end: int) -> float | None:
+        """Returns the mean of the finite losses after steps `begin` + 1 to `end`; None if there are none."""
+        found = self._losses[bisect_left(self._steps, begin + 1) : bisect_left(self._steps, end + 1)]
+        finite = [loss for loss in found if math.isfinite(loss)]
+        return sum(finite) / len(finite) if finite else None
+
+    def latest(self, steps: int) -> tuple[int, float] | None:
+        """Returns the last evaluation after at most so many steps, and its loss; None if there is none."""
+        found = bisect_left(self._steps, steps + 1) - 1
+        return (self._steps[found], self._losses[found]) if found >= 0 else None
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """The evaluation of the lowest loss: its step and loss; None if no loss is finite."""
+        found = [pair for pair in zip(self._steps, self._losses, strict=True) if math.isfinite(pair[1])]
+        return min(found, key=lambda pair: pair[1], default=None)

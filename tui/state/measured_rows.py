@@ -84,7 +84,6 @@ def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes"]) -> str:
 
 
 def sent(cost: StepCost | None) -> str:
-    """Returns the bytes that a device sends per step; empty if unknown."""
     return "" if cost is None or cost.bytes_sent is None else figures.size(cost.bytes_sent)
 
 
@@ -96,7 +95,6 @@ def span(low: float, high: float) -> str:
 
 
 def devices(ready: EngineReady | None) -> str:
-    """Returns number and kind of the devices, such as `8 × TPU v5`."""
     return f"{len(ready.devices)} × {ready.devices[0].kind}" if ready else "these devices"
 
 

@@ -26,50 +26,37 @@ class ValuePage:
     """The layout of a value, from where it comes, and the collectives that the value takes part in."""
 
     label: str
-    """What `Link.value` calls the value."""
 
 
 @dataclass(frozen=True)
 class EstimatedPage:
-    """Why a collective is needed that the passes estimate."""
-
     collective: CollectiveOrigin
 
 
 @dataclass(frozen=True)
 class CompiledPage:
-    """Why a collective of the compiled step is needed."""
-
     collective: CollectiveInfo
 
 
 @dataclass(frozen=True)
 class FindingPage:
-    """What a finding is about, and what to change."""
-
     finding: Finding
 
 
 @dataclass(frozen=True)
 class TriedPage:
-    """What other rules would change."""
-
     rules: str
     """The rules, as they are typed."""
     after: Explanation
-    """The step with these rules."""
 
 
 Page = ValuePage | EstimatedPage | CompiledPage | FindingPage | TriedPage
 
 
 class Line(NamedTuple):
-    """A line of a page."""
-
     text: str
     style: str = ""
     opens: Page | None = None
-    """The page that enter opens."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +76,6 @@ class Known:
 
     @cached_property
     def compiled(self) -> dict[str, ArrayInfo]:
-        """The compiled arrays by name."""
         return {array.name: array for array in self.arrays}
 
     def mentioned(self, texts: Sequence[str]) -> list[str]:
@@ -103,7 +89,6 @@ class Known:
 
 
 def title(page: Page, rules: str) -> str:
-    """Returns the title of a page, with the rules that are tried."""
     tried = f" with {rules}" if rules else ""
     match page:
         case ValuePage(label):
@@ -117,12 +102,12 @@ def title(page: Page, rules: str) -> str:
 
 
 def lines(page: Page, known: Known) -> list[Line]:
-    """Returns the lines of a page."""
     match page:
         case ValuePage(label):
             return list(_value(label, known))
         case EstimatedPage(each):
-            return [Line(_size(each), HEAD), *_reasons(each, known), *_involved(each.because, known)]
+            involved = _values("values involved", known.mentioned(each.because), known)
+            return [Line(_size(each), HEAD), *_reasons(each, known), *involved]
         case CompiledPage(each):
             return list(_compiled(each, known))
         case FindingPage(finding):
@@ -181,7 +166,6 @@ def _chains(links: Sequence[Link], known: Known) -> Iterator[Line]:
 
 
 def _takes_part(label: str, value: ValueOrigin, each: CollectiveOrigin, known: Known) -> bool:
-    """Whether a collective names a value, or is needed at the line of a value without a name."""
     if known.is_named(label):
         return label in known.mentioned(each.because)
     return bool(value.source) and value.source == each.source
@@ -207,10 +191,6 @@ def _reasons(each: CollectiveOrigin, known: Known) -> Iterator[Line]:
     for text in each.because:
         names = known.mentioned([text])
         yield Line(f"  because {text}", "", ValuePage(names[0]) if names else None)
-
-
-def _involved(texts: Sequence[str], known: Known) -> Iterator[Line]:
-    yield from _values("values involved", known.mentioned(texts), known)
 
 
 def _values(heading: str, labels: Sequence[str], known: Known) -> Iterator[Line]:

@@ -9,11 +9,8 @@ class Playback:
     def __init__(self, speed: float) -> None:
         """`speed`: recorded seconds per second; 0 plays everything at once."""
         self.speed = speed
-        """Recorded seconds per second; 0 if everything is played at once."""
         self.is_paused = False
-        """Whether the clock stands still."""
         self.is_over = False
-        """Whether all events were played."""
         self._position = 0.0
         """Recorded time, in seconds since the epoch, when the clock was last set."""
         self._set_at = time.monotonic()
@@ -27,26 +24,21 @@ class Playback:
 
     @property
     def label(self) -> str:
-        """The state of the replay in words: `replay ×4`, `replay paused`."""
         if self.is_over:
             return "replay ended"
         return "replay paused" if self.is_paused else f"replay ×{self.speed:g}"
 
     def jump_to(self, moment: float) -> None:
-        """Continues at a recorded time."""
         self._position, self._set_at = moment, time.monotonic()
 
     def toggle(self) -> None:
-        """Pauses the replay, or resumes it."""
         self.jump_to(self.now)
         self.is_paused = not self.is_paused
 
     def scale(self, factor: float) -> None:
-        """Multiplies the speed."""
         self.jump_to(self.now)
         self.speed *= factor
 
     def end(self) -> None:
-        """Stops the clock after the last event."""
         self.jump_to(self.now)
         self.is_over = True

@@ -18,17 +18,13 @@ class Change:
     before: ArrayInfo | None
     """None if the origin cannot be laid out, or lacks the array."""
     after: ArrayInfo
-    """The array under the draft."""
     bytes_before: int | None
-    """Bytes per device; None if `before` is."""
     bytes_after: int
-    """Bytes per device."""
     moments: int = 0
     """Number of optimizer moments that change in the same way."""
 
     @property
     def difference(self) -> int:
-        """Bytes per device by which the array and its moments grow."""
         return (1 + self.moments) * (self.bytes_after - (self.bytes_before or 0))
 
 

@@ -17,16 +17,12 @@ NO_ENGINE = (
 
 
 class PreviewRequest:
-    """A request for a preview of the current draft.
-
-    After an edit, or with another engine, earlier answers are obsolete.
-    """
+    """A request for a preview of the current draft. After an edit, or with another engine, earlier answers are void."""
 
     def __init__(self) -> None:
         self.number = 0
         """Number of the current request, which its answer carries."""
         self.answer: PresetPreviewed | None = None
-        """None until the preview arrives."""
         self._engine: tuple[EngineReady | None, bool] = (None, False)
         """The engine that the request is for, and whether it was live."""
         self._then: Callable[[Preview], object] | None = None
@@ -39,7 +35,6 @@ class PreviewRequest:
         self._engine = (state.ready, state.is_live)
 
     def is_current(self, state: RunState) -> bool:
-        """Returns whether the request is for the engine that the run has now."""
         return self._engine == (state.ready, state.is_live)
 
     def command(self, draft: Draft) -> PreviewPreset:
@@ -65,7 +60,7 @@ class PreviewRequest:
             self._then = then
 
     def proceed(self) -> None:
-        """Calls the callback, if there is an answer. To be called once that is shown."""
+        """Calls the callback, if there is an answer. Call it once that is shown."""
         if self.answer and (then := self._then):
             self._then = None
             then(self.answer.after)

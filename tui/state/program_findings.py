@@ -22,7 +22,6 @@ def program_findings(found: Explanation) -> list[Finding]:
 
 
 def _arguments(found: Explanation) -> list[ValueOrigin]:
-    """Returns the arguments of the program, which are the first of its values."""
     return list(takewhile(lambda value: not value.source, found.values))
 
 

@@ -56,7 +56,6 @@ def _batches(rows: Sequence[Row], goal: Goal) -> list[str]:
 
 
 def figure_words(value: float, goal: Goal) -> str:
-    """Returns what a goal is measured by, with its unit."""
     match goal:
         case "tokens-per-second":
             return f"{figures.rate(value)} tokens/s".replace("  ", " ")

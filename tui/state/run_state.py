@@ -2,13 +2,11 @@
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import median
 from typing import TYPE_CHECKING
 
-from ...engine.analysis.layout import shards_differ
-from ...engine.analysis.lint import Finding, lint
 from ...engine.spec.attempt import Attempt
 from ...engine.spec.config import RunConfig, WatchedRun
 from ...engine.wire.checkpoints import CheckpointInfo
@@ -34,14 +32,13 @@ from ...engine.wire.events import (
 )
 from ...engine.wire.hosts import HostStatus
 from .attempts import Attempts
-from .evaluations import Evaluations
-from .losses import Losses
-from .wall_time import WallTime
+from .goodput import Goodput, WallTime
+from .losses import Evaluations, Losses
 
 if TYPE_CHECKING:  # the first frame does not wait for them
+    from ...engine.analysis.finding import Finding
     from ...engine.planning.ranking import Row
     from .comparison import Comparison
-    from .goodput import Goodput
     from .playback import Playback
     from .tour import Tour
 
@@ -72,21 +69,15 @@ class RunState:
     """A viewer's model of one run. Long because each field stands here with its meaning, and what follows from them."""
 
     phase: Phase = Phase.STARTING
-    """What the run does now."""
     about: RunConfig | WatchedRun | None = None
     """Configuration of the run, or description of the external loop; None before the first event."""
     pid: int | None = None
-    """Process id of the engine or of the external loop; None before the first event."""
     ready: EngineReady | None = None
     """Devices, presets and model; None until the engine has found its devices."""
     preset: str = ""
-    """Name of the active preset; empty before training."""
     step: int = 0
-    """Steps done."""
     losses: Losses = field(default_factory=Losses)
-    """Loss of each step."""
     evaluations: Evaluations = field(default_factory=Evaluations)
-    """Held-out losses."""
     wall_time: WallTime = field(default_factory=WallTime)
     """The time since the run's first event, divided into parts."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
@@ -98,15 +89,12 @@ class RunState:
     compiling: PresetCompiling | None = None
     """The preset that is being compiled, while training continues; None for none."""
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
-    """By preset, since the engine started."""
     inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
     """Gradients and activations by preset, once a view has requested them."""
     kept: ProgramsKept | None = None
-    """Compiled programs in memory; None if the engine did not report them."""
     stalled: Stalled | None = None
     """Where training is stalled; None again from the next event on."""
     memory: MemoryMeasured | None = None
-    """Memory in use on the fullest device; None until it is measured."""
     hosts: dict[int, HostStatus] = field(default_factory=dict[int, HostStatus])
     """By process, as last reported; empty for a run of one process."""
     hosts_lost: dict[int, str] = field(default_factory=dict[int, str])
@@ -126,39 +114,29 @@ class RunState:
     previewed: PresetPreviewed | None = None
     """The last preview that this viewer requested."""
     switches: list[Switched] = field(default_factory=list[Switched])
-    """Completed switches, oldest first."""
     marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """Step and preset of each switch and of each restored checkpoint."""
     checkpoints: list[CheckpointInfo] = field(default_factory=list[CheckpointInfo])
-    """Those that the run can resume from, oldest first."""
     saving: int | None = None
-    """The step that is being saved, while training continues; None for none."""
     profiling: Profiling | ProfileWriting | None = None
-    """The trace that is being recorded or written; None for none."""
     profiled: Profiled | None = None
-    """The last profile, with the account of a step; None before the first."""
     measured: list[PartsMeasured] = field(default_factory=list[PartsMeasured])
-    """The parts of the step whenever they were measured, in order."""
     attempt: Attempt | None = None
     """The start of the engine by a supervisor; None without one."""
     attempts: Attempts = field(default_factory=Attempts)
     """What went before: who was lost, and what that cost."""
     sampled: Sampled | None = None
-    """The last sample of text; None before the first."""
     is_paused: bool = False
     """Stays set during another phase, such as a switch."""
     paused_by: str | None = None
     """Why the engine paused by itself; None if the user paused it."""
     failed_switch: SwitchFailed | None = None
-    """The last switch, if it failed."""
     problems: list[str] = field(default_factory=list[str])
-    """Why the run failed or crashed, or this viewer was disconnected."""
     events: list[AnyEvent] = field(default_factory=list[AnyEvent])
     """All events for the log: without steps, memory, hosts' progress and previews."""
 
     @property
     def config(self) -> RunConfig | None:
-        """The run's configuration; None for a run in an external loop."""
         return self.about if isinstance(self.about, RunConfig) else None
 
     @property
@@ -168,7 +146,6 @@ class RunState:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended, failed or crashed."""
         return self.phase in OVER
 
     @property
@@ -182,8 +159,7 @@ class RunState:
         return self.playback.now if self.playback else time.time()
 
     @property
-    def goodput(self) -> "Goodput":
-        """Where the wall time went, of all engines of the run."""
+    def goodput(self) -> Goodput:
         return self.wall_time.until(self.now if self.is_live else None)
 
     @property
@@ -200,22 +176,18 @@ class RunState:
 
     @property
     def is_comparing(self) -> bool:
-        """Whether this viewer is running a comparison."""
         return self.comparison is not None and not self.comparison.is_over
 
     @property
     def newest(self) -> CheckpointInfo | None:
-        """The newest checkpoint; None if there is none."""
         return self.checkpoints[-1] if self.checkpoints else None
 
     @property
     def layout(self) -> PresetCompiled | None:
-        """The active preset's arrays and mesh; None until it is compiled."""
         return self.compiled.get(self.preset)
 
     @property
     def inspection(self) -> PresetInspected | None:
-        """Gradients and activations of the active preset; None until they are inspected."""
         return self.inspected.get(self.preset)
 
     @property
@@ -225,8 +197,9 @@ class RunState:
         return [*self.layout.arrays, *inner] if self.layout else []
 
     @property
-    def findings(self) -> list[Finding]:
-        """Lint findings of the active preset; empty until it is compiled."""
+    def findings(self) -> "list[Finding]":
+        from ...engine.analysis.lint import lint
+
         if self.layout is None or self.ready is None:
             return []
         return lint(self.layout, self.inspection, self.ready.flops_per_step)
@@ -241,12 +214,12 @@ class RunState:
 
     @property
     def previous(self) -> str | None:
-        """The preset before the last switch; None before the first."""
         return self.switches[-1].from_preset if self.switches else None
 
     @property
     def changed(self) -> set[str]:
-        """Names of the arrays whose sharding the last switch changed."""
+        from ...engine.analysis.layout import shards_differ
+
         before = self.compiled.get(self.previous or "")
         if before is None or self.layout is None:
             return set()
@@ -260,8 +233,7 @@ class RunState:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Median time of the last steps under the active preset; None before the first."""
-        return median(self.recent) if self.recent else None
+        return _median(self.recent) if self.recent else None
 
     @property
     def counted(self) -> str:
@@ -270,14 +242,12 @@ class RunState:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens or examples per second, of all devices; None before the first step."""
         seconds = self.seconds_per_step
         tokens = self.ready.tokens_per_step if self.ready else None
         return tokens / seconds if tokens and seconds else None
 
     @property
     def flops_per_second(self) -> float | None:
-        """The model's FLOP/s by formula, of all devices; None if unknown."""
         seconds = self.seconds_per_step
         flops = self.ready.flops_per_step if self.ready else None
         return flops / seconds if flops and seconds else None
@@ -292,13 +262,16 @@ class RunState:
         return flops / (peak * len(ready.devices)) if ready and flops and peak else None
 
     def seconds_under(self, preset: str) -> float | None:
-        """Returns the median step time under a preset; None if it did not run."""
-        return median(self.timed[preset]) if preset in self.timed else None
+        return _median(self.timed[preset]) if preset in self.timed else None
 
     def is_compiled(self, preset: str) -> bool:
-        """Returns whether a switch to the preset needs no compilation."""
         return preset in (self.kept.presets if self.kept else self.compiled)
 
     def preset_info(self, name: str) -> PresetInfo | None:
-        """Returns the run's preset of that name; None if it has none."""
         return next((info for info in self.ready.presets if info.name == name), None) if self.ready else None
+
+
+def _median(seconds: Iterable[float]) -> float:
+    from statistics import median  # the first frame does not wait for it
+
+    return median(seconds)

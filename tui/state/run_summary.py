@@ -12,10 +12,9 @@ from ...engine.spec.preset_reader import name_of
 from ...engine.wire.event_log import LogReader, deciding_events
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.plain_table import Column, figure
-from .goodput import Goodput
+from .goodput import Goodput, WallTime
 from .interpreter import apply_all
 from .run_state import OVER, Phase, RunState
-from .wall_time import WallTime
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
@@ -44,7 +43,6 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, failed or crashed."""
         return self.state in OVER
 
 
@@ -81,7 +79,6 @@ def recorded_goodput(summary: RunSummary) -> Goodput:
 
 
 def active_at(directory: RunDirectory) -> float:
-    """Returns when the run last recorded an event, or was created, in seconds since the epoch; 0 if it is gone."""
     for path in (directory.events, directory.path / "run.json"):
         with suppress(OSError):
             return path.stat().st_mtime
@@ -89,7 +86,6 @@ def active_at(directory: RunDirectory) -> float:
 
 
 def newest_first(directories: Iterable[RunDirectory]) -> list[RunDirectory]:
-    """Returns the runs, the one that was active last at the front."""
     return sorted(directories, key=active_at, reverse=True)
 
 

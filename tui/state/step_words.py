@@ -17,7 +17,6 @@ def held_by(buffer: PeakBuffer) -> str:
 
 
 def lifetime(buffer: PeakBuffer) -> str:
-    """Returns from when to when a buffer is needed, in the order of the program: `12 % – 85 %`."""
     return f"{figures.percent(buffer.begin)} – {figures.percent(buffer.end)}"
 
 

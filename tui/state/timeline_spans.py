@@ -10,26 +10,18 @@ from ...engine.wire.step_breakdown import TICKS, DeviceTimeline, OperationTime, 
 
 @dataclass(frozen=True)
 class Shown:
-    """A span of a device."""
-
     begin: int
-    """Ticks since the step began."""
     end: int
-    """Ticks."""
     operation: OperationTime | None
     """The operation, or the longest of several; None if the account does not list it."""
     is_merged: bool
-    """Whether it is several operations."""
     is_waiting: bool = False
     """Whether it is a collective that others have not begun."""
 
 
 @dataclass(frozen=True)
 class DeviceLanes:
-    """The spans of one device."""
-
     device: int
-    """Device id."""
     work: Sequence[Shown]
     """What it computes, in order."""
     collectives: Sequence[Shown]
@@ -37,7 +29,6 @@ class DeviceLanes:
 
 
 def device_lanes(account: StepBreakdown, device: DeviceTimeline) -> DeviceLanes:
-    """Returns the spans of a device."""
     waiting = _decoded(account, device.waiting, True)
     collectives = sorted([*waiting, *_decoded(account, device.collectives)], key=lambda span: span.begin)
     return DeviceLanes(device.device, _decoded(account, device.work), collectives)

@@ -6,63 +6,43 @@ from typing import NamedTuple
 
 
 class Seen(NamedTuple):
-    """What the user sees."""
-
     view: str
     preset: str
-    """Name of the active preset."""
     step: int
-    """Steps done."""
     followed: int | None
-    """Id of the device that is followed."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """The user is to wait until the run trains."""
-
     def is_met(self, seen: Seen) -> bool:
-        """Returns whether a step is done."""
         return seen.step > 0
 
 
 @dataclass(frozen=True)
 class Open:
-    """The user is to open a view."""
-
     view: str
 
     def is_met(self, seen: Seen) -> bool:
-        """Returns whether that view is open."""
         return seen.view == self.view
 
 
 @dataclass(frozen=True)
 class SwitchTo:
-    """The user is to switch the run to a preset."""
-
     preset: str
 
     def is_met(self, seen: Seen) -> bool:
-        """Returns whether the run trains with that preset."""
         return seen.preset == self.preset
 
 
 @dataclass(frozen=True)
 class Follow:
-    """The user is to follow a device."""
-
     def is_met(self, seen: Seen) -> bool:
-        """Returns whether a device is followed."""
         return seen.followed is not None
 
 
 @dataclass(frozen=True)
 class Leave:
-    """Nothing is left to do but to leave the tour."""
-
     def is_met(self, seen: Seen) -> bool:
-        """Returns False: the user decides when."""
         return False
 
 
@@ -71,8 +51,6 @@ Goal = Wait | Open | SwitchTo | Follow | Leave
 
 @dataclass(frozen=True)
 class Lesson:
-    """What to read, and what to do then."""
-
     subject: str
     text: str
     goal: Goal
@@ -210,18 +188,14 @@ class Tour:
 
     lessons: Sequence[Lesson] = LESSONS
     position: int = 0
-    """Lessons done or skipped."""
 
     @property
     def lesson(self) -> Lesson | None:
-        """The present lesson; None after the last one."""
         return self.lessons[self.position] if self.position < len(self.lessons) else None
 
     def advance(self, seen: Seen) -> None:
-        """Goes on to the first lesson whose goal is not met."""
         while self.lesson and self.lesson.goal.is_met(seen):
             self.position += 1
 
     def skip(self) -> None:
-        """Goes on to the next lesson, or ends the tour after the last one."""
         self.position += 1

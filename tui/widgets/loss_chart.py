@@ -6,9 +6,8 @@ from textual.binding import Binding, BindingType
 from textual.events import Click
 
 from ..bindings import identified
-from ..state.evaluations import Evaluations
 from ..state.goodput import Goodput, goodput_words
-from ..state.losses import Losses
+from ..state.losses import Evaluations, Losses
 from ..state.run_state import RunState
 from .lines import TITLE_MARGIN, Lines, set_titles
 from .loss_plot import LABEL_WIDTH, MIN_STEPS, Curve, Mark, Plot, draw_plot, mean_loss, right_edge

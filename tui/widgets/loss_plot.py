@@ -7,8 +7,7 @@ from itertools import chain, groupby
 
 from textual.content import Content
 
-from ..state.evaluations import Evaluations
-from ..state.losses import Losses
+from ..state.losses import Evaluations, Losses
 
 LABEL_WIDTH = 7
 """Cells of the vertical axis with its labels."""
