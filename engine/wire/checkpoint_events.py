@@ -131,14 +131,3 @@ class RestoreFailed(Event, frozen=True):
     @property
     def line(self) -> str:
         return f"restoring step {self.step:,} failed: {'; '.join(self.problems)}"
-
-
-CheckpointEvent = (
-    CheckpointSaving
-    | CheckpointSaved
-    | CheckpointFailed
-    | CheckpointDamaged
-    | CheckpointsKept
-    | Restored
-    | RestoreFailed
-)

@@ -19,14 +19,12 @@ class Hello(Command, frozen=True):
     """The first message of a viewer."""
 
     protocol: int = VERSION
-    """Protocol version of the viewer."""
 
 
 class SwitchPreset(Command, frozen=True):
     """Switch to another preset, in place of a switch that is still compiling."""
 
     preset: PresetName
-    """The preset to switch to."""
 
 
 class CancelSwitch(Command, frozen=True):
@@ -37,9 +35,7 @@ class AddPreset(Command, frozen=True):
     """Save a new preset with the run, and switch to it."""
 
     preset: PresetName
-    """Name of the new preset."""
     text: str
-    """Text of its TOML file."""
 
 
 class PreviewPreset(Command, frozen=True):
@@ -48,25 +44,20 @@ class PreviewPreset(Command, frozen=True):
     number: int
     """Chosen by the viewer; the answer repeats it."""
     preset: PresetName
-    """Name of the preset."""
     before: str
-    """Text of the original TOML file."""
     after: str
-    """Text of the edited TOML file."""
 
 
 class PreparePreset(Command, frozen=True):
     """Compile a preset ahead of a likely switch, while a core is free. Replaces an earlier request."""
 
     preset: PresetName
-    """The preset to compile."""
 
 
 class InspectPreset(Command, frozen=True):
     """Report the layouts inside a step; the answer is `PresetInspected`. Costs half a compilation in the background."""
 
     preset: PresetName
-    """The preset to inspect."""
 
 
 class Pause(Command, frozen=True):
@@ -89,14 +80,10 @@ class RestoreCheckpoint(Command, frozen=True):
     """Roll back to a checkpoint; later ones are renamed and set aside."""
 
     step: int
-    """Step of the checkpoint."""
 
 
 class ProfileSteps(Command, frozen=True):
-    """Profile the next steps."""
-
     steps: Annotated[int, Meta(ge=1, le=MOST_PROFILED)]
-    """Number of steps to profile."""
 
 
 class SampleText(Command, frozen=True):
@@ -105,7 +92,6 @@ class SampleText(Command, frozen=True):
     number: int
     """Chosen by the viewer, above 0; the answer repeats it."""
     sampling: Sampling
-    """What to sample."""
 
 
 class Stop(Command, frozen=True):

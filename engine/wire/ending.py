@@ -19,11 +19,8 @@ class Ending(Struct, frozen=True, kw_only=True):
     """How one process of an engine ended."""
 
     kind: Kind
-    """What ended it."""
     step: int = 0
-    """Number of steps done."""
     problems: list[str] = []
-    """What went wrong, one line each."""
     lost: dict[int, str] = {}
     """Why other processes were lost, by process index."""
     fits: int | None = None

@@ -241,18 +241,3 @@ class Disconnected(Event, frozen=True):
     @property
     def line(self) -> str:
         return f"disconnected: {self.reason}"
-
-
-EngineEvent = (
-    HostsMeasured
-    | HostsLost
-    | DevicesDiffer
-    | EngineStarted
-    | EngineReady
-    | Failed
-    | EngineStopped
-    | EngineLost
-    | Welcome
-    | CommandRefused
-    | Disconnected
-)

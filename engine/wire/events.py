@@ -1,5 +1,9 @@
 """Every event of a run: the vocabulary of `events.jsonl`."""
 
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
 from .checkpoint_events import *
 from .engine_events import *
 from .event import *
@@ -7,4 +11,8 @@ from .preset_events import *
 from .profile_events import *
 from .step_events import *
 
-AnyEvent = StepEvent | PresetEvent | CheckpointEvent | ProfileEvent | EngineEvent
+if TYPE_CHECKING:
+    AnyEvent = Event
+else:
+    AnyEvent = reduce(or_, Event.__subclasses__())
+    """What a decoder needs to know."""

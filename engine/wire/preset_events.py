@@ -23,8 +23,6 @@ from .descriptions import (
 from .event import Event, Level
 
 Phase = Literal["wait", "trace", "lower", "compile", "transfers"]
-"""Phase of a compilation: queued; Python to jaxpr; jaxpr to HLO; HLO to machine code; the transfers of the state."""
-
 
 PHASES = {
     "wait": "waiting for the compiler",
@@ -269,18 +267,3 @@ class Inspection(Struct, frozen=True, kw_only=True):
     """Layouts of the state and batch, collectives and memory."""
     inspected: PresetInspected
     """Layouts of gradients and activations, and the compiler's warnings."""
-
-
-PresetEvent = (
-    Switching
-    | Switched
-    | SwitchFailed
-    | SwitchCancelled
-    | PresetAdded
-    | PresetCompiling
-    | PresetCompiled
-    | AheadEnded
-    | ProgramsKept
-    | PresetInspected
-    | PresetPreviewed
-)

@@ -106,6 +106,3 @@ class PartsMeasured(Event, frozen=True):
         parts = ", ".join(f"{part.name} {figures.percent(part.share)}" for part in largest)
         paused = f"paused {figures.seconds(self.pause_seconds)} to measure"
         return f"step {self.step:,} of {figures.seconds(self.step_seconds or 0.0)}: {parts}; {paused}"
-
-
-ProfileEvent = Profiling | ProfileWriting | Profiled | ProfileFailed | PartsMeasured

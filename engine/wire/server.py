@@ -51,7 +51,9 @@ class Server:
         self._loop = asyncio.new_event_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._closing = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: self._loop.run_until_complete(self._serve()), name="server", daemon=True
+        )
 
     def start(self) -> None:
         """Creates the socket and accepts viewers. Raises OSError if it cannot be created."""
@@ -82,9 +84,6 @@ class Server:
         self._answering.shutdown(wait=False, cancel_futures=True)
         if not self._thread.is_alive():
             self._loop.close()
-
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
         server = await asyncio.start_unix_server(self._serve_connection, sock=self._socket)

@@ -163,6 +163,3 @@ class Stalled(Event, frozen=True):
     def line(self) -> str:
         found = f": {self.verdict}: stacks in {self.stacks}" if self.verdict else ""
         return f"stalled for {figures.seconds(self.seconds)} in {self.where}{found}"
-
-
-StepEvent = TrainingStarted | StepsDone | Evaluated | MemoryMeasured | Sampled | Paused | Resumed | Stalled

@@ -123,7 +123,7 @@ class Draft:
         return [chosen for count in counts for chosen in itertools.combinations(axes, count)]
 
     def with_size(self, axis: str, size: int) -> "Draft":
-        """Size -1 takes the remaining devices, instead of the axis that took them. If no axis does, the next one will."""
+        """Size -1 takes the remaining devices in place of the axis that did. If no axis does, the next one will."""
         mesh, axes = {**self.preset.mesh, axis: size}, [*self.preset.mesh]
         others = axes[axes.index(axis) + 1 :] + axes[: axes.index(axis)]
         if size == REST:

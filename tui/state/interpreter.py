@@ -117,8 +117,8 @@ def apply(state: RunState, event: AnyEvent) -> None:
             _add_parts(state, event)
         case events.ProfileFailed():
             state.profiling = None
-        case events.Welcome() | events.CommandRefused() | events.CheckpointDamaged() | events.RestoreFailed():
-            pass  # for the log and a notice
+        case _:  # for the log and a notice
+            pass
 
 
 def _add_parts(state: RunState, event: events.Profiled) -> None:

@@ -23,7 +23,6 @@ class Shown:
 class DeviceLanes:
     device: int
     work: Sequence[Shown]
-    """What it computes, in order."""
     collectives: Sequence[Shown]
     """Its collectives, waiting and in progress, in order."""
 
