@@ -18,12 +18,12 @@ from ..distributed.seal import Seal
 from ..spec.config import Restart, RunConfig
 from ..wire.commands import Stop
 from ..wire.ending import Ending, write_ending
+from ..wire.event import VERSION
 from ..wire.event_log import EventLog
 from ..wire.events import EngineStarted, EngineStopped, Event, Failed, HostsLost
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Server
-from ..wire.version import VERSION
 from .forks import detach_in_children
 from .watchdog import HangWatch, Watchdog
 

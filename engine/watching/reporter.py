@@ -21,10 +21,10 @@ from ..spec.config import WatchedRun
 from ..training.forks import redirect_to_null
 from ..training.step_reports import REPORT_SECONDS, StepReports
 from ..wire import run_directory
+from ..wire.event import VERSION
 from ..wire.event_log import EventLog
 from ..wire.events import EngineStarted, EngineStopped, Event, Failed, MemoryMeasured
 from ..wire.server import Server
-from ..wire.version import VERSION
 
 LAST_LOSSES_SECONDS = 2.0
 """Time to wait for the last losses of a loop that failed: its devices may never compute them."""

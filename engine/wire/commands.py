@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 from ..spec.config import MOST_PROFILED, Sampling
 from ..spec.preset_files import FILE_NAME
-from .version import VERSION
+from .event import VERSION
 
 PresetName = Annotated[str, Meta(pattern=rf"^{FILE_NAME.pattern}\Z")]
 

@@ -8,9 +8,8 @@ from ..base import figures
 from ..spec.attempt import Attempt
 from ..spec.config import RunConfig, WatchedRun, training_words
 from .descriptions import CorpusInfo, DeviceInfo, PresetInfo
-from .event import Event, Level
+from .event import VERSION, Event, Level
 from .hosts import HostInfo, HostStatus
-from .version import VERSION
 
 
 class EngineStarted(Event, frozen=True):

@@ -1,9 +1,12 @@
-"""What all events of a run have."""
+"""What all events of a run have, and the version of the protocol that carries them."""
 
 from enum import StrEnum
 from typing import ClassVar
 
 from msgspec import Struct
+
+VERSION = 5
+"""A viewer and an engine of different versions exchange nothing but `Stop`."""
 
 
 class Level(StrEnum):

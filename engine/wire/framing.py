@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from .commands import AnyCommand, Command
+from .event import VERSION
 from .events import AnyEvent, Event
-from .version import VERSION
 
 MAX_COMMAND_BYTES = 64 * 1024
 """Only the text of a preset comes near it."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from . import framing
 from .commands import AnyCommand, Hello, PreviewPreset, Stop
+from .event import VERSION
 from .events import CommandRefused, Event, Welcome
 from .framing import BadFrame, mismatch
-from .version import VERSION
 
 MAX_VIEWERS = 64
 MAX_GUESTS = 16

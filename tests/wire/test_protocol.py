@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.wire.commands import AnyCommand, Command, Hello, Pause, Stop, SwitchPreset
+from shardtui.engine.wire.event import VERSION
 from shardtui.engine.wire.event_log import EventLog, LogReader, last_seq
 from shardtui.engine.wire.events import CommandRefused, Event, Failed, Paused, StepsDone, Welcome
 from shardtui.engine.wire.framing import BadFrame, frame, read_command, read_event
 from shardtui.engine.wire.server import Server
-from shardtui.engine.wire.version import VERSION
 
 
 def stream(data: bytes) -> asyncio.StreamReader:

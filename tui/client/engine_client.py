@@ -15,6 +15,7 @@ from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart
 from ...engine.wire.commands import AnyCommand, Stop
 from ...engine.wire.engine_command import engine_command
+from ...engine.wire.event import VERSION
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import (
     AnyEvent,
@@ -29,7 +30,6 @@ from ...engine.wire.events import (
 )
 from ...engine.wire.framing import mismatch
 from ...engine.wire.run_directory import RunDirectory
-from ...engine.wire.version import VERSION
 from ..state.playback import Playback
 from ..terminal.clean import clean, printable, warn
 from .connection import Connection
