@@ -10,18 +10,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from shardtui.engine.wire import framing
 from shardtui.engine.wire import server as server_module
-from shardtui.engine.wire.commands import AnyCommand, Hello, PreviewPreset, Stop
+from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, PreviewPreset, Stop
 from shardtui.engine.wire.descriptions import Preview
 from shardtui.engine.wire.events import CommandRefused, Paused, PresetPreviewed, Welcome
 from shardtui.engine.wire.framing import frame
 from shardtui.engine.wire.run_directory import find
-from shardtui.engine.wire.server import MAX_GUESTS, MAX_VIEWERS, Server
+from shardtui.engine.wire.server import MAX_GUESTS, MAX_VIEWERS, Answer, Server
 
 from ..conftest import SETTINGS, SHARDTUI
 from ..tui.test_cli import run
@@ -134,13 +134,26 @@ def path(home: Path) -> Path:
     return Path(f"/tmp/shardtui-test-server-{home.name[-8:]}.sock")
 
 
+Inbox = queue.SimpleQueue[AnyCommand]
+
+
+@contextmanager
+def serving(path: Path, answer: Answer | None = None) -> Iterator[tuple[Server, Inbox]]:
+    inbox = Inbox()
+    server = Server(path, inbox.put)
+    if answer:
+        server.answer_with(answer)
+    server.start()
+    try:
+        yield server, inbox
+    finally:
+        server.close()
+
+
 def test_commands_of_a_guest_are_accepted_until_its_timeout(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "GUEST_SECONDS", 1.0)
-    inbox: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
-    server = Server(path, inbox.put)
-    server.start()
 
-    async def guests() -> None:
+    async def guests(server: Server, inbox: Inbox) -> None:
         viewers = [await asyncio.open_unix_connection(path) for _ in range(MAX_VIEWERS)]
         viewers[0][1].write(frame(Hello()))
         assert await framing.read_event(viewers[0][0]) == Welcome()
@@ -162,16 +175,12 @@ def test_commands_of_a_guest_are_accepted_until_its_timeout(path: Path, monkeypa
         writer.write(frame(Hello()))
         assert await asyncio.wait_for(framing.read_event(reader), 5) == Welcome(), "in place of the viewer that left"
 
-    try:
-        asyncio.run(guests())
-    finally:
-        server.close()
+    with serving(path) as served:
+        asyncio.run(guests(*served))
 
 
 def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None:
     """Of the questions that arrive meanwhile only the last is answered; commands do not wait for answers."""
-    inbox: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
-    server = Server(path, inbox.put)
     answering, most, answered = 0, 0, list[int]()
 
     def answer(question: PreviewPreset) -> PresetPreviewed:
@@ -183,10 +192,7 @@ def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None
         answering -= 1
         return PresetPreviewed(number=question.number, before=Preview(problems=[]), after=Preview(problems=[]))
 
-    server.answer_with(answer)
-    server.start()
-
-    async def viewers() -> None:
+    async def viewers(inbox: Inbox) -> None:
         pairs = [await asyncio.open_unix_connection(path) for _ in range(8)]
         for _, writer in pairs:
             writer.write(
@@ -207,10 +213,8 @@ def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None
                 assert isinstance(event, PresetPreviewed)
                 number = event.number
 
-    try:
-        asyncio.run(viewers())
-    finally:
-        server.close()
+    with serving(path, answer) as (_, inbox):
+        asyncio.run(viewers(inbox))
     assert most == 1
     assert 8 <= len(answered) < 100
 
@@ -223,4 +227,27 @@ def test_a_server_does_not_remove_the_socket_of_another_one(path: Path) -> None:
     servers[0].close()
     connected(str(path)).close()
     servers[1].close()
+    assert not path.exists()
+
+
+def test_a_server_sends_to_all_viewers_and_survives_bad_frames(path: Path) -> None:
+    async def viewers(server: Server, inbox: Inbox) -> None:
+        pairs = [await asyncio.open_unix_connection(path) for _ in range(3)]
+        for _, writer in pairs[:2]:
+            writer.write(frame(Hello()) + frame(Pause()))
+        pairs[2][1].write(struct.pack(">I", 5) + b"hello")
+        refused = await framing.read_event(pairs[2][0])
+        assert isinstance(refused, CommandRefused)
+        assert refused.seq == 0
+        assert await pairs[2][0].read() == b""
+        while inbox.qsize() < 2:
+            await asyncio.sleep(0.01)
+        server.publish(Paused(step=7, seq=1))
+        for reader, _ in pairs[:2]:
+            assert await asyncio.wait_for(framing.read_event(reader), 5) == Welcome()
+            assert await asyncio.wait_for(framing.read_event(reader), 5) == Paused(step=7, seq=1)
+
+    with serving(path) as (server, inbox):
+        asyncio.run(viewers(server, inbox))
+        assert [inbox.get(), inbox.get()] == [Pause(), Pause()]
     assert not path.exists()
