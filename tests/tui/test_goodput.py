@@ -77,12 +77,9 @@ def goodput(*events: tuple[float | None, AnyEvent], now: float | None = None) ->
 
 
 def about(**seconds: float) -> object:
-    """These parts and no others, of which the clock says microseconds."""
-    return pytest.approx({name.replace("_", " "): value for name, value in seconds.items()}, abs=1e-5)
-
-
-BEGUN = ((0, STARTED), (3, COMPILING), (7, COMPILED), (8, TRAINING))
-"""4 s of starting and 4 s of compiling."""
+    """These parts and no others, with 4 s of starting and compiling by default. The clock says microseconds."""
+    parts = {"starting": 4, "compiling": 4, **seconds}
+    return pytest.approx({name.replace("_", " "): value for name, value in parts.items()}, abs=1e-5)
 
 
 def done(last: int, count: int = 10) -> StepsDone:
@@ -90,80 +87,69 @@ def done(last: int, count: int = 10) -> StepsDone:
     return steps(last, *[1.0] * count)
 
 
-def test_steps_and_their_input() -> None:
-    found = goodput(*BEGUN, (9.5, done(10)))
-    assert found == about(starting=4, compiling=4, steps=0.99, input_wait=0.01, other=0.5)
+BEGUN = ((0, STARTED), (3, COMPILING), (7, COMPILED), (8, TRAINING))
+TEN = (*BEGUN, (9, done(10)))
+MEMORY = MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)
+STOPPED = EngineStopped(step=10, reason="stopped")
+SWITCHING = Switching(to_preset="tp", step=10)
+FAILED = SwitchFailed(to_preset="tp", step=10, problems=["no memory"], preset="dp")
+WRITING, WRITTEN = ProfileWriting(step=10, steps=5), Profiled(step=10, steps=5, directory="profile", preset="dp")
+ONE, TWO = {"steps": 0.99, "input_wait": 0.01}, {"steps": 1.98, "input_wait": 0.02}
+"""The parts of one report and of two."""
+
+CASES: dict[str, tuple[list[tuple[float, AnyEvent]], dict[str, float]]] = {
+    "what is reported during steps divides nothing": (
+        [
+            *((9.5, each) for each in (PresetCompiling(preset="tp", ahead=True), COMPILED, saved(5), MEMORY)),
+            (10, done(20)),
+        ],
+        TWO,
+    ),
+    "a checkpoint counts from the last step, with the wait for the one before": (
+        [(11, saved(5)), (12, saving(10, 0.5)), (13, done(20)), (15, saved(10))],
+        {**TWO, "checkpoints": 3},
+    ),
+    "the end waits for the last checkpoint": (
+        [(10, saving(10, 1.0)), (13, saved(10)), (13.5, STOPPED)],
+        {**ONE, "checkpoints": 4, "other": 0.5},
+    ),
+    "the end waits for it in a pause": (
+        [(9, Paused(step=10)), (12, saving(10, 1.0)), (15, saved(10)), (15, STOPPED)],
+        {**ONE, "paused": 2, "checkpoints": 4},
+    ),
+    "a pause is without the steps, switches and saves in it": (
+        [
+            *((9, Paused(step=10)), (20, done(11, count=1)), (30, SWITCHING), (33, switched(stall_seconds=2.9))),
+            *((43, saving(1, 2.0)), (48, Resumed(step=1)), (49, done(21))),
+        ],
+        {"paused": 10.9 + 10 + 8 + 5, "switching": 3, "checkpoints": 2, "steps": 1.98 + 0.09, "input_wait": 0.03},
+    ),
+    "a switch and the compilation that it waited for": (
+        [(14, SWITCHING), (16, switched()), (17, done(20))],
+        {**TWO, "compiling": 4 + 5, "switching": 2},
+    ),
+    "a switch that failed": ([(9, SWITCHING), (12, FAILED), (13, done(20))], {**TWO, "switching": 3}),
+    "a trace that is written": ([(9, WRITING), (13, WRITTEN), (14, done(20))], {**TWO, "tracing": 4}),
+    "steps after going back are repeated up to where the run was": (
+        [(11, restored(4, seconds=2.0)), (12, done(14))],
+        {"checkpoints": 2, "steps": 0.99 * 1.4, "repeated_steps": 0.99 * 0.6, "input_wait": 0.02},
+    ),
+}
 
 
-def test_what_is_reported_during_steps_divides_nothing() -> None:
-    memory = MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)
-    background = [PresetCompiling(preset="tp", ahead=True), COMPILED, saved(5), memory]
-    found = goodput(*BEGUN, *((8.5, event) for event in background), (9, done(10)))
-    assert found == about(starting=4, compiling=4, steps=0.99, input_wait=0.01)
+@pytest.mark.parametrize(("events", "parts"), CASES.values(), ids=CASES)
+def test_time_is_divided_among_parts(events: list[tuple[float, AnyEvent]], parts: dict[str, float]) -> None:
+    assert goodput(*TEN, *events) == about(**parts)
 
 
-def test_a_checkpoint_counts_from_the_last_step_with_the_wait_for_the_one_before() -> None:
-    found = goodput(*BEGUN, (9, done(10)), (11, saved(5)), (12, saving(10, 0.5)), (13, done(20)), (15, saved(10)))
-    assert found == about(starting=4, compiling=4, steps=1.98, input_wait=0.02, checkpoints=3)
-
-
-def test_the_end_waits_for_the_last_checkpoint() -> None:
-    stopped = EngineStopped(step=10, reason="stopped")
-    found = goodput(*BEGUN, (9, done(10)), (10, saving(10, 1.0)), (13, saved(10)), (13.5, stopped))
-    assert found == about(starting=4, compiling=4, steps=0.99, input_wait=0.01, checkpoints=4, other=0.5)
-    pause = (9, Paused(step=10))
-    found = goodput(*BEGUN, (9, done(10)), pause, (12, saving(10, 1.0)), (15, saved(10)), (15, stopped))
-    assert found == about(starting=4, compiling=4, steps=0.99, input_wait=0.01, paused=2, checkpoints=4)
-
-
-def test_a_pause_is_without_the_steps_switches_and_saves_in_it() -> None:
-    found = goodput(
-        *BEGUN,
-        (8, Paused(step=0)),
-        (20, done(1, count=1)),
-        (30, Switching(to_preset="tp", step=1)),
-        (33, switched(stall_seconds=2.9)),
-        (43, saving(1, 2.0)),
-        (48, Resumed(step=1)),
-        (49, done(11)),
-    )
-    paused = 11.9 + 10 + 8 + 5
-    assert found == about(
-        starting=4, compiling=4, paused=paused, switching=3, checkpoints=2, steps=0.09 + 0.99, input_wait=0.02
-    )
-
-
-def test_a_switch_and_the_compilation_it_waited_for() -> None:
-    waited = goodput(*BEGUN, (9, done(10)), (14, Switching(to_preset="tp", step=10)), (16, switched()), (17, done(20)))
-    assert waited == about(starting=4, compiling=4 + 5, switching=2, steps=1.98, input_wait=0.02)
-    failed = SwitchFailed(to_preset="tp", step=10, problems=["no memory"], preset="dp")
-    found = goodput(*BEGUN, (9, done(10)), (9, Switching(to_preset="tp", step=10)), (12, failed), (13, done(20)))
-    assert found == about(starting=4, compiling=4, switching=3, steps=1.98, input_wait=0.02)
-
-
-def test_a_trace_that_is_written() -> None:
-    written = Profiled(step=10, steps=5, directory="profile", preset="dp")
-    found = goodput(*BEGUN, (9, done(10)), (9, ProfileWriting(step=10, steps=5)), (13, written), (14, done(20)))
-    assert found == about(starting=4, compiling=4, tracing=4, steps=1.98, input_wait=0.02)
-
-
-def test_steps_after_going_back_are_repeated_up_to_where_the_run_was() -> None:
-    found = goodput(*BEGUN, (9, done(10)), (11, restored(4, seconds=2.0)), (12, done(14)))
-    assert found == about(
-        starting=4, compiling=4, checkpoints=2, steps=0.99 * 1.4, repeated_steps=0.99 * 0.6, input_wait=0.02
-    )
+def test_time_after_the_reported_steps_is_of_other_things() -> None:
+    assert goodput(*BEGUN, (9.5, done(10))) == about(**ONE, other=0.5)
 
 
 def test_a_crash_counts_as_no_engine_from_the_last_event_on() -> None:
-    again = (
-        (60, STARTED),
-        (61, COMPILING),
-        (62, COMPILED),
-        (64, restored(6, seconds=1.5)),
-        (65, TRAINING),
-        (66, done(16)),
-    )
-    crashed = (*BEGUN, (9, done(10)), (9.3, saved(6)))
+    starting = ((60, STARTED), (61, COMPILING), (62, COMPILED))
+    again = (*starting, (64, restored(6, seconds=1.5)), (65, TRAINING), (66, done(16)))
+    crashed = (*TEN, (9.3, saved(6)))
     found = goodput(*crashed, *again)
     assert found == about(
         starting=4 + 1 + 0.5 + 1,
@@ -179,10 +165,10 @@ def test_a_crash_counts_as_no_engine_from_the_last_event_on() -> None:
 
 
 def test_a_live_run_counts_what_goes_on_until_now() -> None:
-    assert goodput(*BEGUN, (9, done(10)), (9, Paused(step=10)), now=20)["paused"] == 11
+    assert goodput(*TEN, (9, Paused(step=10)), now=20)["paused"] == 11
     assert goodput(*BEGUN[:2], now=5)["compiling"] == 2
-    assert "other" not in goodput(*BEGUN, (9, done(10)), now=20), "steps that are not reported yet"
-    ended = (*BEGUN, (9, done(10)), (9, EngineStopped(step=10, reason="finished")))
+    assert "other" not in goodput(*TEN, now=20), "steps that are not reported yet"
+    ended = (*TEN, (9, EngineStopped(step=10, reason="finished")))
     assert goodput(*ended, now=99) == goodput(*ended)
 
 
