@@ -147,10 +147,6 @@ class HostsMeasured(Event, frozen=True):
     hosts: list[HostStatus]
     """Status of each process."""
 
-    @property
-    def line(self) -> str:
-        return f"{len(self.hosts)} processes: {', '.join(f'step {host.step:,}' for host in self.hosts)}"
-
 
 class HostsLost(Event, frozen=True):
     """Processes are lost. The others end as well, since each holds a part of the state."""

@@ -38,4 +38,5 @@ class Event(Struct, frozen=True, tag=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        raise NotImplementedError
+        """The event in words; empty if it is unlogged."""
+        return ""

@@ -166,10 +166,6 @@ class PresetPreviewed(Event, frozen=True):
     after: Preview
     """Estimate of the requested preset."""
 
-    @property
-    def line(self) -> str:
-        return "previewed a preset"
-
 
 class Switching(Event, frozen=True):
     """Training is paused while the state moves."""

@@ -82,10 +82,6 @@ class MemoryMeasured(Event, frozen=True):
     limit_bytes: int | None
     """Bytes that the device has for the run; null if unknown."""
 
-    @property
-    def line(self) -> str:
-        return f"memory in use per device: {figures.size(self.bytes_in_use)} ({self.source})"
-
 
 class Sampled(Event, frozen=True):
     """Text sampled from the model between two steps, by a command or every so many steps."""

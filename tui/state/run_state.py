@@ -124,7 +124,6 @@ class RunState:
     attempt: Attempt | None = None
     """The start of the engine by a supervisor; None without one."""
     attempts: Attempts = field(default_factory=Attempts)
-    """What went before: who was lost, and what that cost."""
     sampled: Sampled | None = None
     is_paused: bool = False
     """Stays set during another phase, such as a switch."""
