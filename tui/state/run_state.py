@@ -90,7 +90,6 @@ class RunState:
     """The preset that is being compiled, while training continues; None for none."""
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
     inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
-    """Gradients and activations by preset, once a view has requested them."""
     kept: ProgramsKept | None = None
     stalled: Stalled | None = None
     """Where training is stalled; None again from the next event on."""
@@ -112,7 +111,6 @@ class RunState:
     estimates: "dict[str, Row]" = field(default_factory=dict[str, "Row"])
     """Estimates by preset, once a view has requested them: not from events."""
     previewed: PresetPreviewed | None = None
-    """The last preview that this viewer requested."""
     switches: list[Switched] = field(default_factory=list[Switched])
     marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """Step and preset of each switch and of each restored checkpoint."""
