@@ -23,6 +23,8 @@ MAX_TEXT_BYTES = 256
 
 @dataclass(frozen=True)
 class Holder:
+    """The process that holds the lock of a run."""
+
     pid: int
     """Process id; 0 while unknown."""
     where: Literal["here", "elsewhere", "gone"]

@@ -120,7 +120,7 @@ def test_steps_after_a_restored_checkpoint_are_warmed_up_again() -> None:
     assert run.seconds("tp") == 0.1
 
 
-def failed(preset: str, step: int = 1, trains: str = "") -> SwitchFailed:
+def failed(preset: str, step: int = 1, trains: str = "dp") -> SwitchFailed:
     return SwitchFailed(to_preset=preset, step=step, problems=["does not fit"], preset=trains)
 
 
@@ -133,7 +133,7 @@ def test_a_failed_switch_is_a_problem_and_the_next_preset_follows() -> None:
 
 def test_a_failed_first_step_is_a_problem() -> None:
     """For example out of memory: the engine rolls the switch back."""
-    run = Run("tp").happens(switched(from_preset="dp", to_preset="tp", step=7), failed("tp", 7, "dp"))
+    run = Run("tp").happens(switched(from_preset="dp", to_preset="tp", step=7), failed("tp", 7))
     assert run.state.preset == "dp"
     assert (run.comparison.is_over, run.comparison.problems, run.sent) == (True, {"tp": ["does not fit"]}, to("tp"))
 
@@ -165,7 +165,7 @@ def test_another_viewers_switch_ends_the_comparison() -> None:
     assert run.comparison.ended_by == "a viewer switched the run to hsdp"
     cancelled = Run("tp").happens(SwitchCancelled(to_preset="tp"))
     assert cancelled.comparison.ended_by == "a viewer cancelled the switch to tp"
-    no_return = Run("tp").switches("tp").steps(WARM_UP_STEPS + STEPS).happens(failed("dp"))
+    no_return = Run("tp").switches("tp").steps(WARM_UP_STEPS + STEPS).happens(failed("dp", trains="tp"))
     assert no_return.comparison.ended_by == "cannot return to dp: does not fit"
 
 

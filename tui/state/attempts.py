@@ -33,6 +33,8 @@ class Recovery:
 
 @dataclass
 class Attempts:
+    """All recoveries of a run, oldest first."""
+
     recoveries: list[Recovery] = field(default_factory=list[Recovery])
     """One for each attempt after the first."""
     _step: int = 0
