@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from .events import (
     ProgramsKept,
     StepsDone,
 )
-from .framing import MAX_EVENT_BYTES, decode_event_json, decode_event_lines, encode_json
+from .framing import MAX_EVENT_BYTES, encode_json
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 Listener = Callable[[Event], None]
@@ -184,14 +185,19 @@ def _complete_bytes(chunk: bytes) -> int:
 def _all_decoded(lines: bytes) -> tuple[list[AnyEvent], int]:
     """Decodes all lines at once; one by one if any is damaged. Returns the events and the number of damaged lines."""
     try:
-        return decode_event_lines(lines), 0
+        return _decoder().decode_lines(lines), 0
     except UNREADABLE:
         decoded = [_decoded(line) for line in lines.splitlines() if line.strip()]
         return [event for event in decoded if event], decoded.count(None)
 
 
+@cache
+def _decoder() -> msgspec.json.Decoder[AnyEvent]:
+    return msgspec.json.Decoder(AnyEvent)  # the first frame does not wait for it
+
+
 def _decoded(line: bytes) -> AnyEvent | None:
     try:
-        return decode_event_json(line)
+        return _decoder().decode(line)
     except UNREADABLE:
         return None

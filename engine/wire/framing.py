@@ -23,14 +23,11 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 
 encode_json = msgspec.json.Encoder().encode
-_json_decoder = msgspec.json.Decoder(AnyEvent)
-decode_event_json, decode_event_lines = _json_decoder.decode, _json_decoder.decode_lines
 
 
 @cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    """Only a process that reads such messages, and only its first one, waits for a decoder to be built."""
-    return msgspec.msgpack.Decoder(kind)
+    return msgspec.msgpack.Decoder(kind)  # the first frame does not wait for it
 
 
 class BadFrame(Exception):

@@ -97,8 +97,8 @@ def test_a_long_history_is_not_decoded(home: Path, monkeypatch: pytest.MonkeyPat
     with directory.events.open("ab") as file:
         file.write(b'\n{"type":"Torn')
     decoded: list[bytes] = []
-    decode = event_log.decode_event_json
-    monkeypatch.setattr(event_log, "decode_event_json", lambda line: decoded.append(line) or decode(line))
+    decode = event_log._decoded
+    monkeypatch.setattr(event_log, "_decoded", lambda line: decoded.append(line) or decode(line))
     monkeypatch.setattr(event_log, "BACKWARD_BYTES", at_a_time)
     summary = summarise(directory)
     assert (summary.step, summary.loss, summary.preset, summary.state) == (2999, 2.0, "dp", Phase.STOPPED)
