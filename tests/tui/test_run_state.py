@@ -103,8 +103,8 @@ def after(*events: AnyEvent) -> RunState:
     return state
 
 
-def phases(*events: AnyEvent) -> list[Phase]:
-    return [after(*events[:n]).phase for n in range(len(events) + 1)]
+def phases(*events: AnyEvent) -> str:
+    return " ".join(after(*events[:n]).phase for n in range(len(events) + 1))
 
 
 def test_phases_of_a_starting_run() -> None:
@@ -113,23 +113,14 @@ def test_phases_of_a_starting_run() -> None:
     for event in START:
         apply(state, event)
         seen.append(state.phase)
-    assert seen == [Phase.STARTING, Phase.STARTING, Phase.COMPILING, Phase.COMPILING, Phase.TRAINING]
+    assert " ".join(seen) == "starting starting compiling compiling training"
 
 
 def test_phases_of_a_switch_with_and_without_a_pause() -> None:
-    assert phases(PresetCompiling(preset="tp"), Switching(to_preset="tp", step=3), switched()) == [
-        Phase.TRAINING,
-        Phase.TRAINING,
-        Phase.SWITCHING,
-        Phase.TRAINING,
-    ]
-    assert phases(Paused(step=3), Switching(to_preset="tp", step=3), switched(), Resumed(step=3)) == [
-        Phase.TRAINING,
-        Phase.PAUSED,
-        Phase.SWITCHING,
-        Phase.PAUSED,
-        Phase.TRAINING,
-    ]
+    switching = Switching(to_preset="tp", step=3)
+    assert phases(PresetCompiling(preset="tp"), switching, switched()) == "training training switching training"
+    paused = phases(Paused(step=3), switching, switched(), Resumed(step=3))
+    assert paused == "training paused switching paused training"
 
 
 def test_losses_are_kept_and_step_times_are_grouped_by_preset() -> None:
@@ -190,13 +181,8 @@ def test_a_failed_first_step_returns_to_the_preset_before() -> None:
     assert after(switched(), msgspec.structs.replace(failed, step=3)).preset == "dp"
 
 
-def test_a_stopped_run_is_over_and_a_lost_engine_has_a_reason() -> None:
-    assert after(EngineStopped(step=3, reason="stopped")).is_over
-    lost = after(EngineLost(reason="killed"))
-    assert (lost.phase, lost.problems) == (Phase.LOST, ["killed"])
-
-
 def test_the_first_process_that_exited_is_named() -> None:
+    assert after(EngineLost(reason="killed")).problems == ["killed"]
     hosts = [HostInfo(process=number, processes=2, name=f"host-{number}", pid=100 + number) for number in range(2)]
     state = after(msgspec.structs.replace(READY, hosts=hosts), steps(3, 2.0), EngineLost(reason="killed", process=1))
     assert state.hosts_lost == {1: "killed"}
