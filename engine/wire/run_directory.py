@@ -12,7 +12,6 @@ import re
 import shutil
 import stat
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,23 +47,25 @@ def plan_cache() -> Path:
     return cache_directory() / "plan"
 
 
-@dataclass(frozen=True)
 class RunDirectory:
     """The directory of one run. It need not exist."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.name
+        self.events, self.log, self.lock = path / "events.jsonl", path / "engine.log", path / "lock"
+        self.supervisor_lock = path / "supervisor"
+        """The run's supervisor holds it."""
+        self.shown_on = path / "shown-on.txt"
+        """Has the name of the host of process 0; there is none on that host."""
+        self.presets, self.profile = path / "presets", path / "profile"
+        self.step = path / "step.json"
+        """The lowered step of an external loop."""
 
-    @property
-    def name(self) -> str:
-        return self.path.name
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunDirectory) and other.path == self.path
 
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "engine.log"
+    def __hash__(self) -> int:
+        return hash(self.path)
 
     def log_of(self, process: int) -> Path:
         return self.path / f"engine-{process}.log" if process else self.log
@@ -83,17 +84,9 @@ class RunDirectory:
         return (shared if shared.is_dir() else self.path) / "stacks.txt"
 
     @property
-    def supervisor_lock(self) -> Path:
-        return self.path / "supervisor"
-
-    @property
     def is_supervised(self) -> bool:
         """Whether a supervisor will start another engine if a process of the current one is lost."""
         return self.supervisor_lock.exists() and lock.holder(self.supervisor_lock) is not None
-
-    @property
-    def shown_on(self) -> Path:
-        return self.path / "shown-on.txt"
 
     @property
     def elsewhere(self) -> str:
@@ -101,18 +94,6 @@ class RunDirectory:
         if not self.shown_on.exists() or not self.is_supervised:
             return ""
         return f"process 0 is on {self.shown_on.read_text()}: `shardtui attach {self.name}` there shows the run"
-
-    @property
-    def profile(self) -> Path:
-        return self.path / "profile"
-
-    @property
-    def step(self) -> Path:
-        return self.path / "step.json"
-
-    @property
-    def presets(self) -> Path:
-        return self.path / "presets"
 
     @property
     def config(self) -> RunConfig:
@@ -172,10 +153,6 @@ class RunDirectory:
         """Returns the directory of the run's checkpoints, which may be a URL such as `gs://…`."""
         elsewhere = config.checkpoints.directory
         return f"{elsewhere.rstrip('/')}/{self.name}" if elsewhere else str(self.path / "checkpoints")
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "lock"
 
     def hold(self) -> BinaryIO:
         return lock.take(self.lock)
