@@ -1,8 +1,10 @@
 """Screens that are safe from two races of Textual, and dialogs: modal screens on top of a view until answered."""
 
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import ClassVar, Generic, TypeVar
 
 from textual import on
+from textual.app import CSSPathType
 from textual.await_complete import AwaitComplete
 from textual.events import Resize
 from textual.geometry import Offset
@@ -10,10 +12,13 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
 T = TypeVar("T")
+STYLES = Path(__file__).parents[1] / "views.tcss"
 
 
 class BaseScreen(Screen[T], Generic[T]):
     """A screen that is safe in a burst of resizes, and when a click meets a widget that was just removed."""
+
+    CSS_PATH: ClassVar[CSSPathType | None] = STYLES
 
     @on(Resize)
     def follow_terminal(self, event: Resize) -> None:

@@ -11,6 +11,7 @@ from ...engine.wire.run_directory import RunDirectory, all_runs
 from ..bindings import identified
 from ..messages import ViewShown
 from ..state.run_state import RunState
+from .dialog import STYLES
 from .run_screen import RunScreen
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class WatchScreen(RunScreen):
-    """The status bar at once, the panels after the first frame: they take a while to import and to mount."""
+    """The status bar at once, the panels after the first frame: they take a while to import, to style and to mount."""
+
+    CSS_PATH = None
 
     BINDINGS: ClassVar[list[BindingType]] = identified(
         "watch",
@@ -43,6 +46,10 @@ class WatchScreen(RunScreen):
 
         if not self.is_attached:
             return
+        styles = self.app.stylesheet  # pyright: ignore[reportUnknownMemberType]
+        if not styles.has_source(str(STYLES), ""):
+            styles.read(STYLES)
+            styles.reparse()
         panels = WatchPanels()
         await self.mount(panels)
         panels.query_one("PresetList").focus()
